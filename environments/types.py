@@ -1,0 +1,112 @@
+"""The wire vocabulary: what environments produce, the store keeps and trainers consume.
+
+Plain msgspec structs, so one definition serves the runner, the REST API (JSON and MessagePack) and the tests.
+``None`` means *absent*; it is stated per field what absence means. Shape letters: T tokens, G rollouts of a group.
+"""
+
+from enum import StrEnum
+from typing import Any, Literal
+
+import msgspec
+
+JsonObject = dict[str, Any]
+
+MAX_TOKEN_ID = 2**31 - 1
+"""Largest token id accepted anywhere: ids are stored as u32 and used as i64 by the trainer."""
+
+
+class Split(StrEnum):
+    """Which part of an environment's problems."""
+
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+class StopReason(StrEnum):
+    """Why an episode ended."""
+
+    STOP = "stop"
+    """The policy ended its turn and the environment had nothing more to say."""
+    LENGTH = "length"
+    """A token budget ran out: the rollout is truncated. Truncation is not an error."""
+    TURNS = "turns"
+    """The environment's turn budget ran out."""
+    ERROR = "error"
+    """The episode broke; ``Rollout.error`` says how. Such a rollout has no reward."""
+
+
+class ErrorKind(StrEnum):
+    """The boundary an error crossed: who has to mend it."""
+
+    POLICY = "policy"
+    ENVIRONMENT = "environment"
+    REWARD = "reward"
+    TOOL = "tool"
+    BUDGET = "budget"
+
+
+class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One chat message, in the roles of the OpenAI chat format."""
+
+    role: Literal["system", "user", "assistant", "tool"]
+    content: str
+    name: str | None = None
+
+
+class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One thing to solve. ``key`` is stable for ever inside its environment version."""
+
+    key: str
+    messages: list[Message]
+    data: JsonObject = {}
+    """What scoring needs (the answer, test cases, ...). Never shown to the policy."""
+
+
+class RolloutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A failure as data."""
+
+    kind: ErrorKind
+    type: str
+    """Class name of the exception."""
+    message: str
+    traceback: str = ""
+    """The last few frames only."""
+
+
+class Rollout(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The record one episode leaves. The three token arrays have one length T.
+
+    Position t holds the token, whether the policy sampled it (and it trains), and the logprob the inference engine
+    gave it after temperature, given all tokens before it.
+    """
+
+    token_ids: list[int]
+    loss_mask: list[int]
+    """1 where the policy sampled the token, else 0."""
+    inference_logprobs: list[float]
+    """0.0 where ``loss_mask`` is 0."""
+    reward: float | None = None
+    """None exactly when the episode failed."""
+    messages: list[Message] = []
+    """Derived from the tokens, for people and for SFT exports; the tokens are the truth."""
+    metrics: dict[str, float] = {}
+    stop_reason: StopReason = StopReason.STOP
+    error: RolloutError | None = None
+    dispatch_policy_version: int | None = None
+    """Version that was live when the first request left. None: an external policy nobody versioned."""
+    first_policy_version: int | None = None
+    last_policy_version: int | None = None
+    replica: str = ""
+    """Name of the inference replica that answered."""
+    generation_s: float = 0.0
+    """Seconds spent waiting for the policy."""
+
+
+class ScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The G rollouts of one problem, scored together: the unit that is stored, leased, batched, trained or dropped."""
+
+    environment: str
+    problem_key: str
+    rollouts: list[Rollout]
+    key: str | None = None
+    """Chosen by the submitter to make a retry harmless: the same key is stored once per run."""
