@@ -1,0 +1,150 @@
+"""Run configs: precedence, origins, refusals and the frozen surface."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from trainers.config import ConfigError, RunConfig, load_preset, parse_override, preset_names, resolve
+
+GOLDEN = Path(__file__).parents[1] / "snapshots" / "run_config.schema.json"
+MINIMAL: dict[str, Any] = {"max_steps": 4, "model": {"path": "m"}, "environments": [{"name": "reverse_text"}]}
+
+
+def problems_of(**overrides: Any) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        resolve(inline=MINIMAL, overrides={key.replace("__", "."): value for key, value in overrides.items()})
+    return dict(caught.value.problems)
+
+
+def test_schema_equals_the_golden_file() -> None:
+    """Run with ROLLYARD_REGENERATE=1 after a wanted change, so that the change shows up in review."""
+    schema = json.dumps(RunConfig.model_json_schema(), indent=1, sort_keys=True) + "\n"
+    if os.environ.get("ROLLYARD_REGENERATE"):
+        GOLDEN.write_text(schema, encoding="utf-8")
+    assert schema == GOLDEN.read_text(encoding="utf-8")
+
+
+def test_every_field_has_help_text() -> None:
+    schema = RunConfig.model_json_schema()
+    for name, section in schema["$defs"].items():
+        assert section["description"], name
+        for field, value in section["properties"].items():
+            assert value.get("description"), f"{name}.{field}"
+
+
+def test_every_source_overrides_the_one_before_it(tmp_path: Path) -> None:
+    first, second = tmp_path / "first.toml", tmp_path / "second.toml"
+    first.write_text("seed = 2\n[optimizer]\nlr = 0.2\neps = 0.2\n")
+    second.write_text("[optimizer]\nlr = 0.3\n[trainer]\nseq_len = 4096\n")
+    environ = {"ROLLYARD__SEED": "1", "ROLLYARD__OPTIMIZER__LR": "0.1", "ROLLYARD__WORKERS__CONCURRENCY": "3", "X": "y"}
+    resolved = resolve(
+        "reverse-text-rl",
+        [first, second],
+        ["trainer.seq_len=8192", "environments.0.args.words=2"],
+        environ,
+        inline={"name": "inline"},
+    )
+    config, origins = resolved.config, resolved.origins
+    assert (config.seed, config.optimizer.lr, config.optimizer.eps) == (2, 0.3, 0.2)
+    assert (config.trainer.seq_len, config.workers.concurrency, config.name) == (8192, 3, "inline")
+    assert config.environments[0].args["words"] == 2
+    assert origins["seed"] == f"file {first}"
+    assert origins["optimizer.lr"] == f"file {second}"
+    assert origins["trainer.seq_len"] == "command line"
+    assert origins["workers.concurrency"] == "environment ROLLYARD__WORKERS__CONCURRENCY"
+    assert origins["environments.0.args.words"] == "command line"
+    assert origins["environments.0.name"] == "preset reverse-text-rl"
+    assert origins["name"] == "request"
+    assert origins["launcher.type"] == "default"
+
+
+def test_resolved_config_survives_json() -> None:
+    config = resolve("reverse-text-rl").config
+    assert RunConfig.model_validate(json.loads(config.model_dump_json())) == config
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_preset_is_valid(name: str) -> None:
+    assert resolve(name).config.kind == load_preset(name)["kind"]
+
+
+def test_config_is_frozen() -> None:
+    with pytest.raises(ValidationError):
+        resolve(inline=MINIMAL).config.seed = 1  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a.b=1e-3", 1e-3),
+        ("a=true", True),
+        ("a=[1, 2]", [1, 2]),
+        ('a="1"', "1"),
+        ("a=run-7", "run-7"),
+        ("a=null", None),
+    ],
+)
+def test_override_values_are_toml_or_plain_strings(text: str, value: Any) -> None:
+    assert parse_override(text)[1] == value
+
+
+def test_null_override_removes_an_optional_section() -> None:
+    assert resolve("reverse-text-rl", overrides=["evaluation=null"]).config.evaluation is None
+
+
+@pytest.mark.parametrize(
+    ("overrides", "path", "hint"),
+    [
+        ({"batch__batch_size": 20}, "batch.batch_size", "16 or 24"),
+        ({"sampling__group_size": 1}, "sampling.group_size", "at least 2"),
+        ({"sampling__max_tokens": 2048, "trainer__seq_len": 9000}, "sampling.max_tokens", "max_model_len (2048)"),
+        ({"trainer__seq_len": 512}, "trainer.seq_len", "more than sampling.max_tokens"),
+        ({"sampling__top_p": 0.9}, "sampling.top_p", "ratios would be wrong"),
+        ({"trainer__keep_weights": 2}, "trainer.keep_weights", "at least 4"),
+        ({"environments": []}, "environments", "at least one"),
+        ({"environments": [{"name": "a"}, {"name": "a"}]}, "environments", "twice"),
+        ({"data__path": "x"}, "data", "kind to 'sft'"),
+        ({"kind": "sft"}, "data.path", "JSONL"),
+        ({"optimizer__schedule": "linear", "optimizer__warmup_steps": 4}, "optimizer.warmup_steps", "max_steps (4)"),
+        ({"optimizer__lr": float("nan")}, "optimizer.lr", "finite"),
+        ({"optimzer__lr": 1.0}, "optimzer", "spelling"),
+        ({"max_steps__x": 1}, "max_steps", "no key below"),
+        ({"environments__3__name": "a"}, "environments.3.name", "no index"),
+    ],
+)
+def test_nonsense_is_refused_with_key_and_fix(overrides: dict[str, Any], path: str, hint: str) -> None:
+    assert hint in problems_of(**overrides)[path]
+
+
+def test_all_contradictions_are_reported_at_once() -> None:
+    assert problems_of(batch__batch_size=20, trainer__keep_weights=2).keys() == {
+        "batch.batch_size",
+        "trainer.keep_weights",
+    }
+
+
+def test_another_type_replaces_the_whole_variant(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[algorithm.loss]\ntype = "other"\ndelta = 1\n')
+    resolved = resolve(inline=MINIMAL, files=[file], overrides=["algorithm.loss={type='grpo', clip_low=0.1}"])
+    assert resolved.config.algorithm.loss.clip_low == 0.1
+    assert resolved.origins["algorithm.loss.clip_high"] == "default"
+
+
+def test_unknown_preset_and_unreadable_file_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="reverse-text-rl"):
+        resolve("nothing")
+    with pytest.raises(ConfigError, match=r"missing\.toml"):
+        resolve(files=[tmp_path / "missing.toml"])
+
+
+def test_light_modules_do_not_import_torch() -> None:
+    code = "import sys, trainers.config, trainers.wire; print({'torch', 'transformers', 'django'} & set(sys.modules))"
+    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert output.strip() == "set()"
