@@ -130,7 +130,9 @@ def _merge(tree: dict[str, Any], origins: dict[str, str], values: Mapping[str, A
         _forget(origins, at.rstrip("."))
     for name, value in values.items():
         key = f"{at}{name}"
-        if isinstance(value, Mapping) and isinstance(tree.get(name), dict):
+        if isinstance(value, Mapping):
+            if not isinstance(tree.get(name), dict):
+                tree[name] = {}
             _merge(tree[name], origins, value, origin, f"{key}.")
         else:
             tree[name] = deepcopy(value)
