@@ -1,0 +1,10 @@
+"""Django's record of the wiring application."""
+
+from django.apps import AppConfig
+
+
+class ControlplaneConfig(AppConfig):
+    """Settings, URLs, the command line and login links."""
+
+    name = "controlplane"
+    verbose_name = "Control plane"

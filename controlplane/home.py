@@ -1,0 +1,126 @@
+"""ROLLYARD_HOME: the one directory this installation writes into, and the paths inside it.
+
+    secret_key      signs sessions and login links; made once, mode 0600
+    postgres/       data directory of the embedded PostgreSQL
+    run/            sockets of the embedded servers (elsewhere when the path is too long for a socket)
+    static/         collected static files
+    runs/           checkpoints, weights and logs, a directory per run
+    up.lock up.json the `rollyard up` that holds this home
+"""
+
+import hashlib
+import os
+import secrets
+import stat
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+
+_MAX_SOCKET_PATH_BYTES = 107
+"""`sun_path` of Linux without its final NUL; PostgreSQL and Redis both refuse a longer one."""
+_LONGEST_SOCKET = "postgres/.s.PGSQL.5432.lock"
+DATABASE = "rollyard"
+
+
+class UnsafeHome(RuntimeError):
+    """A path that must be ours alone belongs to somebody else."""
+
+
+def default_home() -> Path:
+    """Return where data goes when ROLLYARD_HOME does not say: the platform's place for a user's data.
+
+    Root has a place of its own because PostgreSQL, which refuses to run as root, could not look into /root.
+    """
+    if os.geteuid() == 0:
+        return Path("/var/lib/rollyard")
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "rollyard"
+    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "rollyard"
+
+
+@dataclass(frozen=True)
+class Home:
+    """Paths of one installation. Everything is derived from `path`, so two processes never have to agree on more."""
+
+    path: Path
+
+    @classmethod
+    def from_environ(cls) -> "Home":
+        """Return the home that ROLLYARD_HOME names, or the default one."""
+        value = os.environ.get("ROLLYARD_HOME")
+        return cls((Path(value).expanduser() if value else default_home()).absolute())
+
+    @property
+    def postgres_data(self) -> Path:
+        return self.path / "postgres"
+
+    @property
+    def lock_file(self) -> Path:
+        return self.path / "up.lock"
+
+    @property
+    def record_file(self) -> Path:
+        return self.path / "up.json"
+
+    @property
+    def run_dir(self) -> Path:
+        """Directory of the sockets; under the temporary directory when the home's path would be too long."""
+        inside = self.path / "run"
+        if len(os.fsencode(inside / _LONGEST_SOCKET)) <= _MAX_SOCKET_PATH_BYTES:
+            return inside
+        digest = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:12]
+        return Path(tempfile.gettempdir()) / f"rollyard-{digest}"
+
+    @property
+    def postgres_socket_dir(self) -> Path:
+        return self.run_dir / "postgres"
+
+    @property
+    def redis_socket(self) -> Path:
+        return self.run_dir / "redis.sock"
+
+    @property
+    def database_url(self) -> str:
+        """URL of the embedded PostgreSQL, whether or not it runs."""
+        return f"postgresql://{DATABASE}@/{DATABASE}?host={quote(str(self.postgres_socket_dir))}"
+
+    @property
+    def redis_url(self) -> str:
+        """URL of the embedded Redis, whether or not it runs."""
+        return f"unix://{quote(str(self.redis_socket))}?db=0"
+
+    def create(self) -> None:
+        """Make the home and its socket directory, open to nobody else.
+
+        Others may pass through (0711) but not look: the account PostgreSQL runs under when we are root has to.
+        """
+        passable = 0o711 if os.geteuid() == 0 else 0o700
+        for directory in (self.path, self.run_dir):
+            directory.mkdir(parents=True, exist_ok=True)
+            status = directory.lstat()
+            if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+                raise UnsafeHome(f"{directory} is not a directory of ours: remove it or choose another ROLLYARD_HOME")
+            directory.chmod(passable)
+
+    def secret_key(self) -> str:
+        """Return the signing key, making it at the first call."""
+        path = self.path / "secret_key"
+        try:
+            return path.read_text().strip()
+        except FileNotFoundError:
+            self.create()
+        partial = path.with_name(f"secret_key.partial-{os.getpid()}")
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.write(secrets.token_urlsafe(48))
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            # A link, not a rename: of two processes that start together, one writes the key and both read it.
+            os.link(partial, path)
+        except FileExistsError:
+            pass
+        finally:
+            partial.unlink()
+        return path.read_text().strip()

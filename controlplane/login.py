@@ -1,0 +1,58 @@
+"""One-time login links: how the person who started `rollyard up` gets in without choosing a password first."""
+
+import hashlib
+import secrets
+
+from django.conf import settings
+from django.contrib.auth import login
+from django.contrib.auth.decorators import login_not_required
+from django.contrib.auth.models import User
+from django.core.signing import BadSignature, TimestampSigner
+from django.db import transaction
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_GET
+
+from controlplane.models import LoginLink
+
+_SALT = "rollyard.login-link"
+_SPENT = "This login link was used or has expired. `rollyard login-link` prints another.\n"
+
+
+def issue(user: User) -> str:
+    """Return the path of a link that signs `user` in once, within LOGIN_LINK_TTL."""
+    token = TimestampSigner(salt=_SALT).sign(secrets.token_urlsafe(24))
+    LoginLink.objects.filter(expires_at__lte=Now()).delete()
+    LoginLink.objects.create(digest=_digest(token), user=user, expires_at=timezone.now() + settings.LOGIN_LINK_TTL)
+    return reverse("login-link", args=[token])
+
+
+@login_not_required
+@never_cache
+@require_GET
+def redeem(request: HttpRequest, token: str) -> HttpResponse:
+    """Sign in the user of the link and forget the link. Of two requests with one link only one succeeds."""
+    try:
+        # The signature spares the database a query per guess; the row is what makes the link single-use.
+        TimestampSigner(salt=_SALT).unsign(token, max_age=settings.LOGIN_LINK_TTL)
+    except BadSignature:
+        return HttpResponse(_SPENT, status=410, content_type="text/plain")
+    with transaction.atomic():
+        link = (
+            LoginLink.objects.select_for_update(of=("self",))
+            .select_related("user")
+            .filter(digest=_digest(token), expires_at__gt=Now(), user__is_active=True)
+            .first()
+        )
+        if link is None:
+            return HttpResponse(_SPENT, status=410, content_type="text/plain")
+        link.delete()
+    login(request, link.user, backend="django.contrib.auth.backends.ModelBackend")
+    return HttpResponseRedirect(settings.LOGIN_REDIRECT_URL)
+
+
+def _digest(token: str) -> str:
+    return hashlib.sha256(token.encode()).hexdigest()

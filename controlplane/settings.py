@@ -1,0 +1,231 @@
+"""Every setting of the control plane. Each comes from one environment variable with a default; there is no second file.
+
+With nothing set it describes the embedded servers of `rollyard up` in ROLLYARD_HOME.
+"""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import environ
+from csp.constants import NONE, SELF
+from kombu import Exchange, Queue
+
+from controlplane.home import Home
+
+env = environ.Env()
+BASE_DIR = Path(__file__).resolve().parent.parent
+
+# --- this installation -----------------------------------------------------------------------------------------------
+HOME = Home.from_environ()
+ROLLYARD_HOME = HOME.path
+ROLLYARD_RUNS_DIR = Path(env.str("ROLLYARD_RUNS_DIR", default=str(ROLLYARD_HOME / "runs")))
+"""Checkpoints, weights and logs. Trainers and inference replicas of one run must all see it under this path."""
+ROLLYARD_URL = env.str("ROLLYARD_URL", default="http://127.0.0.1:8000").rstrip("/")
+"""Where trainers and people reach the control plane; `rollyard up` sets it to the port it got."""
+SECRET_KEY = env.str("ROLLYARD_SECRET_KEY", default="") or HOME.secret_key()
+DEBUG = env.bool("ROLLYARD_DEBUG", default=False)
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *env.list("ROLLYARD_ALLOWED_HOSTS", default=[])]
+
+# --- applications and requests ---------------------------------------------------------------------------------------
+INSTALLED_APPS = [
+    "controlplane",
+    "frontend",
+    "rollouts",
+    "workers",
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "whitenoise.runserver_nostatic",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "channels",
+    "csp",
+    "django_htmx",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "knox",
+    "rest_framework",
+]
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    # Pages are closed unless they say otherwise; DRF views are exempt and have their own default below.
+    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+    "csp.middleware.CSPMiddleware",
+    "django_htmx.middleware.HtmxMiddleware",
+]
+ROOT_URLCONF = "controlplane.urls"
+ASGI_APPLICATION = "controlplane.asgi.application"
+TEMPLATES: list[dict[str, Any]] = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+DATA_UPLOAD_MAX_MEMORY_SIZE = env.int("ROLLYARD_MAX_BODY_BYTES", default=64 * 1024 * 1024)
+LANGUAGE_CODE = "en-us"
+USE_I18N = False
+USE_TZ = True
+TIME_ZONE = "UTC"
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+# --- PostgreSQL: the truth -------------------------------------------------------------------------------------------
+def database(url: str, pool_size: int) -> dict[str, Any]:
+    """Return Django's settings for a database URL, over a pool of at most `pool_size` connections per process."""
+    config = environ.Env.db_url_config(url)
+    options = config.setdefault("OPTIONS", {})
+    config["HOST"] = options.pop("host", config["HOST"])
+    # A transaction that waits on its own process holds back vacuum and locks for everybody.
+    options["options"] = "-c idle_in_transaction_session_timeout=30s -c synchronous_commit=on"
+    options["connect_timeout"] = 5
+    if pool_size:
+        options["pool"] = {"min_size": 0, "max_size": pool_size, "timeout": 10, "max_idle": 300}
+    return {**config, "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
+
+
+DATABASE_POOL_SIZE = env.int("ROLLYARD_DATABASE_POOL_SIZE", default=16)
+"""Connections per process; 0 opens one per thread instead, which PgBouncer in transaction mode wants."""
+DATABASES = {"default": database(env.str("DATABASE_URL", default=HOME.database_url), DATABASE_POOL_SIZE)}
+
+# --- Redis: the doorbell. Nothing in it has to survive ---------------------------------------------------------------
+REDIS_URL = env.str("REDIS_URL", default=HOME.redis_url)
+CHANNEL_LAYERS = {
+    "default": {
+        "BACKEND": "channels_redis.core.RedisChannelLayer",
+        "CONFIG": {"hosts": [{"address": REDIS_URL}], "capacity": 200, "expiry": 30},
+    }
+}
+
+
+def celery_broker_url(redis_url: str) -> str:
+    """Return the URL in Celery's spelling, which has its own name for a socket."""
+    parts = urlsplit(redis_url)
+    if parts.scheme != "unix":
+        return redis_url
+    number = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("db", "0")
+    return f"redis+socket://{unquote(parts.path)}?virtual_host={number}"
+
+
+CELERY_BROKER_URL = celery_broker_url(REDIS_URL)
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_ACKS_LATE = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+# A lease, not the broker, decides who owns work: a lost connection is no reason to cut an episode short.
+CELERY_WORKER_CANCEL_LONG_RUNNING_TASKS_ON_CONNECTION_LOSS = False
+CELERY_WORKER_SOFT_SHUTDOWN_TIMEOUT = 5.0
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_BROKER_TRANSPORT_OPTIONS = {"visibility_timeout": 900, "socket_keepalive": True, "health_check_interval": 10}
+# The nameless exchange routes by queue name alone. A named one keeps its bindings in Redis, and after a FLUSHALL every
+# message to it would vanish until the workers are restarted.
+CELERY_TASK_DEFAULT_QUEUE = "episodes"
+CELERY_TASK_QUEUES = [Queue("episodes", Exchange("", type="direct"), routing_key="episodes")]
+CELERY_TIMEZONE = "UTC"
+
+# --- people and tokens -----------------------------------------------------------------------------------------------
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
+]
+LOGIN_URL = "login"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "login"
+LOGIN_LINK_TTL = timedelta(minutes=30)
+"""Life of the one-time login link that `rollyard up` prints."""
+SESSION_COOKIE_NAME = "rollyard_session"
+SESSION_COOKIE_AGE = int(timedelta(days=14).total_seconds())
+CSRF_COOKIE_NAME = "rollyard_csrf"
+KNOX_TOKEN_MODEL = "rollouts.ApiToken"
+REST_KNOX = {"TOKEN_TTL": timedelta(days=90), "AUTH_HEADER_PREFIX": "Token", "TOKEN_PREFIX": "ry_"}
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "knox.auth.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "EXCEPTION_HANDLER": "rollouts.api.problems.handler",
+}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Rollyard",
+    "DESCRIPTION": "Runs, scored groups, batches, policy versions and metrics.",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "REDOC_DIST": "SIDECAR",
+}
+
+# --- what a browser may do -------------------------------------------------------------------------------------------
+HTTPS = env.bool("ROLLYARD_HTTPS", default=ROLLYARD_URL.startswith("https://"))
+"""Whether people reach us over HTTPS (through a proxy that sets X-Forwarded-Proto)."""
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = HTTPS
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if HTTPS else None
+SECURE_SSL_REDIRECT = False  # the proxy's work: health checks come to us in plain HTTP
+SECURE_HSTS_SECONDS = 31_536_000 if HTTPS else 0
+SECURE_REFERRER_POLICY = "same-origin"
+SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
+CSRF_TRUSTED_ORIGINS = env.list("ROLLYARD_TRUSTED_ORIGINS", default=[ROLLYARD_URL] if HTTPS else [])
+X_FRAME_OPTIONS = "DENY"
+# Model output is hostile text: no inline code, nothing from elsewhere. 'self' covers the websocket of the same origin.
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": [NONE],
+        "script-src": [SELF],
+        "style-src": [SELF],
+        "img-src": [SELF, "data:"],
+        "font-src": [SELF],
+        "connect-src": [SELF],
+        "manifest-src": [SELF],
+        "base-uri": [NONE],
+        "form-action": [SELF],
+        "frame-ancestors": [NONE],
+    }
+}
+
+# --- static files ----------------------------------------------------------------------------------------------------
+STATIC_URL = "/static/"
+STATIC_ROOT = ROLLYARD_HOME / "static"
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {
+        "BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"
+        if DEBUG
+        else "whitenoise.storage.CompressedManifestStaticFilesStorage"
+    },
+}
+WHITENOISE_USE_FINDERS = DEBUG
+
+# --- logs ------------------------------------------------------------------------------------------------------------
+LOG_LEVEL = env.str("ROLLYARD_LOG_LEVEL", default="INFO").upper()
+LOGGING: dict[str, Any] = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    # Django has handlers of its own (one mails admins); a line is logged once.
+    "loggers": {"django": {"handlers": [], "propagate": True}},
+}

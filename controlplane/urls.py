@@ -1,0 +1,15 @@
+"""Which application answers which path."""
+
+from django.contrib import admin
+from django.urls import include, path
+
+from controlplane import health, login
+
+urlpatterns = [
+    path("healthz", health.alive, name="healthz"),
+    path("readyz", health.ready, name="readyz"),
+    path("login/link/<str:token>", login.redeem, name="login-link"),
+    path("admin/", admin.site.urls),
+    path("api/v1/", include("rollouts.api.urls")),
+    path("", include("frontend.urls")),
+]
