@@ -1,0 +1,67 @@
+"""The groups of one optimizer step."""
+
+from django.db import models
+from django.db.models import Q
+
+from rollouts.models.group import ScoredGroup
+from rollouts.models.run import Run
+from rollouts.models.stateful import Stateful, known_state
+from rollouts.states import BatchState
+
+
+class Batch(Stateful):
+    """Immutable once formed: the same (run, step) is the same bytes on every fetch, in every epoch."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="batches")
+    step = models.PositiveIntegerField()
+    state = models.CharField(max_length=16, choices=[(s.value, s.name) for s in BatchState], default=BatchState.FORMED)
+    sha256 = models.CharField(max_length=64)
+    """Of the MessagePack body."""
+    size_bytes = models.PositiveBigIntegerField()
+    token_count = models.PositiveBigIntegerField()
+    """Tokens under the loss mask."""
+    formed_at = models.DateTimeField(auto_now_add=True)
+    delivered_at = models.DateTimeField(null=True)
+    """First delivery."""
+    deliveries = models.PositiveIntegerField(default=0)
+    trained_at = models.DateTimeField(null=True)
+    epoch = models.PositiveIntegerField()
+    """Fencing epoch of the trainer it was formed for; a later epoch may train it again after a resume."""
+
+    class Meta:
+        ordering = ["-step"]
+        verbose_name_plural = "batches"
+        constraints = [
+            known_state(BatchState, "batch_state_known"),
+            models.UniqueConstraint(fields=["run", "step"], name="batch_once_per_step"),
+            models.CheckConstraint(
+                condition=Q(state=BatchState.TRAINED, trained_at__isnull=False)
+                | (~Q(state=BatchState.TRAINED) & Q(trained_at__isnull=True)),
+                name="batch_trained_at_exactly_when_trained",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"batch {self.step} of run {self.run_id}"
+
+
+class BatchItem(models.Model):
+    """A group's place in a batch, and the advantages its rollouts were given there. Insert-only."""
+
+    batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="items")
+    group = models.ForeignKey(ScoredGroup, on_delete=models.PROTECT, related_name="batch_items")
+    position = models.PositiveIntegerField()
+    replay = models.PositiveIntegerField(default=0)
+    """0: the one step it was generated for. A person may replay it on record, with the next number."""
+    advantages = models.JSONField()
+    """One number per rollout, null for failed ones, in rollout order."""
+
+    class Meta:
+        ordering = ["batch", "position"]
+        constraints = [
+            models.UniqueConstraint(fields=["group", "replay"], name="batch_item_group_trains_once"),
+            models.UniqueConstraint(fields=["batch", "position"], name="batch_item_position_once"),
+        ]
+
+    def __str__(self) -> str:
+        return f"group {self.group_id} in {self.batch_id}"

@@ -1,0 +1,182 @@
+"""Scored groups, their rollouts and token arrays, and the lease on a group that is being played."""
+
+import uuid
+
+from django.db import models
+from django.db.models import F, Q
+
+from environments.types import ErrorKind, StopReason
+from rollouts.models.run import Run, RunEnvironment
+from rollouts.models.stateful import Stateful, known_state, set_exactly_in
+from rollouts.states import GroupState
+
+FINITE = 3.4e38
+"""NaN and infinities fall outside [-FINITE, FINITE]: Postgres orders NaN above every number."""
+
+
+def finite(column: str, name: str) -> models.CheckConstraint:
+    return models.CheckConstraint(
+        condition=Q(**{f"{column}__isnull": True}) | Q(**{f"{column}__gte": -FINITE, f"{column}__lte": FINITE}),
+        name=name,
+    )
+
+
+class Purpose(models.TextChoices):
+    TRAIN = "train", "Training"
+    EVAL = "eval", "Evaluation"
+
+
+SETTLED = sorted(set(GroupState.values) - {GroupState.PLAYING})
+
+
+class ScoredGroup(Stateful):
+    """The rollouts of one problem: the unit that is stored, leased, batched, trained or dropped. Never deleted."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="groups")
+    environment = models.ForeignKey(RunEnvironment, on_delete=models.PROTECT, related_name="groups")
+    key = models.CharField(max_length=64, default=uuid.uuid4)
+    """Public name; external submitters choose it, so that a retry is stored once."""
+    purpose = models.CharField(max_length=8, choices=Purpose.choices, default=Purpose.TRAIN)
+    evaluation = models.ForeignKey(
+        "rollouts.Evaluation", null=True, blank=True, on_delete=models.CASCADE, related_name="groups"
+    )
+    problem_index = models.PositiveBigIntegerField(null=True)
+    """Position in the environment's problem sequence; None for submitted groups."""
+    problem_key = models.CharField(max_length=200, blank=True)
+
+    state = models.CharField(max_length=16, choices=[(s.value, s.name) for s in GroupState])
+    attempts = models.PositiveSmallIntegerField(default=1)
+    """How many leases were taken on it."""
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    settled_at = models.DateTimeField(null=True)
+    rollout_count = models.PositiveIntegerField(default=0)
+    token_count = models.PositiveBigIntegerField(default=0)
+    reward_mean = models.FloatField(null=True)
+    reward_std = models.FloatField(null=True)
+    min_policy_version = models.PositiveIntegerField(null=True)
+    max_policy_version = models.PositiveIntegerField(null=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            known_state(GroupState, "group_state_known"),
+            set_exactly_in("settled_at", SETTLED, "group_settled_at_after_playing"),
+            models.UniqueConstraint(fields=["run", "key"], name="group_key_once_per_run"),
+            models.CheckConstraint(
+                condition=Q(purpose=Purpose.EVAL, evaluation__isnull=False)
+                | Q(purpose=Purpose.TRAIN, evaluation__isnull=True),
+                name="group_evaluation_exactly_for_eval",
+            ),
+            models.CheckConstraint(
+                condition=~Q(state=GroupState.EVALUATED) | Q(purpose=Purpose.EVAL), name="group_evaluated_is_eval"
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=[GroupState.READY, GroupState.BATCHED, GroupState.TRAINED])
+                | Q(purpose=Purpose.TRAIN, min_policy_version__isnull=False, rollout_count__gt=0),
+                name="group_trainable_is_complete",
+            ),
+            models.CheckConstraint(
+                condition=Q(min_policy_version__isnull=True) | Q(min_policy_version__lte=F("max_policy_version")),
+                name="group_versions_ordered",
+            ),
+            finite("reward_mean", "group_reward_mean_finite"),
+        ]
+        indexes = [
+            models.Index(
+                fields=["run", "id"], condition=Q(state=GroupState.READY), name="group_ready"
+            ),
+            models.Index(
+                fields=["run", "id"], condition=Q(state=GroupState.PLAYING), name="group_playing"
+            ),
+            models.Index(fields=["run", "state", "state_reason"], name="group_ledger"),
+            models.Index(fields=["run", "-settled_at"], condition=Q(settled_at__isnull=False), name="group_recent"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.environment_id}/{self.problem_key or self.problem_index}"
+
+
+class Lease(models.Model):
+    """Exclusive, expiring claim on a playing group. Tiny and hot, so it is apart from the group.
+
+    Written only by ``services.leases``; deleted when the group is settled.
+    """
+
+    group = models.OneToOneField(ScoredGroup, primary_key=True, on_delete=models.CASCADE, related_name="lease")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="leases")
+    holder = models.CharField(max_length=100)
+    token = models.UUIDField(unique=True, default=uuid.uuid4)
+    """New per claim: a holder that lost its lease cannot settle, whatever its clock says."""
+    claimed_at = models.DateTimeField()
+    expires_at = models.DateTimeField()
+    """By the database clock. Not indexed, so that renewals stay heap-only updates."""
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(condition=Q(expires_at__gt=F("claimed_at")), name="lease_expires_after_claim"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.holder} until {self.expires_at:%H:%M:%S}"
+
+
+class Rollout(models.Model):
+    """The record one episode left. Insert-only."""
+
+    group = models.ForeignKey(ScoredGroup, on_delete=models.CASCADE, related_name="rollouts")
+    index = models.PositiveSmallIntegerField()
+    reward = models.FloatField(null=True)
+    """None exactly when the episode failed."""
+    metrics = models.JSONField(default=dict)
+    messages = models.JSONField(default=list)
+    stop_reason = models.CharField(max_length=8, choices=[(s.value, s.name) for s in StopReason])
+    error_kind = models.CharField(max_length=16, blank=True, choices=[(k.value, k.name) for k in ErrorKind])
+    error = models.JSONField(null=True)
+    token_count = models.PositiveIntegerField()
+    trained_token_count = models.PositiveIntegerField()
+    """Tokens under the loss mask."""
+    dispatch_policy_version = models.PositiveIntegerField(null=True)
+    first_policy_version = models.PositiveIntegerField(null=True)
+    last_policy_version = models.PositiveIntegerField(null=True)
+    replica = models.CharField(max_length=100, blank=True)
+    worker = models.CharField(max_length=100, blank=True)
+    generation_s = models.FloatField(default=0.0)
+
+    class Meta:
+        ordering = ["group", "index"]
+        constraints = [
+            models.UniqueConstraint(fields=["group", "index"], name="rollout_index_once_per_group"),
+            models.CheckConstraint(condition=Q(stop_reason__in=list(StopReason)), name="rollout_stop_reason_known"),
+            models.CheckConstraint(
+                condition=Q(reward__isnull=True, stop_reason=StopReason.ERROR)
+                | (Q(reward__isnull=False) & ~Q(stop_reason=StopReason.ERROR)),
+                name="rollout_reward_exactly_unless_error",
+            ),
+            finite("reward", "rollout_reward_finite"),
+        ]
+
+    def __str__(self) -> str:
+        return f"rollout {self.index} of group {self.group_id}"
+
+
+class RolloutTokens(models.Model):
+    """The packed token arrays of a rollout, little-endian, one length T. Insert-only, never loaded by lists.
+
+    ``STORAGE EXTERNAL`` (migration 0002): stored out of line and uncompressed, because ids and logprobs hardly
+    compress and reading them back is the data path.
+    """
+
+    rollout = models.OneToOneField(Rollout, primary_key=True, on_delete=models.CASCADE, related_name="tokens")
+    token_ids = models.BinaryField()
+    """u32 [T]."""
+    loss_mask = models.BinaryField()
+    """u8 [T]."""
+    inference_logprobs = models.BinaryField()
+    """f32 [T]."""
+
+    class Meta:
+        verbose_name_plural = "rollout tokens"
+
+    def __str__(self) -> str:
+        return f"tokens of rollout {self.rollout_id}"

@@ -1,0 +1,52 @@
+"""What happened, append-only: metric points and events."""
+
+from django.db import models
+from django.db.models.functions import Now
+
+from rollouts.models.group import finite
+from rollouts.models.run import Run
+
+
+class MetricPoint(models.Model):
+    """(run, key, step, value). A step that is trained again after a resume overwrites its point."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="metric_points")
+    key = models.CharField(max_length=100)
+    """``area/name``, e.g. ``reward/mean``."""
+    step = models.PositiveIntegerField()
+    value = models.FloatField()
+    recorded_at = models.DateTimeField(db_default=Now())
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["run", "key", "step"], name="metric_point_once_per_step"),
+            finite("value", "metric_point_finite"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.key}[{self.step}] = {self.value:.4g}"
+
+
+class Event(models.Model):
+    """What changed state, when, by whom and why. Its id is the sequence number that pages show."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="events")
+    at = models.DateTimeField(db_default=Now())
+    object_kind = models.CharField(max_length=32)
+    object_id = models.BigIntegerField()
+    from_state = models.CharField(max_length=16, blank=True)
+    """Empty when the object was created."""
+    to_state = models.CharField(max_length=16)
+    reason = models.CharField(max_length=500, blank=True)
+    actor = models.CharField(max_length=150, blank=True)
+    """``user:<name>``, ``reconciler``, ``driver:<worker>``, ``trainer:<epoch>``, ``api:<token name>``."""
+
+    class Meta:
+        ordering = ["-id"]
+        indexes = [
+            models.Index(fields=["run", "-id"], name="event_by_run"),
+            models.Index(fields=["object_kind", "object_id"], name="event_by_object"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.object_kind} {self.object_id}: {self.from_state or '-'} -> {self.to_state}"

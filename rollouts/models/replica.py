@@ -1,0 +1,61 @@
+"""A process that a launcher started for a run: an inference server or a trainer."""
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+
+from rollouts.models.run import Run
+from rollouts.models.stateful import Stateful, known_state, set_exactly_in
+from rollouts.states import REPLICA_TERMINAL, ReplicaState
+
+
+class ReplicaKind(models.TextChoices):
+    INFERENCE = "inference", "Inference server"
+    TRAINER = "trainer", "Trainer"
+
+
+class Replica(Stateful):
+    """One process. A restart is a new row: a replica's story has one beginning and one end."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="replicas")
+    kind = models.CharField(max_length=16, choices=ReplicaKind.choices)
+    slot = models.PositiveSmallIntegerField(default=0)
+    """Which of the run's wanted replicas of this kind it is; one alive per slot."""
+    state = models.CharField(
+        max_length=16, choices=[(s.value, s.name) for s in ReplicaState], default=ReplicaState.STARTING
+    )
+    token = models.UUIDField(unique=True, default=uuid.uuid4)
+    """In the environment of every process it starts, so that leftovers are found whatever became of their parents."""
+    launcher = models.CharField(max_length=16, default="local")
+    directory = models.CharField(max_length=1000, blank=True)
+    """Its log, heartbeat and exit file."""
+    base_url = models.CharField(max_length=200, blank=True)
+    """Inference only, e.g. http://127.0.0.1:8001."""
+    loaded_version = models.IntegerField(null=True)
+    """Inference only: the policy version it reported to serve."""
+    probe_failures = models.PositiveSmallIntegerField(default=0)
+    answered_at = models.DateTimeField(null=True)
+    """Last answer to a real generation, or last call of a trainer."""
+    exit_code = models.IntegerField(null=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+    ended_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            known_state(ReplicaState, "replica_state_known"),
+            set_exactly_in("ended_at", REPLICA_TERMINAL, "replica_ended_at_in_terminal_states"),
+            models.UniqueConstraint(
+                fields=["run", "kind", "slot"],
+                condition=~Q(state__in=sorted(REPLICA_TERMINAL)),
+                name="replica_one_alive_per_slot",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}-{self.slot}-{self.pk}"

@@ -1,0 +1,110 @@
+"""A run and the environments it draws problems from."""
+
+import secrets
+from functools import cached_property
+from pathlib import Path
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+
+from rollouts.models.access import Project
+from rollouts.models.stateful import Stateful, known_state, set_exactly_in
+from rollouts.states import RUN_TERMINAL, RunState
+from trainers.config import RunConfig
+
+KEY_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+"""No letters or digits that people confuse when they read a key aloud."""
+
+
+def new_key() -> str:
+    """A random public key of 10 characters (about 49 bits): unguessable enough for URLs, short enough to type."""
+    return "".join(secrets.choice(KEY_ALPHABET) for _ in range(10))
+
+
+class RunKind(models.TextChoices):
+    RL = "rl", "Reinforcement learning"
+    SFT = "sft", "Supervised fine-tuning"
+
+
+class Run(Stateful):
+    """One job with a frozen config. Written by ``services.runs``; never deleted by the system."""
+
+    key = models.CharField(max_length=16, unique=True, default=new_key, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="runs")
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    kind = models.CharField(max_length=8, choices=RunKind.choices)
+    name = models.CharField(max_length=64, blank=True)
+
+    config = models.JSONField()
+    """The resolved RunConfig; never changes."""
+    config_origins = models.JSONField(default=dict)
+    """Dotted key -> where its value came from."""
+    max_steps = models.PositiveIntegerField()
+
+    state = models.CharField(max_length=16, choices=[(s.value, s.name) for s in RunState], default=RunState.PENDING)
+    epoch = models.PositiveIntegerField(default=0)
+    """Fencing epoch: raised by every trainer registration; writes of an older one are refused."""
+    next_step = models.PositiveIntegerField(default=0)
+    """Number of acknowledged steps."""
+    live_version = models.IntegerField(default=-1)
+    """Newest policy version that the inference replicas serve; -1 before the first."""
+    trainer_restarts = models.PositiveIntegerField(default=0)
+    """Trainer attempts that died without a step of progress; a step of progress resets it."""
+
+    created_at = models.DateTimeField(auto_now_add=True)
+    started_at = models.DateTimeField(null=True)
+    trainer_finished_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            known_state(RunState, "run_state_known"),
+            set_exactly_in("finished_at", RUN_TERMINAL, "run_finished_at_in_terminal_states"),
+            models.CheckConstraint(condition=Q(kind__in=RunKind.values), name="run_kind_known"),
+            models.CheckConstraint(condition=Q(next_step__lte=F("max_steps")), name="run_steps_within_plan"),
+        ]
+        indexes = [
+            models.Index(
+                fields=["id"], condition=~Q(state__in=sorted(RUN_TERMINAL)), name="run_active"
+            ),
+            models.Index(fields=["project", "-id"], name="run_by_project"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name or self.key
+
+    @cached_property
+    def parsed(self) -> RunConfig:
+        """The config as the typed tree that the trainer parses too."""
+        return RunConfig.model_validate(self.config)
+
+    @property
+    def directory(self) -> Path:
+        """Where its weights, checkpoints and replicas' files live."""
+        return Path(settings.ROLLYARD_HOME) / "runs" / self.key
+
+    @property
+    def is_over(self) -> bool:
+        return self.state in RUN_TERMINAL
+
+
+class RunEnvironment(models.Model):
+    """One environment in a run's mixture. Its row is locked to hand out problems in order."""
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="environments")
+    name = models.CharField(max_length=100)
+    args = models.JSONField(default=dict)
+    weight = models.FloatField(default=1.0)
+    cursor = models.PositiveBigIntegerField(default=0)
+    """Index of the next training problem; drivers wrap it by the environment's problem count."""
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["run", "name"], name="environment_once_per_run"),
+            models.CheckConstraint(condition=Q(weight__gt=0) & Q(weight__lt=1e9), name="environment_weight_positive"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
