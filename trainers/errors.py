@@ -1,0 +1,48 @@
+"""What can go wrong in a trainer. All of these end the process; only `RunOver` ends it with exit status 0.
+
+TrainerError
+|-- ControlPlaneUnreachable   no usable answer within the retry budget
+|-- ControlPlaneRefused       a 4xx that retrying cannot mend
+|-- StaleEpoch                a newer trainer has registered: this one must not write any more
+|-- RunOver                   the run was stopped or is finished: leave quietly
+|-- CheckpointCorrupt         a manifest or a file behind it does not verify
+|-- DataError                 training data that cannot be trained on as asked
+`-- Diverged                  the loss or the gradient is not finite
+"""
+
+
+class TrainerError(Exception):
+    """Base of everything the trainers raise on purpose."""
+
+
+class ControlPlaneUnreachable(TrainerError):
+    """The control plane gave no usable answer within the retry budget."""
+
+
+class ControlPlaneRefused(TrainerError):
+    """The control plane refused a request for good."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(f"{status} {code}: {detail}")
+        self.status = status
+        self.code = code
+
+
+class StaleEpoch(TrainerError):
+    """A newer trainer of this run has registered."""
+
+
+class RunOver(TrainerError):
+    """The run is stopped or finished."""
+
+
+class CheckpointCorrupt(TrainerError):
+    """A checkpoint does not verify against its manifest."""
+
+
+class DataError(TrainerError):
+    """The training data cannot be trained on as asked."""
+
+
+class Diverged(TrainerError):
+    """The loss or the gradient is not finite."""
