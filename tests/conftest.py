@@ -1,0 +1,45 @@
+"""Real servers for the tests: one PostgreSQL and one Redis per session, started when a test first needs them."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.conf import settings
+
+from controlplane import embedded
+from controlplane.home import Home
+
+
+def pytest_unconfigure() -> None:
+    """Remove the home that `settings.py` made."""
+    shutil.rmtree(os.environ["ROLLYARD_HOME"], ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def servers() -> Iterator[Home]:
+    """The embedded servers, unless DATABASE_URL and REDIS_URL name others."""
+    home: Home = settings.HOME
+    if "DATABASE_URL" in os.environ and "REDIS_URL" in os.environ:
+        yield home
+        return
+    with embedded.running(home):
+        yield home
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(servers: Home) -> None:
+    """Start the servers before the test database is made: pytest-django asks for this fixture at that moment."""
+
+
+@pytest.fixture
+def temporary_home() -> Iterator[Home]:
+    """A home of its own for a test that starts its own servers.
+
+    Not under `tmp_path`, whose parents only root may pass when the tests run as root, while PostgreSQL may not be root.
+    """
+    path = Path(tempfile.mkdtemp(prefix="rollyard-home-"))
+    yield Home(path)
+    shutil.rmtree(path, ignore_errors=True)

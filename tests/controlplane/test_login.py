@@ -1,0 +1,49 @@
+"""One-time login links, through HTTP."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from django.utils import timezone
+
+from controlplane import login
+from controlplane.models import LoginLink
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def admin() -> User:
+    return User.objects.create_superuser("admin")
+
+
+def test_link_signs_in_once_and_only_once(admin: User, client: Client) -> None:
+    path = login.issue(admin)
+    answer = client.get(path)
+    assert (answer.status_code, answer.headers["Location"]) == (302, "/")
+    assert client.session["_auth_user_id"] == str(admin.pk)
+    stranger = Client()
+    assert stranger.get(path).status_code == 410
+    assert "_auth_user_id" not in stranger.session
+
+
+def test_expired_link_signs_nobody_in(admin: User, client: Client) -> None:
+    path = login.issue(admin)
+    LoginLink.objects.update(expires_at=timezone.now() - timedelta(seconds=1))
+    assert client.get(path).status_code == 410
+
+
+def test_link_of_a_disabled_user_signs_nobody_in(admin: User, client: Client) -> None:
+    path = login.issue(admin)
+    User.objects.update(is_active=False)
+    assert client.get(path).status_code == 410
+
+
+def test_guessed_link_is_refused(client: Client) -> None:
+    assert client.get("/login/link/guess").status_code == 410
+
+
+def test_database_alone_does_not_reveal_a_link(admin: User) -> None:
+    token = login.issue(admin).rsplit("/", 1)[1]
+    assert token not in repr(list(LoginLink.objects.values()))

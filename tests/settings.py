@@ -1,0 +1,21 @@
+"""The settings under test: those of the product, on servers that live as long as the test session.
+
+The home has to be chosen before the product's settings are read, hence here; `conftest.py` starts the servers in it
+when the first test asks for the database. DATABASE_URL and REDIS_URL point the tests at others.
+"""
+
+import os
+import tempfile
+
+os.environ["ROLLYARD_HOME"] = tempfile.mkdtemp(prefix="rollyard-test-")
+os.environ.setdefault("ROLLYARD_SECRET_KEY", "a key for tests, which sign nothing of value")
+
+from controlplane.settings import *  # noqa: E402, F403
+
+PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the slow one costs 0.3 s per user
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},  # no collectstatic first
+}
+WHITENOISE_USE_FINDERS = True
+ALLOWED_HOSTS = ["*"]
