@@ -1,0 +1,18 @@
+"""Wait on a condition with a deadline: what tests of real processes do instead of sleeping."""
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def eventually(look: Callable[[], T], *, within_s: float = 20.0, what: str = "") -> T:
+    """Return the first truthy value of `look`; fail when there is none in time."""
+    expires = time.monotonic() + within_s
+    while True:
+        if value := look():
+            return value
+        if time.monotonic() > expires:
+            raise AssertionError(f"not within {within_s:.0f} s: {what or look!r}, last value {value!r}")
+        time.sleep(0.02)

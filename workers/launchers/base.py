@@ -1,0 +1,69 @@
+"""What every launcher does: start a replica's process, watch it, end it, show its log.
+
+A launcher keeps nothing in memory. A handle is rebuilt from the replica's row, so a reconciler that was restarted goes
+on watching the processes of the one before it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+
+class LaunchError(Exception):
+    """The process could not be started; the message says why."""
+
+
+@dataclass(frozen=True)
+class LaunchSpec:
+    """One process to start."""
+
+    token: str
+    """The replica's token; every process it starts carries it in its environment."""
+    directory: Path
+    """Of this replica alone: log, heartbeat, exit file."""
+    argv: Sequence[str]
+    environ: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """On top of the launcher's own. Secrets go here: this is never written to a file and never in argv."""
+    grace_s: float = 10.0
+    """Seconds between asking the process to end and killing it."""
+
+
+@dataclass(frozen=True)
+class Handle:
+    """Where to find a started replica."""
+
+    token: str
+    directory: Path
+
+
+@dataclass(frozen=True)
+class Observation:
+    """What can be seen of a replica now."""
+
+    alive: bool
+    exit_code: int | None = None
+    """None while alive, and when it died without a trace. Minus the signal's number when a signal ended it."""
+    heartbeat_age_s: float | None = None
+    """Seconds since whoever watches the process last showed life. None before the first time."""
+    reason: str = ""
+    """Why it ended, as far as is known."""
+
+
+class Launcher(Protocol):
+    """Starts replicas somewhere. Every call has a deadline and may be repeated without harm."""
+
+    def start(self, spec: LaunchSpec) -> Handle:
+        """Start the process and return when it runs. Raises LaunchError when it does not."""
+
+    def poll(self, handle: Handle) -> Observation:
+        """Look at the replica."""
+
+    def stop(self, handle: Handle, deadline_s: float) -> Observation:
+        """End the replica with everything it started; kill what is left after `deadline_s`."""
+
+    def sweep(self, token: str, deadline_s: float) -> list[int]:
+        """End every process that carries the token. Returns the ids of those that would not die."""
+
+    def logs(self, handle: Handle, lines: int) -> str:
+        """Return the last lines the replica wrote; empty when there is no log."""

@@ -1,0 +1,224 @@
+"""The process between a launcher and a replica: `python -m workers.launchers.shepherd DIRECTORY`.
+
+    launcher --- runs, waits for "started" ---> shepherd (own session) ---> the replica's command ---> its children
+                                                    |
+                    DIRECTORY: spec.json  started.json  log.txt  heartbeat  exit.json
+
+It outlives the launcher, so a restarted reconciler finds the replica as it left it. It ends the command when it is
+asked to (SIGTERM) and when the supervisor it was started under is gone, ends what the command leaves behind, and only
+then writes `exit.json`. Standard library only, so that it starts at once and stays small.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, descendants, end, start_time
+
+SUPERVISOR_VARIABLE = "ROLLYARD_UP_PID"
+"""Process id of the `rollyard up` that all this belongs to; absent where an init system supervises."""
+HEARTBEAT_S = 2.0
+_LEFTOVERS_GRACE_S = 2.0
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a file that is complete or absent, whatever happens in between."""
+    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        json.dump(content, file)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+class Shepherd:
+    """Starts one command, tends it until it has ended, and writes down how."""
+
+    def __init__(self, directory: Path, spec: dict[str, Any]) -> None:
+        self.directory = directory
+        self.spec = spec
+        self.token: str = spec["token"]
+        self.end_reason = ""
+        """Why the command was asked to end; empty while it was not."""
+        self.child: subprocess.Popen[bytes] | None = None
+        self.exit_code: int | None = None
+        supervisor = int(os.environ.get(SUPERVISOR_VARIABLE) or 0)
+        self.supervisor = (supervisor, start_time(supervisor)) if supervisor else None
+        self.wakeup, wakeup_writer = os.pipe()
+        for descriptor in (self.wakeup, wakeup_writer):
+            os.set_blocking(descriptor, False)
+        signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(signum, self._asked)
+        # Only its wake-up matters: the loop reaps.
+        signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
+
+    def start(self) -> None:
+        """Start the command. Raises OSError when it cannot be run."""
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+        # Orphans of the command become our children: they are found and reaped here.
+        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        shepherd = os.getpid()
+
+        def die_with_shepherd() -> None:
+            prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+            if os.getppid() != shepherd:
+                os._exit(1)
+
+        # A group of its own: what a terminal or a supervisor sends to our group is for us to pass on.
+        self.child = subprocess.Popen(
+            self.spec["argv"], stdin=subprocess.DEVNULL, preexec_fn=die_with_shepherd, process_group=0
+        )
+        write_json(
+            self.directory / "started.json",
+            {
+                "pid": shepherd,
+                "start_time": start_time(shepherd),
+                "boot_id": boot_id(),
+                "child_pid": self.child.pid,
+                "token": self.token,
+                "started_at": time.time(),
+            },
+        )
+
+    def tend(self) -> None:
+        """Watch the command until it and everything it started are gone; then write exit.json."""
+        assert self.child is not None
+        started_at = time.time()
+        asked_at: float | None = None
+        heartbeat = self.directory / "heartbeat"
+        while self.exit_code is None:
+            with contextlib.suppress(OSError):  # a full disk must not end the replica
+                heartbeat.touch()
+            if not self.end_reason and self._abandoned():
+                self.end_reason = "its supervisor is gone"
+            if self.end_reason and asked_at is None:
+                asked_at = time.monotonic()
+                os.kill(self.child.pid, signal.SIGTERM)
+            wait_s = HEARTBEAT_S
+            if asked_at is not None:
+                grace_left_s = asked_at + self.spec["grace_s"] - time.monotonic()
+                if grace_left_s <= 0:
+                    os.kill(self.child.pid, signal.SIGKILL)
+                wait_s = min(wait_s, max(grace_left_s, 0.1))
+            self._reap()
+            if self.exit_code is None:
+                select.select([self.wakeup], [], [], wait_s)
+                self._drain_wakeups()
+                self._reap()
+        survivors = end(self._leftovers, _LEFTOVERS_GRACE_S, each_round=self._reap)
+        write_json(
+            self.directory / "exit.json",
+            {
+                "code": self.exit_code,
+                "reason": self.end_reason,
+                "token": self.token,
+                "started_at": started_at,
+                "ended_at": time.time(),
+                "survivors": sorted(survivors),
+            },
+        )
+
+    def _abandoned(self) -> bool:
+        """Whether the supervisor we were started under has ended, or had before we looked."""
+        if self.supervisor is None:
+            return False
+        pid, started = self.supervisor
+        return started is None or start_time(pid) != started
+
+    def _asked(self, _signum: int, _frame: FrameType | None) -> None:
+        self.end_reason = self.end_reason or "asked to end"
+
+    def _leftovers(self) -> set[int]:
+        me = os.getpid()
+        return (descendants(me) | carriers(self.token)) - {me}
+
+    def _reap(self) -> None:
+        """Collect every ended child: the command and adopted orphans."""
+        assert self.child is not None
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == self.child.pid:
+                self.exit_code = self.child.returncode = os.waitstatus_to_exitcode(status)
+
+    def _drain_wakeups(self) -> None:
+        with contextlib.suppress(BlockingIOError):
+            while os.read(self.wakeup, 4096):
+                pass
+
+
+def _detach(directory: Path) -> int:
+    """Leave the session of whoever ran us; return a descriptor on which to tell them how the start went.
+
+    The process they ran stays until it has heard, so `started` on its side means that the command runs.
+    """
+    reader, writer = os.pipe()
+    if os.fork():
+        os.close(writer)
+        with open(reader, "rb") as answer:
+            trouble = answer.read().decode() or "the shepherd died at its start; see log.txt\n"
+        if trouble != "started\n":
+            sys.stderr.write(trouble)
+            os._exit(1)
+        os._exit(0)
+    os.close(reader)
+    os.setsid()
+    log = os.open(directory / "log.txt", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((null, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.close(log)
+    os.close(null)
+    return writer
+
+
+def main() -> int:
+    """Tend the replica whose spec.json is in the directory named by the only argument."""
+    directory = Path(sys.argv[1]).absolute()
+    spec = json.loads((directory / "spec.json").read_text())
+    if os.environ.get(TOKEN_VARIABLE) != spec["token"]:
+        sys.stderr.write(f"{TOKEN_VARIABLE} is not the token of {directory}/spec.json\n")
+        return 1
+    answer = os.fdopen(_detach(directory), "wb")
+    # Held until we end, so that two launchers that start one replica start one process.
+    lock = os.open(directory / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if (directory / "started.json").exists():
+            raise FileExistsError(f"{directory} was used before")
+        shepherd = Shepherd(directory, spec)
+        shepherd.start()
+    except OSError as error:
+        answer.write(f"{error}\n".encode())
+        answer.close()
+        return 1
+    answer.write(b"started\n")
+    answer.close()
+    shepherd.tend()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
