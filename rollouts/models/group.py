@@ -83,12 +83,8 @@ class ScoredGroup(Stateful):
             finite("reward_mean", "group_reward_mean_finite"),
         ]
         indexes = [
-            models.Index(
-                fields=["run", "id"], condition=Q(state=GroupState.READY), name="group_ready"
-            ),
-            models.Index(
-                fields=["run", "id"], condition=Q(state=GroupState.PLAYING), name="group_playing"
-            ),
+            models.Index(fields=["run", "id"], condition=Q(state=GroupState.READY), name="group_ready"),
+            models.Index(fields=["run", "id"], condition=Q(state=GroupState.PLAYING), name="group_playing"),
             models.Index(fields=["run", "state", "state_reason"], name="group_ledger"),
             models.Index(fields=["run", "-settled_at"], condition=Q(settled_at__isnull=False), name="group_recent"),
         ]

@@ -66,9 +66,7 @@ class Run(Stateful):
             models.CheckConstraint(condition=Q(next_step__lte=F("max_steps")), name="run_steps_within_plan"),
         ]
         indexes = [
-            models.Index(
-                fields=["id"], condition=~Q(state__in=sorted(RUN_TERMINAL)), name="run_active"
-            ),
+            models.Index(fields=["id"], condition=~Q(state__in=sorted(RUN_TERMINAL)), name="run_active"),
             models.Index(fields=["project", "-id"], name="run_by_project"),
         ]
 
@@ -83,7 +81,7 @@ class Run(Stateful):
     @property
     def directory(self) -> Path:
         """Where its weights, checkpoints and replicas' files live."""
-        return Path(settings.ROLLYARD_HOME) / "runs" / self.key
+        return Path(settings.ROLLYARD_RUNS_DIR) / self.key
 
     @property
     def is_over(self) -> bool:

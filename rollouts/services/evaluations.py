@@ -1,0 +1,54 @@
+"""Close evaluations: all problems played, or the deadline passed."""
+
+from django.db import transaction
+from django.db.models import Avg, Count, Q
+from django.db.models.functions import Now
+
+from rollouts.models import Evaluation, Lease, Rollout, Run, ScoredGroup
+from rollouts.services import metrics
+from rollouts.services.transitions import DB_NOW, transition
+from rollouts.states import EvaluationState, GroupState
+
+
+def conclude(run: Run) -> None:
+    """Close this run's evaluations that are complete or overdue, and write their mean reward at their version's step."""
+    open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).annotate(
+        settled=Count("groups", filter=~Q(groups__state=GroupState.PLAYING)), overdue=Q(deadline_at__lt=Now())
+    )
+    for evaluation in open_evaluations.select_related("environment"):
+        if evaluation.settled >= evaluation.problems:
+            _close(run, evaluation, EvaluationState.DONE, "")
+        elif evaluation.overdue:
+            reason = f"only {evaluation.settled} of {evaluation.problems} problems were played in time"
+            _close(run, evaluation, EvaluationState.EXPIRED, reason)
+
+
+def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -> None:
+    rollouts = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
+    figures = rollouts.aggregate(reward=Avg("reward"), tokens=Avg("trained_token_count"))
+    with transaction.atomic():
+        moved = transition(
+            Evaluation,
+            [evaluation.pk],
+            to=to,
+            actor="reconciler",
+            reason=reason,
+            finished_at=DB_NOW,
+            reward_mean=figures["reward"],
+        )
+        if not moved:
+            return
+        late = ScoredGroup.objects.filter(evaluation=evaluation, state=GroupState.PLAYING).values_list("pk", flat=True)
+        left = transition(
+            ScoredGroup,
+            late,
+            to=GroupState.SURPLUS,
+            actor="reconciler",
+            reason="its evaluation ended",
+            settled_at=DB_NOW,
+        )
+        Lease.objects.filter(group_id__in=left).delete()
+        if figures["reward"] is not None:
+            name = evaluation.environment.name
+            values = {f"eval/{name}/reward"[:100]: figures["reward"], f"eval/{name}/tokens"[:100]: figures["tokens"]}
+            metrics.record(run, step=evaluation.version, values=values)

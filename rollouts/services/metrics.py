@@ -1,0 +1,44 @@
+"""Write metric points. A point is (run, key, step); writing it again overwrites it."""
+
+import math
+from collections.abc import Mapping
+
+from django.db import connection
+
+from rollouts.errors import Invalid
+from rollouts.models import Run
+
+MAX_KEYS = 500
+
+
+def record(run: Run, *, step: int, values: Mapping[str, float]) -> None:
+    """Upsert the points of one step. Raises Invalid on a non-finite value or an overlong key."""
+    _write(run, step, values, on_conflict="EXCLUDED.value")
+
+
+def accumulate(run: Run, *, step: int, values: Mapping[str, float]) -> None:
+    """Add to the points of one step, for what several workers measure in parts (seconds, tokens)."""
+    _write(run, step, values, on_conflict="rollouts_metricpoint.value + EXCLUDED.value")
+
+
+def _write(run: Run, step: int, values: Mapping[str, float], *, on_conflict: str) -> None:
+    faults = {f"metrics.{key}": "must be finite" for key, value in values.items() if not math.isfinite(value)}
+    faults |= {f"metrics.{key}": "a key has 1 to 100 characters" for key in values if not 0 < len(key) <= 100}
+    if len(values) > MAX_KEYS:
+        faults["metrics"] = f"at most {MAX_KEYS} keys"
+    if faults:
+        raise Invalid("Metrics must be finite numbers.", fields=faults)
+    if not values:
+        return
+    ordered = sorted(values.items())  # one lock order for concurrent writers of the same points
+    with connection.cursor() as cursor:
+        cursor.execute(
+            f"""
+            INSERT INTO rollouts_metricpoint (run_id, step, key, value, recorded_at)
+            SELECT %s, %s, point.key, point.value, clock_timestamp()
+            FROM unnest(%s::text[], %s::float8[]) AS point(key, value)
+            ON CONFLICT (run_id, key, step)
+            DO UPDATE SET value = {on_conflict}, recorded_at = EXCLUDED.recorded_at
+            """,  # noqa: S608 - on_conflict is one of the two constants above
+            [run.pk, step, [key for key, _ in ordered], [float(value) for _, value in ordered]],
+        )

@@ -1,0 +1,72 @@
+"""Rows of the processes that launchers start. Launchers act; these functions only keep the record."""
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from rollouts.models import Replica, ReplicaKind, Run
+from rollouts.services.transitions import DB_NOW, move, record_creation
+from rollouts.states import ReplicaState
+
+
+def create(run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler") -> Replica:
+    """Reserve a slot for a process that is about to be started. Raises IntegrityError if one is alive there."""
+    with transaction.atomic():
+        replica = Replica.objects.create(run=run, kind=kind, slot=slot, launcher=launcher)
+        replica.directory = str(run.directory / "replicas" / replica.name)
+        replica.save(update_fields=["directory"])
+        record_creation([replica], run_id=run.pk, state=ReplicaState.STARTING, actor=actor)
+    return replica
+
+
+def address(replica: Replica, *, base_url: str) -> None:
+    """Note where a starting inference server will listen."""
+    Replica.objects.filter(pk=replica.pk).update(base_url=base_url)
+    replica.base_url = base_url
+
+
+def ready(replica: Replica, *, loaded_version: int | None = None, reason: str = "") -> Replica:
+    """It answered a real request."""
+    return move(
+        replica,
+        to=ReplicaState.READY,
+        actor="reconciler",
+        reason=reason,
+        answered_at=DB_NOW,
+        probe_failures=0,
+        loaded_version=loaded_version,
+    )
+
+
+def answered(replica: Replica, *, loaded_version: int | None = None) -> None:
+    """A ready replica answered again, or was seen to serve another version. No state changes, so no event."""
+    columns = {"answered_at": Now(), "probe_failures": 0}
+    if loaded_version is not None:
+        columns["loaded_version"] = loaded_version
+    Replica.objects.filter(pk=replica.pk).update(**columns)
+    replica.refresh_from_db()
+
+
+def suspect(replica: Replica, *, reason: str) -> Replica:
+    """A probe failed: no new work goes to it until it answers."""
+    failures = replica.probe_failures + 1
+    if replica.state == ReplicaState.SUSPECT:
+        Replica.objects.filter(pk=replica.pk).update(probe_failures=failures, state_reason=reason[:500])
+        replica.refresh_from_db()
+        return replica
+    return move(replica, to=ReplicaState.SUSPECT, actor="reconciler", reason=reason, probe_failures=failures)
+
+
+def stopping(replica: Replica, *, reason: str) -> Replica:
+    return move(replica, to=ReplicaState.STOPPING, actor="reconciler", reason=reason)
+
+
+def exited(replica: Replica, *, exit_code: int | None, reason: str = "") -> Replica:
+    """Its process ended as it should."""
+    return move(
+        replica, to=ReplicaState.EXITED, actor="reconciler", reason=reason, exit_code=exit_code, ended_at=DB_NOW
+    )
+
+
+def lost(replica: Replica, *, exit_code: int | None, reason: str) -> Replica:
+    """Its process died, or was ejected; another takes its place."""
+    return move(replica, to=ReplicaState.LOST, actor="reconciler", reason=reason, exit_code=exit_code, ended_at=DB_NOW)

@@ -1,0 +1,230 @@
+"""Create a run, move it through its life, and take the writes of its trainer.
+
+Every write of a trainer locks the run's row and checks the fencing epoch there, so a trainer that was replaced cannot
+change anything, whenever it wakes up.
+"""
+
+from pathlib import Path
+
+from django.contrib.auth.models import AbstractBaseUser
+from django.db import transaction
+
+from rollouts.errors import Conflict, Invalid, NotFound, RunOver, StateConflict
+from rollouts.models import (
+    Batch,
+    Checkpoint,
+    Evaluation,
+    Lease,
+    Project,
+    Replica,
+    ReplicaKind,
+    Run,
+    RunEnvironment,
+    ScoredGroup,
+)
+from rollouts.services import metrics
+from rollouts.services.batches import check_epoch
+from rollouts.services.transitions import DB_NOW, move, record_creation, transition
+from rollouts.states import (
+    RUN_ACTIVE,
+    RUN_TERMINAL,
+    BatchState,
+    CheckpointState,
+    EvaluationState,
+    GroupState,
+    ReplicaState,
+    RunState,
+)
+from trainers.config import Resolved
+from trainers.wire import CheckpointIn, CheckpointRef, Registration, StepAck
+
+REGISTRABLE = frozenset({RunState.STARTING, RunState.RUNNING})
+
+
+def create(*, project: Project, user: AbstractBaseUser | None, resolved: Resolved, actor: str) -> Run:
+    """Store a run with its frozen config; the reconciler sees it and starts what it wants."""
+    config = resolved.config
+    with transaction.atomic():
+        run = Run.objects.create(
+            project=project,
+            created_by=user,
+            kind=config.kind,
+            name=config.name,
+            config=config.model_dump(mode="json"),
+            config_origins=resolved.origins,
+            max_steps=config.max_steps,
+        )
+        RunEnvironment.objects.bulk_create(
+            RunEnvironment(run=run, name=ref.name, args=ref.args, weight=ref.weight) for ref in config.environments
+        )
+        record_creation([run], run_id=run.pk, state=RunState.PENDING, actor=actor)
+    return run
+
+
+def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
+    """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Twice is once."""
+    if not transition(Run, [run.pk], to=RunState.STOPPING, actor=actor, reason=reason or f"stopped by {actor}"):
+        run.refresh_from_db()
+        if run.state not in {RunState.STOPPING, RunState.STOPPED}:
+            raise StateConflict(f"Run {run.key} is {run.state}; there is nothing to stop.")
+    run.refresh_from_db()
+    return run
+
+
+def start(run: Run, *, actor: str = "reconciler") -> Run:
+    """Its replicas are being started."""
+    return move(run, to=RunState.STARTING, actor=actor, started_at=DB_NOW)
+
+
+def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") -> Run:
+    """Close a run for good: what is left of its groups becomes surplus, its leases and open evaluations end with it.
+
+    Call it when no process of the run is alive. Locks the run, then its groups.
+    """
+    if to not in RUN_TERMINAL:
+        raise ValueError(f"{to} is not an end")
+    with transaction.atomic():
+        Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        Lease.objects.filter(run=run).delete()
+        for state in (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED):
+            left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
+            columns = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
+            transition(ScoredGroup, left, to=GroupState.SURPLUS, actor=actor, reason=f"the run was {to}", **columns)
+        open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
+        transition(
+            Evaluation,
+            open_evaluations.values_list("pk", flat=True),
+            to=EvaluationState.EXPIRED,
+            actor=actor,
+            reason=f"the run was {to}",
+            finished_at=DB_NOW,
+        )
+        return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)
+
+
+def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> Registration:
+    """Let a trainer attempt in and every earlier one out: raises the fencing epoch. Locks the run's row."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        if run.state not in REGISTRABLE or run.trainer_finished_at is not None:
+            raise RunOver(f"Run {run.key} is {run.state} and takes no trainer.")
+        run.epoch += 1
+        run.save(update_fields=["epoch"])
+        transition(Run, [run.pk], to=RunState.RUNNING, expect=[RunState.STARTING], actor=actor)
+        transition(
+            Replica,
+            Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).values_list("pk", flat=True),
+            to=ReplicaState.READY,
+            actor=actor,
+            reason=f"epoch {run.epoch}: {world_size} processes, {hostname} pid {pid}",
+            answered_at=DB_NOW,
+        )
+        checkpoints = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
+        return Registration(
+            run=run.key,
+            epoch=run.epoch,
+            config=run.config,
+            run_dir=str(run.directory),
+            checkpoints=[
+                CheckpointRef(step=row.step, path=row.path, manifest_sha256=row.manifest_sha256) for row in checkpoints
+            ],
+        )
+
+
+def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
+    """Record that ``step`` moved the weights; return the number of acknowledged steps. Doing it again is harmless.
+
+    Raises Conflict when the trainer trained other bytes than were stored. Locks the run, the batch, its groups.
+    """
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        check_epoch(run, epoch)
+        if run.state not in RUN_ACTIVE:
+            raise RunOver(f"Run {run.key} is {run.state}.")
+        if step > run.next_step or step >= run.max_steps:
+            raise Conflict(f"Step {step} cannot be acknowledged: {run.next_step} is the next of {run.max_steps}.")
+        if run.parsed.kind == "rl":
+            _ack_batch(run, epoch=epoch, step=step, sha256=ack.batch_sha256)
+        metrics.record(run, step=step, values=ack.metrics)
+        if step == run.next_step:
+            run.next_step = step + 1
+            run.trainer_restarts = 0
+            run.save(update_fields=["next_step", "trainer_restarts"])
+        return run.next_step
+
+
+def _ack_batch(run: Run, *, epoch: int, step: int, sha256: str | None) -> None:
+    batch = Batch.objects.filter(run=run, step=step).first()
+    if batch is None:
+        raise NotFound(f"Step {step} has no batch; fetch it before you acknowledge it.")
+    if sha256 != batch.sha256:
+        raise Conflict(f"Step {step} was trained on {sha256}, but its batch is {batch.sha256}. Fetch it again.")
+    actor = f"trainer:{epoch}"
+    if transition(Batch, [batch.pk], to=BatchState.TRAINED, actor=actor, trained_at=DB_NOW):
+        groups = batch.items.values_list("group_id", flat=True)
+        transition(ScoredGroup, groups, to=GroupState.TRAINED, actor=actor, reason=f"step {step}")
+
+
+def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpoint:
+    """Make a complete checkpoint known, so that a trainer may resume from it. Raises Invalid for a path outside."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        check_epoch(run, epoch)
+        check_path(run, checkpoint.path)
+        if not 0 <= checkpoint.step <= run.max_steps:
+            raise Invalid("No such step.", fields={"step": f"must be 0 to {run.max_steps}"})
+        row, created = Checkpoint.objects.update_or_create(
+            run=run,
+            step=checkpoint.step,
+            defaults={
+                "path": checkpoint.path,
+                "manifest_sha256": checkpoint.manifest_sha256,
+                "size_bytes": checkpoint.size_bytes,
+                "epoch": epoch,
+            },
+        )
+        if created:
+            record_creation([row], run_id=run.pk, state=CheckpointState.COMPLETE, actor=f"trainer:{epoch}")
+        return row
+
+
+def delete_checkpoints(run: Run, checkpoints: list[Checkpoint]) -> None:
+    """Mark checkpoints whose files are about to be removed: no trainer resumes from them. Mark first, remove after."""
+    transition(
+        Checkpoint,
+        [row.pk for row in checkpoints],
+        to=CheckpointState.DELETED,
+        actor="reconciler",
+        reason=f"only the newest {run.parsed.trainer.keep_checkpoints} are kept",
+    )
+
+
+def check_path(run: Run, path: str) -> None:
+    """Raise Invalid unless ``path`` lies in the run's directory: what a trainer announces is later loaded and deleted."""
+    root = run.directory.resolve()
+    if not Path(path).resolve().is_relative_to(root):
+        raise Invalid("The path is outside the run's directory.", fields={"path": f"must lie under {root}"})
+
+
+def finish_training(run: Run, *, epoch: int) -> Run:
+    """The trainer has done all its steps; publishing and evaluating the last version remains. Twice is once."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        check_epoch(run, epoch)
+        if run.next_step < run.max_steps:
+            raise Conflict(f"Only {run.next_step} of {run.max_steps} steps are acknowledged.")
+        actor = f"trainer:{epoch}"
+        if transition(Run, [run.pk], to=RunState.FINISHING, actor=actor, trainer_finished_at=DB_NOW):
+            left = ScoredGroup.objects.filter(run=run, state=GroupState.READY).values_list("pk", flat=True)
+            transition(ScoredGroup, left, to=GroupState.SURPLUS, actor=actor, reason="every step has its batch")
+        run.refresh_from_db()
+        return run
+
+
+def count_trainer_restart(run: Run) -> int:
+    """Count a trainer attempt that died; return how many died since the last step of progress."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        run.trainer_restarts += 1
+        run.save(update_fields=["trainer_restarts"])
+        return run.trainer_restarts

@@ -1,0 +1,26 @@
+"""Machine credentials: shown once, stored hashed, scoped and expiring."""
+
+from collections.abc import Iterable
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+
+from rollouts.models import ApiToken, Project, Run, Scope
+
+TRAINER_TTL = timedelta(days=30)
+
+
+def create(
+    *, user: User, project: Project, name: str, scopes: Iterable[Scope], ttl: timedelta, run: Run | None = None
+) -> str:
+    """Make a token and return it in clear; it cannot be read again. With ``run`` it opens only that run."""
+    _, token = ApiToken.objects.create(
+        user=user, project=project, name=name[:100], scopes=[str(scope) for scope in scopes], run=run, expiry=ttl
+    )
+    return token
+
+
+def revoke_run_tokens(run: Run) -> int:
+    """Delete every token bound to a run; return how many."""
+    deleted, _ = ApiToken.objects.filter(run=run).delete()
+    return deleted

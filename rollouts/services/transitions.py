@@ -1,0 +1,130 @@
+"""The only place where a state changes.
+
+One statement per change: it names the states it expects, moves the rows that are still in one of them, and appends an
+Event for each, all or nothing. Whoever loses a race moves zero rows and is told so. The bell rings after commit.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from django.db import connection, models
+from psycopg import sql as pg
+
+from rollouts import bell
+from rollouts.errors import StateConflict
+from rollouts.models import (
+    Batch,
+    Checkpoint,
+    Evaluation,
+    Event,
+    PolicyVersion,
+    Replica,
+    Run,
+    ScoredGroup,
+)
+from rollouts.models.stateful import Stateful
+from rollouts.sql import load
+from rollouts.states import (
+    BATCH_TRANSITIONS,
+    CHECKPOINT_TRANSITIONS,
+    EVALUATION_TRANSITIONS,
+    GROUP_TRANSITIONS,
+    POLICY_VERSION_TRANSITIONS,
+    REPLICA_TRANSITIONS,
+    RUN_TRANSITIONS,
+)
+
+TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
+    Batch: BATCH_TRANSITIONS,
+    Checkpoint: CHECKPOINT_TRANSITIONS,
+    Evaluation: EVALUATION_TRANSITIONS,
+    PolicyVersion: POLICY_VERSION_TRANSITIONS,
+    Replica: REPLICA_TRANSITIONS,
+    Run: RUN_TRANSITIONS,
+    ScoredGroup: GROUP_TRANSITIONS,
+}
+REASON_LENGTH = 500
+DB_NOW = object()
+"""As the value of a column: the moment of the change, by the database clock."""
+
+StatefulT = TypeVar("StatefulT", bound=Stateful)
+
+
+def transition(
+    model: type[Stateful],
+    ids: Iterable[int],
+    *,
+    to: str,
+    actor: str,
+    expect: Sequence[str] | None = None,
+    reason: str = "",
+    **columns: Any,
+) -> list[int]:
+    """Move rows to ``to`` if they are in an expected state; return the ids that moved, in order.
+
+    ``expect`` defaults to every state from which ``to`` is allowed; naming a state from which it is not is a bug and
+    raises ValueError. ``columns`` are written with the state. Locks the rows moved, in id order.
+    """
+    ids = list(ids)
+    allowed = [state for state, targets in TRANSITIONS[model].items() if to in targets]
+    expect = allowed if expect is None else list(expect)
+    if forbidden := set(expect) - set(allowed):
+        raise ValueError(f"{model.__name__} may not go from {sorted(map(str, forbidden))} to {to!s}")
+    if not ids:
+        return []
+    assignments = pg.SQL("").join(
+        pg.SQL(", {} = {}").format(
+            pg.Identifier(model._meta.get_field(name).column),
+            pg.SQL("clock_timestamp()") if value is DB_NOW else pg.Placeholder(f"set_{name}"),
+        )
+        for name, value in columns.items()
+    )
+    query = pg.SQL(load("transition")).format(
+        table=pg.Identifier(model._meta.db_table),
+        assignments=assignments,
+        run_column=pg.SQL("t.id") if model is Run else pg.SQL("t.run_id"),
+    )
+    values = {
+        "ids": ids,
+        "expect": [str(state) for state in expect],
+        "to": str(to),
+        "reason": reason[:REASON_LENGTH],
+        "actor": actor,
+        "object_kind": model._meta.model_name,
+        **{
+            f"set_{name}": model._meta.get_field(name).get_db_prep_save(value, connection)
+            for name, value in columns.items()
+            if value is not DB_NOW
+        },
+    }
+    with connection.cursor() as cursor:
+        cursor.execute(query, values)
+        rows = cursor.fetchall()
+    for run_id in {run_id for _, run_id in rows}:
+        bell.ring_after_commit(run_id)
+    return [row_id for row_id, _ in rows]
+
+
+def move(row: StatefulT, *, to: str, actor: str, reason: str = "", **columns: Any) -> StatefulT:
+    """Move one row; raise StateConflict if it is no longer in a state that allows it. Refreshes ``row``."""
+    if not transition(type(row), [row.pk], to=to, actor=actor, reason=reason, **columns):
+        row.refresh_from_db()
+        raise StateConflict(f"{row._meta.verbose_name} {row} is {row.state}, which cannot become {to}")  # type: ignore[attr-defined]
+    row.refresh_from_db()
+    return row
+
+
+def record_creation(rows: Sequence[models.Model], *, run_id: int, state: str, actor: str, reason: str = "") -> None:
+    """Append the first event of freshly inserted rows of one run. Call it in the transaction that inserts them."""
+    Event.objects.bulk_create(
+        Event(
+            run_id=run_id,
+            object_kind=str(row._meta.model_name),
+            object_id=row.pk,
+            to_state=str(state),
+            reason=reason[:REASON_LENGTH],
+            actor=actor,
+        )
+        for row in rows
+    )
+    bell.ring_after_commit(run_id)

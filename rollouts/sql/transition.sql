@@ -1,0 +1,20 @@
+-- Move rows to another state if they are still in an expected one, and log one event per row moved.
+-- Locks: the rows of {table} that are moved, in id order, so that two callers cannot deadlock.
+-- Index: primary key of {table}.
+WITH expected AS (
+    SELECT id, state FROM {table}
+    WHERE id = ANY(%(ids)s) AND state = ANY(%(expect)s)
+    ORDER BY id
+    FOR UPDATE
+), moved AS (
+    UPDATE {table} AS t
+    SET state = %(to)s, state_reason = %(reason)s, state_at = clock_timestamp(){assignments}
+    FROM expected
+    WHERE t.id = expected.id
+    RETURNING t.id, {run_column} AS run_id, expected.state AS from_state
+), logged AS (
+    INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
+    SELECT run_id, clock_timestamp(), %(object_kind)s, id, from_state, %(to)s, %(reason)s, %(actor)s FROM moved
+    ORDER BY id
+)
+SELECT id, run_id FROM moved ORDER BY id

@@ -1,0 +1,106 @@
+"""What a submitted rollout must satisfy before anything of it is stored. Types and unknown keys are msgspec's part."""
+
+import math
+
+import numpy as np
+
+from environments.types import MAX_TOKEN_ID, Rollout, ScoredGroup, StopReason
+from rollouts.errors import Invalid
+
+MAX_GROUP_SIZE = 1024
+MAX_ROLLOUT_TOKENS = 4_000_000
+MAX_TEXT = 200
+MAX_KEY = 64
+FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+def check_groups(groups: list[ScoredGroup]) -> None:
+    """Raise Invalid naming every field at fault, if any."""
+    fields: dict[str, str] = {}
+    if not groups:
+        fields["groups"] = "submit at least one group"
+    for position, group in enumerate(groups):
+        at = f"groups.{position}"
+        if not 0 < len(group.environment) <= 100:
+            fields[f"{at}.environment"] = "must have 1 to 100 characters"
+        if not 0 < len(group.problem_key) <= MAX_TEXT:
+            fields[f"{at}.problem_key"] = f"must have 1 to {MAX_TEXT} characters"
+        if group.key is not None and not 0 < len(group.key) <= MAX_KEY:
+            fields[f"{at}.key"] = f"must have 1 to {MAX_KEY} characters"
+        for name, text in (("environment", group.environment), ("problem_key", group.problem_key), ("key", group.key)):
+            if text is not None and not _storable(text):
+                fields[f"{at}.{name}"] = "holds a NUL or a lone surrogate, which the database cannot store"
+        fields |= _rollout_faults(group.rollouts, at)
+    if fields:
+        raise Invalid("Nothing was stored: the groups do not hold together.", fields=fields)
+
+
+def check_rollouts(rollouts: list[Rollout]) -> None:
+    """Raise Invalid naming every field at fault, if any."""
+    if fields := _rollout_faults(rollouts, "work"):
+        raise Invalid("Nothing was stored: the rollouts do not hold together.", fields=fields)
+
+
+def _rollout_faults(rollouts: list[Rollout], at: str) -> dict[str, str]:
+    if not 0 < len(rollouts) <= MAX_GROUP_SIZE:
+        return {f"{at}.rollouts": f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {len(rollouts)}"}
+    faults: dict[str, str] = {}
+    for index, rollout in enumerate(rollouts):
+        for name, fault in _faults(rollout):
+            faults[f"{at}.rollouts.{index}.{name}"] = fault
+    return faults
+
+
+def _faults(rollout: Rollout) -> list[tuple[str, str]]:
+    faults = []
+    length = len(rollout.token_ids)
+    errored = rollout.stop_reason is StopReason.ERROR
+    if (rollout.reward is None) != errored:
+        faults.append(("reward", "must be null exactly when stop_reason is error"))
+    if rollout.reward is not None and not _finite32(rollout.reward):
+        faults.append(("reward", "must be a finite 32-bit number"))
+    if not errored and length == 0:
+        faults.append(("token_ids", "must not be empty unless the episode failed"))
+    if length > MAX_ROLLOUT_TOKENS:
+        faults.append(("token_ids", f"must have at most {MAX_ROLLOUT_TOKENS} tokens"))
+    for name, values in (("loss_mask", rollout.loss_mask), ("inference_logprobs", rollout.inference_logprobs)):
+        if len(values) != length:
+            faults.append((name, f"has {len(values)} entries for {length} tokens"))
+    if length and not (0 <= min(rollout.token_ids) and max(rollout.token_ids) <= MAX_TOKEN_ID):
+        faults.append(("token_ids", f"must lie in 0..{MAX_TOKEN_ID}"))
+    if not set(rollout.loss_mask) <= {0, 1}:
+        faults.append(("loss_mask", "must hold only 0 and 1"))
+    if rollout.inference_logprobs and not np.isfinite(np.asarray(rollout.inference_logprobs, dtype=np.float64)).all():
+        faults.append(("inference_logprobs", "must be finite"))
+    elif rollout.inference_logprobs and min(rollout.inference_logprobs) < -FLOAT32_MAX:
+        faults.append(("inference_logprobs", "must fit 32 bits"))
+    elif rollout.inference_logprobs and max(rollout.inference_logprobs) > LOGPROB_SLACK:
+        faults.append(("inference_logprobs", "a logprob is never positive"))
+    if any(not _finite32(value) for value in rollout.metrics.values()):
+        faults.append(("metrics", "must be finite"))
+    for name in ("dispatch_policy_version", "first_policy_version", "last_policy_version"):
+        version = getattr(rollout, name)
+        if version is not None and not 0 <= version <= MAX_TOKEN_ID:
+            faults.append((name, "must not be negative"))
+    if len(rollout.replica) > 100:
+        faults.append(("replica", "must have at most 100 characters"))
+    if not _finite32(rollout.generation_s) or rollout.generation_s < 0:
+        faults.append(("generation_s", "must be a number of seconds"))
+    return faults
+
+
+LOGPROB_SLACK = 1e-3
+"""Engines round: a certain token may come back a hair above 0."""
+
+
+def _finite32(value: float) -> bool:
+    return math.isfinite(value) and abs(value) <= FLOAT32_MAX
+
+
+def _storable(text: str) -> bool:
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def displayable(text: str) -> str:
+    """Text that Postgres can hold, for text that is derived from tokens: NULs and lone surrogates become U+FFFD."""
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8") if not _storable(text) else text
