@@ -1,0 +1,25 @@
+"""How a policy is asked to speak."""
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Sampling of one rollout.
+
+    There is no top-p, top-k or penalty on purpose: with them the sampled distribution is not the softmax the trainer
+    recomputes, and every importance ratio would be wrong.
+    """
+
+    temperature: Annotated[float, Meta(ge=0)] = 1.0
+    """0 is greedy."""
+    max_tokens: Annotated[int, Meta(ge=1)] = 256
+    """Sampled tokens per turn."""
+    max_turns: Annotated[int, Meta(ge=1)] = 1
+    """Replies of the policy per episode."""
+    max_total_tokens: Annotated[int, Meta(ge=1)] | None = None
+    """Prompt, replies and environment messages of a rollout together; the server's context length. None: unchecked."""
+    seed: int | None = None
+    """Seed of the group; rollout and turn are mixed in. None: the server's own randomness."""

@@ -1,0 +1,73 @@
+"""What an environment is: numbered problems, an interaction, and scoring.
+
+A single-turn environment defines `count`, `problem` and `reward`. One with more turns also defines `start` and `step`;
+one that scores rollouts against each other defines `score_group`. Methods raise plain Python errors: the runner makes
+them data.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+import msgspec
+
+from environments.types import Message, Problem, Rollout, Split
+
+
+class NoArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of an environment that takes none."""
+
+
+ArgsT = TypeVar("ArgsT", bound=msgspec.Struct)
+
+
+class Environment(ABC, Generic[ArgsT]):
+    """Source of problems, interaction and scoring. One instance serves many episodes at once: keep no episode state."""
+
+    name: ClassVar[str]
+    version: ClassVar[str] = "1"
+    """Raised whenever the same key would mean another problem or another score."""
+    args_type: ClassVar[type[msgspec.Struct]] = NoArgs
+    """What `args` of a run config is checked against; its fields and their docstrings describe it to people."""
+
+    def __init__(self, args: ArgsT) -> None:
+        self.args = args
+
+    @abstractmethod
+    def count(self, split: Split) -> int:
+        """Return how many problems a split has."""
+
+    @abstractmethod
+    def problem(self, split: Split, index: int) -> Problem:
+        """Return problem `index` of a split, the same one every time; `index` is below `count(split)`."""
+
+    async def start(self, problem: Problem) -> Any:
+        """Return the state of a new episode."""
+        return None
+
+    async def step(self, state: Any, reply: Message) -> list[Message] | None:
+        """Answer the policy's reply; nothing to say ends the episode."""
+        return None
+
+    def reward(self, problem: Problem, rollout: Rollout) -> float:
+        """Score one rollout. May add figures to `rollout.metrics`."""
+        raise NotImplementedError(f"{type(self).__name__} defines neither reward nor score_group")
+
+    async def score_group(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[float | Exception]:
+        """Score the rollouts that did not fail, in order; an exception in place of a reward fails that rollout only."""
+        scores: list[float | Exception] = []
+        for rollout in rollouts:
+            try:
+                scores.append(self.reward(problem, rollout))
+            except Exception as exc:  # noqa: BLE001 - one odd reply must not cost the whole group
+                scores.append(exc)
+        return scores
+
+    def solution(self, problem: Problem) -> list[Message] | None:
+        """Return a whole conversation that solves the problem, to warm a model up by SFT; None: there is none."""
+        return None
+
+
+def last_reply(rollout: Rollout) -> str:
+    """Return the text of the policy's last reply."""
+    return next(message.content for message in reversed(rollout.messages) if message.role == "assistant")

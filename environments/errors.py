@@ -1,0 +1,134 @@
+"""What can go wrong while an episode is played, told apart by who has to mend it.
+
+    EpisodeError                 becomes data on the rollout; never ends a run
+    ├── PolicyError              the inference server
+    │   ├── PolicyUnavailable
+    │   ├── PolicyRefused
+    │   ├── InvalidAnswer
+    │   └── UnfollowableTurn
+    ├── ProblemError             the environment's own code
+    ├── RewardError              its scoring
+    ├── ToolError                a tool or sandbox it uses
+    └── BudgetError              time or tokens
+    RegistryError                a mistake in a config; told to whoever wrote it
+    ├── UnknownEnvironment
+    └── InvalidArguments
+
+A class's docstring is its message when none is given. Environment authors raise plain Python errors: `boundary` gives
+whatever escapes the class of the boundary it crossed.
+"""
+
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import ClassVar
+
+from environments.types import ErrorKind, RolloutError
+
+_MAX_MESSAGE = 2_000
+"""Characters of a message that are kept: an HTML error page must not fill the database."""
+_FRAMES = 4
+
+
+class _Documented(Exception):
+    """An exception whose docstring is its default message."""
+
+    def __init__(self, message: str | None = None) -> None:
+        super().__init__(message if message is not None else " ".join((type(self).__doc__ or "").split()))
+
+
+class EpisodeError(_Documented):
+    """The episode broke."""
+
+    kind: ClassVar[ErrorKind] = ErrorKind.ENVIRONMENT
+
+
+class PolicyError(EpisodeError):
+    """The policy could not answer."""
+
+    kind = ErrorKind.POLICY
+
+
+class PolicyUnavailable(PolicyError):
+    """The inference server did not answer in time."""
+
+
+class PolicyRefused(PolicyError):
+    """The inference server refused the request."""
+
+
+class InvalidAnswer(PolicyError):
+    """The inference server's answer cannot be trained on."""
+
+
+class UnfollowableTurn(PolicyError):
+    """The chat template gives no exact token prefix for a further turn."""
+
+
+class ProblemError(EpisodeError):
+    """The environment's code failed."""
+
+    kind = ErrorKind.ENVIRONMENT
+
+
+class RewardError(EpisodeError):
+    """Scoring failed."""
+
+    kind = ErrorKind.REWARD
+
+
+class ToolError(EpisodeError):
+    """A tool failed."""
+
+    kind = ErrorKind.TOOL
+
+
+class BudgetError(EpisodeError):
+    """The episode ran out of time or tokens."""
+
+    kind = ErrorKind.BUDGET
+
+
+class RegistryError(_Documented):
+    """The environment cannot be made."""
+
+
+class UnknownEnvironment(RegistryError):
+    """No environment has this name."""
+
+
+class InvalidArguments(RegistryError):
+    """The environment does not take these arguments."""
+
+
+_BY_KIND: dict[ErrorKind, type[EpisodeError]] = {
+    ErrorKind.POLICY: PolicyError,
+    ErrorKind.ENVIRONMENT: ProblemError,
+    ErrorKind.REWARD: RewardError,
+    ErrorKind.TOOL: ToolError,
+    ErrorKind.BUDGET: BudgetError,
+}
+
+
+@contextmanager
+def boundary(kind: ErrorKind) -> Iterator[None]:
+    """Turn whatever escapes into the `EpisodeError` of `kind`, with the original as its cause.
+
+    An `EpisodeError` keeps its class, so the innermost boundary wins. Cancellation passes.
+    """
+    try:
+        yield
+    except EpisodeError:
+        raise
+    except Exception as exc:
+        raise _BY_KIND[kind](f"{type(exc).__name__}: {exc}") from exc
+
+
+def as_data(error: EpisodeError) -> RolloutError:
+    """Describe an error for the rollout: the class that was raised first, and its last few frames."""
+    origin = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    frames = traceback.format_list(traceback.extract_tb(origin.__traceback__)[-_FRAMES:])
+    message = str(origin) or str(error)
+    return RolloutError(
+        kind=error.kind, type=type(origin).__name__, message=message[:_MAX_MESSAGE], traceback="".join(frames)
+    )

@@ -1,0 +1,112 @@
+"""reverse_text: write the given made-up words backwards. Needs no data, and a very small model can learn it.
+
+The task and the scoring follow PRIME-RL's example of the same name; the texts are our own.
+"""
+
+import hashlib
+import random
+import re
+from difflib import SequenceMatcher
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from environments.env import Environment, last_reply
+from environments.types import Message, Problem, Rollout, Split
+
+_ONSETS = ["b", "br", "ch", "d", "dr", "f", "g", "gl", "h", "j", "k", "l", "m", "n", "p", "pl", "r", "s", "st", "t", "v"]
+_VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "oo"]
+_CODAS = ["", "", "", "l", "m", "n", "nd", "r", "rk", "s", "t"]
+
+_SYSTEM = "Reverse the text."
+_TAGGED = re.compile(r"<reversed_text>(.*?)(?:</reversed_text>|$)", re.DOTALL)
+_EVAL_SHARE = 0.125
+"""Share of all possible texts that is held out."""
+_ATTEMPTS = 10_000
+_MAX_KEY = 64
+
+
+class ReverseTextArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of reverse_text."""
+
+    min_length: Annotated[int, Meta(ge=1, description="Fewest letters of a word.")] = 3
+    max_length: Annotated[int, Meta(ge=1, le=64, description="Most letters of a word.")] = 8
+    words: Annotated[int, Meta(ge=1, le=256, description="Words per problem.")] = 1
+    train_count: Annotated[int, Meta(ge=1, description="Problems to train on.")] = 10_000
+    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems.")] = 256
+    seed: Annotated[int, Meta(description="Seed of the texts.")] = 0
+
+
+class ReverseText(Environment[ReverseTextArgs]):
+    """Write the given words backwards, letter by letter."""
+
+    name = "reverse_text"
+    args_type = ReverseTextArgs
+
+    def __init__(self, args: ReverseTextArgs) -> None:
+        super().__init__(args)
+        if args.min_length > args.max_length:
+            raise ValueError(f"min_length {args.min_length} is above max_length {args.max_length}")
+        for split in Split:
+            self.problem(split, 0)
+
+    def count(self, split: Split) -> int:
+        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
+
+    def problem(self, split: Split, index: int) -> Problem:
+        text = self._text(split, index)
+        return Problem(
+            key=_key(text),
+            messages=[Message("system", _SYSTEM), Message("user", text)],
+            data={"answer": text[::-1]},
+        )
+
+    def reward(self, problem: Problem, rollout: Rollout) -> float:
+        """Similarity of answer and reply, 0 to 1. Content of a `<reversed_text>` tag counts alone if there is one."""
+        reply = last_reply(rollout)
+        tagged = _TAGGED.search(reply)
+        reply = (tagged.group(1) if tagged else reply).strip()
+        answer: str = problem.data["answer"]
+        rollout.metrics["exact_match"] = float(reply == answer)
+        return SequenceMatcher(None, answer, reply).ratio()
+
+    def solution(self, problem: Problem) -> list[Message]:
+        return [*problem.messages, Message("assistant", problem.data["answer"])]
+
+    def _text(self, split: Split, index: int) -> str:
+        """Draw texts until one belongs to the split. Whether it does depends on the text alone: splits are disjoint."""
+        rng = random.Random(f"{self.args.seed}/{split}/{index}")
+        for _ in range(_ATTEMPTS):
+            text = " ".join(self._word(rng) for _ in range(self.args.words))
+            if _is_held_out(text) == (split is Split.EVAL):
+                return text
+        raise ValueError(
+            f"min_length {self.args.min_length}, max_length {self.args.max_length} and words {self.args.words} leave "
+            f"too few different texts for the {split} split; raise one of them"
+        )
+
+    def _word(self, rng: random.Random) -> str:
+        length = self.args.min_length + int(rng.random() * (self.args.max_length - self.args.min_length + 1))
+        word = ""
+        while len(word) < length:
+            word += _pick(rng, _ONSETS) + _pick(rng, _VOWELS) + _pick(rng, _CODAS)
+        return word[:length]
+
+
+def _pick(rng: random.Random, items: list[str]) -> str:
+    # Only random() is promised to give the same numbers in every Python version; choice() is not.
+    return items[int(rng.random() * len(items))]
+
+
+def _digest(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _is_held_out(text: str) -> bool:
+    return int(_digest(text)[:8], 16) < _EVAL_SHARE * 2**32
+
+
+def _key(text: str) -> str:
+    slug = text.replace(" ", "-")
+    return slug if len(slug) <= _MAX_KEY else f"{slug[: _MAX_KEY - 17]}-{_digest(text)[:16]}"
