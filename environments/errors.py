@@ -125,10 +125,11 @@ def boundary(kind: ErrorKind) -> Iterator[None]:
 
 
 def as_data(error: EpisodeError) -> RolloutError:
-    """Describe an error for the rollout: the class that was raised first, and its last few frames."""
-    origin = error.__cause__ if isinstance(error.__cause__, Exception) else error
+    """Describe an error for the rollout, with the last few frames of where it began."""
+    origin = error.__cause__ or error
+    # A class that `boundary` chose says nothing that the kind does not; the class it caught does.
+    named = origin if type(error) in _BY_KIND.values() else error
     frames = traceback.format_list(traceback.extract_tb(origin.__traceback__)[-_FRAMES:])
-    message = str(origin) or str(error)
     return RolloutError(
-        kind=error.kind, type=type(origin).__name__, message=message[:_MAX_MESSAGE], traceback="".join(frames)
+        kind=error.kind, type=type(named).__name__, message=str(named)[:_MAX_MESSAGE], traceback="".join(frames)
     )

@@ -15,7 +15,29 @@ from msgspec import Meta
 from environments.env import Environment, last_reply
 from environments.types import Message, Problem, Rollout, Split
 
-_ONSETS = ["b", "br", "ch", "d", "dr", "f", "g", "gl", "h", "j", "k", "l", "m", "n", "p", "pl", "r", "s", "st", "t", "v"]
+_ONSETS = [
+    "b",
+    "br",
+    "ch",
+    "d",
+    "dr",
+    "f",
+    "g",
+    "gl",
+    "h",
+    "j",
+    "k",
+    "l",
+    "m",
+    "n",
+    "p",
+    "pl",
+    "r",
+    "s",
+    "st",
+    "t",
+    "v",
+]
 _VOWELS = ["a", "e", "i", "o", "u", "ai", "ea", "oo"]
 _CODAS = ["", "", "", "l", "m", "n", "nd", "r", "rk", "s", "t"]
 
