@@ -106,10 +106,11 @@ DATABASES = {"default": database(env.str("DATABASE_URL", default=HOME.database_u
 
 # --- Redis: the doorbell. Nothing in it has to survive ---------------------------------------------------------------
 REDIS_URL = env.str("REDIS_URL", default=HOME.redis_url)
+# Subscriptions live in the connections, not in keys: after a FLUSHALL every page and worker still hears the bell.
 CHANNEL_LAYERS = {
     "default": {
-        "BACKEND": "channels_redis.core.RedisChannelLayer",
-        "CONFIG": {"hosts": [{"address": REDIS_URL}], "capacity": 200, "expiry": 30},
+        "BACKEND": "channels_redis.pubsub.RedisPubSubChannelLayer",
+        "CONFIG": {"hosts": [{"address": REDIS_URL}]},
     }
 }
 
