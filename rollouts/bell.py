@@ -80,7 +80,9 @@ class _Ringer:
                 run_ids, self._pending = self._pending, set()
             try:
                 async with asyncio.timeout(SEND_DEADLINE_S):
-                    for key, seq in await sync_to_async(_marks, thread_sensitive=False)(run_ids):
+                    for key, seq in await sync_to_async(_marks, thread_sensitive=False)(
+                        run_ids
+                    ):
                         message = {"type": "bell", "run": key, "seq": seq}
                         await layer.group_send(group_of(key), message)
                         await layer.group_send(ALL_RUNS, message)
@@ -132,9 +134,14 @@ class Listener:
         return self
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
-        await self._quietly(lambda: self._layer.group_discard(self._group, self._channel))
+        await self._quietly(
+            lambda: self._layer.group_discard(self._group, self._channel)
+        )
 
     async def _join(self) -> None:
         async def join() -> None:
@@ -149,7 +156,11 @@ class Listener:
             async with asyncio.timeout(SEND_DEADLINE_S):
                 await act()  # type: ignore[misc]
         except Exception as error:  # noqa: BLE001 - see _send_for_ever
-            log.warning("cannot hear the bell (%s: %s); polling instead", type(error).__name__, error)
+            log.warning(
+                "cannot hear the bell (%s: %s); polling instead",
+                type(error).__name__,
+                error,
+            )
             self._channel = ""
 
     async def wait(self, timeout_s: float) -> set[str]:
@@ -163,11 +174,17 @@ class Listener:
                 await asyncio.sleep(left)
                 break
             try:
-                message = await asyncio.wait_for(self._layer.receive(self._channel), left)
+                message = await asyncio.wait_for(
+                    self._layer.receive(self._channel), left
+                )
                 return {message["run"]}
             except TimeoutError:
                 break
             except Exception as error:  # noqa: BLE001 - see _send_for_ever
-                log.warning("lost the bell (%s: %s); polling instead", type(error).__name__, error)
+                log.warning(
+                    "lost the bell (%s: %s); polling instead",
+                    type(error).__name__,
+                    error,
+                )
                 self._channel = ""
         return set()

@@ -10,8 +10,14 @@ from django.db.models import TextChoices
 class RunState(TextChoices):
     PENDING = "pending", "Accepted and stored; no process has been started for it yet."
     STARTING = "starting", "Replicas are being started; no trainer has registered yet."
-    RUNNING = "running", "A trainer has registered; rollouts are generated and trained on."
-    FINISHING = "finishing", "The last step is done; the last version is being published and evaluated."
+    RUNNING = (
+        "running",
+        "A trainer has registered; rollouts are generated and trained on.",
+    )
+    FINISHING = (
+        "finishing",
+        "The last step is done; the last version is being published and evaluated.",
+    )
     STOPPING = "stopping", "A person asked to stop; replicas are being ended."
     FINISHED = "finished", "All steps were trained, and the last evaluation is in."
     STOPPED = "stopped", "Ended by a person before its last step."
@@ -19,10 +25,18 @@ class RunState(TextChoices):
 
 
 RUN_TRANSITIONS: dict[str, frozenset[str]] = {
-    RunState.PENDING: frozenset({RunState.STARTING, RunState.STOPPING, RunState.FAILED}),
-    RunState.STARTING: frozenset({RunState.RUNNING, RunState.STOPPING, RunState.FAILED}),
-    RunState.RUNNING: frozenset({RunState.FINISHING, RunState.STOPPING, RunState.FAILED}),
-    RunState.FINISHING: frozenset({RunState.FINISHED, RunState.STOPPING, RunState.FAILED}),
+    RunState.PENDING: frozenset(
+        {RunState.STARTING, RunState.STOPPING, RunState.FAILED}
+    ),
+    RunState.STARTING: frozenset(
+        {RunState.RUNNING, RunState.STOPPING, RunState.FAILED}
+    ),
+    RunState.RUNNING: frozenset(
+        {RunState.FINISHING, RunState.STOPPING, RunState.FAILED}
+    ),
+    RunState.FINISHING: frozenset(
+        {RunState.FINISHED, RunState.STOPPING, RunState.FAILED}
+    ),
     RunState.STOPPING: frozenset({RunState.STOPPED}),
 }
 RUN_TERMINAL = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.FAILED})
@@ -34,21 +48,38 @@ RUN_GENERATING = frozenset({RunState.STARTING, RunState.RUNNING, RunState.FINISH
 class GroupState(TextChoices):
     PLAYING = "playing", "Leased to a driver that plays its episodes."
     READY = "ready", "Scored and stored; waits for a batch."
-    BATCHED = "batched", "Member of the batch of one step; not yet acknowledged by the trainer."
+    BATCHED = (
+        "batched",
+        "Member of the batch of one step; not yet acknowledged by the trainer.",
+    )
     TRAINED = "trained", "Its step was acknowledged: it moved the weights once."
-    EVALUATED = "evaluated", "Played for an evaluation: it is measured and never trained on."
+    EVALUATED = (
+        "evaluated",
+        "Played for an evaluation: it is measured and never trained on.",
+    )
     STALE = "stale", "Dropped: its oldest policy version was too far behind the step."
     FILTERED = "filtered", "Dropped: it carries no learning signal."
-    FAILED = "failed", "Dropped: no usable rollout, or given up after repeated lost leases."
+    FAILED = (
+        "failed",
+        "Dropped: no usable rollout, or given up after repeated lost leases.",
+    )
     REJECTED = "rejected", "Dropped by a person."
     SURPLUS = "surplus", "Left over when its run ended."
 
 
 GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
     GroupState.PLAYING: frozenset(
-        {GroupState.READY, GroupState.EVALUATED, GroupState.FILTERED, GroupState.FAILED, GroupState.SURPLUS}
+        {
+            GroupState.READY,
+            GroupState.EVALUATED,
+            GroupState.FILTERED,
+            GroupState.FAILED,
+            GroupState.SURPLUS,
+        }
     ),
-    GroupState.READY: frozenset({GroupState.BATCHED, GroupState.STALE, GroupState.REJECTED, GroupState.SURPLUS}),
+    GroupState.READY: frozenset(
+        {GroupState.BATCHED, GroupState.STALE, GroupState.REJECTED, GroupState.SURPLUS}
+    ),
     GroupState.BATCHED: frozenset({GroupState.TRAINED, GroupState.SURPLUS}),
 }
 GROUP_TERMINAL = frozenset(
@@ -65,8 +96,14 @@ GROUP_TERMINAL = frozenset(
 
 
 class BatchState(TextChoices):
-    FORMED = "formed", "Its members, order, advantages and hash are stored; nothing was sent yet."
-    DELIVERED = "delivered", "Sent to a trainer at least once; the same bytes are sent on every retry."
+    FORMED = (
+        "formed",
+        "Its members, order, advantages and hash are stored; nothing was sent yet.",
+    )
+    DELIVERED = (
+        "delivered",
+        "Sent to a trainer at least once; the same bytes are sent on every retry.",
+    )
     TRAINED = "trained", "The trainer acknowledged the step."
 
 
@@ -78,22 +115,36 @@ BATCH_TERMINAL = frozenset({BatchState.TRAINED})
 
 
 class PolicyVersionState(TextChoices):
-    WRITTEN = "written", "Complete and hashed on disk; not yet on the inference replicas."
+    WRITTEN = (
+        "written",
+        "Complete and hashed on disk; not yet on the inference replicas.",
+    )
     LIVE = "live", "Published: every ready inference replica serves it."
-    SUPERSEDED = "superseded", "A newer version was published, or it was skipped in favour of one."
+    SUPERSEDED = (
+        "superseded",
+        "A newer version was published, or it was skipped in favour of one.",
+    )
 
 
 POLICY_VERSION_TRANSITIONS: dict[str, frozenset[str]] = {
-    PolicyVersionState.WRITTEN: frozenset({PolicyVersionState.LIVE, PolicyVersionState.SUPERSEDED}),
+    PolicyVersionState.WRITTEN: frozenset(
+        {PolicyVersionState.LIVE, PolicyVersionState.SUPERSEDED}
+    ),
     PolicyVersionState.LIVE: frozenset({PolicyVersionState.SUPERSEDED}),
 }
 POLICY_VERSION_TERMINAL = frozenset({PolicyVersionState.SUPERSEDED})
 
 
 class EvaluationState(TextChoices):
-    PLAYING = "playing", "Its problems are being played on the pinned policy version; publishing waits for it."
+    PLAYING = (
+        "playing",
+        "Its problems are being played on the pinned policy version; publishing waits for it.",
+    )
     DONE = "done", "Every problem was played; the mean reward is a metric."
-    EXPIRED = "expired", "Its deadline passed before every problem was played; publishing goes on."
+    EXPIRED = (
+        "expired",
+        "Its deadline passed before every problem was played; publishing goes on.",
+    )
 
 
 EVALUATION_TRANSITIONS: dict[str, frozenset[str]] = {
@@ -104,22 +155,43 @@ EVALUATION_TERMINAL = frozenset({EvaluationState.DONE, EvaluationState.EXPIRED})
 
 class ReplicaState(TextChoices):
     STARTING = "starting", "A launcher started it; it has not answered yet."
-    READY = "ready", "Inference: a real generation was answered. Trainer: it has registered."
+    READY = (
+        "ready",
+        "Inference: a real generation was answered. Trainer: it has registered.",
+    )
     SUSPECT = "suspect", "A health probe failed; no new work goes to it."
     STOPPING = "stopping", "Asked to end."
     EXITED = "exited", "Its process ended as it should."
-    LOST = "lost", "Its process died, or it was ejected for not answering; another takes its place."
+    LOST = (
+        "lost",
+        "Its process died, or it was ejected for not answering; another takes its place.",
+    )
 
 
 REPLICA_TRANSITIONS: dict[str, frozenset[str]] = {
     ReplicaState.STARTING: frozenset(
-        {ReplicaState.READY, ReplicaState.STOPPING, ReplicaState.EXITED, ReplicaState.LOST}
+        {
+            ReplicaState.READY,
+            ReplicaState.STOPPING,
+            ReplicaState.EXITED,
+            ReplicaState.LOST,
+        }
     ),
     ReplicaState.READY: frozenset(
-        {ReplicaState.SUSPECT, ReplicaState.STOPPING, ReplicaState.EXITED, ReplicaState.LOST}
+        {
+            ReplicaState.SUSPECT,
+            ReplicaState.STOPPING,
+            ReplicaState.EXITED,
+            ReplicaState.LOST,
+        }
     ),
     ReplicaState.SUSPECT: frozenset(
-        {ReplicaState.READY, ReplicaState.STOPPING, ReplicaState.EXITED, ReplicaState.LOST}
+        {
+            ReplicaState.READY,
+            ReplicaState.STOPPING,
+            ReplicaState.EXITED,
+            ReplicaState.LOST,
+        }
     ),
     ReplicaState.STOPPING: frozenset({ReplicaState.EXITED, ReplicaState.LOST}),
 }
@@ -128,8 +200,14 @@ REPLICA_ALIVE = frozenset(set(ReplicaState) - REPLICA_TERMINAL)
 
 
 class CheckpointState(TextChoices):
-    COMPLETE = "complete", "Every file is on disk and hashed in its manifest; a trainer may resume from it."
-    DELETED = "deleted", "Its files were removed to save space; the row stays for lineage."
+    COMPLETE = (
+        "complete",
+        "Every file is on disk and hashed in its manifest; a trainer may resume from it.",
+    )
+    DELETED = (
+        "deleted",
+        "Its files were removed to save space; the row stays for lineage.",
+    )
 
 
 CHECKPOINT_TRANSITIONS: dict[str, frozenset[str]] = {

@@ -1,6 +1,7 @@
 """What a submitted rollout must satisfy before anything of it is stored. Types and unknown keys are msgspec's part."""
 
 import math
+import uuid
 
 import numpy as np
 
@@ -27,23 +28,35 @@ def check_groups(groups: list[ScoredGroup]) -> None:
             fields[f"{at}.problem_key"] = f"must have 1 to {MAX_TEXT} characters"
         if group.key is not None and not 0 < len(group.key) <= MAX_KEY:
             fields[f"{at}.key"] = f"must have 1 to {MAX_KEY} characters"
-        for name, text in (("environment", group.environment), ("problem_key", group.problem_key), ("key", group.key)):
+        for name, text in (
+            ("environment", group.environment),
+            ("problem_key", group.problem_key),
+            ("key", group.key),
+        ):
             if text is not None and not _storable(text):
-                fields[f"{at}.{name}"] = "holds a NUL or a lone surrogate, which the database cannot store"
+                fields[f"{at}.{name}"] = (
+                    "holds a NUL or a lone surrogate, which the database cannot store"
+                )
         fields |= _rollout_faults(group.rollouts, at)
     if fields:
-        raise Invalid("Nothing was stored: the groups do not hold together.", fields=fields)
+        raise Invalid(
+            "Nothing was stored: the groups do not hold together.", fields=fields
+        )
 
 
 def check_rollouts(rollouts: list[Rollout]) -> None:
     """Raise Invalid naming every field at fault, if any."""
     if fields := _rollout_faults(rollouts, "work"):
-        raise Invalid("Nothing was stored: the rollouts do not hold together.", fields=fields)
+        raise Invalid(
+            "Nothing was stored: the rollouts do not hold together.", fields=fields
+        )
 
 
 def _rollout_faults(rollouts: list[Rollout], at: str) -> dict[str, str]:
     if not 0 < len(rollouts) <= MAX_GROUP_SIZE:
-        return {f"{at}.rollouts": f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {len(rollouts)}"}
+        return {
+            f"{at}.rollouts": f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {len(rollouts)}"
+        }
     faults: dict[str, str] = {}
     for index, rollout in enumerate(rollouts):
         for name, fault in _faults(rollout):
@@ -63,14 +76,24 @@ def _faults(rollout: Rollout) -> list[tuple[str, str]]:
         faults.append(("token_ids", "must not be empty unless the episode failed"))
     if length > MAX_ROLLOUT_TOKENS:
         faults.append(("token_ids", f"must have at most {MAX_ROLLOUT_TOKENS} tokens"))
-    for name, values in (("loss_mask", rollout.loss_mask), ("inference_logprobs", rollout.inference_logprobs)):
+    for name, values in (
+        ("loss_mask", rollout.loss_mask),
+        ("inference_logprobs", rollout.inference_logprobs),
+    ):
         if len(values) != length:
             faults.append((name, f"has {len(values)} entries for {length} tokens"))
-    if length and not (0 <= min(rollout.token_ids) and max(rollout.token_ids) <= MAX_TOKEN_ID):
+    if length and not (
+        0 <= min(rollout.token_ids) and max(rollout.token_ids) <= MAX_TOKEN_ID
+    ):
         faults.append(("token_ids", f"must lie in 0..{MAX_TOKEN_ID}"))
     if not set(rollout.loss_mask) <= {0, 1}:
         faults.append(("loss_mask", "must hold only 0 and 1"))
-    if rollout.inference_logprobs and not np.isfinite(np.asarray(rollout.inference_logprobs, dtype=np.float64)).all():
+    if (
+        rollout.inference_logprobs
+        and not np.isfinite(
+            np.asarray(rollout.inference_logprobs, dtype=np.float64)
+        ).all()
+    ):
         faults.append(("inference_logprobs", "must be finite"))
     elif rollout.inference_logprobs and min(rollout.inference_logprobs) < -FLOAT32_MAX:
         faults.append(("inference_logprobs", "must fit 32 bits"))
@@ -78,7 +101,11 @@ def _faults(rollout: Rollout) -> list[tuple[str, str]]:
         faults.append(("inference_logprobs", "a logprob is never positive"))
     if any(not _finite32(value) for value in rollout.metrics.values()):
         faults.append(("metrics", "must be finite"))
-    for name in ("dispatch_policy_version", "first_policy_version", "last_policy_version"):
+    for name in (
+        "dispatch_policy_version",
+        "first_policy_version",
+        "last_policy_version",
+    ):
         version = getattr(rollout, name)
         if version is not None and not 0 <= version <= MAX_TOKEN_ID:
             faults.append((name, "must not be negative"))
@@ -98,9 +125,24 @@ def _finite32(value: float) -> bool:
 
 
 def _storable(text: str) -> bool:
-    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    return "\x00" not in text and not any(
+        "\ud800" <= character <= "\udfff" for character in text
+    )
 
 
 def displayable(text: str) -> str:
     """Text that Postgres can hold, for text that is derived from tokens: NULs and lone surrogates become U+FFFD."""
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8") if not _storable(text) else text
+    return (
+        text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+        if not _storable(text)
+        else text
+    )
+
+
+def is_uuid(text: str) -> bool:
+    """Whether a token could be one of ours; anything else need not be looked up."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True

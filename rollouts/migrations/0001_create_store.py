@@ -21,17 +21,35 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Evaluation",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("state_reason", models.CharField(blank=True, default="", max_length=500)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                (
+                    "state_reason",
+                    models.CharField(blank=True, default="", max_length=500),
+                ),
                 (
                     "state_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                    ),
                 ),
                 ("version", models.PositiveIntegerField()),
                 (
                     "state",
                     models.CharField(
-                        choices=[("playing", "PLAYING"), ("done", "DONE"), ("expired", "EXPIRED")],
+                        choices=[
+                            ("playing", "PLAYING"),
+                            ("done", "DONE"),
+                            ("expired", "EXPIRED"),
+                        ],
                         default="playing",
                         max_length=16,
                     ),
@@ -50,17 +68,33 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ScoredGroup",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("state_reason", models.CharField(blank=True, default="", max_length=500)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                (
+                    "state_reason",
+                    models.CharField(blank=True, default="", max_length=500),
+                ),
                 (
                     "state_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                    ),
                 ),
                 ("key", models.CharField(default=uuid.uuid4, max_length=64)),
                 (
                     "purpose",
                     models.CharField(
-                        choices=[("train", "Training"), ("eval", "Evaluation")], default="train", max_length=8
+                        choices=[("train", "Training"), ("eval", "Evaluation")],
+                        default="train",
+                        max_length=8,
                     ),
                 ),
                 ("problem_index", models.PositiveBigIntegerField(null=True)),
@@ -110,7 +144,15 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Rollout",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
                 ("index", models.PositiveSmallIntegerField()),
                 ("reward", models.FloatField(null=True)),
                 ("metrics", models.JSONField(default=dict)),
@@ -118,7 +160,12 @@ class Migration(migrations.Migration):
                 (
                     "stop_reason",
                     models.CharField(
-                        choices=[("stop", "STOP"), ("length", "LENGTH"), ("turns", "TURNS"), ("error", "ERROR")],
+                        choices=[
+                            ("stop", "STOP"),
+                            ("length", "LENGTH"),
+                            ("turns", "TURNS"),
+                            ("error", "ERROR"),
+                        ],
                         max_length=8,
                     ),
                 ),
@@ -148,7 +195,9 @@ class Migration(migrations.Migration):
                 (
                     "group",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="rollouts", to="rollouts.scoredgroup"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="rollouts",
+                        to="rollouts.scoredgroup",
                     ),
                 ),
             ],
@@ -159,20 +208,43 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Run",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("state_reason", models.CharField(blank=True, default="", max_length=500)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                (
+                    "state_reason",
+                    models.CharField(blank=True, default="", max_length=500),
+                ),
                 (
                     "state_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                    ),
                 ),
                 (
                     "key",
-                    models.CharField(default=rollouts.models.run.new_key, editable=False, max_length=16, unique=True),
+                    models.CharField(
+                        default=rollouts.models.run.new_key,
+                        editable=False,
+                        max_length=16,
+                        unique=True,
+                    ),
                 ),
                 (
                     "kind",
                     models.CharField(
-                        choices=[("rl", "Reinforcement learning"), ("sft", "Supervised fine-tuning")], max_length=8
+                        choices=[
+                            ("rl", "Reinforcement learning"),
+                            ("sft", "Supervised fine-tuning"),
+                        ],
+                        max_length=8,
                     ),
                 ),
                 ("name", models.CharField(blank=True, max_length=64)),
@@ -221,7 +293,15 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="RunEnvironment",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
                 ("name", models.CharField(max_length=100)),
                 ("args", models.JSONField(default=dict)),
                 ("weight", models.FloatField(default=1.0)),
@@ -231,7 +311,15 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Membership",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
                 (
                     "role",
                     models.CharField(
@@ -258,14 +346,24 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Project",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
                 ("slug", models.SlugField(unique=True)),
                 ("name", models.CharField(max_length=100)),
                 ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "members",
                     models.ManyToManyField(
-                        related_name="projects", through="rollouts.Membership", to=settings.AUTH_USER_MODEL
+                        related_name="projects",
+                        through="rollouts.Membership",
+                        to=settings.AUTH_USER_MODEL,
                     ),
                 ),
             ],
@@ -274,7 +372,9 @@ class Migration(migrations.Migration):
             model_name="membership",
             name="project",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="memberships", to="rollouts.project"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="memberships",
+                to="rollouts.project",
             ),
         ),
         migrations.CreateModel(
@@ -302,29 +402,51 @@ class Migration(migrations.Migration):
             model_name="scoredgroup",
             name="run",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="groups", to="rollouts.run"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="groups",
+                to="rollouts.run",
             ),
         ),
         migrations.AddField(
             model_name="run",
             name="project",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="runs", to="rollouts.project"
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="runs",
+                to="rollouts.project",
             ),
         ),
         migrations.CreateModel(
             name="Replica",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("state_reason", models.CharField(blank=True, default="", max_length=500)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                (
+                    "state_reason",
+                    models.CharField(blank=True, default="", max_length=500),
+                ),
                 (
                     "state_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                    ),
                 ),
                 (
                     "kind",
                     models.CharField(
-                        choices=[("inference", "Inference server"), ("trainer", "Trainer")], max_length=16
+                        choices=[
+                            ("inference", "Inference server"),
+                            ("trainer", "Trainer"),
+                        ],
+                        max_length=16,
                     ),
                 ),
                 ("slot", models.PositiveSmallIntegerField(default=0)),
@@ -356,7 +478,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="replicas", to="rollouts.run"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="replicas",
+                        to="rollouts.run",
                     ),
                 ),
             ],
@@ -367,17 +491,35 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="PolicyVersion",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("state_reason", models.CharField(blank=True, default="", max_length=500)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                (
+                    "state_reason",
+                    models.CharField(blank=True, default="", max_length=500),
+                ),
                 (
                     "state_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                    ),
                 ),
                 ("version", models.PositiveIntegerField()),
                 (
                     "state",
                     models.CharField(
-                        choices=[("written", "WRITTEN"), ("live", "LIVE"), ("superseded", "SUPERSEDED")],
+                        choices=[
+                            ("written", "WRITTEN"),
+                            ("live", "LIVE"),
+                            ("superseded", "SUPERSEDED"),
+                        ],
                         default="written",
                         max_length=16,
                     ),
@@ -391,7 +533,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="policy_versions", to="rollouts.run"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="policy_versions",
+                        to="rollouts.run",
                     ),
                 ),
             ],
@@ -402,15 +546,30 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="MetricPoint",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
                 ("key", models.CharField(max_length=100)),
                 ("step", models.PositiveIntegerField()),
                 ("value", models.FloatField()),
-                ("recorded_at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "recorded_at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now()
+                    ),
+                ),
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="metric_points", to="rollouts.run"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="metric_points",
+                        to="rollouts.run",
                     ),
                 ),
             ],
@@ -418,8 +577,21 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Event",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("at", models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                (
+                    "at",
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now()
+                    ),
+                ),
                 ("object_kind", models.CharField(max_length=32)),
                 ("object_id", models.BigIntegerField()),
                 ("from_state", models.CharField(blank=True, max_length=16)),
@@ -429,7 +601,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="events", to="rollouts.run"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="events",
+                        to="rollouts.run",
                     ),
                 ),
             ],
@@ -441,23 +615,41 @@ class Migration(migrations.Migration):
             model_name="evaluation",
             name="run",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="evaluations", to="rollouts.run"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="evaluations",
+                to="rollouts.run",
             ),
         ),
         migrations.CreateModel(
             name="Checkpoint",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("state_reason", models.CharField(blank=True, default="", max_length=500)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                (
+                    "state_reason",
+                    models.CharField(blank=True, default="", max_length=500),
+                ),
                 (
                     "state_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                    ),
                 ),
                 ("step", models.PositiveIntegerField()),
                 (
                     "state",
                     models.CharField(
-                        choices=[("complete", "COMPLETE"), ("deleted", "DELETED")], default="complete", max_length=16
+                        choices=[("complete", "COMPLETE"), ("deleted", "DELETED")],
+                        default="complete",
+                        max_length=16,
                     ),
                 ),
                 ("path", models.CharField(max_length=1000)),
@@ -468,7 +660,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="checkpoints", to="rollouts.run"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="checkpoints",
+                        to="rollouts.run",
                     ),
                 ),
             ],
@@ -479,17 +673,35 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="Batch",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("state_reason", models.CharField(blank=True, default="", max_length=500)),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
+                (
+                    "state_reason",
+                    models.CharField(blank=True, default="", max_length=500),
+                ),
                 (
                     "state_at",
-                    models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False),
+                    models.DateTimeField(
+                        db_default=django.db.models.functions.datetime.Now(),
+                        editable=False,
+                    ),
                 ),
                 ("step", models.PositiveIntegerField()),
                 (
                     "state",
                     models.CharField(
-                        choices=[("formed", "FORMED"), ("delivered", "DELIVERED"), ("trained", "TRAINED")],
+                        choices=[
+                            ("formed", "FORMED"),
+                            ("delivered", "DELIVERED"),
+                            ("trained", "TRAINED"),
+                        ],
                         default="formed",
                         max_length=16,
                     ),
@@ -505,7 +717,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="batches", to="rollouts.run"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="batches",
+                        to="rollouts.run",
                     ),
                 ),
             ],
@@ -517,7 +731,10 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="ApiToken",
             fields=[
-                ("digest", models.CharField(max_length=128, primary_key=True, serialize=False)),
+                (
+                    "digest",
+                    models.CharField(max_length=128, primary_key=True, serialize=False),
+                ),
                 ("token_key", models.CharField(db_index=True, max_length=25)),
                 ("created", models.DateTimeField(auto_now_add=True)),
                 ("expiry", models.DateTimeField(blank=True, null=True)),
@@ -529,8 +746,14 @@ class Migration(migrations.Migration):
                             choices=[
                                 ("read", "Read runs, metrics and events."),
                                 ("launch", "Launch and stop runs."),
-                                ("submit", "Submit scored groups; claim and settle work."),
-                                ("train", "Register as a trainer, fetch batches, acknowledge steps, announce weights."),
+                                (
+                                    "submit",
+                                    "Submit scored groups; claim and settle work.",
+                                ),
+                                (
+                                    "train",
+                                    "Register as a trainer, fetch batches, acknowledge steps, announce weights.",
+                                ),
                             ],
                             max_length=16,
                         ),
@@ -548,7 +771,9 @@ class Migration(migrations.Migration):
                 (
                     "project",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="tokens", to="rollouts.project"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="tokens",
+                        to="rollouts.project",
                     ),
                 ),
                 (
@@ -567,21 +792,27 @@ class Migration(migrations.Migration):
             model_name="scoredgroup",
             name="environment",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.PROTECT, related_name="groups", to="rollouts.runenvironment"
+                on_delete=django.db.models.deletion.PROTECT,
+                related_name="groups",
+                to="rollouts.runenvironment",
             ),
         ),
         migrations.AddField(
             model_name="runenvironment",
             name="run",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="environments", to="rollouts.run"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="environments",
+                to="rollouts.run",
             ),
         ),
         migrations.AddField(
             model_name="evaluation",
             name="environment",
             field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="evaluations", to="rollouts.runenvironment"
+                on_delete=django.db.models.deletion.CASCADE,
+                related_name="evaluations",
+                to="rollouts.runenvironment",
             ),
         ),
         migrations.CreateModel(
@@ -604,7 +835,9 @@ class Migration(migrations.Migration):
                 (
                     "run",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="leases", to="rollouts.run"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="leases",
+                        to="rollouts.run",
                     ),
                 ),
             ],
@@ -612,14 +845,24 @@ class Migration(migrations.Migration):
         migrations.CreateModel(
             name="BatchItem",
             fields=[
-                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "id",
+                    models.BigAutoField(
+                        auto_created=True,
+                        primary_key=True,
+                        serialize=False,
+                        verbose_name="ID",
+                    ),
+                ),
                 ("position", models.PositiveIntegerField()),
                 ("replay", models.PositiveIntegerField(default=0)),
                 ("advantages", models.JSONField()),
                 (
                     "batch",
                     models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE, related_name="items", to="rollouts.batch"
+                        on_delete=django.db.models.deletion.CASCADE,
+                        related_name="items",
+                        to="rollouts.batch",
                     ),
                 ),
                 (
@@ -634,25 +877,35 @@ class Migration(migrations.Migration):
             options={
                 "ordering": ["batch", "position"],
                 "constraints": [
-                    models.UniqueConstraint(fields=("group", "replay"), name="batch_item_group_trains_once"),
-                    models.UniqueConstraint(fields=("batch", "position"), name="batch_item_position_once"),
+                    models.UniqueConstraint(
+                        fields=("group", "replay"), name="batch_item_group_trains_once"
+                    ),
+                    models.UniqueConstraint(
+                        fields=("batch", "position"), name="batch_item_position_once"
+                    ),
                 ],
             },
         ),
         migrations.AddConstraint(
             model_name="membership",
-            constraint=models.UniqueConstraint(fields=("project", "user"), name="membership_once_per_project"),
+            constraint=models.UniqueConstraint(
+                fields=("project", "user"), name="membership_once_per_project"
+            ),
         ),
         migrations.AddConstraint(
             model_name="membership",
             constraint=models.CheckConstraint(
-                condition=models.Q(("role__in", ["viewer", "curator", "operator", "admin"])),
+                condition=models.Q(
+                    ("role__in", ["viewer", "curator", "operator", "admin"])
+                ),
                 name="membership_role_known",
             ),
         ),
         migrations.AddConstraint(
             model_name="rollout",
-            constraint=models.UniqueConstraint(fields=("group", "index"), name="rollout_index_once_per_group"),
+            constraint=models.UniqueConstraint(
+                fields=("group", "index"), name="rollout_index_once_per_group"
+            ),
         ),
         migrations.AddConstraint(
             model_name="rollout",
@@ -675,10 +928,16 @@ class Migration(migrations.Migration):
             model_name="rollout",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("reward__isnull", True), ("stop_reason", environments.types.StopReason["ERROR"])),
+                    models.Q(
+                        ("reward__isnull", True),
+                        ("stop_reason", environments.types.StopReason["ERROR"]),
+                    ),
                     models.Q(
                         ("reward__isnull", False),
-                        models.Q(("stop_reason", environments.types.StopReason["ERROR"]), _negated=True),
+                        models.Q(
+                            ("stop_reason", environments.types.StopReason["ERROR"]),
+                            _negated=True,
+                        ),
                     ),
                     _connector="OR",
                 ),
@@ -699,7 +958,9 @@ class Migration(migrations.Migration):
         migrations.AddIndex(
             model_name="run",
             index=models.Index(
-                condition=models.Q(("state__in", ["failed", "finished", "stopped"]), _negated=True),
+                condition=models.Q(
+                    ("state__in", ["failed", "finished", "stopped"]), _negated=True
+                ),
                 fields=["id"],
                 name="run_active",
             ),
@@ -714,7 +975,16 @@ class Migration(migrations.Migration):
                 condition=models.Q(
                     (
                         "state__in",
-                        ["pending", "starting", "running", "finishing", "stopping", "finished", "stopped", "failed"],
+                        [
+                            "pending",
+                            "starting",
+                            "running",
+                            "finishing",
+                            "stopping",
+                            "finished",
+                            "stopped",
+                            "failed",
+                        ],
                     )
                 ),
                 name="run_state_known",
@@ -724,9 +994,15 @@ class Migration(migrations.Migration):
             model_name="run",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ["failed", "finished", "stopped"])),
                     models.Q(
-                        models.Q(("state__in", ["failed", "finished", "stopped"]), _negated=True),
+                        ("finished_at__isnull", False),
+                        ("state__in", ["failed", "finished", "stopped"]),
+                    ),
+                    models.Q(
+                        models.Q(
+                            ("state__in", ["failed", "finished", "stopped"]),
+                            _negated=True,
+                        ),
                         ("finished_at__isnull", True),
                     ),
                     _connector="OR",
@@ -736,18 +1012,26 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="run",
-            constraint=models.CheckConstraint(condition=models.Q(("kind__in", ["rl", "sft"])), name="run_kind_known"),
+            constraint=models.CheckConstraint(
+                condition=models.Q(("kind__in", ["rl", "sft"])), name="run_kind_known"
+            ),
         ),
         migrations.AddConstraint(
             model_name="run",
             constraint=models.CheckConstraint(
-                condition=models.Q(("next_step__lte", models.F("max_steps"))), name="run_steps_within_plan"
+                condition=models.Q(("next_step__lte", models.F("max_steps"))),
+                name="run_steps_within_plan",
             ),
         ),
         migrations.AddConstraint(
             model_name="replica",
             constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["starting", "ready", "suspect", "stopping", "exited", "lost"])),
+                condition=models.Q(
+                    (
+                        "state__in",
+                        ["starting", "ready", "suspect", "stopping", "exited", "lost"],
+                    )
+                ),
                 name="replica_state_known",
             ),
         ),
@@ -755,8 +1039,13 @@ class Migration(migrations.Migration):
             model_name="replica",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("ended_at__isnull", False), ("state__in", ["exited", "lost"])),
-                    models.Q(models.Q(("state__in", ["exited", "lost"]), _negated=True), ("ended_at__isnull", True)),
+                    models.Q(
+                        ("ended_at__isnull", False), ("state__in", ["exited", "lost"])
+                    ),
+                    models.Q(
+                        models.Q(("state__in", ["exited", "lost"]), _negated=True),
+                        ("ended_at__isnull", True),
+                    ),
                     _connector="OR",
                 ),
                 name="replica_ended_at_in_terminal_states",
@@ -773,28 +1062,37 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="policyversion",
             constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["written", "live", "superseded"])), name="policy_version_state_known"
+                condition=models.Q(("state__in", ["written", "live", "superseded"])),
+                name="policy_version_state_known",
             ),
-        ),
-        migrations.AddConstraint(
-            model_name="policyversion",
-            constraint=models.UniqueConstraint(fields=("run", "version"), name="policy_version_once_per_run"),
         ),
         migrations.AddConstraint(
             model_name="policyversion",
             constraint=models.UniqueConstraint(
-                condition=models.Q(("state", "live")), fields=("run",), name="policy_version_one_live_per_run"
+                fields=("run", "version"), name="policy_version_once_per_run"
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="policyversion",
+            constraint=models.UniqueConstraint(
+                condition=models.Q(("state", "live")),
+                fields=("run",),
+                name="policy_version_one_live_per_run",
             ),
         ),
         migrations.AddConstraint(
             model_name="metricpoint",
-            constraint=models.UniqueConstraint(fields=("run", "key", "step"), name="metric_point_once_per_step"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "key", "step"), name="metric_point_once_per_step"
+            ),
         ),
         migrations.AddConstraint(
             model_name="metricpoint",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    ("value__isnull", True), models.Q(("value__gte", -3.4e38), ("value__lte", 3.4e38)), _connector="OR"
+                    ("value__isnull", True),
+                    models.Q(("value__gte", -3.4e38), ("value__lte", 3.4e38)),
+                    _connector="OR",
                 ),
                 name="metric_point_finite",
             ),
@@ -805,34 +1103,45 @@ class Migration(migrations.Migration):
         ),
         migrations.AddIndex(
             model_name="event",
-            index=models.Index(fields=["object_kind", "object_id"], name="event_by_object"),
-        ),
-        migrations.AddConstraint(
-            model_name="checkpoint",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["complete", "deleted"])), name="checkpoint_state_known"
+            index=models.Index(
+                fields=["object_kind", "object_id"], name="event_by_object"
             ),
         ),
         migrations.AddConstraint(
             model_name="checkpoint",
-            constraint=models.UniqueConstraint(fields=("run", "step"), name="checkpoint_once_per_step"),
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["complete", "deleted"])),
+                name="checkpoint_state_known",
+            ),
         ),
         migrations.AddConstraint(
-            model_name="batch",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["formed", "delivered", "trained"])), name="batch_state_known"
+            model_name="checkpoint",
+            constraint=models.UniqueConstraint(
+                fields=("run", "step"), name="checkpoint_once_per_step"
             ),
         ),
         migrations.AddConstraint(
             model_name="batch",
-            constraint=models.UniqueConstraint(fields=("run", "step"), name="batch_once_per_step"),
+            constraint=models.CheckConstraint(
+                condition=models.Q(("state__in", ["formed", "delivered", "trained"])),
+                name="batch_state_known",
+            ),
+        ),
+        migrations.AddConstraint(
+            model_name="batch",
+            constraint=models.UniqueConstraint(
+                fields=("run", "step"), name="batch_once_per_step"
+            ),
         ),
         migrations.AddConstraint(
             model_name="batch",
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     models.Q(("state", "trained"), ("trained_at__isnull", False)),
-                    models.Q(models.Q(("state", "trained"), _negated=True), ("trained_at__isnull", True)),
+                    models.Q(
+                        models.Q(("state", "trained"), _negated=True),
+                        ("trained_at__isnull", True),
+                    ),
                     _connector="OR",
                 ),
                 name="batch_trained_at_exactly_when_trained",
@@ -841,26 +1150,40 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="apitoken",
             constraint=models.CheckConstraint(
-                condition=models.Q(("scopes__contained_by", ["read", "launch", "submit", "train"])),
+                condition=models.Q(
+                    ("scopes__contained_by", ["read", "launch", "submit", "train"])
+                ),
                 name="token_scopes_known",
             ),
         ),
         migrations.AddIndex(
             model_name="scoredgroup",
-            index=models.Index(condition=models.Q(("state", "ready")), fields=["run", "id"], name="group_ready"),
-        ),
-        migrations.AddIndex(
-            model_name="scoredgroup",
-            index=models.Index(condition=models.Q(("state", "playing")), fields=["run", "id"], name="group_playing"),
-        ),
-        migrations.AddIndex(
-            model_name="scoredgroup",
-            index=models.Index(fields=["run", "state", "state_reason"], name="group_ledger"),
+            index=models.Index(
+                condition=models.Q(("state", "ready")),
+                fields=["run", "id"],
+                name="group_ready",
+            ),
         ),
         migrations.AddIndex(
             model_name="scoredgroup",
             index=models.Index(
-                condition=models.Q(("settled_at__isnull", False)), fields=["run", "-settled_at"], name="group_recent"
+                condition=models.Q(("state", "playing")),
+                fields=["run", "id"],
+                name="group_playing",
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="scoredgroup",
+            index=models.Index(
+                fields=["run", "state", "state_reason"], name="group_ledger"
+            ),
+        ),
+        migrations.AddIndex(
+            model_name="scoredgroup",
+            index=models.Index(
+                condition=models.Q(("settled_at__isnull", False)),
+                fields=["run", "-settled_at"],
+                name="group_recent",
             ),
         ),
         migrations.AddConstraint(
@@ -934,7 +1257,9 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="scoredgroup",
-            constraint=models.UniqueConstraint(fields=("run", "key"), name="group_key_once_per_run"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "key"), name="group_key_once_per_run"
+            ),
         ),
         migrations.AddConstraint(
             model_name="scoredgroup",
@@ -951,7 +1276,9 @@ class Migration(migrations.Migration):
             model_name="scoredgroup",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("state", "evaluated"), _negated=True), ("purpose", "eval"), _connector="OR"
+                    models.Q(("state", "evaluated"), _negated=True),
+                    ("purpose", "eval"),
+                    _connector="OR",
                 ),
                 name="group_evaluated_is_eval",
             ),
@@ -960,8 +1287,14 @@ class Migration(migrations.Migration):
             model_name="scoredgroup",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("state__in", ["ready", "batched", "trained"]), _negated=True),
-                    models.Q(("min_policy_version__isnull", False), ("purpose", "train"), ("rollout_count__gt", 0)),
+                    models.Q(
+                        ("state__in", ["ready", "batched", "trained"]), _negated=True
+                    ),
+                    models.Q(
+                        ("min_policy_version__isnull", False),
+                        ("purpose", "train"),
+                        ("rollout_count__gt", 0),
+                    ),
                     _connector="OR",
                 ),
                 name="group_trainable_is_complete",
@@ -983,7 +1316,9 @@ class Migration(migrations.Migration):
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("reward_mean__isnull", True),
-                    models.Q(("reward_mean__gte", -3.4e38), ("reward_mean__lte", 3.4e38)),
+                    models.Q(
+                        ("reward_mean__gte", -3.4e38), ("reward_mean__lte", 3.4e38)
+                    ),
                     _connector="OR",
                 ),
                 name="group_reward_mean_finite",
@@ -991,27 +1326,35 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="runenvironment",
-            constraint=models.UniqueConstraint(fields=("run", "name"), name="environment_once_per_run"),
+            constraint=models.UniqueConstraint(
+                fields=("run", "name"), name="environment_once_per_run"
+            ),
         ),
         migrations.AddConstraint(
             model_name="runenvironment",
             constraint=models.CheckConstraint(
-                condition=models.Q(("weight__gt", 0), ("weight__lt", 1000000000.0)), name="environment_weight_positive"
+                condition=models.Q(("weight__gt", 0), ("weight__lt", 1000000000.0)),
+                name="environment_weight_positive",
             ),
         ),
         migrations.AddConstraint(
             model_name="evaluation",
             constraint=models.CheckConstraint(
-                condition=models.Q(("state__in", ["playing", "done", "expired"])), name="evaluation_state_known"
+                condition=models.Q(("state__in", ["playing", "done", "expired"])),
+                name="evaluation_state_known",
             ),
         ),
         migrations.AddConstraint(
             model_name="evaluation",
             constraint=models.CheckConstraint(
                 condition=models.Q(
-                    models.Q(("finished_at__isnull", False), ("state__in", ["done", "expired"])),
                     models.Q(
-                        models.Q(("state__in", ["done", "expired"]), _negated=True), ("finished_at__isnull", True)
+                        ("finished_at__isnull", False),
+                        ("state__in", ["done", "expired"]),
+                    ),
+                    models.Q(
+                        models.Q(("state__in", ["done", "expired"]), _negated=True),
+                        ("finished_at__isnull", True),
                     ),
                     _connector="OR",
                 ),
@@ -1020,14 +1363,18 @@ class Migration(migrations.Migration):
         ),
         migrations.AddConstraint(
             model_name="evaluation",
-            constraint=models.UniqueConstraint(fields=("environment", "version"), name="evaluation_once_per_version"),
+            constraint=models.UniqueConstraint(
+                fields=("environment", "version"), name="evaluation_once_per_version"
+            ),
         ),
         migrations.AddConstraint(
             model_name="evaluation",
             constraint=models.CheckConstraint(
                 condition=models.Q(
                     ("reward_mean__isnull", True),
-                    models.Q(("reward_mean__gte", -3.4e38), ("reward_mean__lte", 3.4e38)),
+                    models.Q(
+                        ("reward_mean__gte", -3.4e38), ("reward_mean__lte", 3.4e38)
+                    ),
                     _connector="OR",
                 ),
                 name="evaluation_reward_mean_finite",
@@ -1036,7 +1383,8 @@ class Migration(migrations.Migration):
         migrations.AddConstraint(
             model_name="lease",
             constraint=models.CheckConstraint(
-                condition=models.Q(("expires_at__gt", models.F("claimed_at"))), name="lease_expires_after_claim"
+                condition=models.Q(("expires_at__gt", models.F("claimed_at"))),
+                name="lease_expires_after_claim",
             ),
         ),
     ]

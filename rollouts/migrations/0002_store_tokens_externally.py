@@ -11,10 +11,12 @@ class Migration(migrations.Migration):
     operations = [
         migrations.RunSQL(
             sql=[
-                f"ALTER TABLE rollouts_rollouttokens ALTER COLUMN {column} SET STORAGE EXTERNAL" for column in COLUMNS
+                f"ALTER TABLE rollouts_rollouttokens ALTER COLUMN {column} SET STORAGE EXTERNAL"
+                for column in COLUMNS
             ],
             reverse_sql=[
-                f"ALTER TABLE rollouts_rollouttokens ALTER COLUMN {column} SET STORAGE EXTENDED" for column in COLUMNS
+                f"ALTER TABLE rollouts_rollouttokens ALTER COLUMN {column} SET STORAGE EXTENDED"
+                for column in COLUMNS
             ],
         ),
         # Leases and groups change state often: leave room on their pages so that updates stay heap-only, and clean early.

@@ -17,10 +17,14 @@ from rollouts.states import (
 class PolicyVersion(Stateful):
     """Weights with ``version`` optimizer steps behind them. Only this row makes the files real."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="policy_versions")
+    run = models.ForeignKey(
+        Run, on_delete=models.CASCADE, related_name="policy_versions"
+    )
     version = models.PositiveIntegerField()
     state = models.CharField(
-        max_length=16, choices=[(s.value, s.name) for s in PolicyVersionState], default=PolicyVersionState.WRITTEN
+        max_length=16,
+        choices=[(s.value, s.name) for s in PolicyVersionState],
+        default=PolicyVersionState.WRITTEN,
     )
     path = models.CharField(max_length=1000)
     manifest_sha256 = models.CharField(max_length=64, blank=True)
@@ -34,9 +38,13 @@ class PolicyVersion(Stateful):
         ordering = ["-version"]
         constraints = [
             known_state(PolicyVersionState, "policy_version_state_known"),
-            models.UniqueConstraint(fields=["run", "version"], name="policy_version_once_per_run"),
             models.UniqueConstraint(
-                fields=["run"], condition=Q(state=PolicyVersionState.LIVE), name="policy_version_one_live_per_run"
+                fields=["run", "version"], name="policy_version_once_per_run"
+            ),
+            models.UniqueConstraint(
+                fields=["run"],
+                condition=Q(state=PolicyVersionState.LIVE),
+                name="policy_version_one_live_per_run",
             ),
         ]
 
@@ -50,7 +58,9 @@ class Checkpoint(Stateful):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="checkpoints")
     step = models.PositiveIntegerField()
     state = models.CharField(
-        max_length=16, choices=[(s.value, s.name) for s in CheckpointState], default=CheckpointState.COMPLETE
+        max_length=16,
+        choices=[(s.value, s.name) for s in CheckpointState],
+        default=CheckpointState.COMPLETE,
     )
     path = models.CharField(max_length=1000)
     manifest_sha256 = models.CharField(max_length=64)
@@ -62,7 +72,9 @@ class Checkpoint(Stateful):
         ordering = ["-step"]
         constraints = [
             known_state(CheckpointState, "checkpoint_state_known"),
-            models.UniqueConstraint(fields=["run", "step"], name="checkpoint_once_per_step"),
+            models.UniqueConstraint(
+                fields=["run", "step"], name="checkpoint_once_per_step"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -73,10 +85,14 @@ class Evaluation(Stateful):
     """Held-out problems of one environment, played on one policy version."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="evaluations")
-    environment = models.ForeignKey(RunEnvironment, on_delete=models.CASCADE, related_name="evaluations")
+    environment = models.ForeignKey(
+        RunEnvironment, on_delete=models.CASCADE, related_name="evaluations"
+    )
     version = models.PositiveIntegerField()
     state = models.CharField(
-        max_length=16, choices=[(s.value, s.name) for s in EvaluationState], default=EvaluationState.PLAYING
+        max_length=16,
+        choices=[(s.value, s.name) for s in EvaluationState],
+        default=EvaluationState.PLAYING,
     )
     problems = models.PositiveIntegerField()
     """How many problems to play: indexes 0 to problems - 1 of the held-out split."""
@@ -91,8 +107,14 @@ class Evaluation(Stateful):
         ordering = ["-id"]
         constraints = [
             known_state(EvaluationState, "evaluation_state_known"),
-            set_exactly_in("finished_at", EVALUATION_TERMINAL, "evaluation_finished_at_in_terminal_states"),
-            models.UniqueConstraint(fields=["environment", "version"], name="evaluation_once_per_version"),
+            set_exactly_in(
+                "finished_at",
+                EVALUATION_TERMINAL,
+                "evaluation_finished_at_in_terminal_states",
+            ),
+            models.UniqueConstraint(
+                fields=["environment", "version"], name="evaluation_once_per_version"
+            ),
             finite("reward_mean", "evaluation_reward_mean_finite"),
         ]
 

@@ -23,7 +23,9 @@ class Replica(Stateful):
     slot = models.PositiveSmallIntegerField(default=0)
     """Which of the run's wanted replicas of this kind it is; one alive per slot."""
     state = models.CharField(
-        max_length=16, choices=[(s.value, s.name) for s in ReplicaState], default=ReplicaState.STARTING
+        max_length=16,
+        choices=[(s.value, s.name) for s in ReplicaState],
+        default=ReplicaState.STARTING,
     )
     token = models.UUIDField(unique=True, default=uuid.uuid4)
     """In the environment of every process it starts, so that leftovers are found whatever became of their parents."""
@@ -45,7 +47,9 @@ class Replica(Stateful):
         ordering = ["-id"]
         constraints = [
             known_state(ReplicaState, "replica_state_known"),
-            set_exactly_in("ended_at", REPLICA_TERMINAL, "replica_ended_at_in_terminal_states"),
+            set_exactly_in(
+                "ended_at", REPLICA_TERMINAL, "replica_ended_at_in_terminal_states"
+            ),
             models.UniqueConstraint(
                 fields=["run", "kind", "slot"],
                 condition=~Q(state__in=sorted(REPLICA_TERMINAL)),

@@ -12,8 +12,11 @@ from rollouts.states import EvaluationState, GroupState
 
 def conclude(run: Run) -> None:
     """Close this run's evaluations that are complete or overdue, and write their mean reward at their version's step."""
-    open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).annotate(
-        settled=Count("groups", filter=~Q(groups__state=GroupState.PLAYING)), overdue=Q(deadline_at__lt=Now())
+    open_evaluations = Evaluation.objects.filter(
+        run=run, state=EvaluationState.PLAYING
+    ).annotate(
+        settled=Count("groups", filter=~Q(groups__state=GroupState.PLAYING)),
+        overdue=Q(deadline_at__lt=Now()),
     )
     for evaluation in open_evaluations.select_related("environment"):
         if evaluation.settled >= evaluation.problems:
@@ -24,8 +27,12 @@ def conclude(run: Run) -> None:
 
 
 def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -> None:
-    rollouts = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
-    figures = rollouts.aggregate(reward=Avg("reward"), tokens=Avg("trained_token_count"))
+    rollouts = Rollout.objects.filter(
+        group__evaluation=evaluation, reward__isnull=False
+    )
+    figures = rollouts.aggregate(
+        reward=Avg("reward"), tokens=Avg("trained_token_count")
+    )
     with transaction.atomic():
         moved = transition(
             Evaluation,
@@ -38,7 +45,9 @@ def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -
         )
         if not moved:
             return
-        late = ScoredGroup.objects.filter(evaluation=evaluation, state=GroupState.PLAYING).values_list("pk", flat=True)
+        late = ScoredGroup.objects.filter(
+            evaluation=evaluation, state=GroupState.PLAYING
+        ).values_list("pk", flat=True)
         left = transition(
             ScoredGroup,
             late,
@@ -50,5 +59,8 @@ def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -
         Lease.objects.filter(group_id__in=left).delete()
         if figures["reward"] is not None:
             name = evaluation.environment.name
-            values = {f"eval/{name}/reward"[:100]: figures["reward"], f"eval/{name}/tokens"[:100]: figures["tokens"]}
+            values = {
+                f"eval/{name}/reward"[:100]: figures["reward"],
+                f"eval/{name}/tokens"[:100]: figures["tokens"],
+            }
             metrics.record(run, step=evaluation.version, values=values)

@@ -8,13 +8,19 @@ from rollouts.services.transitions import DB_NOW, move, record_creation
 from rollouts.states import ReplicaState
 
 
-def create(run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler") -> Replica:
+def create(
+    run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler"
+) -> Replica:
     """Reserve a slot for a process that is about to be started. Raises IntegrityError if one is alive there."""
     with transaction.atomic():
-        replica = Replica.objects.create(run=run, kind=kind, slot=slot, launcher=launcher)
+        replica = Replica.objects.create(
+            run=run, kind=kind, slot=slot, launcher=launcher
+        )
         replica.directory = str(run.directory / "replicas" / replica.name)
         replica.save(update_fields=["directory"])
-        record_creation([replica], run_id=run.pk, state=ReplicaState.STARTING, actor=actor)
+        record_creation(
+            [replica], run_id=run.pk, state=ReplicaState.STARTING, actor=actor
+        )
     return replica
 
 
@@ -24,7 +30,9 @@ def address(replica: Replica, *, base_url: str) -> None:
     replica.base_url = base_url
 
 
-def ready(replica: Replica, *, loaded_version: int | None = None, reason: str = "") -> Replica:
+def ready(
+    replica: Replica, *, loaded_version: int | None = None, reason: str = ""
+) -> Replica:
     """It answered a real request."""
     return move(
         replica,
@@ -50,10 +58,18 @@ def suspect(replica: Replica, *, reason: str) -> Replica:
     """A probe failed: no new work goes to it until it answers."""
     failures = replica.probe_failures + 1
     if replica.state == ReplicaState.SUSPECT:
-        Replica.objects.filter(pk=replica.pk).update(probe_failures=failures, state_reason=reason[:500])
+        Replica.objects.filter(pk=replica.pk).update(
+            probe_failures=failures, state_reason=reason[:500]
+        )
         replica.refresh_from_db()
         return replica
-    return move(replica, to=ReplicaState.SUSPECT, actor="reconciler", reason=reason, probe_failures=failures)
+    return move(
+        replica,
+        to=ReplicaState.SUSPECT,
+        actor="reconciler",
+        reason=reason,
+        probe_failures=failures,
+    )
 
 
 def stopping(replica: Replica, *, reason: str) -> Replica:
@@ -63,10 +79,22 @@ def stopping(replica: Replica, *, reason: str) -> Replica:
 def exited(replica: Replica, *, exit_code: int | None, reason: str = "") -> Replica:
     """Its process ended as it should."""
     return move(
-        replica, to=ReplicaState.EXITED, actor="reconciler", reason=reason, exit_code=exit_code, ended_at=DB_NOW
+        replica,
+        to=ReplicaState.EXITED,
+        actor="reconciler",
+        reason=reason,
+        exit_code=exit_code,
+        ended_at=DB_NOW,
     )
 
 
 def lost(replica: Replica, *, exit_code: int | None, reason: str) -> Replica:
     """Its process died, or was ejected; another takes its place."""
-    return move(replica, to=ReplicaState.LOST, actor="reconciler", reason=reason, exit_code=exit_code, ended_at=DB_NOW)
+    return move(
+        replica,
+        to=ReplicaState.LOST,
+        actor="reconciler",
+        reason=reason,
+        exit_code=exit_code,
+        ended_at=DB_NOW,
+    )

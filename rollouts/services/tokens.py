@@ -11,11 +11,22 @@ TRAINER_TTL = timedelta(days=30)
 
 
 def create(
-    *, user: User, project: Project, name: str, scopes: Iterable[Scope], ttl: timedelta, run: Run | None = None
+    *,
+    user: User,
+    project: Project,
+    name: str,
+    scopes: Iterable[Scope],
+    ttl: timedelta,
+    run: Run | None = None,
 ) -> str:
     """Make a token and return it in clear; it cannot be read again. With ``run`` it opens only that run."""
     _, token = ApiToken.objects.create(
-        user=user, project=project, name=name[:100], scopes=[str(scope) for scope in scopes], run=run, expiry=ttl
+        user=user,
+        project=project,
+        name=name[:100],
+        scopes=[str(scope) for scope in scopes],
+        run=run,
+        expiry=ttl,
     )
     return token
 

@@ -1,0 +1,65 @@
+"""Who may call what: a token's scopes, its run, and the role of the user behind it."""
+
+from rest_framework.request import Request
+
+from rollouts.errors import Forbidden, NotFound
+from rollouts.models import ApiToken, Project, Role, Run, Scope
+from rollouts.selectors import runs as run_selectors
+
+ROLE_FOR = {
+    Scope.READ: Role.VIEWER,
+    Scope.LAUNCH: Role.OPERATOR,
+    Scope.SUBMIT: Role.OPERATOR,
+    Scope.TRAIN: Role.OPERATOR,
+}
+"""What a person signed in by session needs for the same call."""
+
+
+def get_run(request: Request, key: str, scope: Scope) -> Run:
+    """The run, if the caller may do this with it. Raises NotFound or Forbidden."""
+    check_scope(request, scope)
+    run = run_selectors.get(request.user, key, at_least=ROLE_FOR[scope])
+    token = token_of(request)
+    if token is not None and (
+        token.project_id != run.project_id or token.run_id not in {None, run.pk}
+    ):
+        raise NotFound(f"There is no run {key}, or you may not see it.")
+    return run
+
+
+def get_project(request: Request, slug: str | None, scope: Scope) -> Project:
+    """The named project, or the only one the caller may use. Raises NotFound or Forbidden."""
+    check_scope(request, scope)
+    projects = run_selectors.projects(request.user, at_least=ROLE_FOR[scope])
+    token = token_of(request)
+    if token is not None:
+        if token.run_id is not None:
+            raise Forbidden("This token is bound to one run.")
+        projects = projects.filter(pk=token.project_id)
+    if slug is not None:
+        projects = projects.filter(slug=slug)
+    found = projects.order_by("id").first()
+    if found is None:
+        raise NotFound(f"There is no project {slug or ''} in which you may do this.")
+    return found
+
+
+def check_scope(request: Request, scope: Scope) -> None:
+    """Raise Forbidden if a token without this scope is used."""
+    token = token_of(request)
+    if token is not None and scope not in token.scopes:
+        raise Forbidden(f"This token lacks the scope {scope.value}.")
+
+
+def token_of(request: Request) -> ApiToken | None:
+    return request.auth if isinstance(request.auth, ApiToken) else None
+
+
+def actor_of(request: Request) -> str:
+    """Who to name in events."""
+    token = token_of(request)
+    return (
+        f"api:{token.name}"
+        if token is not None
+        else f"user:{request.user.get_username()}"
+    )

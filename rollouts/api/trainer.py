@@ -1,0 +1,212 @@
+"""What a trainer calls. Every write carries the fencing epoch; an older trainer gets 409 and changes nothing."""
+
+import time
+
+import msgspec
+from django.http import HttpResponse
+from drf_spectacular.utils import OpenApiParameter, OpenApiTypes, extend_schema
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from rollouts.api import wire
+from rollouts.api.access import actor_of, get_run
+from rollouts.api.runs import integer
+from rollouts.errors import Invalid
+from rollouts.models import Run, Scope
+from rollouts.services import batches
+from rollouts.services import policies as policy_services
+from rollouts.services import runs as run_services
+from trainers.wire import (
+    EPOCH_HEADER,
+    MSGPACK,
+    SHA256_HEADER,
+    CheckpointIn,
+    PolicyVersionIn,
+    Registration,
+    StepAck,
+)
+
+MAX_WAIT_S = 30
+POLL_S = 0.05
+"""How often a waiting fetch looks again. Its query is two index scans; a step takes seconds."""
+EPOCH = OpenApiParameter(EPOCH_HEADER, int, OpenApiParameter.HEADER, required=True)
+
+
+class RegisterIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    world_size: int = 1
+    hostname: str = ""
+    pid: int = 0
+
+
+class NextStepOut(msgspec.Struct):
+    next_step: int
+
+
+class VersionOut(msgspec.Struct):
+    version: int
+    state: str
+
+
+class StateOut(msgspec.Struct):
+    state: str
+
+
+class AnyRenderer(BaseContentNegotiation):
+    """Batches are MessagePack, refusals JSON, whatever the Accept header says."""
+
+    def select_parser(self, request: Request, parsers: list) -> object:  # type: ignore[type-arg]
+        return parsers[0]
+
+    def select_renderer(
+        self, request: Request, renderers: list, format_suffix: str | None = None
+    ) -> tuple:  # type: ignore[type-arg]
+        return JSONRenderer(), JSONRenderer.media_type
+
+
+class TrainerView(APIView):
+    """Shared by all calls of a trainer."""
+
+    parser_classes = [wire.RawParser]
+    content_negotiation_class = AnyRenderer
+
+    def run_of(self, request: Request, key: str) -> Run:
+        return get_run(request, key, Scope.TRAIN)
+
+    def epoch_of(self, request: Request) -> int:
+        text = request.headers.get(EPOCH_HEADER, "")
+        if not (text.isascii() and text.isdigit() and len(text) <= 9):
+            raise Invalid(
+                f"Send the epoch that registration gave in the header {EPOCH_HEADER}.",
+                fields={EPOCH_HEADER: "must be an integer"},
+            )
+        return int(text)
+
+
+class RegisterApi(TrainerView):
+    """`/runs/<key>/trainer`"""
+
+    @extend_schema(
+        operation_id="registerTrainer",
+        request=wire.body(RegisterIn),
+        responses=wire.answer(Registration),
+    )
+    def post(self, request: Request, key: str) -> Response:
+        """Begin a trainer attempt: raises the run's epoch, which shuts every earlier trainer out."""
+        run = self.run_of(request, key)
+        body = wire.decode(request, RegisterIn)
+        registration = run_services.register_trainer(
+            run,
+            world_size=body.world_size,
+            hostname=body.hostname[:100],
+            pid=body.pid,
+            actor=actor_of(request),
+        )
+        return Response(wire.json(registration))
+
+
+class BatchApi(TrainerView):
+    """`/runs/<key>/batches/<step>`"""
+
+    @extend_schema(
+        operation_id="fetchBatch",
+        parameters=[
+            EPOCH,
+            OpenApiParameter(
+                "wait_s", int, description=f"Wait so long for it, at most {MAX_WAIT_S}."
+            ),
+        ],
+        responses={(200, MSGPACK): OpenApiTypes.BINARY, 204: None},
+    )
+    def get(self, request: Request, key: str, step: int) -> HttpResponse:
+        """The batch of a step as MessagePack, or 204 when it is not ready yet. The same bytes on every retry."""
+        run = self.run_of(request, key)
+        epoch = self.epoch_of(request)
+        wait_s = min(MAX_WAIT_S, max(0, integer(request, "wait_s") or 0))
+        deadline = time.monotonic() + wait_s
+        while (delivery := batches.fetch(run, epoch=epoch, step=step)) is None:
+            if time.monotonic() >= deadline:
+                return HttpResponse(status=204)
+            time.sleep(POLL_S)
+        headers = {
+            SHA256_HEADER: delivery.sha256,
+            "ETag": f'"{delivery.sha256}"',
+            "Cache-Control": "no-store",
+        }
+        return HttpResponse(delivery.body, content_type=MSGPACK, headers=headers)
+
+
+class StepApi(TrainerView):
+    """`/runs/<key>/steps/<step>`"""
+
+    @extend_schema(
+        operation_id="ackStep",
+        parameters=[EPOCH],
+        request=wire.body(StepAck),
+        responses=wire.answer(NextStepOut),
+    )
+    def post(self, request: Request, key: str, step: int) -> Response:
+        """The step is done. Acknowledging it again changes nothing but its metrics."""
+        run = self.run_of(request, key)
+        ack = wire.decode(request, StepAck)
+        next_step = run_services.ack_step(
+            run, epoch=self.epoch_of(request), step=step, ack=ack
+        )
+        return Response(wire.json(NextStepOut(next_step)))
+
+
+class PolicyVersionsApi(TrainerView):
+    """`/runs/<key>/policy-versions`"""
+
+    @extend_schema(
+        operation_id="announcePolicyVersion",
+        parameters=[EPOCH],
+        request=wire.body(PolicyVersionIn),
+        responses=wire.answer(VersionOut),
+    )
+    def post(self, request: Request, key: str) -> Response:
+        """Weights are complete on disk; the control plane publishes them to the inference replicas."""
+        run = self.run_of(request, key)
+        version_in = wire.decode(request, PolicyVersionIn)
+        version = policy_services.announce(
+            run, epoch=self.epoch_of(request), version_in=version_in
+        )
+        return Response(wire.json(VersionOut(version.version, version.state)))
+
+
+class CheckpointsApi(TrainerView):
+    """`/runs/<key>/checkpoints`"""
+
+    @extend_schema(
+        operation_id="addCheckpoint",
+        parameters=[EPOCH],
+        request=wire.body(CheckpointIn),
+        responses=wire.answer(StateOut),
+    )
+    def post(self, request: Request, key: str) -> Response:
+        """A checkpoint is complete on disk; later attempts may resume from it."""
+        run = self.run_of(request, key)
+        checkpoint = wire.decode(request, CheckpointIn)
+        row = run_services.add_checkpoint(
+            run, epoch=self.epoch_of(request), checkpoint=checkpoint
+        )
+        return Response(wire.json(StateOut(row.state)))
+
+
+class FinishApi(TrainerView):
+    """`/runs/<key>/trainer/finish`"""
+
+    @extend_schema(
+        operation_id="finishTraining",
+        parameters=[EPOCH],
+        request=None,
+        responses=wire.answer(StateOut),
+    )
+    def post(self, request: Request, key: str) -> Response:
+        """Every step is acknowledged; the trainer ends."""
+        run = run_services.finish_training(
+            self.run_of(request, key), epoch=self.epoch_of(request)
+        )
+        return Response(wire.json(StateOut(run.state)))

@@ -1,0 +1,212 @@
+"""Reads of runs: who may see which, how one is doing, and where its groups went."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.contrib.auth.models import AnonymousUser, User
+from django.db.models import Count, QuerySet, Sum
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from rollouts.errors import Forbidden, NotFound
+from rollouts.models import (
+    Membership,
+    MetricPoint,
+    Project,
+    Replica,
+    ReplicaKind,
+    Role,
+    Run,
+    ScoredGroup,
+)
+from rollouts.states import (
+    REPLICA_ALIVE,
+    RUN_ACTIVE,
+    GroupState,
+    ReplicaState,
+    RunState,
+)
+
+HEALTH_WINDOW = timedelta(seconds=60)
+BOTTLENECK_SHARE = 0.25
+"""From this share of waiting on, the health sentence names who waits for whom."""
+
+
+@dataclass(frozen=True)
+class Health:
+    """One sentence on how a run is doing, and how worried to be: ``good``, ``busy``, ``bad`` or ``over``."""
+
+    sentence: str
+    level: str
+
+
+@dataclass(frozen=True)
+class LedgerLine:
+    """How many training groups ended in one state for one reason."""
+
+    state: str
+    reason: str
+    groups: int
+    rollouts: int
+
+
+def for_user(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QuerySet[Run]:
+    """The runs of projects in which the user has at least this role. Superusers have every role."""
+    if not user.is_authenticated:
+        return Run.objects.none()
+    if user.is_superuser:
+        return Run.objects.all()
+    return Run.objects.filter(project__in=projects(user, at_least))
+
+
+def projects(
+    user: User | AnonymousUser, at_least: Role = Role.VIEWER
+) -> QuerySet[Project]:
+    """The projects in which the user has at least this role."""
+    if not user.is_authenticated:
+        return Project.objects.none()
+    if user.is_superuser:
+        return Project.objects.all()
+    roles = [role for role in Role if role.includes(at_least)]
+    return Project.objects.filter(
+        memberships__in=Membership.objects.filter(user=user, role__in=roles)
+    )
+
+
+def get(user: User | AnonymousUser, key: str, at_least: Role = Role.VIEWER) -> Run:
+    """The run with this key. Raises NotFound if the user may not see it, Forbidden if the role does not suffice."""
+    run = for_user(user).select_related("project", "created_by").filter(key=key).first()
+    if run is None:
+        raise NotFound(f"There is no run {key}, or you may not see it.")
+    if (
+        at_least is not Role.VIEWER
+        and not for_user(user, at_least).filter(pk=run.pk).exists()
+    ):
+        raise Forbidden(
+            f"This needs the role {at_least.value} in project {run.project}."
+        )
+    return run
+
+
+def list_active() -> QuerySet[Run]:
+    """Every run that some process must still do something for."""
+    return Run.objects.filter(state__in=RUN_ACTIVE).order_by("id")
+
+
+def ledger(run: Run) -> list[LedgerLine]:
+    """Where every training group of the run is: counts by state and, for those dropped, by kind of reason."""
+    lines: dict[tuple[str, str], LedgerLine] = {}
+    rows = (
+        ScoredGroup.objects.filter(run=run, purpose="train")
+        .values("state", "state_reason")
+        .annotate(groups=Count("id"), rollouts=Sum("rollout_count"))
+    )
+    kept = {
+        GroupState.PLAYING,
+        GroupState.READY,
+        GroupState.BATCHED,
+        GroupState.TRAINED,
+    }
+    for row in rows:
+        reason = "" if row["state"] in kept else _reason_kind(row["state_reason"])
+        old = lines.get((row["state"], reason), LedgerLine(row["state"], reason, 0, 0))
+        lines[row["state"], reason] = LedgerLine(
+            row["state"],
+            reason,
+            old.groups + row["groups"],
+            old.rollouts + (row["rollouts"] or 0),
+        )
+    order = {state: position for position, state in enumerate(GroupState.values)}
+    return sorted(lines.values(), key=lambda line: (order[line.state], line.reason))
+
+
+def _reason_kind(reason: str) -> str:
+    """A reason without what differs from group to group: its part before a step number or a detail."""
+    return (
+        reason.split(" at step ")[0]
+        .split(", the first with")[0]
+        .split(", the last by")[0]
+    )
+
+
+def health(run: Run) -> Health:
+    """Say in one sentence who is waiting for whom, or what is missing."""
+    if run.state == RunState.FAILED:
+        return Health(f"Failed: {run.state_reason or 'no reason was recorded'}.", "bad")
+    if run.state in {RunState.FINISHED, RunState.STOPPED}:
+        detail = f" ({run.state_reason})" if run.state_reason else ""
+        return Health(
+            f"{RunState(run.state).name.capitalize()} after {run.next_step} of {run.max_steps} steps{detail}.",
+            "over",
+        )
+    if run.state == RunState.STOPPING:
+        return Health("Stopping: its processes are being ended, at most 30 s.", "busy")
+    if run.state == RunState.PENDING:
+        return Health("Waiting for the reconciler to pick it up (every 5 s).", "busy")
+    missing = _missing_replica(run)
+    if missing:
+        return Health(missing, "busy")
+    if run.state == RunState.FINISHING:
+        return Health(
+            "All steps are trained; the last version is being published and evaluated.",
+            "busy",
+        )
+    return _bottleneck(run)
+
+
+def _missing_replica(run: Run) -> str:
+    """A sentence about the replica that the run waits for; empty when all are ready."""
+    alive = (
+        Replica.objects.filter(run=run, state__in=REPLICA_ALIVE)
+        .exclude(state=ReplicaState.READY)
+        .order_by("id")
+    )
+    for replica in alive:
+        age = (timezone.now() - replica.state_at).total_seconds()
+        doing = {
+            ReplicaState.STARTING: "is starting",
+            ReplicaState.SUSPECT: "does not answer",
+            ReplicaState.STOPPING: "is being ended",
+        }[ReplicaState(replica.state)]
+        why = f": {replica.state_reason}" if replica.state_reason else ""
+        kind = (
+            "The inference server"
+            if replica.kind == ReplicaKind.INFERENCE
+            else "The trainer"
+        )
+        return f"{kind} {doing} (for {age:.0f} s{why})."
+    return ""
+
+
+def _bottleneck(run: Run) -> Health:
+    recent = MetricPoint.objects.filter(
+        run=run,
+        key__in=["time/wait_for_batch", "time/step", "time/wait_for_policy"],
+        recorded_at__gt=Now() - HEALTH_WINDOW,
+    )
+    sums = dict(recent.values_list("key").annotate(total=Sum("value")))
+    busy_s = sums.get("time/step", 0.0)
+    if not busy_s:
+        waiting = ScoredGroup.objects.filter(
+            run=run, state=GroupState.READY, purpose="train"
+        ).count()
+        return Health(
+            f"No step was finished in the last minute; {waiting} groups are ready for step {run.next_step}.",
+            "busy",
+        )
+    batch_share = min(1.0, sums.get("time/wait_for_batch", 0.0) / busy_s)
+    policy_share = min(1.0, sums.get("time/wait_for_policy", 0.0) / busy_s)
+    if run.kind == "rl" and max(batch_share, policy_share) >= BOTTLENECK_SHARE:
+        if batch_share >= policy_share:
+            return Health(
+                f"Generation is the bottleneck: the trainer waited {batch_share:.0%} of the last minute for batches.",
+                "good",
+            )
+        return Health(
+            f"Training is the bottleneck: generation waited {policy_share:.0%} of the last minute for a newer policy.",
+            "good",
+        )
+    return Health(
+        f"Healthy: step {run.next_step} of {run.max_steps}, nobody waits for long.",
+        "good",
+    )

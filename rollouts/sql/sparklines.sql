@@ -1,0 +1,12 @@
+-- One metric of many runs in at most `points` buckets each, for the list of runs.
+-- Locks: nothing.
+-- Index: metric_point_once_per_step (run, key, step).
+WITH chosen AS (
+    SELECT run_id, step, value, max(step) OVER (PARTITION BY run_id) AS last_step
+    FROM rollouts_metricpoint
+    WHERE run_id = ANY(%(run_ids)s) AND key = %(key)s
+)
+SELECT run_id, avg(value)
+FROM chosen
+GROUP BY run_id, step / (1 + last_step / %(points)s)
+ORDER BY run_id, step / (1 + last_step / %(points)s)
