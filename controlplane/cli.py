@@ -1,12 +1,319 @@
-"""The `rollyard` command line. What it does not know goes to Django's own commands."""
+"""The `rollyard` command line. What it does not know goes to Django's own commands, so `manage.py` is the same program.
 
+Commands that read or write runs speak to the database themselves, through the services and selectors that the REST API
+uses; they find it where the settings say (DATABASE_URL, or the embedded server of `rollyard up`).
+"""
+
+import json
 import os
 import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controlplane.home import Home
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Rollyard: reinforcement learning of language models. Any command of Django works too, such as `migrate`.",
+)
+runs_app = typer.Typer(no_args_is_help=True, help="Look at runs and stop them.")
+token_app = typer.Typer(no_args_is_help=True, help="Credentials for machines.")
+app.add_typer(runs_app, name="runs")
+app.add_typer(token_app, name="token")
+
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Project = Annotated[str, typer.Option(help="Slug of the project.")]
 
 
 def main() -> None:
     """Run one command."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    ours = {each.name or "" for each in [*app.registered_commands, *app.registered_groups]}
+    if len(sys.argv) < 2 or sys.argv[1] in {*ours, "--help"}:
+        app(prog_name=Path(sys.argv[0]).name)
+        return
     from django.core.management import execute_from_command_line
 
     execute_from_command_line(sys.argv)
+
+
+@app.command("up")
+def up(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
+    port: Annotated[str, typer.Option(help="A number, or auto.")] = "",
+    concurrency: Annotated[int, typer.Option(min=1, help="Episode drivers that play side by side.")] = 8,
+    exit_with_run: Annotated[str, typer.Option(metavar="KEY", help="Stop when this run ends, with its result.")] = "",
+    quiet: Annotated[bool, typer.Option(help="Keep the processes' output in the log file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start everything here: database, Redis, web, worker, reconciler."""
+    from controlplane import up
+    from controlplane.processes import Program
+
+    if port not in {"", "auto"} and not port.isdecimal():
+        raise typer.BadParameter("give a number, or auto", param_hint="--port")
+    options = up.Options(
+        host=host,
+        port=None if port == "" else 0 if port == "auto" else int(port),
+        concurrency=concurrency,
+        quiet=quiet,
+        as_json=as_json,
+        job=Program("run", (*up.MANAGE, "runs", "wait", exit_with_run)) if exit_with_run else None,
+    )
+    try:
+        status = up.run(Home.from_environ(), options)
+    except (up.AlreadyUp, up.StartError) as error:
+        _fail(str(error))
+    raise typer.Exit(status)
+
+
+@app.command("prepare", hidden=True)
+def prepare(login_digest: Annotated[str, typer.Option()] = "") -> None:
+    """Migrate, collect static files, make the admin: what `up` does before the web process starts."""
+    _django(check_database=False)
+    from controlplane import prepare
+
+    prepare.prepare(login_digest)
+
+
+@app.command("doctor")
+def doctor(as_json: Json = False) -> None:
+    """Say what is wrong with this installation, and how to mend it."""
+    _django(check_database=False)
+    from controlplane import doctor
+
+    rows = doctor.examine()
+    if as_json:
+        _print_json([row.as_dict() for row in rows])
+    else:
+        doctor.show(rows)
+    raise typer.Exit(1 if any(row.status == doctor.FAIL for row in rows) else 0)
+
+
+@app.command("login-link")
+def login_link(user: Annotated[str, typer.Option(help="Who the link signs in.")] = "admin", as_json: Json = False) -> None:
+    """Print a link that signs in once."""
+    _django()
+    from django.conf import settings
+    from django.contrib.auth.models import User
+
+    from controlplane import login
+
+    found = User.objects.filter(username=user, is_active=True).first()
+    if found is None:
+        _fail(f"no active user {user!r}")
+    url = settings.ROLLYARD_URL + login.issue(found)
+    _print_json({"login_url": url}) if as_json else typer.echo(url)
+
+
+@token_app.command("create")
+def create_token(
+    name: Annotated[str, typer.Argument(help="What it is for.")],
+    scope: Annotated[list[str], typer.Option(help="read, launch, submit or train; repeat for more.")],
+    user: Annotated[str, typer.Option(help="Whose rights it borrows.")] = "admin",
+    project: Project = "default",
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until it expires.")] = 90,
+    as_json: Json = False,
+) -> None:
+    """Make an API token and print it: it is stored hashed and cannot be read again."""
+    _django()
+    from django.contrib.auth.models import User
+
+    from rollouts.models import Scope
+    from rollouts.services import tokens
+
+    if unknown := set(scope) - set(Scope.values):
+        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--scope")
+    owner = User.objects.filter(username=user, is_active=True).first()
+    if owner is None:
+        _fail(f"no active user {user!r}")
+    token = tokens.create(
+        user=owner,
+        project=_project(project),
+        name=name,
+        scopes=[Scope(each) for each in scope],
+        ttl=timedelta(days=days),
+    )
+    _print_json({"token": token}) if as_json else typer.echo(token)
+
+
+@app.command("launch")
+def launch(
+    words: Annotated[list[str], typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset, and overrides.")],
+    file: Annotated[list[Path] | None, typer.Option(exists=True, dir_okay=False, help="TOML; the last wins.")] = None,
+    project: Project = "default",
+    follow: Annotated[bool, typer.Option(help="Print progress until the run ends.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Launch a run from a preset, files and overrides such as `optimizer.lr=1e-4`."""
+    _django()
+    from django.conf import settings
+
+    from controlplane import follow as following
+    from rollouts.services import runs
+    from trainers.config import ConfigError, resolve
+
+    presets = [word for word in words if "=" not in word]
+    if len(presets) > 1:
+        raise typer.BadParameter(f"one preset at most, got {', '.join(presets)}")
+    try:
+        resolved = resolve(
+            presets[0] if presets else None,
+            files=file or [],
+            overrides=[word for word in words if "=" in word],
+            environ=os.environ,
+        )
+    except ConfigError as error:
+        if as_json:
+            _print_json({"problems": [{"key": key, "message": message} for key, message in error.problems]})
+        _fail(str(error))
+    run = runs.create(project=_project(project), user=None, resolved=resolved, actor=_actor())
+    if as_json:
+        _print_json({"run": run.key, "url": f"{settings.ROLLYARD_URL}/runs/{run.key}"})
+    else:
+        typer.echo(f"{run.key}  {settings.ROLLYARD_URL}/runs/{run.key}")
+    if follow:
+        raise typer.Exit(following.follow(run.key, lambda line: typer.echo(line, err=as_json)))
+
+
+@runs_app.command("list")
+def list_runs(limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json: Json = False) -> None:
+    """List the newest runs."""
+    _django()
+    from rollouts.models import Run
+
+    rows = [_run_row(run) for run in Run.objects.order_by("-id")[:limit]]
+    if as_json:
+        _print_json(rows)
+        return
+    for row in rows:
+        typer.echo(f"{row['run']:<24} {row['kind']:<4} {row['state']:<10} {row['step']:>6}/{row['max_steps']}  {row['name']}")
+
+
+@runs_app.command("show")
+def show_run(key: str, as_json: Json = False) -> None:
+    """Show one run: state, progress, config and where each value came from, last events."""
+    _django()
+    from rollouts.selectors import events
+
+    run = _run(key)
+    recent = [
+        {"at": each.at.isoformat(), "kind": each.object_kind, "state": each.to_state, "reason": each.reason}
+        for each in events.list_recent(run, limit=10)
+    ]
+    if as_json:
+        _print_json({**_run_row(run), "config": run.config, "origins": run.config_origins, "events": recent})
+        return
+    for name, value in _run_row(run).items():
+        typer.echo(f"{name:<10} {value}")
+    for key_, origin in sorted(run.config_origins.items()):
+        typer.echo(f"{key_:<36} {_leaf(run.config, key_)!s:<24} {origin}")
+    for event in recent:
+        typer.echo(f"{event['at']} {event['kind']} {event['state']} {event['reason']}")
+
+
+@runs_app.command("stop")
+def stop_run(key: str, reason: Annotated[str, typer.Option()] = "", as_json: Json = False) -> None:
+    """Ask a run to end now."""
+    _django()
+    from rollouts.errors import StateConflict
+    from rollouts.services import runs
+
+    try:
+        run = runs.request_stop(_run(key), actor=_actor(), reason=reason)
+    except StateConflict as error:
+        _fail(str(error))
+    _print_json(_run_row(run)) if as_json else typer.echo(f"{run.key} is {run.state}")
+
+
+@runs_app.command("wait")
+def wait_run(key: str, quiet: Annotated[bool, typer.Option(help="Print nothing.")] = False) -> None:
+    """Print progress until a run ends; the exit status is 0 when it finished."""
+    _django()
+    from controlplane import follow
+
+    _run(key)
+    raise typer.Exit(follow.follow(key, lambda line: None if quiet else typer.echo(line)))
+
+
+def _django(*, check_database: bool = True) -> None:
+    """Load Django, and end with a hint when the database does not answer."""
+    # A command makes a query or two: connections of its own, and an error at once instead of after the pool's patience.
+    os.environ.setdefault("ROLLYARD_DATABASE_POOL_SIZE", "0")
+    _point_at_up()
+    import django
+    from django.db import OperationalError, connection
+
+    django.setup()
+    if not check_database:
+        return
+    try:
+        connection.ensure_connection()
+    except OperationalError as error:
+        _fail(f"the database does not answer ({str(error).splitlines()[0]}): start `rollyard up`, or set DATABASE_URL")
+
+
+def _point_at_up() -> None:
+    """Let links point at the `rollyard up` of this home, whichever port it got."""
+    try:
+        record = json.loads(Home.from_environ().record_file.read_text())
+    except (OSError, json.JSONDecodeError):
+        return
+    os.environ.setdefault("ROLLYARD_URL", record["url"])
+
+
+def _project(slug: str) -> Any:
+    from rollouts.models import Project as Row
+
+    found = Row.objects.filter(slug=slug).first()
+    return found or _fail(f"no project {slug!r}")
+
+
+def _run(key: str) -> Any:
+    from rollouts.models import Run
+
+    found = Run.objects.filter(key=key).first()
+    return found or _fail(f"no run {key!r}")
+
+
+def _run_row(run: Any) -> dict[str, Any]:
+    return {
+        "run": run.key,
+        "name": run.name,
+        "kind": str(run.kind),
+        "state": str(run.state),
+        "reason": run.state_reason,
+        "step": run.next_step,
+        "max_steps": run.max_steps,
+        "created_at": run.created_at.isoformat(),
+    }
+
+
+def _leaf(config: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        config = config[int(part)] if isinstance(config, list) else config.get(part)
+    return config
+
+
+def _actor() -> str:
+    import getpass
+
+    return f"cli:{getpass.getuser()}"
+
+
+def _print_json(value: Any) -> None:
+    typer.echo(json.dumps(value))
+
+
+def _fail(message: str) -> Any:
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(1)
+
+
+if __name__ == "__main__":
+    main()

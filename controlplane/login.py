@@ -1,8 +1,5 @@
 """One-time login links: how the person who started `rollyard up` gets in without choosing a password first."""
 
-import hashlib
-import secrets
-
 from django.conf import settings
 from django.contrib.auth import login
 from django.contrib.auth.decorators import login_not_required
@@ -15,6 +12,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_GET
 
+from controlplane import login_token
 from controlplane.models import LoginLink
 
 _SPENT = "This login link was used or has expired. `rollyard login-link` prints another.\n"
@@ -22,19 +20,9 @@ _SPENT = "This login link was used or has expired. `rollyard login-link` prints 
 
 def issue(user: User) -> str:
     """Return the path of a link that signs `user` in once, within LOGIN_LINK_TTL."""
-    token = new_token()
-    register(user, digest(token))
+    token = login_token.new()
+    register(user, login_token.digest(token))
     return reverse("login-link", args=[token])
-
-
-def new_token() -> str:
-    """Return a secret for a link: 256 random bits, so that there is nothing to sign and nothing to guess."""
-    return secrets.token_urlsafe(32)
-
-
-def digest(token: str) -> str:
-    """Return what the database keeps of a token."""
-    return hashlib.sha256(token.encode()).hexdigest()
 
 
 def register(user: User, token_digest: str) -> None:
@@ -49,7 +37,7 @@ def register(user: User, token_digest: str) -> None:
 def redeem(request: HttpRequest, token: str) -> HttpResponse:
     """Sign in the user of the link and forget the link. Of two requests with one link only one succeeds."""
     with transaction.atomic():
-        links = LoginLink.objects.filter(digest=digest(token), expires_at__gt=Now(), user__is_active=True)
+        links = LoginLink.objects.filter(digest=login_token.digest(token), expires_at__gt=Now(), user__is_active=True)
         link = links.select_for_update(of=("self",)).select_related("user").first()
         if link is None:
             return HttpResponse(_SPENT, status=410, content_type="text/plain")

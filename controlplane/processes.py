@@ -4,6 +4,7 @@ Two nets. The kernel signals a direct child when we die (`child.py`). Everything
 environment, detached replicas too, so a sweep of the process table finds it.
 """
 
+import contextlib
 import os
 import signal
 import sys
@@ -60,6 +61,15 @@ def of_up(up_id: str) -> list[psutil.Process]:
     return [process for process in found.values() if _is_alive(process)]
 
 
+def with_descendants(pids: Iterable[int]) -> set[int]:
+    """Return these process ids and those of everything below them."""
+    found: set[int] = set()
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            found |= {pid, *(each.pid for each in psutil.Process(pid).children(recursive=True))}
+    return found
+
+
 def with_cwd(directory: Path, name: str) -> list[psutil.Process]:
     """List the living processes called `name` that work in a directory.
 
@@ -100,10 +110,8 @@ def sweep(up_id: str, deadline_s: float) -> int:
 
 
 def _send(process: psutil.Process, number: signal.Signals) -> None:
-    try:
+    with contextlib.suppress(psutil.Error):  # it ended by itself, which is what we wanted
         process.send_signal(number)
-    except psutil.Error:
-        pass  # it ended by itself, which is what we wanted
 
 
 def _is_alive(process: psutil.Process) -> bool:

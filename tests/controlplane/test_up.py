@@ -1,0 +1,177 @@
+"""`rollyard up` with real processes: it heals whatever is killed, and leaves nothing behind."""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx
+import psutil
+import pytest
+
+from controlplane import processes
+from controlplane.home import Home
+
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(240)]
+
+
+class Up:
+    """A running `rollyard up`, its events as they come."""
+
+    def __init__(self, home: Home, *arguments: str) -> None:
+        environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
+        environ |= {"ROLLYARD_HOME": str(home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+        argv = [sys.executable, "-m", "controlplane.cli", "up", "--json", "--quiet", "--port", "auto", *arguments]
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ)
+        self.seen: list[dict[str, Any]] = []
+        self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        assert self.process.stdout
+        for line in self.process.stdout:
+            self._lines.put(json.loads(line))
+        self._lines.put(None)
+
+    def wait_for(self, deadline_s: float = 120.0, **fields: Any) -> dict[str, Any]:
+        """Return the next event with these fields; events before it are remembered in `seen`."""
+        give_up_at = time.monotonic() + deadline_s
+        while event := self._lines.get(timeout=max(0.01, give_up_at - time.monotonic())):
+            self.seen.append(event)
+            if fields.items() <= event.items():
+                return event
+        raise AssertionError(f"`up` ended before {fields}: {self.seen[-5:]}")
+
+    def pid_of(self, process: str) -> int:
+        return int([each["pid"] for each in self.seen if (each["event"], each.get("process")) == ("started", process)][-1])
+
+    @property
+    def first(self) -> dict[str, Any]:
+        return next(each for each in self.seen if each["event"] == "url")
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(60)
+
+
+def wait_until(condition: Callable[[], bool], deadline_s: float) -> None:
+    give_up_at = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < give_up_at, "the deadline passed"
+        time.sleep(0.05)
+
+
+def is_ready(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/readyz", timeout=20).json() == {"status": "ok", "database": "ok", "redis": "ok"}
+    except (httpx.HTTPError, json.JSONDecodeError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
+    import shutil
+    import tempfile
+    from pathlib import Path
+
+    path = Path(tempfile.mkdtemp(prefix="rollyard-up-"))
+    yield Home(path)
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture(scope="module")
+def up(home: Home) -> Iterator[Up]:
+    running = Up(home)
+    try:
+        running.wait_for(event="up")
+        yield running
+        assert running.stop() == 0
+    finally:
+        if running.process.poll() is None:
+            running.process.kill()
+            running.process.wait()
+        left = processes.of_up(running.first["id"]) + processes.with_cwd(home.postgres_data, "postgres")
+        processes.end(left, 1)
+    assert left == [], "a stop leaves no process"
+
+
+def test_printed_link_signs_in_once(up: Up) -> None:
+    link = up.first["login_url"]
+    with httpx.Client() as client:
+        answer = client.get(link)
+        assert (answer.status_code, "rollyard_session" in client.cookies) == (302, True)
+    assert httpx.get(link).status_code == 410
+
+
+@pytest.mark.parametrize(
+    ("process", "deadline_s"), [("web", 15), ("worker", 15), ("redis", 10), ("postgres", 15), ("reconciler", 15)]
+)
+def test_killed_process_comes_back_and_the_installation_is_ready_again(up: Up, process: str, deadline_s: float) -> None:
+    url = up.first["url"]
+    wait_until(lambda: is_ready(url), 30)
+    killed = up.pid_of(process)
+    os.kill(killed, signal.SIGKILL)
+    up.wait_for(event="exited", process=process, pid=killed)
+    assert up.wait_for(deadline_s, event="ready", process=process)["pid"] != killed
+    wait_until(lambda: is_ready(url), deadline_s)
+
+
+def test_client_that_comes_while_web_is_away_waits_instead_of_failing(up: Up) -> None:
+    url = up.first["url"]
+    wait_until(lambda: is_ready(url), 30)
+    os.kill(up.pid_of("web"), signal.SIGKILL)
+    up.wait_for(event="exited", process="web")
+    assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200
+    up.wait_for(event="ready", process="web")
+
+
+def test_second_up_on_the_same_home_is_refused_and_says_why(up: Up, home: Home) -> None:
+    environ = {**os.environ, "ROLLYARD_HOME": str(home.path)}
+    done = subprocess.run(
+        [sys.executable, "-m", "controlplane.cli", "up"], env=environ, capture_output=True, text=True, timeout=30
+    )
+    assert done.returncode == 1
+    assert f"already runs on {home.path}" in done.stderr
+    assert up.first["url"] in done.stderr
+
+
+def test_detached_process_of_an_up_that_was_killed_is_ended_by_the_next_up(temporary_home: Home) -> None:
+    first = Up(temporary_home)
+    first.wait_for(event="up")
+    up_id = first.first["id"]
+    # What a replica is: a process in a session of its own that only its environment ties to the `up`.
+    detached = subprocess.Popen(
+        [sys.executable, "-c", "import signal; signal.pause()"],
+        env={**os.environ, processes.UP_VARIABLE: up_id},
+        start_new_session=True,
+    )
+    first.process.kill()
+    first.process.wait()
+    second = Up(temporary_home)
+    try:
+        second.wait_for(event="up")
+        assert detached.wait(10) == -signal.SIGTERM
+        assert processes.of_up(up_id) == []
+        assert second.stop() == 0
+    finally:
+        detached.kill()
+        second.process.kill()
+    assert processes.of_up(second.first["id"]) == []
+    assert processes.with_cwd(temporary_home.postgres_data, "postgres") == []
+
+
+def test_children_of_a_killed_up_end_by_themselves(temporary_home: Home) -> None:
+    up = Up(temporary_home)
+    up.wait_for(event="up")
+    children = [psutil.Process(up.pid_of(name)) for name in ("postgres", "redis", "web", "worker")]
+    up.process.kill()
+    up.process.wait()
+    _, alive = psutil.wait_procs(children, timeout=30)
+    processes.sweep(up.first["id"], 1)
+    assert alive == []
