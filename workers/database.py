@@ -1,0 +1,29 @@
+"""Use the ORM from asyncio and from threads of our own without keeping connections."""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import ParamSpec, TypeVar
+
+from django.db import connection
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="database")
+"""Apart from the loop's own executor: an environment that blocks its threads must not keep leases from renewal."""
+
+
+def with_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function` in a thread that is not a request: its connection goes back to the pool afterwards."""
+    try:
+        return function(*args, **kwargs)
+    finally:
+        connection.close()
+
+
+async def in_database(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call `function` in a database thread. Cancelling the wait does not undo what it commits."""
+    call = partial(with_connection, function, *args, **kwargs)
+    return await asyncio.get_running_loop().run_in_executor(_threads, call)

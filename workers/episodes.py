@@ -1,0 +1,297 @@
+"""Drive the episodes of one run: claim groups, play them all at once, settle each.
+
+    claim ──▶ play (environments.runner, one task per group) ──▶ settle ──▶ claim again
+      ▲                          │
+      │            renew every lease_s / 6; a lost lease cancels its task
+      └── bell or 1 s ── nothing to claim: generation is as far ahead as it may be
+
+Consumes capacity, produces settled groups. Waits for capacity (unblocked by publishing), for the replicas (unblocked by
+the reconciler) and for episodes (bounded by EPISODE_DEADLINE_S). Holds no transaction and no connection while it waits.
+"""
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError
+
+from environments import registry
+from environments.config import SamplingParams
+from environments.env import Environment
+from environments.errors import EpisodeError, ProblemError, as_data
+from environments.runner import play_group
+from environments.types import Problem, Rollout, StopReason
+from rollouts.bell import Listener, group_of
+from rollouts.errors import Invalid, LeaseLost
+from rollouts.models import Run
+from rollouts.services import groups, leases, metrics
+from rollouts.services.leases import Claim
+from rollouts.states import GroupState
+from workers.database import in_database
+from workers.replica_pool import GroupPolicy, ReplicaPool
+
+log = logging.getLogger(__name__)
+
+BUDGET_S = 240.0
+"""After this a driver claims no more and hands over, so that no task of the broker lives long."""
+EPISODE_DEADLINE_S = 1200.0
+"""Bounds the playing and the scoring of a group; longer than the policy's patience."""
+SETTLE_BUDGET_S = 120.0
+"""How long Postgres may be away before a played group is given up; its lease expires and it is played again."""
+_POLL_S = 1.0
+_REFRESH_S = 1.0
+_REPORT_S = 2.0
+_DATABASE_PAUSE_S = 1.0
+_LONGEST_FAILURE_PAUSE_S = 10.0
+_DATABASE_ERRORS = (DatabaseError, InterfaceError)
+
+
+def holder_name() -> str:
+    """Who holds the leases of this process."""
+    return f"{socket.gethostname()[:60]}:{os.getpid()}"
+
+
+class Driver:
+    """Plays groups of one run until its budget ends, the run is over, or `stopping` says so."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+        handed_over: Callable[[], None] = lambda: None,
+        alive: Callable[[], None] = lambda: None,
+        budget_s: float = BUDGET_S,
+        pool: ReplicaPool | None = None,
+    ) -> None:
+        """`handed_over` is called once when claiming ends but groups may still be in flight; `alive` every second."""
+        self.run = run
+        self.holder = holder_name()
+        self._config = run.parsed
+        self._stopping = stopping
+        self._handed_over = handed_over
+        self._alive = alive
+        self._budget_s = budget_s
+        self._pool = pool or ReplicaPool(run)
+        self._playing: dict[str, asyncio.Task[None]] = {}
+        """Lease token -> task."""
+        self._settling: set[str] = set()
+        self._environments: dict[str, tuple[Environment[Any], dict[str, int]]] = {}
+        self._environment_lock = asyncio.Lock()
+        self._wake = asyncio.Event()
+        self._generated: defaultdict[tuple[int, str], float] = defaultdict(float)
+        """(policy version, metric key) -> what was not reported yet."""
+        self._waiting_since: tuple[float, int] | None = None
+        """(monotonic time, live version) since nothing may be claimed and nothing is in flight."""
+        self._failures = 0
+        """Groups in a row that failed."""
+
+    async def drive(self) -> None:
+        """Claim and play until there is a reason to end; then finish what is in flight, or give it back."""
+        await self._pool.refresh()
+        keepers = [
+            asyncio.create_task(self._every(self._config.workers.lease_s / 6, self._renew)),
+            asyncio.create_task(self._every(_REFRESH_S, self._pool.refresh)),
+            asyncio.create_task(self._every(_REPORT_S, self._report)),
+            asyncio.create_task(self._hear()),
+        ]
+        try:
+            await self._generate()
+            self._handed_over()
+            while self._playing and not self._stopping():
+                await self._wait()
+        finally:
+            left = list(self._playing)
+            tasks = [*keepers, *self._playing.values()]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            with suppress(*_DATABASE_ERRORS):
+                if left:
+                    await in_database(leases.release, left)
+                await self._report()
+            await self._pool.aclose()
+
+    async def _generate(self) -> None:
+        until = time.monotonic() + self._budget_s
+        not_before = 0.0
+        while not self._stopping() and time.monotonic() < until:
+            room = self._config.workers.concurrency - len(self._playing)
+            if room > 0 and time.monotonic() >= not_before:
+                try:
+                    answer = await in_database(
+                        leases.claim,
+                        self.run,
+                        holder=self.holder,
+                        limit=room,
+                        lease_s=self._config.workers.lease_s,
+                    )
+                except _DATABASE_ERRORS as error:
+                    log.warning("run %s: cannot claim (%s); trying again", self.run.key, error)
+                    not_before = time.monotonic() + _DATABASE_PAUSE_S
+                else:
+                    if answer.reason == "over":
+                        return self._drop_all()
+                    for claim in answer.claims:
+                        self._playing[claim.token] = asyncio.create_task(self._play(claim))
+                    await self._note_waiting(answer.reason)
+                    not_before = time.monotonic() + self._failure_pause_s()
+            await self._wait()
+
+    async def _wait(self) -> None:
+        """Wait until a group ends, the bell rings or a moment has passed."""
+        self._alive()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._wake.wait(), _POLL_S)
+        self._wake.clear()
+
+    async def _play(self, claim: Claim) -> None:
+        try:
+            problem_key, rollouts = await self._rollouts(claim)
+            self._settling.add(claim.token)
+            await self._settle(claim, problem_key, rollouts)
+        except Exception:
+            # Ours, not the environment's: the lease expires, another attempt is counted, the third quarantines it.
+            log.exception("run %s: group %s broke its driver", self.run.key, claim.group)
+        finally:
+            self._settling.discard(claim.token)
+            self._playing.pop(claim.token, None)
+            self._wake.set()
+
+    async def _rollouts(self, claim: Claim) -> tuple[str, list[Rollout]]:
+        try:
+            environment, problem = await self._problem(claim)
+        except Exception as error:  # noqa: BLE001 - the boundary to the environment's code: a failure is data
+            return "", _failed(claim.group_size, error)
+        policy = GroupPolicy(self._pool, oldest_version=claim.policy_version)
+        sampling = SamplingParams(
+            temperature=claim.temperature,
+            max_tokens=claim.max_tokens,
+            max_turns=claim.max_turns,
+            max_total_tokens=self._config.inference.max_model_len,
+        )
+        rollouts = await play_group(
+            environment,
+            problem,
+            policy,
+            sampling,
+            claim.group_size,
+            deadline_s=EPISODE_DEADLINE_S,
+            version=policy.version,
+        )
+        for rollout in rollouts:
+            rollout.replica = policy.replica
+        return problem.key, rollouts
+
+    async def _problem(self, claim: Claim) -> tuple[Environment[Any], Problem]:
+        """Load the environment once per driver, in a thread: it may read a data set."""
+        async with self._environment_lock:
+            if claim.environment not in self._environments:
+                environment = await asyncio.to_thread(registry.load, claim.environment, claim.args)
+                self._environments[claim.environment] = (environment, {})
+            environment, counts = self._environments[claim.environment]
+            if claim.split not in counts:
+                counts[claim.split] = await asyncio.to_thread(environment.count, claim.split)
+        index = claim.problem_index % counts[claim.split]
+        return environment, await asyncio.to_thread(environment.problem, claim.split, index)
+
+    async def _settle(self, claim: Claim, problem_key: str, rollouts: list[Rollout]) -> None:
+        expires = time.monotonic() + SETTLE_BUDGET_S
+        while True:
+            try:
+                state = await in_database(
+                    groups.settle, token=claim.token, problem_key=problem_key, rollouts=rollouts, worker=self.holder
+                )
+            except LeaseLost:
+                log.info("run %s: group %s was taken over; its rollouts are dropped", self.run.key, claim.group)
+                return
+            except Invalid as error:
+                if not problem_key:
+                    raise
+                log.warning("run %s: group %s does not hold together: %s", self.run.key, claim.group, error.fields)
+                problem_key, rollouts = "", _failed(claim.group_size, error)
+            except _DATABASE_ERRORS as error:
+                if time.monotonic() > expires:
+                    raise
+                log.warning("run %s: cannot settle (%s); trying again", self.run.key, error)
+                await asyncio.sleep(_DATABASE_PAUSE_S)
+            else:
+                break
+        self._failures = self._failures + 1 if state == GroupState.FAILED else 0
+        sampled = [rollout for rollout in rollouts if rollout.error is None]
+        self._generated[claim.policy_version, "generation/rollouts"] += len(sampled)
+        self._generated[claim.policy_version, "generation/tokens"] += sum(sum(each.loss_mask) for each in sampled)
+
+    def _failure_pause_s(self) -> float:
+        """Claim slower while every group fails: a broken environment must not fill the store."""
+        rounds = self._failures // self._config.workers.concurrency
+        return min(_LONGEST_FAILURE_PAUSE_S, 0.25 * 2**rounds) if rounds else 0.0
+
+    async def _renew(self) -> None:
+        tokens = set(self._playing)
+        if not tokens:
+            return
+        held = {str(token) for token in await in_database(leases.renew, tokens, lease_s=self._config.workers.lease_s)}
+        for token in tokens - held - self._settling:
+            if task := self._playing.get(token):
+                log.info("run %s: lost the lease %s; its episodes are dropped", self.run.key, token)
+                task.cancel()
+
+    async def _note_waiting(self, reason: str) -> None:
+        """Measure how long this driver could not go on because it waits for a newer policy version."""
+        if reason == "capacity" and not self._playing:
+            if self._waiting_since is None:
+                version = (await in_database(leases.capacity, self.run)).live_version
+                self._waiting_since = (time.monotonic(), max(version, 0))
+        else:
+            self._count_waiting()
+            self._waiting_since = None
+
+    def _count_waiting(self) -> None:
+        if self._waiting_since is not None:
+            since, version = self._waiting_since
+            now = time.monotonic()
+            self._generated[version, "time/wait_for_policy"] += now - since
+            self._waiting_since = (now, version)
+
+    async def _report(self) -> None:
+        self._count_waiting()
+        due, self._generated = self._generated, defaultdict(float)
+        for version in sorted({version for version, _ in due}):
+            values = {key: value for (at, key), value in due.items() if at == version and value}
+            await in_database(metrics.accumulate, self.run, step=version, values=values)
+
+    async def _hear(self) -> None:
+        async with Listener(group_of(self.run.key)) as bell:
+            while True:
+                if await bell.wait(_POLL_S):
+                    self._wake.set()
+
+    async def _every(self, interval_s: float, act: Callable[[], Any]) -> None:
+        while True:
+            await asyncio.sleep(interval_s)
+            try:
+                await act()
+            except _DATABASE_ERRORS as error:
+                log.warning("run %s: %s; trying again", self.run.key, error)
+
+    def _drop_all(self) -> None:
+        for task in self._playing.values():
+            task.cancel()
+
+
+def _failed(group_size: int, error: Exception) -> list[Rollout]:
+    """The rollouts of a group that could not be played."""
+    told = error if isinstance(error, EpisodeError) else ProblemError(f"{type(error).__name__}: {error}")
+    if told is not error:
+        told.__cause__ = error
+    return [
+        Rollout(token_ids=[], loss_mask=[], inference_logprobs=[], stop_reason=StopReason.ERROR, error=as_data(told))
+        for _ in range(group_size)
+    ]

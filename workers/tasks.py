@@ -1,0 +1,99 @@
+"""Celery's entry points. A message is a doorbell: it carries ids only and may be lost, doubled or late."""
+
+import asyncio
+import logging
+import mmap
+import threading
+import time
+from typing import Any, ClassVar
+
+from celery import shared_task
+from celery.signals import worker_shutting_down
+
+from rollouts.models import Run, RunKind
+from rollouts.states import RUN_GENERATING
+from workers.database import with_connection
+from workers.episodes import Driver
+
+log = logging.getLogger(__name__)
+
+STUCK_S = 60.0
+"""A driver that was silent for so long (an environment that blocks the loop) no longer keeps others from starting."""
+_RING_EXPIRES_S = 10
+
+_shutting_down = mmap.mmap(-1, 1)
+"""One byte that forked pool processes share with the worker that gets the signal."""
+
+
+class _Seat:
+    """The right of one driver to be the only one of its run in this process."""
+
+    _taken: ClassVar[dict[int, "_Seat"]] = {}
+    _lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, run_id: int) -> None:
+        self._run_id = run_id
+        self.alive()
+
+    def alive(self) -> None:
+        self._alive_at = time.monotonic()
+
+    def take(self) -> bool:
+        with self._lock:
+            other = self._taken.get(self._run_id)
+            if other and time.monotonic() - other._alive_at < STUCK_S:
+                return False
+            self._taken[self._run_id] = self
+            return True
+
+    def leave(self) -> None:
+        with self._lock:
+            if self._taken.get(self._run_id) is self:
+                del self._taken[self._run_id]
+
+
+@worker_shutting_down.connect
+def _end_drivers(**_signal: Any) -> None:
+    """Let drivers give their leases back: a warm shutdown waits for them."""
+    _shutting_down[0] = 1
+
+
+@shared_task(name="workers.drive_episodes", queue="episodes", acks_late=True, ignore_result=True)
+def drive_episodes(run_id: int, **_newer: Any) -> None:
+    """Play groups of a run for some minutes, unless a driver of this process is at it."""
+    seat = _Seat(run_id)
+    if not seat.take():
+        return
+    try:
+        run = with_connection(Run.objects.filter(pk=run_id).first)
+        if run is None or not wants_driver(run):
+            return
+
+        def hand_over() -> None:
+            seat.leave()
+            # In a thread: the broker may be away, and groups are still in flight on this loop.
+            threading.Thread(target=_ring_quietly, args=[run_id], daemon=True).start()
+
+        driver = Driver(run, stopping=lambda: bool(_shutting_down[0]), handed_over=hand_over, alive=seat.alive)
+        asyncio.run(driver.drive())
+    finally:
+        seat.leave()
+
+
+def wants_driver(run: Run) -> bool:
+    """Whether groups of this run are played by us and may be claimed."""
+    config = run.parsed
+    return run.kind == RunKind.RL and run.state in RUN_GENERATING and config.inference.replicas > 0
+
+
+def ring(run_id: int) -> None:
+    """Ask for a driver. Raises what the broker raises; a message nobody took soon is dropped, the next ring is near."""
+    drive_episodes.apply_async(args=(run_id,), expires=_RING_EXPIRES_S, retry=False)
+
+
+def _ring_quietly(run_id: int) -> None:
+    try:
+        if not _shutting_down[0]:
+            ring(run_id)
+    except Exception as error:  # noqa: BLE001 - the reconciler rings again
+        log.info("cannot ring for run %s (%s); the reconciler will", run_id, error)
