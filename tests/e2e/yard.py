@@ -1,0 +1,174 @@
+"""A whole Rollyard under test: `rollyard up` in a home of its own, driven by its command line and read by plain SQL.
+
+Nothing here imports Django: what the product says of itself is checked against what its tables hold.
+"""
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+import psycopg
+
+from controlplane.home import Home
+from controlplane.processes import of_up, with_cwd
+
+T = TypeVar("T")
+POLL_S = 0.1
+
+
+def until(condition: Callable[[], T | None], *, within_s: float, what: str) -> T:
+    """Return the first truthy result of ``condition``; fail when there is none within the deadline."""
+    deadline = time.monotonic() + within_s
+    while time.monotonic() < deadline:
+        if result := condition():
+            return result
+        time.sleep(POLL_S)
+    raise AssertionError(f"not within {within_s:.0f} s: {what}")
+
+
+class Yard:
+    """One `rollyard up` and what may be asked of it."""
+
+    def __init__(
+        self, home: Home, process: subprocess.Popen[str], environ: dict[str, str], record: dict[str, Any]
+    ) -> None:
+        self.home = home
+        self.process = process
+        self.environ = environ
+        self.up_id: str = record["id"]
+        self.url: str = record["url"]
+        self.login_url: str = record["login_url"]
+
+    def rollyard(self, *arguments: str) -> Any:
+        """Run a command and return its JSON answer."""
+        done = subprocess.run(
+            [sys.executable, "-m", "controlplane.cli", *arguments, "--json"],
+            env=self.environ,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"rollyard {' '.join(arguments)}: {done.stderr[-2000:]}"
+        return json.loads(done.stdout.strip().splitlines()[-1])
+
+    def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+        """Rows of one query, over a connection of its own: the server may have been restarted since the last."""
+        with psycopg.connect(self.home.database_url, connect_timeout=5) as connection:
+            return connection.execute(query, values).fetchall()
+
+    def try_sql(self, query: str, *values: Any) -> list[tuple[Any, ...]] | None:
+        """Like `sql`, but None while the server is away."""
+        try:
+            return self.sql(query, *values)
+        except psycopg.OperationalError:
+            return None
+
+    def state(self, run: str) -> str | None:
+        rows = self.try_sql("SELECT state FROM rollouts_run WHERE key = %s", run)
+        return rows[0][0] if rows else None
+
+    def step(self, run: str) -> int:
+        rows = self.try_sql("SELECT next_step FROM rollouts_run WHERE key = %s", run)
+        return rows[0][0] if rows else 0
+
+    def processes(self) -> list[psutil.Process]:
+        """Every living process of this installation, detached ones and PostgreSQL's included."""
+        own = of_up(self.up_id) + with_cwd(self.home.postgres_data, "postgres")
+        return list({process.pid: process for process in own}.values())
+
+    def victims(self, kind: str) -> list[psutil.Process]:
+        """The processes that a kill of this kind may hit."""
+        found = []
+        for process in self.processes():
+            try:
+                name, line = process.name(), " ".join(process.cmdline())
+            except psutil.Error:
+                continue
+            if PATTERNS[kind](name, line):
+                found.append(process)
+        return found
+
+
+def _runs(module: str) -> Callable[[str, str], bool]:
+    # Shims and shepherds carry the command in their own arguments; a victim is the program itself.
+    return lambda name, line: module in line and "child.py" not in line and "shepherd" not in line
+
+
+PATTERNS: dict[str, Callable[[str, str], bool]] = {
+    "worker": _runs("celery"),
+    "web": _runs("controlplane.web"),
+    "reconciler": _runs("controlplane.cli reconcile"),
+    "redis": lambda name, line: name.startswith("redis-server"),
+    "postgres": lambda name, line: "-D" in line.split() and line.split()[0].endswith("postgres"),
+    "vllm": _runs("vllm.entrypoints"),
+    "trainer": _runs("trainers.rl"),
+}
+
+
+@contextmanager
+def running_yard(log: Path) -> Iterator[Yard]:
+    """Bring a Rollyard up in a fresh home, and check when it ends that no process of it is left."""
+    with tempfile.TemporaryDirectory(prefix="rollyard-e2e-", ignore_cleanup_errors=True) as directory:
+        os.chmod(directory, 0o711)  # PostgreSQL runs under another account when we are root
+        home = Home(Path(directory) / "home")
+        environ = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE"}
+        }
+        environ |= {"ROLLYARD_HOME": str(home.path), "PYTHONUNBUFFERED": "1"}
+        with log.open("w") as errors:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "controlplane.cli", "up", "--port", "auto", "--json", "--quiet"],
+                env=environ,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+            events: queue.Queue[dict[str, Any]] = queue.Queue()
+            reader = threading.Thread(target=_read, args=(process, events), daemon=True)
+            reader.start()
+            up_id = ""
+            try:
+                record = events.get(timeout=60)
+                up_id = record["id"]
+                while events.get(timeout=120).get("event") != "up":
+                    pass
+                yield Yard(home, process, environ, record)
+            finally:
+                process.send_signal(signal.SIGINT)
+                try:
+                    process.wait(60)
+                finally:
+                    if process.poll() is None:
+                        process.kill()
+            left = [f"{each.pid} {each.name()}" for each in of_up(up_id) + with_cwd(home.postgres_data, "postgres")]
+            assert left == [], f"processes were left behind: {left}"
+
+
+def _read(process: subprocess.Popen[str], events: "queue.Queue[dict[str, Any]]") -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.startswith("{"):
+            events.put(json.loads(line))
+
+
+def make_tiny_model(directory: Path, *, seed: int = 0) -> Path:
+    """A random tiny model that vLLM serves and the trainer trains."""
+    subprocess.run(
+        [sys.executable, "-m", "trainers.tiny_model", str(directory), "--seed", str(seed)], check=True, timeout=120
+    )
+    return directory
