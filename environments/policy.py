@@ -20,6 +20,8 @@ from environments.config import SamplingParams
 from environments.errors import InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
 from environments.types import MAX_TOKEN_ID, Message
 
+LOADING_LABEL = "loading"
+"""Label of a server whose weights are being replaced or only partly were. What it samples belongs to no version."""
 _MISSING_LOGPROB = -9999.0
 """What vLLM sends for a NaN or an absent logprob."""
 _ROUNDING = 1e-3
@@ -215,6 +217,8 @@ def _completion(choice: _Choice, sampling: SamplingParams) -> Completion:
     if len(choice.token_ids) > sampling.max_tokens:
         raise InvalidAnswer(f"{len(choice.token_ids)} tokens came, {sampling.max_tokens} were allowed.")
     spans = choice.weight_versions or []
+    if any(span.version == LOADING_LABEL for span in spans):
+        raise InvalidAnswer("The server sampled while its weights were being replaced.")
     versions = [int(span.version) for span in spans if span.version.isdecimal()]
     # A span without a number (the label before anyone set one) makes the whole answer unlabelled.
     labelled = bool(spans) and len(versions) == len(spans)
