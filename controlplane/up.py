@@ -1,8 +1,8 @@
 """`rollyard up`: every process of one installation under one supervisor.
 
-    lock the home ─► end what a previous `up` left ─► open the port, print the URL ─► postgres, redis ─► prepare
-    (migrate, static files, admin) ─► web, worker, reconciler ─► wait for a signal or a job's end
-    ─► reconciler stops the replicas ─► sweep ─► worker, web, redis, postgres
+lock the home ─► end what a previous `up` left ─► open the port, print the URL ─► postgres, redis ─► prepare
+(migrate, static files, admin) ─► web, worker, reconciler ─► wait for a signal or a job's end
+─► reconciler stops the replicas ─► sweep ─► worker, web, redis, postgres
 """
 
 import asyncio
@@ -225,12 +225,12 @@ def _listening(options: Options) -> Iterator[socket.socket]:
 
 
 def _shown_host(host: str) -> str:
-    return socket.getfqdn() if host in {"", "0.0.0.0"} else host  # noqa: S104
+    return socket.getfqdn() if host in {"", "0.0.0.0"} else host
 
 
 def _allowed_hosts(host: str) -> list[str]:
     given = [each for each in os.environ.get("ROLLYARD_ALLOWED_HOSTS", "").split(",") if each]
-    return [*given, _shown_host(host), *([socket.gethostname()] if host == "0.0.0.0" else [])]  # noqa: S104
+    return [*given, _shown_host(host), *([socket.gethostname()] if host == "0.0.0.0" else [])]
 
 
 def _write(path: Path, content: dict[str, Any]) -> None:

@@ -10,7 +10,7 @@ import tempfile
 os.environ["ROLLYARD_HOME"] = tempfile.mkdtemp(prefix="rollyard-test-")
 os.environ.setdefault("ROLLYARD_SECRET_KEY", "a key for tests, which sign nothing of value")
 
-from controlplane.settings import *  # noqa: E402, F403
+from controlplane.settings import *  # noqa: F403
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the slow one costs 0.3 s per user
 STORAGES = {
@@ -18,4 +18,4 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},  # no collectstatic first
 }
 WHITENOISE_USE_FINDERS = True
-ALLOWED_HOSTS = ["*"]
+ALLOWED_HOSTS = ["localhost", "127.0.0.1", "testserver"]

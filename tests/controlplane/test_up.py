@@ -49,7 +49,9 @@ class Up:
         raise AssertionError(f"`up` ended before {fields}: {self.seen[-5:]}")
 
     def pid_of(self, process: str) -> int:
-        return int([each["pid"] for each in self.seen if (each["event"], each.get("process")) == ("started", process)][-1])
+        return int(
+            [each["pid"] for each in self.seen if (each["event"], each.get("process")) == ("started", process)][-1]
+        )
 
     @property
     def first(self) -> dict[str, Any]:

