@@ -60,7 +60,6 @@ def _play(args: argparse.Namespace) -> int:
                 "temperature": args.temperature,
                 "max_tokens": args.max_tokens,
                 "max_turns": args.max_turns,
-                "seed": args.seed,
             },
             SamplingParams,
         )
@@ -122,7 +121,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--temperature", type=float, default=1.0)
     command.add_argument("--max-tokens", type=int, default=256, help="per turn")
     command.add_argument("--max-turns", type=int, default=8)
-    command.add_argument("--seed", type=int)
     command.add_argument("--deadline", type=float, default=120.0, help="seconds per group")
     command.add_argument("--json", action="store_true", help="one scored group per line, with its tokens")
 

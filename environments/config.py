@@ -10,7 +10,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Sampling of one rollout.
 
     There is no top-p, top-k or penalty on purpose: with them the sampled distribution is not the softmax the trainer
-    recomputes, and every importance ratio would be wrong.
+    recomputes, and every importance ratio would be wrong. Nor is there a seed: on CPU a seeded request takes vLLM's
+    engine down when its prompt is computed in pieces, as after a change of weights in flight.
     """
 
     temperature: Annotated[float, Meta(ge=0)] = 1.0
@@ -21,5 +22,3 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Replies of the policy per episode."""
     max_total_tokens: Annotated[int, Meta(ge=1)] | None = None
     """Prompt, replies and environment messages of a rollout together; the server's context length. None: unchecked."""
-    seed: int | None = None
-    """Seed of the group; rollout and turn are mixed in. None: the server's own randomness."""

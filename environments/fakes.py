@@ -1,6 +1,7 @@
 """Aids to test an environment without a model: a policy that says what it is told, and a two-turn environment.
 
-    rollouts = asyncio.run(play_group(environment, problem, ScriptedPolicy(["olleh"]), SamplingParams(), 2, deadline_s=5))
+    policy = ScriptedPolicy(["olleh"])
+    rollouts = asyncio.run(play_group(environment, problem, policy, SamplingParams(), 2, deadline_s=5))
 
 For the logic of environments only: whether training works is a question for a real server.
 """
@@ -79,5 +80,6 @@ class TwoTurns(Environment[NoArgs]):
 
     def reward(self, problem: Problem, rollout: Rollout) -> float:
         replies = [message.content for message in rollout.messages if message.role == "assistant"]
-        rollout.metrics["last_right"] = float(last_reply(rollout) == problem.data["word"])
-        return sum(reply == problem.data["word"] for reply in replies) / len(replies)
+        word: str = problem.data["word"]
+        rollout.metrics["last_right"] = float(last_reply(rollout) == word)
+        return sum(reply == word for reply in replies) / len(replies)

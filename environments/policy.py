@@ -1,8 +1,8 @@
 """The policy as the runner sees it: tokens in, tokens and logprobs out.
 
-Tokens are the truth, text is derived. The chat template renders the first prompt once; every later turn is *appended* to
-the tokens that were sampled, never rendered again, because decoding and encoding a reply may give other tokens than the
-ones the policy chose. `OpenAIPolicy` speaks the token-in, token-out routes next to an OpenAI-compatible API
+Tokens are the truth, text is derived. The chat template renders the first prompt once; every later turn is *appended*
+to the tokens that were sampled, never rendered again, because decoding and encoding a reply may give other tokens than
+the ones the policy chose. `OpenAIPolicy` speaks the token-in, token-out routes next to an OpenAI-compatible API
 (vLLM with `--enable-scale-out --logprobs-mode processed_logprobs`).
 """
 
@@ -162,8 +162,6 @@ class OpenAIPolicy:
             "max_tokens": sampling.max_tokens,
             "logprobs": 0,  # of the sampled token only
         }
-        if sampling.seed is not None:
-            wanted["seed"] = sampling.seed
         body = {
             "model": self._model,
             "token_ids": prompt_token_ids,

@@ -26,17 +26,13 @@ from environments.types import ErrorKind, Message, Problem, Rollout, StopReason
 
 PolicyVersion = Callable[[], int | None]
 
-_TURN_SEED_STRIDE = 1_000_003
-"""Apart from each other by more than any group size, so no two requests of a group share a seed."""
-
 T = TypeVar("T")
 
 
 class _Episode:
     """One rollout in the making."""
 
-    def __init__(self, problem: Problem, index: int, replica: str) -> None:
-        self.index = index
+    def __init__(self, problem: Problem, replica: str) -> None:
         self.state: Any = None
         self.turns = 0
         self.over = False
@@ -177,12 +173,7 @@ class _Group:
         room = math.inf if sampling.max_total_tokens is None else sampling.max_total_tokens - len(prompt_token_ids)
         if room < 1:
             return None
-        turn = episodes[0].turns
-        asked = msgspec.structs.replace(
-            sampling,
-            max_tokens=int(min(sampling.max_tokens, room)),
-            seed=None if sampling.seed is None else sampling.seed + turn * _TURN_SEED_STRIDE + episodes[0].index,
-        )
+        asked = msgspec.structs.replace(sampling, max_tokens=int(min(sampling.max_tokens, room)))
         sent, began = self.version(), time.monotonic()
         with boundary(ErrorKind.POLICY):
             completions = await self.policy.sample(prompt_token_ids, len(episodes), asked)
@@ -211,7 +202,7 @@ async def play_group(
     `version` tells the live policy version; it is asked when a request leaves and when its answer is in.
     """
     group = _Group(environment, problem, policy, sampling, version)
-    episodes = [_Episode(problem, index, replica) for index in range(group_size)]
+    episodes = [_Episode(problem, replica) for _ in range(group_size)]
     try:
         async with asyncio.timeout(deadline_s):
             await group.play(episodes)
