@@ -8,6 +8,7 @@ The steering routes carry no authentication (`VLLM_SERVER_DEV_MODE`), so a serve
     anything else      nobody has said yet what the server was started with
 """
 
+import logging
 import os
 import sys
 import time
@@ -21,6 +22,8 @@ import httpx
 
 from environments.policy import LOADING_LABEL
 from trainers.run_config import InferenceConfig
+
+logger = logging.getLogger(__name__)
 
 SERVED_MODEL = "policy"
 """Name under which every replica serves its model, whatever the weights."""
@@ -174,9 +177,14 @@ class VllmAdmin:
         self._call("POST", "/pause", deadline.left_s(), params={"mode": "keep"})
         try:
             yield
-        finally:
-            # Also after a failure: requests in flight then come back labelled `loading` instead of hanging.
-            self.resume()
+        except BaseException:
+            # Requests in flight then come back labelled `loading` instead of hanging.
+            try:
+                self.resume()
+            except InferenceError as exc:
+                logger.warning("the replica stays paused: %s", exc)
+            raise
+        self.resume()
 
     def _label(self, timeout_s: float) -> str:
         return str(self._call("GET", "/weight_info", timeout_s).get("weight_version"))
@@ -187,8 +195,13 @@ class VllmAdmin:
             raise WeightsNotLoaded(f"The server was labelled {label!r} but says {found!r}.")
 
     def _call(self, method: str, path: str, timeout_s: float, **request: Any) -> dict[str, Any]:
+        """Make a call; all of them are safe to repeat."""
         try:
-            response = self._http.request(method, path, timeout=timeout_s, **request)
+            try:
+                response = self._http.request(method, path, timeout=timeout_s, **request)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                # vLLM hangs up after an answer of 500; the next call finds the dead connection in the pool.
+                response = self._http.request(method, path, timeout=timeout_s, **request)
         except httpx.HTTPError as exc:
             raise ReplicaUnreachable(f"{path} within {timeout_s:.1f} s: {type(exc).__name__}: {exc}") from exc
         if response.status_code != 200:
