@@ -21,7 +21,9 @@ _SHORTEST_KEY = 32
 def durability_problems(connection: BaseDatabaseWrapper) -> list[str]:
     """Return which of the settings that keep committed rows through a crash are off on this server."""
     with connection.cursor() as cursor:
-        cursor.execute("SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off'", [[*DURABILITY_SETTINGS]])
+        cursor.execute(
+            "SELECT name FROM pg_settings WHERE name = ANY(%s) AND setting = 'off'", [[*DURABILITY_SETTINGS]]
+        )
         return [name for (name,) in cursor.fetchall()]
 
 

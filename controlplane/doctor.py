@@ -76,7 +76,9 @@ def _database() -> Iterator[Row]:
     yield Row("database", OK, f"PostgreSQL {version}")
     unsafe = checks.durability_problems(connection)
     for name in checks.DURABILITY_SETTINGS:
-        fix = "" if name not in unsafe else f"ALTER SYSTEM SET {name} = on; an acknowledged group may be lost without it"
+        fix = (
+            "" if name not in unsafe else f"ALTER SYSTEM SET {name} = on; an acknowledged group may be lost without it"
+        )
         yield Row(name, FAIL if name in unsafe else OK, "off" if name in unsafe else "on", fix)
     executor = MigrationExecutor(connection)
     pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
@@ -97,7 +99,9 @@ def _redis() -> Iterator[Row]:
     if policy == "noeviction":
         yield Row("redis", OK, f"Redis {version}")
     else:
-        yield Row("redis", WARN, f"Redis {version}, {policy}", "CONFIG SET maxmemory-policy noeviction: queues may vanish")
+        yield Row(
+            "redis", WARN, f"Redis {version}, {policy}", "CONFIG SET maxmemory-policy noeviction: queues may vanish"
+        )
 
 
 def _bundle() -> Iterator[Row]:

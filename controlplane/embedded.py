@@ -134,7 +134,7 @@ def running(home: Home) -> Iterator[None]:
         for program, answers in ((prepare_postgres(home), postgres_answers), (prepare_redis(home), redis_answers)):
             child = subprocess.Popen(program.command(), start_new_session=True)
             children.append((program, child))
-            _wait(home, program, child, answers)
+            wait_until_ready(home, program, child, answers)
         yield
     finally:
         for program, child in reversed(children):
@@ -146,7 +146,10 @@ def running(home: Home) -> Iterator[None]:
                 child.wait()
 
 
-def _wait(home: Home, program: Program, child: "subprocess.Popen[bytes]", answers: Callable[[Home], bool]) -> None:
+def wait_until_ready(
+    home: Home, program: Program, child: "subprocess.Popen[bytes]", answers: Callable[[Home], bool]
+) -> None:
+    """Return once the server answers. Raises EmbeddedError when it ends first or takes too long."""
     give_up_at = time.monotonic() + _READY_DEADLINE_S
     while not answers(home):
         if child.poll() is not None or time.monotonic() > give_up_at:

@@ -54,7 +54,7 @@ class Options:
     """Runs once everything is up; its end is the end of `up`, and its status too."""
     on_job_line: Callable[[str], None] | None = None
     stays: bool = False
-    """Whether to stay up after a job that succeeded."""
+    """Whether to stay up after the job."""
 
 
 def run(home: Home, options: Options) -> int:
@@ -154,16 +154,17 @@ class _Up:
 
     async def _job(self, stopping: "asyncio.Task[bool]") -> int:
         """Wait for the job, or for a signal when there is none; returns the exit status."""
+        status = 0
         if self._options.job:
             running = asyncio.create_task(self._supervisor.run(self._options.job, self._options.on_job_line))
             await asyncio.wait([running, stopping], return_when="FIRST_COMPLETED")
             if stopping.done():
                 return 130
             status = running.result()
-            if status or not self._options.stays:
+            if not self._options.stays:
                 return status
         await stopping
-        return 0
+        return status
 
     async def _stop(self) -> None:
         self._console.say("stopping")

@@ -41,5 +41,6 @@ def temporary_home() -> Iterator[Home]:
     Not under `tmp_path`, whose parents only root may pass when the tests run as root, while PostgreSQL may not be root.
     """
     path = Path(tempfile.mkdtemp(prefix="rollyard-home-"))
-    yield Home(path)
+    path.chmod(0o711)
+    yield Home(path / "home")
     shutil.rmtree(path, ignore_errors=True)

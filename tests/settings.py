@@ -11,6 +11,7 @@ os.environ["ROLLYARD_HOME"] = tempfile.mkdtemp(prefix="rollyard-test-")
 os.environ.setdefault("ROLLYARD_SECRET_KEY", "a key for tests, which sign nothing of value")
 
 from controlplane.settings import *  # noqa: F403
+from controlplane.settings import HOME, STATIC_ROOT
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the slow one costs 0.3 s per user
 STORAGES = {
@@ -19,3 +20,6 @@ STORAGES = {
 }
 WHITENOISE_USE_FINDERS = True
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "testserver"]
+
+HOME.create()
+STATIC_ROOT.mkdir()  # WhiteNoise warns when there is none

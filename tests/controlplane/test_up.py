@@ -3,12 +3,15 @@
 import json
 import os
 import queue
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,8 +38,9 @@ class Up:
 
     def _read(self) -> None:
         assert self.process.stdout
-        for line in self.process.stdout:
-            self._lines.put(json.loads(line))
+        with self.process.stdout as lines:
+            for line in lines:
+                self._lines.put(json.loads(line))
         self._lines.put(None)
 
     def wait_for(self, deadline_s: float = 120.0, **fields: Any) -> dict[str, Any]:
@@ -77,11 +81,7 @@ def is_ready(url: str) -> bool:
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
-    import shutil
-    import tempfile
-    from pathlib import Path
-
+def home() -> Iterator[Home]:
     path = Path(tempfile.mkdtemp(prefix="rollyard-up-"))
     yield Home(path)
     shutil.rmtree(path, ignore_errors=True)

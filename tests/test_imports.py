@@ -1,0 +1,71 @@
+"""The layers, in a bare interpreter: what really is in `sys.modules` after an import. The linter sees only text."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+
+import pytest
+
+DJANGO = {"django", "rest_framework", "celery", "channels", "psycopg"}
+TORCH = {"torch", "vllm", "transformers"}
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Return the top-level modules that a fresh interpreter has loaded after a statement."""
+    code = f"import sys\n{statement}\nprint(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return set(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("modules", "forbidden"),
+    [
+        (["environments.types", "environments.config", "environments.registry"], DJANGO | TORCH | {"trainers"}),
+        (["environments.env", "environments.policy", "environments.runner"], DJANGO | TORCH | {"trainers"}),
+        (["trainers.config", "trainers.client", "trainers.advantages", "trainers.wire"], DJANGO | TORCH | {"rollouts"}),
+        (["trainers.rl", "trainers.sft"], DJANGO | {"vllm", "rollouts", "workers"}),
+    ],
+)
+def test_package_loads_nothing_that_it_must_not(modules: list[str], forbidden: set[str]) -> None:
+    assert loaded_by(f"import {', '.join(modules)}") & forbidden == set()
+
+
+@pytest.mark.parametrize(
+    ("module", "forbidden"),
+    [
+        ("controlplane.asgi", TORCH),
+        ("rollouts.api.urls", TORCH | {"workers", "frontend"}),
+        ("frontend.urls", TORCH | {"workers"}),
+        ("workers.tasks", TORCH),
+    ],
+)
+def test_django_process_loads_nothing_that_it_must_not(module: str, forbidden: set[str]) -> None:
+    loaded = loaded_by(f"import django; django.setup(); import {module}")
+    # Being an installed app is no import of its code.
+    for app in {"workers", "frontend"} & forbidden & loaded:
+        submodules = loaded_by_submodules(module, app)
+        assert submodules <= {app, f"{app}.apps"}, submodules
+    assert loaded & forbidden - {"workers", "frontend"} == set()
+
+
+def loaded_by_submodules(module: str, package: str) -> set[str]:
+    code = f"import django; django.setup(); import {module}, sys\n"
+    code += f"print(*[name for name in sys.modules if name.partition('.')[0] == {package!r}])"
+    environ = {**os.environ, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=120)
+    return set(done.stdout.split())
+
+
+def test_supervisor_loads_without_django() -> None:
+    """It restarts what breaks, so it must not break with it; and it prints the URL at once."""
+    assert loaded_by("import controlplane.up") & (TORCH | {"django", "celery", "rollouts"}) == set()
+
+
+@pytest.mark.parametrize("package", ["controlplane", "environments", "frontend", "rollouts", "trainers", "workers"])
+def test_package_does_nothing_on_import(package: str) -> None:
+    spec = importlib.util.find_spec(package)
+    assert spec is not None
+    assert loaded_by(f"import {package}") & (DJANGO | TORCH) == set()
