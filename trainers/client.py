@@ -80,15 +80,21 @@ class ControlPlane:
         self._http.headers[wire.EPOCH_HEADER] = str(registration.epoch)
         return registration
 
+    def poll_batch(self, step: int, *, wait_s: float = 20.0) -> FetchedBatch | None:
+        """Ask for the batch of `step`; the server may hold the question for `wait_s`. None: there is none yet."""
+        timeout = httpx.Timeout(_TIMEOUT_S, read=wait_s + _TIMEOUT_S)
+        answer = self._request(
+            "GET", f"batches/{step}", params={"wait_s": wait_s}, headers={"Accept": wire.MSGPACK}, timeout=timeout
+        )
+        if answer.status_code == httpx.codes.NO_CONTENT:
+            return None
+        return FetchedBatch(answer.content, answer.headers[wire.SHA256_HEADER])
+
     def fetch_batch(self, step: int, *, wait_s: float = 20.0) -> FetchedBatch:
         """Wait for the batch of `step`, however long generation takes. The budget counts failures in a row only."""
-        timeout = httpx.Timeout(_TIMEOUT_S, read=wait_s + _TIMEOUT_S)
-        while True:
-            answer = self._request(
-                "GET", f"batches/{step}", params={"wait_s": wait_s}, headers={"Accept": wire.MSGPACK}, timeout=timeout
-            )
-            if answer.status_code != httpx.codes.NO_CONTENT:
-                return FetchedBatch(answer.content, answer.headers[wire.SHA256_HEADER])
+        while (fetched := self.poll_batch(step, wait_s=wait_s)) is None:
+            pass
+        return fetched
 
     def ack_step(self, step: int, metrics: Mapping[str, float], batch_sha256: str | None = None) -> int:
         """Say that `step` is done; returns the next step the control plane expects."""

@@ -1,0 +1,105 @@
+"""The policy's logprobs: packing changes nothing, temperature and entropy mean what they say."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+
+from trainers.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
+from trainers.model import load_policy, score_tokens
+from trainers.packing import TrainingSequence, micro_batch, training_sequence
+from trainers.parallel import World
+from trainers.run_config import ModelConfig
+
+LENGTHS = [3, 40, 17, 2, 33, 9]
+
+
+def random_sequences(seed: int = 0) -> list[TrainingSequence]:
+    rng = np.random.default_rng(seed)
+    return [training_sequence(rng.integers(0, 256, n), np.ones(n, np.uint8), 64) for n in LENGTHS]
+
+
+@pytest.fixture(scope="module")
+def policy(model_dir: Path, world: World) -> PreTrainedModel:
+    return load_policy(ModelConfig(path=str(model_dir)), world)
+
+
+def reference_logits(model_dir: Path, token_ids: np.ndarray) -> torch.Tensor:
+    """transformers' own eager attention, one sequence at a time, in float64."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="eager", dtype=torch.float64)
+    with torch.no_grad():
+        logits: torch.Tensor = model(torch.from_numpy(token_ids)[None]).logits[0]
+    return logits
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_packed_logprobs_and_entropies_equal_unpacked_ones(
+    policy: PreTrainedModel, model_dir: Path, temperature: float
+) -> None:
+    sequences = random_sequences()
+    packed = score_tokens(policy, micro_batch(sequences), temperature)
+    logprobs, entropies = [], []
+    for sequence in sorted(sequences, key=lambda sequence: -len(sequence.token_ids_T)):
+        logprobs_TV = (reference_logits(model_dir, sequence.token_ids_T) / temperature).log_softmax(-1)[:-1]
+        targets = torch.from_numpy(sequence.token_ids_T[1:])
+        logprobs.append(logprobs_TV.gather(1, targets[:, None])[:, 0])
+        entropies.append(-(logprobs_TV.exp() * logprobs_TV).sum(-1))
+    torch.testing.assert_close(packed.logprobs_K.double(), torch.cat(logprobs), atol=1e-5, rtol=0)
+    torch.testing.assert_close(packed.entropy_K.double(), torch.cat(entropies), atol=1e-5, rtol=0)
+
+
+def test_gradients_of_packed_and_single_sequences_are_equal(policy: PreTrainedModel) -> None:
+    def gradient(batches: list[list[TrainingSequence]]) -> torch.Tensor:
+        policy.zero_grad()
+        for batch in batches:
+            score_tokens(policy, micro_batch(batch), 1.0).logprobs_K.sum().backward()
+        return torch.cat([p.grad.full_tensor().flatten() for p in policy.parameters()])  # type: ignore[union-attr]
+
+    sequences = random_sequences(1)
+    packed = gradient([sequences])
+    single = gradient([[sequence] for sequence in sequences])
+    torch.testing.assert_close(packed, single, atol=1e-4, rtol=1e-4)
+
+
+def test_a_dummy_micro_batch_has_zero_gradients(policy: PreTrainedModel) -> None:
+    policy.zero_grad()
+    score_tokens(policy, micro_batch([]), 1.0).logprobs_K.sum().backward()
+    assert all(parameter.grad is None or not parameter.grad.any() for parameter in policy.parameters())
+
+
+def attend(**options: object) -> torch.Tensor:
+    torch.manual_seed(0)
+    config = Qwen3Config(
+        vocab_size=32, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=4, head_dim=8,
+        num_key_value_heads=2, **options,
+    )  # fmt: skip
+    register_packed_attention()
+    model = Qwen3ForCausalLM(config)
+    lengths = [12, 9, 3]
+    tokens = torch.randint(32, (1, sum(lengths)))
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    extra = {"packed_layout": packed_layout(lengths, tokens.device)} if config._attn_implementation != "eager" else {}
+    logits: torch.Tensor = model(tokens, position_ids=positions, use_cache=False, **extra).logits
+    return logits
+
+
+@pytest.mark.parametrize("window", [{}, {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 0}])
+def test_grouped_queries_and_sliding_windows_equal_the_dense_mask(window: dict[str, object]) -> None:
+    dense = attend(attn_implementation="eager", **window)
+    torch.testing.assert_close(attend(attn_implementation=PACKED_ATTENTION, **window), dense, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.gpu
+def test_the_variable_length_kernel_equals_padded_blocks() -> None:
+    from trainers.attention import _packed_attention
+
+    lengths = [300, 200, 130, 5]
+    layout = packed_layout(lengths, torch.device("cuda"))
+    query, key, value = (torch.randn(1, 4, sum(lengths), 64, device="cuda") for _ in range(3))
+    padded, _ = _packed_attention(torch.nn.Identity(), query, key, value, None, packed_layout=layout)
+    kernel, _ = _packed_attention(
+        torch.nn.Identity(), query.bfloat16(), key.bfloat16(), value.bfloat16(), None, packed_layout=layout
+    )
+    torch.testing.assert_close(kernel.float(), padded, atol=2e-2, rtol=2e-2)

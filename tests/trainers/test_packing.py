@@ -1,0 +1,131 @@
+"""Packing: nothing lost, nothing twice, nothing too long, the same number of micro-batches everywhere."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trainers.packing import batch_sequences, count_trained, micro_batch, pack, plan_micro_batches, training_sequence
+from trainers.wire import TrainingBatch, TrainingRollout
+
+lengths = st.lists(st.integers(1, 64), max_size=60)
+ranks = st.integers(1, 5)
+
+
+@given(lengths, st.integers(64, 128), ranks)
+def test_every_sequence_is_in_one_bin_and_no_bin_is_too_long(lengths: list[int], seq_len: int, ranks: int) -> None:
+    plan = plan_micro_batches(lengths, seq_len, ranks)
+    bins = [bin_ for rank in plan for bin_ in rank]
+    assert sorted(index for bin_ in bins for index in bin_) == list(range(len(lengths)))
+    assert all(sum(lengths[index] for index in bin_) <= seq_len for bin_ in bins)
+
+
+@given(lengths, ranks)
+def test_every_rank_gets_the_same_number_of_micro_batches_and_at_least_one(lengths: list[int], ranks: int) -> None:
+    counts = {len(bins) for bins in plan_micro_batches(lengths, 64, ranks)}
+    assert len(counts) == 1
+    assert counts.pop() >= 1
+
+
+@given(lengths)
+def test_no_two_bins_of_one_rank_would_fit_into_one(lengths: list[int]) -> None:
+    (bins,) = plan_micro_batches(lengths, 64, 1)
+    sizes = sorted(sum(lengths[index] for index in bin_) for bin_ in bins)
+    assert len(sizes) < 2 or sizes[0] + sizes[1] > 64
+
+
+def test_bins_are_split_rather_than_padded_with_dummies() -> None:
+    plan = plan_micro_batches([10, 10, 10, 10], seq_len=40, ranks=2)
+    assert [sorted(map(len, bins)) for bins in plan] == [[2], [2]]
+
+
+def test_work_is_balanced_over_ranks() -> None:
+    lengths = [1000, 900, 100, 600, 700]
+    loads = [sum(lengths[index] for bin_ in bins for index in bin_) for bins in plan_micro_batches(lengths, 1000, 2)]
+    assert sorted(loads) == [1600, 1700]
+
+
+def test_a_length_over_the_limit_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"1\.\.8"):
+        plan_micro_batches([9], 8, 1)
+
+
+@st.composite
+def random_sequences(draw: st.DrawFn) -> list[tuple[np.ndarray, np.ndarray]]:
+    sizes = draw(st.lists(st.integers(1, 40), max_size=20))
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    return [(rng.integers(0, 2**31 - 1, size), rng.integers(0, 2, size).astype(np.uint8)) for size in sizes]
+
+
+@given(random_sequences(), ranks, st.integers(8, 64))
+def test_every_trained_token_is_trained_once_with_its_own_numbers(
+    raw: list[tuple[np.ndarray, np.ndarray]], ranks: int, seq_len: int
+) -> None:
+    sequences = [
+        training_sequence(ids, mask, seq_len, np.arange(len(ids), dtype=np.float32) + 100 * index, float(index))
+        for index, (ids, mask) in enumerate(raw)
+    ]
+    batches = [batch for rank in range(ranks) for batch in pack(sequences, seq_len, rank, ranks)]
+    got = sorted(
+        zip(
+            torch.cat([batch.advantages_K for batch in batches]).tolist(),
+            torch.cat([batch.inference_logprobs_K for batch in batches]).tolist(),
+            torch.cat([batch.targets_K for batch in batches]).tolist(),
+            strict=True,
+        )
+    )
+    expected = [
+        (float(index), float(at + 100 * index), int(ids[at]))
+        for index, (ids, mask) in enumerate(raw)
+        for at in range(1, min(len(ids), seq_len))
+        if mask[at]
+    ]
+    assert got == sorted(expected)
+    assert len(got) == count_trained(sequences)
+    for batch in batches:
+        assert len(batch.token_ids_N) == sum(batch.lengths_S) <= max(seq_len, 1)
+        assert (batch.token_ids_N[batch.predicts_K + 1] == batch.targets_K).all()
+        assert (batch.position_ids_N[batch.predicts_K + 1] == batch.position_ids_N[batch.predicts_K] + 1).all()
+
+
+def test_positions_restart_with_every_sequence() -> None:
+    sequences = [training_sequence(np.arange(size), np.ones(size, np.uint8), 8) for size in (2, 3)]
+    assert micro_batch(sequences).position_ids_N.tolist() == [0, 1, 2, 0, 1]
+
+
+def test_the_dummy_trains_nothing() -> None:
+    batch = micro_batch([])
+    assert (len(batch.token_ids_N), len(batch.predicts_K)) == (1, 0)
+
+
+def rollout(tokens: int, mask: list[int]) -> TrainingRollout:
+    return TrainingRollout(
+        group="g",
+        index=3,
+        environment="e",
+        problem_key="p",
+        token_ids=np.arange(tokens, dtype="<u4").tobytes(),
+        loss_mask=bytes(mask),
+        inference_logprobs=np.zeros(tokens, "<f4").tobytes(),
+        advantage=0.5,
+        reward=1.0,
+        min_policy_version=0,
+        max_policy_version=0,
+    )
+
+
+def test_wire_arrays_are_decoded_and_rollouts_without_trained_tokens_are_left_out() -> None:
+    batch = TrainingBatch(
+        run="r", step=0, temperature=1.0, rollouts=[rollout(3, [0, 1, 1]), rollout(2, [0, 0]), rollout(2, [1, 0])]
+    )
+    (sequence,) = batch_sequences(batch, 8)
+    assert sequence.token_ids_T.tolist() == [0, 1, 2]
+    assert sequence.trained_T.tolist() == [False, True, True]
+    assert sequence.advantage == 0.5
+
+
+def test_arrays_of_different_lengths_are_refused_by_name() -> None:
+    batch = TrainingBatch(run="r", step=0, temperature=1.0, rollouts=[rollout(3, [0, 1])])
+    with pytest.raises(ValueError, match="rollout 3 of group g"):
+        batch_sequences(batch, 8)

@@ -1,0 +1,132 @@
+"""Attention inside packed sequences only, as an attention implementation that transformers models can be loaded with.
+
+transformers' own SDPA path handles packing with one dense N x N mask, which costs N^2 however short the sequences are.
+Here the sequences of a micro-batch are laid out as rows of a few padded blocks (similar lengths share a block) and
+attend causally in there; on CUDA in half precision one variable-length kernel does all of it without padding.
+
+Shapes: N packed tokens, H heads, S sequences of a block, L tokens of its longest, E head width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention.varlen import varlen_attn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+PACKED_ATTENTION = "rollyard_packed"
+"""Name to load models with (`attn_implementation`)."""
+
+_UNSUPPORTED = ("softcap", "s_aux", "position_bias")
+"""Extras of some architectures that change the attention scores. Ignoring them would silently train another model."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """Neighbouring sequences of similar length."""
+
+    tokens: slice
+    """Where they are among the N packed tokens."""
+    sequences: int
+    longest: int
+    row: torch.Tensor
+    """int64 per token: which sequence of the block it belongs to."""
+    column: torch.Tensor
+    """int64 per token: its position in that sequence."""
+
+
+@dataclass(frozen=True)
+class PackedLayout:
+    """Where the sequences of one micro-batch begin and end, ready for attention."""
+
+    blocks: list[Block]
+    starts: torch.Tensor
+    """int32 [S + 1]: offsets of the sequences, then N."""
+    longest: int
+
+
+def packed_layout(lengths_S: Sequence[int], device: torch.device) -> PackedLayout:
+    """Build the layout of sequences laid end to end. Cheapest when neighbours have similar lengths."""
+    blocks, begin, first = [], 0, 0
+    for index, length in enumerate(lengths_S):
+        last = index + 1 == len(lengths_S)
+        if last or length.bit_length() != lengths_S[index + 1].bit_length():
+            lengths = torch.tensor(lengths_S[first : index + 1])
+            end = begin + int(lengths.sum())
+            row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+            column = torch.cat([torch.arange(length) for length in lengths.tolist()])
+            block = Block(slice(begin, end), len(lengths), int(lengths.max()), row.to(device), column.to(device))
+            blocks.append(block)
+            begin, first = end, index + 1
+    starts = F.pad(torch.tensor(lengths_S, dtype=torch.int32).cumsum(0, dtype=torch.int32), (1, 0))
+    return PackedLayout(blocks, starts.to(device), max(lengths_S))
+
+
+def _packed_attention(
+    module: torch.nn.Module,
+    query_1HNE: torch.Tensor,
+    key_1HNE: torch.Tensor,
+    value_1HNE: torch.Tensor,
+    attention_mask: torch.Tensor | None,
+    *,
+    packed_layout: PackedLayout,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    **kwargs: Any,
+) -> tuple[torch.Tensor, None]:
+    """The signature is transformers'; `packed_layout` reaches it through the model's forward."""
+    if unsupported := [name for name in _UNSUPPORTED if kwargs.get(name) is not None]:
+        raise NotImplementedError(f"packed attention does not do {', '.join(unsupported)} ({type(module).__name__})")
+    query, key, value = (tensor[0].transpose(0, 1) for tensor in (query_1HNE, key_1HNE, value_1HNE))  # [N, H, E]
+    if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
+        starts, longest = packed_layout.starts, packed_layout.longest
+        window = (-1 if sliding_window is None else sliding_window - 1, 0)
+        gqa = query.shape[1] != key.shape[1]
+        out = varlen_attn(
+            query, key, value, starts, starts, longest, longest, scale=scaling, window_size=window, enable_gqa=gqa
+        )
+        assert isinstance(out, torch.Tensor)
+        return out[None], None
+    parts = [_block_attention(query, key, value, block, scaling, sliding_window) for block in packed_layout.blocks]
+    return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
+
+
+def _block_attention(
+    query_NHE: torch.Tensor,
+    key_NHE: torch.Tensor,
+    value_NHE: torch.Tensor,
+    block: Block,
+    scaling: float | None,
+    sliding_window: int | None,
+) -> torch.Tensor:
+    def rows(tensor_NHE: torch.Tensor) -> torch.Tensor:
+        tensor = tensor_NHE[block.tokens]
+        padded = tensor.new_zeros(block.sequences, block.longest, *tensor.shape[1:])
+        return padded.index_put((block.row, block.column), tensor).transpose(1, 2)
+
+    mask = None
+    if sliding_window is not None and sliding_window < block.longest:
+        ones = torch.ones(block.longest, block.longest, dtype=torch.bool, device=query_NHE.device)
+        mask = ones.tril().triu(1 - sliding_window)
+    out_SHLE = F.scaled_dot_product_attention(
+        rows(query_NHE),
+        rows(key_NHE),
+        rows(value_NHE),
+        attn_mask=mask,
+        is_causal=mask is None,  # padding comes after the real tokens, so causality alone keeps it out of sight
+        scale=scaling,
+        enable_gqa=query_NHE.shape[1] != key_NHE.shape[1],
+    )
+    return out_SHLE.transpose(1, 2)[block.row, block.column]
+
+
+def _no_mask(*_args: Any, **_kwargs: Any) -> None:
+    """The layout says it all; spares transformers the N x N mask."""
+
+
+def register_packed_attention() -> None:
+    """Make PACKED_ATTENTION known to transformers. Harmless to repeat."""
+    AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
+    AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)

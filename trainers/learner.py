@@ -1,0 +1,161 @@
+"""What RL and SFT training share: the model with its optimizer, one optimizer step, and what is left on disk.
+
+    Learner(...)       load model.path, or the newest checkpoint that verifies
+    .train_step(...)   micro-batches -> loss -> gradient -> optimizer; returns metrics
+    .publish(n)        weights/step_n on disk, then known to the control plane
+    .checkpoint(n)     checkpoints/step_n on disk, then known to the control plane
+
+The order in a loop is train_step, publish, ack, checkpoint. An acknowledged step therefore always has its policy
+version, and a checkpoint never lies ahead of the acknowledged steps: whoever resumes from it repeats steps, never skips
+one.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from trainers import wire
+from trainers.checkpoint import (
+    gather_model,
+    gather_optimizer,
+    load_checkpoint,
+    newest_verified,
+    write_checkpoint,
+    write_weights,
+)
+from trainers.durable import CompleteDirectory, find_directory, newest_step, prune_directories, write_directory
+from trainers.link import RunLink
+from trainers.losses.base import Loss, LossInputs
+from trainers.model import DTYPES, load_policy, load_tokenizer, score_tokens
+from trainers.optim import build_optimizer, learning_rate, optimizer_step
+from trainers.packing import TrainingSequence, count_trained, pack
+from trainers.parallel import World, seed_step
+from trainers.run_config import RunConfig
+
+_log = logging.getLogger(__name__)
+
+
+class Learner:
+    """The policy in training. Methods are collective: every rank calls each of them."""
+
+    def __init__(self, config: RunConfig, registration: wire.Registration, link: RunLink, world: World) -> None:
+        self.config = config
+        self._registration = registration
+        self._link = link
+        self._world = world
+        self._weights = Path(registration.run_dir) / "weights"
+        self._checkpoints = Path(registration.run_dir) / "checkpoints"
+        self.tokenizer = load_tokenizer(config.model)
+        self.model = load_policy(config.model, world)
+        self._optimizer = build_optimizer(self.model, config.optimizer)
+        self._times: dict[str, float] = {}
+        self.step = self._resume()
+        """Optimizer steps behind the weights; also the number of the next step."""
+
+    def train_step(
+        self, sequences: Sequence[TrainingSequence], loss: Loss, temperature: float = 1.0
+    ) -> dict[str, float]:
+        """Take one optimizer step on `sequences`, which every rank holds whole; returns the metrics of the step."""
+        config, world = self.config, self._world
+        seed_step(config.seed, self.step, world.rank)
+        micro_batches = pack(sequences, config.trainer.seq_len, world.rank, world.size)
+        denominator = max(1, count_trained(sequences))
+        sums: dict[str, torch.Tensor] = {}
+        with self.timed("forward_backward"):
+            for micro_batch in micro_batches:
+                batch = micro_batch.to(world.device)
+                scores = score_tokens(self.model, batch, temperature)
+                inputs = LossInputs(scores.logprobs_K, batch.inference_logprobs_K, batch.advantages_K, denominator)
+                output = loss(inputs)
+                # FSDP averages gradients over ranks, but the denominator already counts the tokens of all of them.
+                (output.loss * world.size).backward()
+                parts = {"loss": output.loss.detach() * denominator, "entropy": scores.entropy_K.sum()}
+                for name, value in (parts | output.metric_sums).items():
+                    sums[name] = sums[name] + value if name in sums else value
+            means = self._mean_over_ranks(sums, denominator)
+        lr = learning_rate(config.optimizer, self.step, config.max_steps)
+        with self.timed("optimizer"):
+            grad_norm = optimizer_step(self.model, self._optimizer, lr, config.optimizer.max_grad_norm)
+        self.step += 1
+        return means | {
+            "optim/grad_norm": grad_norm,
+            "optim/lr": lr,
+            "batch/tokens": float(sum(len(sequence.token_ids_T) for sequence in sequences)),
+            "batch/rollouts": float(len(sequences)),
+        }
+
+    def publish(self) -> None:
+        """Write the weights as policy version `step` and announce them.
+
+        A repeated step finds its version on disk and leaves it there: replicas may have loaded it, rollouts name it.
+        When a later version is there, this one has been announced before and may even have been deleted since.
+        """
+        with self.timed("publish"):
+            tensors = gather_model(self.model)
+            if self._world.is_main and newest_step(self._weights) <= self.step:
+                self._link.tell(lambda plane: plane.announce_policy_version(self._write_weights(tensors)))
+                self._prune(self._weights, self.config.trainer.keep_weights)
+
+    def checkpoint(self) -> None:
+        """Write everything needed to go on from here, announce it, and only then delete what is too old."""
+        with self.timed("checkpoint"):
+            model, optimizer = gather_model(self.model), gather_optimizer(self.model, self._optimizer)
+            self._link.tell(lambda plane: plane.announce_checkpoint(self._write_checkpoint(model, optimizer)))
+            if self._world.is_main:
+                self._prune(self._checkpoints, self.config.trainer.keep_checkpoints)
+
+    def take_times(self) -> dict[str, float]:
+        """Seconds per phase since the last call, as `time/<phase>` metrics."""
+        times = {f"time/{name}": seconds for name, seconds in self._times.items()}
+        self._times = {}
+        return times
+
+    @contextmanager
+    def timed(self, name: str) -> Iterator[None]:
+        """Add the time inside the block to a phase."""
+        begin = time.perf_counter()
+        yield
+        self._times[name] = self._times.get(name, 0.0) + time.perf_counter() - begin
+
+    def _resume(self) -> int:
+        checkpoints = self._registration.checkpoints
+        chosen = newest_verified(checkpoints) if self._world.is_main else None
+        index = self._link.choose(-1 if chosen is None else checkpoints.index(chosen))
+        if index < 0:
+            _log.info("starting from %s", self.config.model.path)
+            return 0
+        _log.info("resuming from checkpoint %s", checkpoints[index].path)
+        load_checkpoint(Path(checkpoints[index].path), self.model, self._optimizer)
+        return checkpoints[index].step
+
+    def _mean_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
+        totals = torch.stack([value.float() for value in sums.values()])
+        dist.all_reduce(totals)
+        return {f"{name}/mean": value for name, value in zip(sums, (totals / denominator).tolist(), strict=True)}
+
+    def _write_weights(self, tensors: dict[str, torch.Tensor]) -> wire.PolicyVersionIn:
+        dtype = DTYPES[self.config.model.dtype]
+        done = self._write(self._weights, lambda path: write_weights(path, self.model, tensors, self.tokenizer, dtype))
+        return wire.PolicyVersionIn(
+            version=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
+        )
+
+    def _write_checkpoint(
+        self, model: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]
+    ) -> wire.CheckpointIn:
+        done = self._write(self._checkpoints, lambda path: write_checkpoint(path, self.step, model, optimizer))
+        return wire.CheckpointIn(
+            step=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
+        )
+
+    def _write(self, parent: Path, write: Callable[[Path], None]) -> CompleteDirectory:
+        epoch, run = self._registration.epoch, self._registration.run
+        return find_directory(parent, self.step) or write_directory(parent, self.step, write, epoch=epoch, run=run)
+
+    def _prune(self, parent: Path, keep_last: int) -> None:
+        prune_directories(parent, keep_last=keep_last, epoch=self._registration.epoch)

@@ -1,0 +1,66 @@
+"""Train a policy on scored rollouts: `torchrun --standalone --nproc-per-node W -m trainers.rl`.
+
+    control plane                                     trainer (W ranks, same batch on each)
+    -------------                                     -------------------------------------
+    registration: config, epoch, checkpoints  ----->  load model.path or the newest checkpoint
+    batch n, formed and stored                ----->  pack -> micro-batches -> loss -> one optimizer step
+    policy version n + 1                      <-----  weights/step_<n+1>, durable on disk
+    step n acknowledged, metrics              <-----
+    checkpoint n + 1 (every k steps)          <-----  checkpoints/step_<n+1>, durable on disk
+
+Consumes batches, produces policy versions. Waits for the control plane to form batch n; unblocked by enough scored
+groups. Ends when `max_steps` steps are done or when the control plane says that the run is over; both are exit status
+0. Anything else is an error, and the next attempt goes on from the newest checkpoint: it asks for the same batches
+again and gets the same bytes. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_RUN.
+"""
+
+import functools
+import logging
+import time
+
+import msgspec
+
+from trainers.learner import Learner
+from trainers.link import RunLink
+from trainers.losses.grpo import grpo_loss
+from trainers.packing import batch_sequences
+from trainers.parallel import make_world, run_rank
+from trainers.run_config import RunConfig
+from trainers.wire import TrainingBatch
+
+_log = logging.getLogger(__name__)
+
+
+def train() -> None:
+    """Train one attempt of the run in the environment, until the last step or until the run is over."""
+    link = RunLink()
+    registration = link.register()
+    config = RunConfig.model_validate(registration.config)
+    learner = Learner(config, registration, link, make_world(config.trainer.device))
+    loss = functools.partial(grpo_loss, config=config.algorithm.loss)
+
+    while learner.step < config.max_steps:
+        step, begin = learner.step, time.perf_counter()
+        with learner.timed("wait_for_batch"):
+            fetched = link.next_batch(step)
+        if fetched is None:
+            return
+        batch = msgspec.msgpack.decode(fetched.body, type=TrainingBatch)
+        sequences = batch_sequences(batch, config.trainer.seq_len)
+
+        metrics = learner.train_step(sequences, loss, batch.temperature)
+        learner.publish()
+
+        metrics |= learner.take_times()
+        metrics["time/step"] = time.perf_counter() - begin
+        metrics["perf/throughput"] = metrics["batch/tokens"] / (metrics["time/step"] - metrics["time/wait_for_batch"])
+        link.ack_step(step, metrics, fetched.sha256)
+        if link.is_main:
+            _log.info("step %d: loss %.4f, %.2f s", step, metrics["loss/mean"], metrics["time/step"])
+        if learner.step % config.trainer.checkpoint_every == 0 or learner.step == config.max_steps:
+            learner.checkpoint()
+    link.finish()
+
+
+if __name__ == "__main__":
+    run_rank(train)
