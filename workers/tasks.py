@@ -5,10 +5,12 @@ import logging
 import mmap
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 from celery import shared_task
-from celery.signals import worker_shutting_down
+from celery.signals import worker_init, worker_shutting_down
+from django.db import DatabaseError, InterfaceError
 
 from rollouts.models import Run, RunKind
 from rollouts.states import RUN_GENERATING
@@ -20,6 +22,8 @@ log = logging.getLogger(__name__)
 STUCK_S = 60.0
 """A driver that was silent for so long (an environment that blocks the loop) no longer keeps others from starting."""
 _RING_EXPIRES_S = 10
+PATROL_S = 10.0
+"""Longer than the reconciler's pause between rings, so that a message usually comes first."""
 
 _shutting_down = mmap.mmap(-1, 1)
 """One byte that forked pool processes share with the worker that gets the signal."""
@@ -38,10 +42,13 @@ class _Seat:
     def alive(self) -> None:
         self._alive_at = time.monotonic()
 
+    def is_taken(self) -> bool:
+        other = self._taken.get(self._run_id)
+        return other is not None and time.monotonic() - other._alive_at < STUCK_S
+
     def take(self) -> bool:
         with self._lock:
-            other = self._taken.get(self._run_id)
-            if other and time.monotonic() - other._alive_at < STUCK_S:
+            if self.is_taken():
                 return False
             self._taken[self._run_id] = self
             return True
@@ -56,6 +63,28 @@ class _Seat:
 def _end_drivers(**_signal: Any) -> None:
     """Let drivers give their leases back: a warm shutdown waits for them."""
     _shutting_down[0] = 1
+
+
+@worker_init.connect
+def _start_patrol(**_signal: Any) -> None:
+    """Let this worker look for runs by itself, should no message reach it: Redis may be away for long."""
+    threading.Thread(target=patrol, name="patrol", daemon=True).start()
+
+
+def patrol(pause_s: float = PATROL_S, *, stopping: Callable[[], bool] = lambda: bool(_shutting_down[0])) -> None:
+    """Drive every run that wants it and is not driven by this process, each in a thread, until told to stop."""
+    while not stopping():
+        try:
+            for run_id in with_connection(_wanting):
+                if not _Seat(run_id).is_taken():
+                    threading.Thread(target=drive_episodes, args=(run_id,), name=f"drive-{run_id}", daemon=True).start()
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("cannot look for runs (%s); trying again", str(error).strip())
+        time.sleep(pause_s)
+
+
+def _wanting() -> list[int]:
+    return [run.pk for run in Run.objects.filter(state__in=RUN_GENERATING) if wants_driver(run)]
 
 
 @shared_task(name="workers.drive_episodes", queue="episodes", acks_late=True, ignore_result=True)

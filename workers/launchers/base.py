@@ -62,6 +62,9 @@ class Launcher(Protocol):
     def stop(self, handle: Handle, deadline_s: float) -> Observation:
         """End the replica with everything it started; kill what is left after `deadline_s`."""
 
+    def living(self) -> set[str]:
+        """Tokens that living processes carry here, also those of other installations."""
+
     def sweep(self, token: str, deadline_s: float) -> list[int]:
         """End every process that carries the token. Returns the ids of those that would not die."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from workers.launchers.base import Handle, LaunchError, LaunchSpec, Observation
-from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, send, start_time
+from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, living_tokens, send, start_time
 from workers.launchers.shepherd import write_json
 
 _START_DEADLINE_S = 20.0
@@ -70,6 +70,9 @@ class LocalLauncher:
                 time.sleep(_POLL_S)
         self.sweep(handle.token, max(0.0, expires - time.monotonic()))
         return self.poll(handle)
+
+    def living(self) -> set[str]:
+        return living_tokens()
 
     def sweep(self, token: str, deadline_s: float) -> list[int]:
         me = os.getpid()

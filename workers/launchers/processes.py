@@ -36,6 +36,13 @@ def carriers(token: str) -> set[int]:
     return {pid for pid in _pids() if needle in b"\0" + _read(f"/proc/{pid}/environ") + b"\0"}
 
 
+def living_tokens() -> set[str]:
+    """Every replica token that some process of this machine carries, of whatever installation."""
+    prefix = f"{TOKEN_VARIABLE}=".encode()
+    entries = (entry for pid in _pids() for entry in _read(f"/proc/{pid}/environ").split(b"\0"))
+    return {entry.removeprefix(prefix).decode(errors="replace") for entry in entries if entry.startswith(prefix)}
+
+
 def descendants(ancestor: int) -> set[int]:
     """Ids of the living processes below `ancestor`."""
     children: dict[int, list[int]] = {}

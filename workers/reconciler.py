@@ -1,0 +1,187 @@
+"""The loop that makes processes match rows: one leader, every active run each few seconds, sooner when the bell rings.
+
+    bell ──▶ runs that rang ─┐
+                             ├─▶ one thread per run: convergence.converge ──▶ a driver is rung for
+    every INTERVAL_S: all ───┘
+
+Waits for the leadership (unblocked by the death of the leader), the bell or the interval. Converging a run that takes
+long holds up no other. Whatever it is doing, it may be killed: the next one starts from the rows.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import psycopg
+from django.db import DatabaseError, InterfaceError
+
+from rollouts.bell import Listener
+from rollouts.models import Run
+from rollouts.selectors import runs
+from workers import lifecycle, tasks
+from workers.convergence import Convergence
+from workers.database import in_database, with_connection
+from workers.leadership import Leadership
+
+log = logging.getLogger(__name__)
+
+INTERVAL_S = 5.0
+STANDBY_S = 2.0
+SWEEP_EVERY_S = 30.0
+RING_EVERY_S = 5.0
+_SHORTEST_GAP_S = 0.25
+"""Between two looks at one run, however often the bell rings."""
+_CHECK_DEADLINE_S = 10.0
+_MAX_THREADS = 64
+
+
+class Reconciler:
+    """Leads when it can, until `stop` is called."""
+
+    def __init__(
+        self,
+        *,
+        interval_s: float = INTERVAL_S,
+        converge: Callable[[int], None] | None = None,
+        ring: Callable[[int], None] = tasks.ring,
+    ) -> None:
+        self._interval_s = interval_s
+        self._converge = converge or Convergence().converge
+        self._ring = ring
+        self._threads = ThreadPoolExecutor(max_workers=_MAX_THREADS, thread_name_prefix="converge")
+        self._ringing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ring")
+        self._leadership = Leadership()
+        self._stopping = asyncio.Event()
+        self._looks: dict[int, asyncio.Task[None]] = {}
+        self._again: set[int] = set()
+        self._keys: dict[str, int] = {}
+        self._rang_at: dict[int, float] = {}
+        self._swept_at = -SWEEP_EVERY_S
+
+    def stop(self) -> None:
+        """End the loop; looks in progress are not waited for."""
+        self._stopping.set()
+
+    async def run(self) -> None:
+        """Wait for the leadership, lead while it lasts, and again."""
+        standing_by = False
+        while not self._stopping.is_set():
+            try:
+                leads = await asyncio.to_thread(self._leadership.acquire)
+            except psycopg.Error as error:
+                log.warning("cannot reach the database (%s); trying again", str(error).strip())
+                leads = False
+            if leads:
+                log.info("leading")
+                await self._lead()
+            elif not standing_by:
+                log.info("standing by")
+            standing_by = not leads
+            await self._pause(STANDBY_S)
+        self._leadership.release()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._ringing.shutdown(wait=False, cancel_futures=True)
+
+    async def _lead(self) -> None:
+        hearing = asyncio.create_task(self._hear())
+        try:
+            while not self._stopping.is_set():
+                if not await self._still_leads():
+                    log.warning("lost the leadership")
+                    return
+                try:
+                    await self._look_at_all()
+                except (DatabaseError, InterfaceError) as error:
+                    log.warning("cannot list the runs (%s); trying again", str(error).strip())
+                await self._pause(self._interval_s)
+        finally:
+            hearing.cancel()
+            await asyncio.gather(hearing, return_exceptions=True)
+
+    async def _still_leads(self) -> bool:
+        try:
+            return await asyncio.wait_for(asyncio.to_thread(self._leadership.holds), _CHECK_DEADLINE_S)
+        except TimeoutError:
+            return False
+
+    async def _look_at_all(self) -> None:
+        active = await in_database(lambda: list(runs.list_active().values_list("id", "key")))
+        self._keys = {key: run_id for run_id, key in active}
+        for run_id in self._keys.values():
+            self._look_soon(run_id)
+        if time.monotonic() - self._swept_at >= SWEEP_EVERY_S:
+            self._swept_at = time.monotonic()
+            loop = asyncio.get_running_loop()
+            loop.run_in_executor(self._threads, with_connection, _sweep)
+
+    async def _hear(self) -> None:
+        async with Listener() as bell:
+            while True:
+                for key in await bell.wait(self._interval_s):
+                    run_id = self._keys.get(key) or await self._find(key)
+                    if run_id is not None:
+                        self._look_soon(run_id)
+
+    async def _find(self, key: str) -> int | None:
+        with suppress(DatabaseError, InterfaceError):
+            return await in_database(Run.objects.filter(key=key).values_list("id", flat=True).first)
+        return None
+
+    def _look_soon(self, run_id: int) -> None:
+        if run_id in self._looks:
+            self._again.add(run_id)
+        else:
+            self._looks[run_id] = asyncio.create_task(self._look(run_id))
+
+    async def _look(self, run_id: int) -> None:
+        """Converge a run, and again if it rang meanwhile. There is never more than one look at a run."""
+        loop = asyncio.get_running_loop()
+        try:
+            while not self._stopping.is_set():
+                self._again.discard(run_id)
+                try:
+                    wants_driver = await loop.run_in_executor(self._threads, with_connection, self._once, run_id)
+                    self._ring_for(run_id, wants_driver)
+                except (DatabaseError, InterfaceError) as error:
+                    log.warning("run %s: %s; trying again", run_id, str(error).strip())
+                except Exception:
+                    log.exception("run %s: converging it broke; trying again", run_id)
+                await self._pause(_SHORTEST_GAP_S)
+                if run_id not in self._again:
+                    return
+        finally:
+            del self._looks[run_id]
+
+    def _once(self, run_id: int) -> bool:
+        self._converge(run_id)
+        run = Run.objects.get(pk=run_id)
+        return tasks.wants_driver(run)
+
+    def _ring_for(self, run_id: int, wants_driver: bool) -> None:
+        now = time.monotonic()
+        if wants_driver and now - self._rang_at.get(run_id, -RING_EVERY_S) >= RING_EVERY_S:
+            self._rang_at[run_id] = now
+            # In a thread of its own: a broker that hangs must hold up nothing.
+            self._ringing.submit(self._ring_quietly, run_id)
+
+    def _ring_quietly(self, run_id: int) -> None:
+        try:
+            self._ring(run_id)
+        except Exception as error:  # noqa: BLE001 - workers also look by themselves
+            log.info("cannot ring for run %s: %s", run_id, error)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+
+def _sweep() -> None:
+    try:
+        lifecycle.sweep_strays()
+    except (DatabaseError, InterfaceError) as error:
+        log.warning("cannot sweep strays (%s); trying again", str(error).strip())
+    except Exception:
+        log.exception("sweeping strays broke; trying again")

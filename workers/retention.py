@@ -1,0 +1,37 @@
+"""Remove weights and checkpoints that nobody needs any more. Their rows stay for lineage.
+
+The trainer removes old weights as it writes new ones; a trainer that is gone, or that went back to a checkpoint, leaves
+some. What is live, newer than live, or the newest checkpoint is never touched.
+"""
+
+import shutil
+from pathlib import Path
+
+from rollouts.models import Checkpoint, Run
+from rollouts.services import policies, runs
+from rollouts.states import CheckpointState
+
+
+def prune(run: Run) -> None:
+    """Remove superseded weights beyond `trainer.keep_weights` and checkpoints beyond `trainer.keep_checkpoints`."""
+    root = run.directory.resolve()
+    superseded = policies.list_prunable(run)
+    for version in superseded:
+        _remove(Path(version.path), root)
+    policies.forget_files([version for version in superseded if not Path(version.path).exists()])
+    complete = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
+    old = list(complete[run.parsed.trainer.keep_checkpoints :])
+    # The row first: a trainer must not be offered a checkpoint that is going away.
+    runs.delete_checkpoints(run, old)
+    for checkpoint in old:
+        _remove(Path(checkpoint.path), root)
+
+
+def _remove(path: Path, root: Path) -> None:
+    """Delete a directory below `root`; its name changes first, so that a half deleted one never passes for whole."""
+    if not path.resolve().is_relative_to(root) or not path.is_dir():
+        return
+    doomed = path.with_name(f"{path.name}.deleting")
+    shutil.rmtree(doomed, ignore_errors=True)
+    path.rename(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
