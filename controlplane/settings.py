@@ -158,6 +158,8 @@ SESSION_COOKIE_NAME = "rollyard_session"
 SESSION_COOKIE_AGE = int(timedelta(days=14).total_seconds())
 CSRF_COOKIE_NAME = "rollyard_csrf"
 KNOX_TOKEN_MODEL = "rollouts.ApiToken"
+# Its migrations would make the table of the model that ours replaces, and Django cannot flush a table it does not know.
+MIGRATION_MODULES = {"knox": None}
 REST_KNOX = {"TOKEN_TTL": timedelta(days=90), "AUTH_HEADER_PREFIX": "Token", "TOKEN_PREFIX": "ry_"}
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [

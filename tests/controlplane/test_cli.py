@@ -1,0 +1,134 @@
+"""The `rollyard` command line, as a person runs it, against the test database."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import User
+from django.db import connection
+from django.test import Client
+
+from controlplane.home import Home
+from rollouts.models import ApiToken, Run
+from rollouts.services import projects
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Rollyard = Callable[..., "subprocess.CompletedProcess[str]"]
+TINY = ["reverse-text-rl", "max_steps=3", "name=tiny"]
+
+
+@pytest.fixture
+def rollyard(servers: Home) -> Rollyard:
+    """Run a command in a process of its own; the database is the one of the test."""
+    projects.ensure_admin()
+    options = connection.settings_dict
+    url = f"postgresql://{options['USER']}:{options['PASSWORD']}@/{options['NAME']}?host={options['HOST']}"
+    environ = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+
+    def run(*words: str, **more: str) -> "subprocess.CompletedProcess[str]":
+        argv = [sys.executable, "-m", "controlplane.cli", *words]
+        return subprocess.run(argv, env={**environ, **more}, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
+
+
+def test_launched_run_is_listed_shown_and_stopped(rollyard: Rollyard) -> None:
+    launched = rollyard("launch", *TINY, "--json")
+    assert launched.returncode == 0, launched.stderr
+    key = json.loads(launched.stdout)["run"]
+    run = Run.objects.get(key=key)
+    assert (run.name, run.max_steps, run.config_origins["max_steps"]) == ("tiny", 3, "command line")
+
+    assert [row["run"] for row in json.loads(rollyard("runs", "list", "--json").stdout)] == [key]
+    shown = json.loads(rollyard("runs", "show", key, "--json").stdout)
+    assert (shown["state"], shown["origins"]["max_steps"], shown["events"][0]["state"]) == (
+        "pending",
+        "command line",
+        "pending",
+    )
+    assert "command line" in rollyard("runs", "show", key).stdout
+
+    stopped = rollyard("runs", "stop", key, "--reason", "enough")
+    assert (stopped.returncode, stopped.stdout) == (0, f"{key} is stopping\n")
+    run.refresh_from_db()
+    assert (run.state, run.state_reason) == ("stopping", "enough")
+
+
+def test_senseless_config_is_refused_with_key_and_fix(rollyard: Rollyard) -> None:
+    refused = rollyard("launch", *TINY, "batch.batch_size=9", "--json")
+    assert refused.returncode == 1
+    assert [each["key"] for each in json.loads(refused.stdout)["problems"]] == ["batch.batch_size"]
+    assert "batch.batch_size" in refused.stderr
+    assert not Run.objects.exists()
+
+
+def test_environment_variable_overrides_and_is_named_as_origin(rollyard: Rollyard) -> None:
+    launched = rollyard("launch", *TINY, "--json", ROLLYARD__SEED="41")
+    run = Run.objects.get(key=json.loads(launched.stdout)["run"])
+    assert (run.config["seed"], run.config_origins["seed"]) == (41, "environment ROLLYARD__SEED")
+
+
+def test_unknown_run_is_an_error_without_a_traceback(rollyard: Rollyard) -> None:
+    done = rollyard("runs", "show", "nothing")
+    assert (done.returncode, done.stderr) == (1, "error: no run 'nothing'\n")
+
+
+def test_waiting_for_a_run_tells_whether_it_finished(rollyard: Rollyard) -> None:
+    key = json.loads(rollyard("launch", *TINY, "--json").stdout)["run"]
+    Run.objects.filter(key=key).update(state="failed", state_reason="no GPU", finished_at="2026-01-01T00:00Z")
+    done = rollyard("runs", "wait", key)
+    assert (done.returncode, done.stdout) == (1, f"{key} failed: no GPU\n")
+
+
+def test_created_token_works_on_the_api_and_is_stored_hashed(rollyard: Rollyard, client: Client) -> None:
+    done = rollyard("token", "create", "ci", "--scope", "read", "--json")
+    token = json.loads(done.stdout)["token"]
+    assert token not in repr(list(ApiToken.objects.values()))
+    assert client.get("/api/v1/runs").status_code == 401
+    assert client.get("/api/v1/runs", headers={"Authorization": f"Token {token}"}).status_code == 200
+
+
+def test_unknown_scope_is_refused(rollyard: Rollyard) -> None:
+    done = rollyard("token", "create", "ci", "--scope", "everything")
+    assert done.returncode == 2
+    assert "everything" in done.stderr
+
+
+def test_login_link_signs_in(rollyard: Rollyard, client: Client) -> None:
+    url = json.loads(rollyard("login-link", "--json", ROLLYARD_URL="http://here").stdout)["login_url"]
+    assert url.startswith("http://here/login/link/")
+    assert client.get(url.removeprefix("http://here")).status_code == 302
+    assert client.session["_auth_user_id"] == str(User.objects.get(username="admin").pk)
+
+
+def test_doctor_finds_a_sound_installation_sound(rollyard: Rollyard) -> None:
+    rows = {row["name"]: row for row in json.loads(rollyard("doctor", "--json").stdout)}
+    for name in ("home", "database", "fsync", "synchronous_commit", "migrations", "redis", "torch"):
+        assert rows[name]["status"] == "ok", rows[name]
+
+
+def test_doctor_names_the_fix_of_everything_that_is_wrong(rollyard: Rollyard) -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {connection.settings_dict['NAME']} SET synchronous_commit = off")
+    done = rollyard("doctor", "--json", REDIS_URL="unix:///nowhere/redis.sock?db=0")
+    with connection.cursor() as cursor:
+        cursor.execute(f"ALTER DATABASE {connection.settings_dict['NAME']} RESET synchronous_commit")
+    wrong = {row["name"]: row for row in json.loads(done.stdout) if row["status"] == "fail"}
+    assert done.returncode == 1
+    assert "redis" in wrong
+    assert all(row["fix"] for row in wrong.values())
+
+
+def test_command_without_a_database_says_how_to_get_one(rollyard: Rollyard) -> None:
+    done = rollyard("runs", "list", DATABASE_URL="postgresql://nobody@/none?host=/nowhere")
+    assert done.returncode == 1
+    assert "start `rollyard up`, or set DATABASE_URL" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_commands_go_to_django(rollyard: Rollyard) -> None:
+    assert "[X] 0001_create_store" in rollyard("showmigrations", "rollouts").stdout
