@@ -1,0 +1,39 @@
+"""What every view needs: the user's run, or the right refusal."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse
+
+from rollouts.errors import Forbidden, NotFound
+from rollouts.models import Role, Run
+from rollouts.selectors import runs
+
+View = Callable[..., HttpResponse]
+
+
+def page(view: View) -> View:
+    """Turn the store's refusals into the pages for them: a foreign object is a 404, a missing role a 403."""
+
+    @wraps(view)
+    def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        try:
+            return view(request, *args, **kwargs)
+        except NotFound as error:
+            raise Http404(error.message) from None
+        except Forbidden as error:
+            raise PermissionDenied(error.message) from None
+
+    return answer
+
+
+def may_operate(request: HttpRequest, run: Run) -> bool:
+    """Whether the user may stop and clone this run. One query."""
+    return runs.for_user(request.user, Role.OPERATOR).filter(pk=run.pk).exists()
+
+
+def actor(request: HttpRequest) -> str:
+    """How the user is named in events."""
+    return f"user:{request.user.get_username()}"

@@ -1,0 +1,95 @@
+"""Which charts a run page shows, in which order: reward first, then who waits for whom, then stability and speed.
+
+A chart is a tag in the template; `ts/metric-chart.ts` draws it. Keys are known before the first point exists, so that
+a chart can say what it waits for.
+"""
+
+import json
+from dataclasses import dataclass, field
+
+from rollouts.models import Run
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One picture: the series of a few metric keys over steps."""
+
+    title: str
+    hint: str
+    series: list[tuple[str, str]]
+    """(metric key, label in the legend)."""
+    format: str = "number"
+    floor: float | None = None
+    """A value that the axis always shows, so that small wiggles do not look like cliffs."""
+    ceiling: float | None = None
+    opens_steps: bool = True
+    """A click opens the batch of the step. Not where the axis counts policy versions."""
+    empty: str = "No points yet: the first one comes with the first finished step."
+    attributes: dict[str, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        attributes = {"series": json.dumps(self.series), "format": self.format, "empty": self.empty}
+        if self.floor is not None:
+            attributes["floor"] = str(self.floor)
+        if self.ceiling is not None:
+            attributes["ceiling"] = str(self.ceiling)
+        object.__setattr__(self, "attributes", attributes)
+
+
+def of_run(run: Run, environments: list[str]) -> list[Chart]:
+    """The charts for this kind of run."""
+    return _rl(run, environments) if run.kind == "rl" else _sft(environments)
+
+
+def _rl(run: Run, environments: list[str]) -> list[Chart]:
+    per_environment = [(f"reward/{name}", name) for name in environments] if len(environments) > 1 else []
+    limit = run.config.get("algorithm", {}).get("max_off_policy_steps")
+    return [
+        Chart("Reward", "mean of each batch", [("reward/mean", "all"), *per_environment], floor=0),
+        *_evaluation(environments),
+        Chart(
+            "Who waits for whom",
+            "seconds per step",
+            [("time/wait_for_batch", "trainer, for a batch"), ("time/wait_for_policy", "generation, for a policy")],
+            format="seconds",
+            floor=0,
+        ),
+        Chart(
+            "Lag",
+            "steps behind the batch" + (f", dropped above {limit}" if limit is not None else ""),
+            [("lag/mean", "mean"), ("lag/max", "max")],
+            floor=0,
+        ),
+        Chart("Mismatch KL", "inference against trainer", [("mismatch_kl/mean", "mean")], floor=0),
+        Chart("Loss", "per trained token", [("loss/mean", "mean")]),
+        Chart("Entropy", "nats per token", [("entropy/mean", "mean")], floor=0),
+        Chart("Clipped", "share of trained tokens", [("clip_fraction/mean", "mean")], format="percent", floor=0),
+        Chart("Throughput", "trained tokens per second", [("perf/throughput", "tokens/s")], format="si", floor=0),
+    ]
+
+
+def _sft(environments: list[str]) -> list[Chart]:
+    return [
+        Chart("Loss", "per trained token", [("loss/mean", "mean")], floor=0, opens_steps=False),
+        *_evaluation(environments),
+        Chart("Throughput", "trained tokens per second", [("perf/throughput", "tokens/s")], "si", 0, opens_steps=False),
+        Chart("Gradient norm", "before clipping", [("optim/grad_norm", "norm")], floor=0, opens_steps=False),
+        Chart("Learning rate", "", [("optim/lr", "rate")], floor=0, opens_steps=False),
+        Chart("Step time", "seconds", [("time/step", "step")], "seconds", 0, opens_steps=False),
+    ]
+
+
+def _evaluation(environments: list[str]) -> list[Chart]:
+    if not environments:
+        return []
+    return [
+        Chart(
+            "Evaluation",
+            "held-out problems, over policy versions",
+            [(f"eval/{name}/reward", name) for name in environments],
+            floor=0,
+            ceiling=1,
+            opens_steps=False,
+            empty="No evaluation yet: the first one plays policy version 0.",
+        )
+    ]

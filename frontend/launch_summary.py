@@ -1,0 +1,59 @@
+"""What a config comes to, in counts a person can check, and hints that do not forbid anything."""
+
+from dataclasses import dataclass
+
+from frontend import numbers
+from trainers.config import RunConfig
+
+SMALL_BATCH = 64
+SMALL_GROUP = 8
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Labelled figures, and hints."""
+
+    figures: list[tuple[str, str]]
+    hints: list[str]
+
+
+def summarise(config: RunConfig) -> Summary:
+    """Counts that follow from the config alone; how long it takes depends on the machine."""
+    if config.kind == "sft":
+        return _sft(config)
+    groups = config.batch.batch_size // config.sampling.group_size
+    rollouts = config.batch.batch_size * config.max_steps
+    figures = [
+        ("Per step", f"{numbers.count(groups)} groups of {config.sampling.group_size}"),
+        ("Training rollouts", numbers.count(rollouts)),
+        ("Most tokens generated", numbers.count(rollouts * config.sampling.max_tokens * config.sampling.max_turns)),
+        ("Lag at most", f"{config.algorithm.max_async_level} steps when nothing is late"),
+        *_evaluation(config),
+    ]
+    hints = []
+    if config.batch.batch_size < SMALL_BATCH:
+        hints.append(f"A batch under {SMALL_BATCH} rollouts makes a noisy gradient.")
+    if config.sampling.group_size < SMALL_GROUP:
+        hints.append(f"In groups under {SMALL_GROUP} all rewards are often equal, and such a group teaches nothing.")
+    if config.inference.replicas == 0:
+        hints.append("No inference server is started: groups must be submitted from outside.")
+    return Summary(figures, hints)
+
+
+def _sft(config: RunConfig) -> Summary:
+    size = config.data.batch_size if config.data else 0
+    figures = [
+        ("Per step", f"{numbers.count(size)} conversations"),
+        ("Conversations in all", numbers.count(size * config.max_steps)),
+        *_evaluation(config),
+    ]
+    return Summary(figures, [])
+
+
+def _evaluation(config: RunConfig) -> list[tuple[str, str]]:
+    if config.evaluation is None:
+        return [("Evaluations", "none")]
+    every = config.evaluation.every
+    versions = {0, config.max_steps, *(range(0, config.max_steps + 1, every) if every else ())}
+    size = config.evaluation.problems * config.evaluation.rollouts_per_problem * len(config.environments)
+    return [("Evaluations", f"{len(versions)} of {numbers.count(size)} rollouts")]

@@ -1,0 +1,76 @@
+"""A rollout as a line: what was asked, what the policy answered, and how much of it is left out here."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from rollouts.models import Rollout, ScoredGroup
+
+PROMPT_CHARACTERS = 400
+COMPLETION_CHARACTERS = 500
+
+
+@dataclass(frozen=True)
+class Excerpt:
+    """The beginning of a text, and how many characters follow it."""
+
+    text: str
+    left_out: int = 0
+
+    @classmethod
+    def of(cls, text: str, limit: int) -> "Excerpt":
+        return cls(text[:limit], max(0, len(text) - limit))
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One rollout of a list."""
+
+    rollout: Rollout
+    completion: Excerpt
+    turns: int
+    """Turns of the policy; the completion is the last."""
+    advantage: float | None
+
+
+@dataclass(frozen=True)
+class GroupSamples:
+    """A group of a list: its prompt once, then its rollouts."""
+
+    group: ScoredGroup
+    prompt: Excerpt
+    samples: list[Sample]
+    step: int | None
+    """The step it is batched for or was trained in."""
+
+    @property
+    def rewards(self) -> list[float | None]:
+        return [sample.rollout.reward for sample in self.samples]
+
+
+def of_group(group: ScoredGroup) -> GroupSamples:
+    """Excerpts of a group that was loaded with its rollouts and batch items; no query."""
+    rollouts = list(group.rollouts.all())
+    item = next(iter(group.batch_items.all()), None)
+    advantages: list[float | None] = item.advantages if item else []
+    samples = [
+        Sample(
+            rollout=rollout,
+            completion=Excerpt.of(_last_answer(rollout.messages), COMPLETION_CHARACTERS),
+            turns=sum(message.get("role") == "assistant" for message in rollout.messages),
+            advantage=advantages[at] if at < len(advantages) else None,
+        )
+        for at, rollout in enumerate(rollouts)
+    ]
+    prompt = split_prompt(rollouts[0].messages)[0] if rollouts else []
+    asked = next((message["content"] for message in reversed(prompt) if message.get("role") == "user"), "")
+    return GroupSamples(group, Excerpt.of(asked, PROMPT_CHARACTERS), samples, item.batch.step if item else None)
+
+
+def split_prompt(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """What came before the policy's first turn, and the rest."""
+    first = next((at for at, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
+    return messages[:first], messages[first:]
+
+
+def _last_answer(messages: list[dict[str, Any]]) -> str:
+    return next((message["content"] for message in reversed(messages) if message.get("role") == "assistant"), "")

@@ -1,0 +1,219 @@
+"""How values look: states, numbers, ages, sparklines, and text that a model wrote."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django import template
+from django.template.defaultfilters import date as format_date
+from django.utils import timezone
+from django.utils.html import format_html, format_html_join
+from django.utils.safestring import SafeString
+
+from frontend import numbers
+from frontend.visible import visible_html
+from rollouts.models import Batch, Checkpoint, Evaluation, PolicyVersion, Replica, Run, ScoredGroup
+from rollouts.states import (
+    BatchState,
+    CheckpointState,
+    EvaluationState,
+    GroupState,
+    PolicyVersionState,
+    ReplicaState,
+    RunState,
+)
+
+register = template.Library()
+
+register.filter("number", numbers.number)
+register.filter("signed", numbers.signed)
+register.filter("count", numbers.count)
+register.filter("percent", numbers.percent)
+register.filter("duration", numbers.duration)
+register.filter("size", numbers.size)
+register.filter("visible", visible_html)
+
+_STATES = {
+    Run: RunState,
+    ScoredGroup: GroupState,
+    Batch: BatchState,
+    PolicyVersion: PolicyVersionState,
+    Evaluation: EvaluationState,
+    Replica: ReplicaState,
+    Checkpoint: CheckpointState,
+}
+_BY_KIND = {model._meta.model_name: states for model, states in _STATES.items()}
+_TONES = {
+    "playing": "active moving",
+    "ready": "active",
+    "batched": "active",
+    "trained": "good",
+    "running": "active moving",
+    "starting": "warn moving",
+    "finishing": "active moving",
+    "stopping": "warn moving",
+    "finished": "good",
+    "done": "good",
+    "complete": "good",
+    "live": "good",
+    "failed": "bad",
+    "rejected": "bad",
+    "lost": "bad",
+    "suspect": "warn",
+    "stale": "warn",
+    "expired": "warn",
+}
+_REPLICA_TONES = {"ready": "good"}
+
+
+@register.simple_tag
+def state_badge(row: Any, style: str = "") -> SafeString:
+    """The state of any stateful row in its word and colour; what it means is in the tooltip."""
+    meaning = _STATES[type(row)](row.state).label
+    tone = (_REPLICA_TONES if isinstance(row, Replica) else {}).get(row.state) or _TONES.get(row.state, "")
+    return format_html('<span class="badge {} {}" title="{}">{}</span>', tone, style, meaning, row.state)
+
+
+@register.simple_tag
+def state_word(kind: str, state: str) -> SafeString:
+    """A state in running text, coloured, for events that carry only its name."""
+    states = _BY_KIND.get(kind)
+    meaning = states(state).label if states is not None and state in states.values else ""
+    tone = _TONES.get(state, "").split(" ")[0]
+    return format_html('<span class="word {}" title="{}">{}</span>', tone, meaning, state)
+
+
+_OBJECTS = {"scoredgroup": "group", "policyversion": "policy version"}
+
+
+@register.filter
+def event_object(kind: str) -> str:
+    """What an event is about, in the words of the glossary."""
+    return _OBJECTS.get(kind, kind)
+
+
+@register.filter
+def state_meaning(state: str) -> str:
+    """The sentence of a group's state."""
+    return GroupState(state).label
+
+
+@register.simple_tag
+def ago(moment: datetime | None, suffix: str = " ago") -> SafeString:
+    """How long ago, with the moment itself in the tooltip and for machines."""
+    if moment is None:
+        return format_html('<span class="faint">{}</span>', "–")
+    seconds = max(0.0, (timezone.now() - moment).total_seconds())
+    text = "just now" if seconds < 1 and suffix else f"{numbers.age(seconds)}{suffix}"
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>', moment.isoformat(), format_date(moment, "Y-m-d H:i:s"), text
+    )
+
+
+@register.simple_tag
+def sparkline(values: Sequence[float], label: str = "Reward", width: int = 112, height: int = 26) -> SafeString:
+    """A curve in the size of a word, as an image with its first and last value in words."""
+    if len(values) < 2:
+        return format_html('<span class="faint">{}</span>', "–")
+    low, high = min(values), max(values)
+    span = (high - low) or 1.0
+    step = (width - 4) / (len(values) - 1)
+    points = [(2 + at * step, height - 3 - (value - low) / span * (height - 6)) for at, value in enumerate(values)]
+    line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    area = f"2,{height} {line} {points[-1][0]:.1f},{height}"
+    return format_html(
+        '<svg class="sparkline" width="{}" height="{}" viewBox="0 0 {} {}" role="img" aria-label="{}">'
+        '<polygon points="{}" fill="currentColor" opacity="0.1"/>'
+        '<polyline points="{}" fill="none" stroke="currentColor" stroke-width="1.5" stroke-linejoin="round"/>'
+        '<circle cx="{}" cy="{}" r="2.25" fill="currentColor"/></svg>',
+        width,
+        height,
+        width,
+        height,
+        f"{label} from {numbers.number(values[0])} to {numbers.number(values[-1])}",
+        area,
+        line,
+        f"{points[-1][0]:.1f}",
+        f"{points[-1][1]:.1f}",
+    )
+
+
+@register.simple_tag
+def reward_strip(rewards: Sequence[float | None], low: float = 0.0, high: float = 1.0) -> SafeString:
+    """One small column per member of a group: taller is better, hatched is failed."""
+    known = [reward for reward in rewards if reward is not None]
+    low, high = min([low, *known]), max([high, *known])
+    span = (high - low) or 1.0
+    width, height, gap = 5, 18, 2
+    bars = []
+    for at, reward in enumerate(rewards):
+        filled = 2.0 if reward is None else 2 + (reward - low) / span * (height - 2)
+        kind = "failed" if reward is None else "known"
+        # format_html escapes values to text before it formats, so numbers are rounded here.
+        bars.append((at * (width + gap), f"{height - filled:.1f}", width, f"{filled:.1f}", kind))
+    total = max(0, len(rewards) * (width + gap) - gap)
+    said = ", ".join("failed" if reward is None else numbers.number(reward) for reward in rewards)
+    return format_html(
+        '<svg class="reward-strip" width="{}" height="{}" role="img" aria-label="Rewards: {}">{}</svg>',
+        total,
+        height,
+        said,
+        format_html_join("", '<rect x="{}" y="{}" width="{}" height="{}" rx="1" class="{}"/>', bars),
+    )
+
+
+@register.simple_tag
+def share_bar(parts: Sequence[tuple[str, int]], label: str) -> SafeString:
+    """A bar split by share: (css class, amount) each."""
+    total = sum(amount for _, amount in parts) or 1
+    rects, at = [], 0.0
+    for kind, amount in parts:
+        share = amount / total * 100
+        rects.append((f"{at:.3f}%", f"{share:.3f}%", kind))
+        at += share
+    return format_html(
+        '<svg class="share-bar" width="100%" height="8" role="img" aria-label="{}">{}</svg>',
+        label,
+        format_html_join("", '<rect x="{}" width="{}" height="8" class="{}"/>', rects),
+    )
+
+
+_ICONS = {
+    "search": '<circle cx="6" cy="6" r="4.25"/><path d="m9.2 9.2 3.3 3.3"/>',
+    "theme": '<circle cx="7" cy="7" r="5.25"/><path d="M7 1.75a5.25 5.25 0 0 1 0 10.5z" fill="currentColor"/>',
+    "person": '<circle cx="7" cy="4.6" r="2.6"/><path d="M2 12.6c.5-2.7 2.5-4 5-4s4.5 1.3 5 4"/>',
+    "plus": '<path d="M7 2.5v9M2.5 7h9"/>',
+    "stop": '<rect x="3.25" y="3.25" width="7.5" height="7.5" rx="1.25"/>',
+    "copy": '<rect x="4.75" y="4.75" width="7" height="7" rx="1.25"/><path d="M9.25 4.5V3.25a1 1 0 0 0-1-1h-5a1 1 0 0 0-1 1v5a1 1 0 0 0 1 1H4.5"/>',
+    "left": '<path d="M8.75 3 4.75 7l4 4"/>',
+    "right": '<path d="m5.25 3 4 4-4 4"/>',
+}
+
+
+@register.simple_tag
+def icon(name: str) -> SafeString:
+    """A line icon of 14 pixels; always beside a word or in a control with a label."""
+    return format_html(
+        '<svg width="14" height="14" viewBox="0 0 14 14" fill="none" stroke="currentColor" stroke-width="1.4"'
+        ' stroke-linecap="round" stroke-linejoin="round" aria-hidden="true">{}</svg>',
+        SafeString(_ICONS[name]),  # noqa: S308 - a constant of this file
+    )
+
+
+@register.filter
+def lookup(mapping: dict[Any, Any], key: Any) -> Any:
+    """mapping[key], or None: Django's dot cannot take a variable."""
+    return mapping.get(key)
+
+
+@register.simple_tag(takes_context=True)
+def query(context: dict[str, Any], **changes: Any) -> str:
+    """The present query string with some parameters replaced; empty ones are left out."""
+    parameters = context["request"].GET.copy()
+    for name, value in changes.items():
+        if value in (None, ""):
+            parameters.pop(name, None)
+        else:
+            parameters[name] = str(value)
+    encoded = parameters.urlencode()
+    return f"?{encoded}" if encoded else "?"

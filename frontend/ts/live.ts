@@ -1,0 +1,125 @@
+// One websocket per page. It carries only "run R changed, seq n"; the page answers by refetching what it shows, so a
+// lost message, a sleeping laptop or a restarted server can delay what is shown, never falsify it.
+//
+//   socket message | reconnect | tab becomes visible | every 10 s
+//        `-> "run:changed" on <body>, at most once a second -> htmx regions and charts refetch
+
+export type LiveState = "connecting" | "live" | "behind" | "paused" | "disconnected";
+
+export interface LiveDetail {
+  state: LiveState;
+  /** When the connection was lost, in milliseconds since the epoch; only when disconnected. */
+  since: number;
+}
+
+const THROTTLE_MS = 1_000;
+const POLL_MS = 10_000;
+const LONGEST_RETRY_MS = 15_000;
+
+let runs: string[] = [];
+let socket: WebSocket | undefined;
+let retries = 0;
+let lostAt = 0;
+let paused = false;
+let inFlight = 0;
+let lastEmitAt = Number.NEGATIVE_INFINITY;
+let timer: number | undefined;
+
+/** Connect for the runs that <body data-runs> names: run keys, or `*` for all. Does nothing on other pages. */
+export function startLive(): void {
+  runs = (document.body.dataset.runs ?? "").split(" ").filter(Boolean);
+  if (runs.length === 0) {
+    return;
+  }
+  connect();
+  setInterval(() => document.visibilityState === "visible" && changed(), POLL_MS);
+  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && changed());
+  window.addEventListener("online", () => socket?.readyState !== WebSocket.OPEN && connect());
+  document.body.addEventListener("htmx:beforeRequest", () => countRequests(1));
+  document.body.addEventListener("htmx:afterRequest", (event) => {
+    countRequests(-1);
+    reloadWhenSignedOut((event as CustomEvent<{ xhr: XMLHttpRequest }>).detail.xhr);
+  });
+}
+
+/** Stop or resume following changes; resuming catches up at once. */
+export function setPaused(value: boolean): void {
+  paused = value;
+  announce();
+  if (!paused) {
+    changed();
+  }
+}
+
+export function isPaused(): boolean {
+  return paused;
+}
+
+function connect(): void {
+  const scheme = location.protocol === "https:" ? "wss" : "ws";
+  const opened = new WebSocket(`${scheme}://${location.host}/ws/`);
+  socket = opened;
+  opened.addEventListener("open", () => {
+    opened.send(JSON.stringify({ subscribe: runs }));
+    const isReturn = lostAt > 0;
+    retries = 0;
+    lostAt = 0;
+    announce();
+    if (isReturn) {
+      changed();
+    }
+  });
+  opened.addEventListener("message", () => changed());
+  opened.addEventListener("close", () => {
+    if (socket !== opened) {
+      return;
+    }
+    lostAt ||= Date.now();
+    announce();
+    const limit = Math.min(LONGEST_RETRY_MS, 500 * 2 ** retries);
+    retries += 1;
+    // Jitter: a restarted server must not meet every open tab in the same moment.
+    setTimeout(connect, limit / 2 + (Math.random() * limit) / 2);
+  });
+}
+
+function changed(): void {
+  if (paused || timer !== undefined) {
+    return;
+  }
+  const wait = Math.max(0, lastEmitAt + THROTTLE_MS - performance.now());
+  timer = window.setTimeout(() => {
+    timer = undefined;
+    lastEmitAt = performance.now();
+    document.body.dispatchEvent(new CustomEvent("run:changed"));
+  }, wait);
+}
+
+function countRequests(change: number): void {
+  inFlight = Math.max(0, inFlight + change);
+  announce();
+}
+
+function announce(): void {
+  document.dispatchEvent(new CustomEvent<LiveDetail>("live:state", { detail: { state: state(), since: lostAt } }));
+}
+
+function state(): LiveState {
+  if (paused) {
+    return "paused";
+  }
+  if (lostAt > 0) {
+    return "disconnected";
+  }
+  if (socket?.readyState !== WebSocket.OPEN) {
+    return "connecting";
+  }
+  return inFlight > 0 ? "behind" : "live";
+}
+
+function reloadWhenSignedOut(request: XMLHttpRequest): void {
+  // A session that ended answers every refetch with the sign-in page: go there instead of showing old data for ever.
+  if (request.responseURL && new URL(request.responseURL).pathname.startsWith("/login")) {
+    location.reload();
+  }
+}

@@ -1,0 +1,24 @@
+// Everything a page needs, in one bundle: htmx, the islands, the live connection and the keyboard.
+import htmx from "htmx.org";
+import "idiomorph/htmx";
+import { startFilters } from "./filters.ts";
+import { startKeyboard } from "./keyboard.ts";
+import { startLive } from "./live.ts";
+import "./live-status.ts";
+import "./metric-chart.ts";
+import { startDialogs } from "./dialogs.ts";
+import { startPreferences } from "./preferences.ts";
+
+// The content security policy allows neither inline styles nor eval.
+htmx.config.includeIndicatorStyles = false;
+htmx.config.allowEval = false;
+htmx.config.allowScriptTags = false;
+htmx.config.selfRequestsOnly = true;
+htmx.config.historyCacheSize = 0;
+htmx.config.timeout = 20_000;
+
+startPreferences();
+startDialogs();
+startFilters();
+startKeyboard();
+startLive();

@@ -1,0 +1,45 @@
+import assert from "node:assert/strict";
+import test from "node:test";
+import { align, formatValue, lastRow, smooth } from "./series.ts";
+
+test("series of different steps share one axis and keep their gaps", () => {
+  const aligned = align([
+    [
+      [0, 1, 1, 1],
+      [2, 3, 2, 4],
+    ],
+    [[1, 5, 5, 5]],
+  ]);
+  assert.deepEqual(aligned.steps, [0, 1, 2]);
+  assert.deepEqual(aligned.values, [
+    [1, null, 3],
+    [null, 5, null],
+  ]);
+  assert.deepEqual(aligned.max[0], [1, null, 4]);
+});
+
+test("smoothing keeps a constant series, and its first value, as they are", () => {
+  assert.deepEqual(smooth([2, 2, null, 2], 0.9), [2, 2, null, 2]);
+  assert.equal(smooth([4, 0], 0.5)[0], 4);
+  assert.ok(Math.abs((smooth([4, 0], 0.5)[1] as number) - 4 / 3) < 1e-12);
+});
+
+test("weight zero does not smooth", () => {
+  const values = [1, null, 3];
+  assert.equal(smooth(values, 0), values);
+});
+
+test("the last row with a value is found behind gaps", () => {
+  assert.equal(lastRow([1, 2, null]), 1);
+  assert.equal(lastRow([null]), undefined);
+});
+
+test("values read well in every format", () => {
+  assert.equal(formatValue(0.73125), "0.731");
+  assert.equal(formatValue(-12.345), "−12.3");
+  assert.equal(formatValue(0.000213), "2.1e−4");
+  assert.equal(formatValue(0.715, "percent"), "71.5 %");
+  assert.equal(formatValue(0.0421, "seconds"), "42.1 ms");
+  assert.equal(formatValue(48211, "si"), "48.2 k");
+  assert.equal(formatValue(null), "–");
+});

@@ -1,0 +1,2 @@
+declare module "idiomorph/htmx";
+declare module "*.css";

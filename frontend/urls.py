@@ -1,0 +1,24 @@
+"""The pages. Paths end in a slash; `live/` answers the parts of a page that follow the run."""
+
+from django.contrib.auth.views import LoginView, LogoutView
+from django.urls import path
+from django.views.generic import RedirectView
+
+from frontend.views import groups, launch, run, runs
+
+urlpatterns = [
+    path("", runs.index, name="runs"),
+    path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
+    path("runs/", RedirectView.as_view(pattern_name="runs", query_string=True)),
+    path("runs/new/", launch.new, name="launch"),
+    path("runs/new/check/", launch.check, name="launch-check"),
+    path("runs/<str:key>/", run.overview, name="run"),
+    path("runs/<str:key>/live/", run.live, name="run-live"),
+    path("runs/<str:key>/stop/", run.stop, name="run-stop"),
+    path("runs/<str:key>/samples/", run.samples, name="run-samples"),
+    path("runs/<str:key>/config/", run.config, name="run-config"),
+    path("runs/<str:key>/events/", run.events, name="run-events"),
+    path("runs/<str:key>/groups/<str:group>/", groups.group, name="group"),
+    path("runs/<str:key>/steps/<int:step>/", groups.step, name="step"),
+]

@@ -1,0 +1,61 @@
+"""Where a group went, and what a step was trained on: the ledger in both directions."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from frontend.access import page
+from frontend.advantage import explain
+from frontend.samples import split_prompt
+from rollouts.selectors import groups, pages, runs
+
+
+@page
+@require_safe
+def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
+    """The members of one group side by side: what they were given, what they answered, what it was worth."""
+    run = runs.get(request.user, key)
+    row = groups.get(run, group)
+    rollouts = list(row.rollouts.all())
+    prompts = [split_prompt(rollout.messages) for rollout in rollouts]
+    shared = prompts[0][0] if prompts else []
+    is_shared = all(prompt == shared for prompt, _ in prompts)
+    item = next(iter(row.batch_items.all()), None)
+    explanation = explain(run, [rollout.reward for rollout in rollouts], item.advantages if item else None)
+    context = {
+        "run": run,
+        "group": row,
+        "prompt": shared if is_shared else [],
+        "members": [
+            {
+                "rollout": rollout,
+                "messages": rest if is_shared else rollout.messages,
+                "why": explanation.members[at],
+            }
+            for at, (rollout, (_, rest)) in enumerate(zip(rollouts, prompts, strict=True))
+        ],
+        "explanation": explanation,
+        "item": item,
+        "lag": item.batch.step - row.min_policy_version if item and row.min_policy_version is not None else None,
+        "rewards": [rollout.reward for rollout in rollouts],
+    }
+    return render(request, "frontend/group.html", context)
+
+
+@page
+@require_safe
+def step(request: HttpRequest, key: str, step: int) -> HttpResponse:
+    """The batch of one step: its members, how far behind they were, its hash and what was measured."""
+    run = runs.get(request.user, key)
+    found = pages.get_step(run, step)
+    rewards = [reward for member in found.members for reward in member.rewards if reward is not None]
+    context = {
+        "run": run,
+        "step": found,
+        "previous": step - 1 if step > 0 else None,
+        "next": step + 1 if step < found.newest else None,
+        "worst_lag": max((member.lag for member in found.members), default=0),
+        "reward_mean": sum(rewards) / len(rewards) if rewards else None,
+        "rollouts": sum(len(member.rewards) for member in found.members),
+    }
+    return render(request, "frontend/step.html", context)
