@@ -9,7 +9,7 @@ import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -33,7 +33,7 @@ Project = Annotated[str, typer.Option(help="Slug of the project.")]
 def main() -> None:
     """Run one command."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-    ours = {each.name or "" for each in [*app.registered_commands, *app.registered_groups]}
+    ours = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
     if len(sys.argv) < 2 or sys.argv[1] in {*ours, "--help"}:
         app(prog_name=Path(sys.argv[0]).name)
         return
@@ -54,6 +54,7 @@ def up(
     """Start everything here: database, Redis, web, worker, reconciler."""
     from controlplane import up
     from controlplane.processes import Program
+    from controlplane.supervisor import StartError
 
     if port not in {"", "auto"} and not port.isdecimal():
         raise typer.BadParameter("give a number, or auto", param_hint="--port")
@@ -67,7 +68,7 @@ def up(
     )
     try:
         status = up.run(Home.from_environ(), options)
-    except (up.AlreadyUp, up.StartError) as error:
+    except (up.AlreadyUp, StartError) as error:
         _fail(str(error))
     raise typer.Exit(status)
 
@@ -274,15 +275,17 @@ def _point_at_up() -> None:
 def _project(slug: str) -> Any:
     from rollouts.models import Project as Row
 
-    found = Row.objects.filter(slug=slug).first()
-    return found or _fail(f"no project {slug!r}")
+    if found := Row.objects.filter(slug=slug).first():
+        return found
+    _fail(f"no project {slug!r}")
 
 
 def _run(key: str) -> Any:
     from rollouts.models import Run
 
-    found = Run.objects.filter(key=key).first()
-    return found or _fail(f"no run {key!r}")
+    if found := Run.objects.filter(key=key).first():
+        return found
+    _fail(f"no run {key!r}")
 
 
 def _run_row(run: Any) -> dict[str, Any]:
@@ -314,7 +317,7 @@ def _print_json(value: Any) -> None:
     typer.echo(json.dumps(value))
 
 
-def _fail(message: str) -> Any:
+def _fail(message: str) -> NoReturn:
     typer.echo(f"error: {message}", err=True)
     raise typer.Exit(1)
 

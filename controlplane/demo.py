@@ -54,6 +54,7 @@ def _host(arguments: argparse.Namespace) -> int:
     """Be the supervisor; the demo itself is its job."""
     from controlplane import up
     from controlplane.processes import Program
+    from controlplane.supervisor import StartError
 
     home = Home.from_environ()
     directory = home.path / "demo" / time.strftime("%Y%m%d-%H%M%S")
@@ -72,7 +73,7 @@ def _host(arguments: argparse.Namespace) -> int:
     )
     try:
         status = up.run(home, options)
-    except (up.AlreadyUp, up.StartError) as error:
+    except (up.AlreadyUp, StartError) as error:
         _print(f"error: {error}")
         return 1
     result = directory / "result.json"
@@ -130,11 +131,13 @@ class _Job:
         return self._judge()
 
     def _judge(self) -> int:
-        before, after = self._result.get("eval_reward_before"), self._result.get("eval_reward_after")
-        learned = "error" not in self._result and None not in (before, after) and after - before >= _LEARNED
+        before: Any = self._result.get("eval_reward_before")
+        after: Any = self._result.get("eval_reward_after")
+        evaluated = before is not None and after is not None
+        learned = evaluated and "error" not in self._result and after - before >= _LEARNED
         self._result |= {"wall_s": round(time.time() - self._began, 1), "phase_s": self._phase_s}
         (self._directory / "result.json").write_text(json.dumps(self._result))
-        if before is not None and after is not None:
+        if evaluated:
             verdict = "learned" if learned else "did not learn enough"
             _print(f"demo: the model {verdict}: reward on held-out problems {before:.3f} before, {after:.3f} after")
         if not self._arguments.exit_when_done:
