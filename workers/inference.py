@@ -4,16 +4,13 @@ The steering routes carry no authentication (`VLLM_SERVER_DEV_MODE`), so a serve
 (`/weight_info`) is what rollouts are attributed by; vLLM notes it for every sampled token:
 
     a version number   the weights of that policy version
-    "loading"          weights are being replaced, or that failed half way: answers are refused by the policy client
+    "loading"          weights are being replaced, or that failed half way; the policy client refuses such answers
     anything else      nobody has said yet what the server was started with
 """
 
-import logging
 import os
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -23,12 +20,11 @@ import httpx
 from environments.policy import LOADING_LABEL
 from trainers.run_config import InferenceConfig
 
-logger = logging.getLogger(__name__)
-
 SERVED_MODEL = "policy"
 """Name under which every replica serves its model, whatever the weights."""
 
 _CALL_TIMEOUT_S = 10.0
+_EXTENSION = Path(__file__).resolve().parent / "vllm_extension"
 
 
 class InferenceError(Exception):
@@ -57,6 +53,7 @@ def argv(model: str, port: int, config: InferenceConfig, *, cpu: bool, python: s
     command += ["--logprobs-mode", "processed_logprobs"]
     # Token-in, token-out routes: later turns are exact, answers say which weights sampled each token.
     command += ["--enable-scale-out"]
+    command += ["--worker-extension-cls", "rollyard_vllm.WeightLoading"]
     command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
     if cpu:
         command += ["--enforce-eager", "--kv-cache-memory-bytes", str(int(config.kv_cache_gib * 2**30))]
@@ -69,7 +66,9 @@ def argv(model: str, port: int, config: InferenceConfig, *, cpu: bool, python: s
 
 def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None) -> dict[str, str]:
     """Return the variables a server needs on top of the process's own."""
+    inherited = os.environ.get("PYTHONPATH")
     variables = {
+        "PYTHONPATH": os.pathsep.join([str(_EXTENSION), *([inherited] if inherited else [])]),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -147,44 +146,31 @@ class VllmAdmin:
     def load_weights(self, path: Path, version: int, *, deadline_s: float = 120.0) -> float:
         """Replace the weights by those of `version` in `path` and go on with the requests in flight.
 
-        Returns the seconds generation stood still. Safe to repeat, after a crash of the caller at any line too: until
-        the new weights are in and labelled, the server is labelled `loading`. Raises `WeightsNotLoaded` when they are
-        not in; then only another `load_weights` or a restart makes the server useful.
+        Returns the seconds generation stood still. Safe to repeat, also after the caller died at any line: the server
+        is labelled `loading` until the new weights are in. Raises `WeightsNotLoaded` when they are not; the server
+        then stays paused, because vLLM dies of the next request with half of its weights. Load any complete version,
+        or restart it.
         """
         if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
             raise WeightsNotLoaded(f"{path} holds no model: config.json and *.safetensors are expected.")
         deadline = _Deadline(deadline_s)
         began = time.monotonic()
-        with self._paused(deadline):
-            self._set_label(LOADING_LABEL, deadline.left_s())
-            try:
-                reload = {"method": "reload_weights", "kwargs": {"weights_path": str(path.resolve())}}
-                self._call("POST", "/collective_rpc", deadline.left_s(), json=reload)
-                # Keys and values of the old weights must not serve the new ones. Requests in flight are put back and
-                # their tokens so far computed again: blocks they hold would otherwise survive the reset.
-                reset = self._call(
-                    "POST", "/reset_prefix_cache", deadline.left_s(), params={"reset_running_requests": "true"}
-                )
-                if reset.get("success") is not True:
-                    raise WeightsNotLoaded(f"The prefix cache was not emptied: {reset!r:.200}")
-            except (ReplicaRefused, ReplicaUnreachable) as exc:
-                raise WeightsNotLoaded(f"Version {version} from {path}: {exc}") from exc
-            self._set_label(str(version), deadline.left_s())
-        return time.monotonic() - began
-
-    @contextmanager
-    def _paused(self, deadline: "_Deadline") -> Iterator[None]:
         self._call("POST", "/pause", deadline.left_s(), params={"mode": "keep"})
+        self._set_label(LOADING_LABEL, deadline.left_s())
         try:
-            yield
-        except BaseException:
-            # Requests in flight then come back labelled `loading` instead of hanging.
-            try:
-                self.resume()
-            except InferenceError as exc:
-                logger.warning("the replica stays paused: %s", exc)
-            raise
+            reload = {"method": "load_policy_weights", "kwargs": {"path": str(path.resolve())}}
+            self._call("POST", "/collective_rpc", deadline.left_s(), json=reload)
+            # Keys and values of the old weights must not serve the new ones. Requests in flight are put back and their
+            # tokens so far computed again: blocks they hold would otherwise survive the reset.
+            again = {"reset_running_requests": "true"}
+            reset = self._call("POST", "/reset_prefix_cache", deadline.left_s(), params=again)
+            if reset.get("success") is not True:
+                raise ReplicaRefused(f"The prefix cache was not emptied: {reset!r:.200}")
+            self._set_label(str(version), deadline.left_s())
+        except InferenceError as exc:
+            raise WeightsNotLoaded(f"Version {version} from {path}: {exc}") from exc
         self.resume()
+        return time.monotonic() - began
 
     def _label(self, timeout_s: float) -> str:
         return str(self._call("GET", "/weight_info", timeout_s).get("weight_version"))
@@ -192,7 +178,7 @@ class VllmAdmin:
     def _set_label(self, label: str, timeout_s: float) -> None:
         self._call("POST", "/update_weight_version", timeout_s, json={"new_version": label})
         if (found := self._label(timeout_s)) != label:
-            raise WeightsNotLoaded(f"The server was labelled {label!r} but says {found!r}.")
+            raise ReplicaRefused(f"The server was labelled {label!r} but says {found!r}.")
 
     def _call(self, method: str, path: str, timeout_s: float, **request: Any) -> dict[str, Any]:
         """Make a call; all of them are safe to repeat."""
