@@ -14,7 +14,7 @@ import asyncio
 import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, TypeVarTuple
 
 import msgspec
 
@@ -27,6 +27,7 @@ from environments.types import ErrorKind, Message, Problem, Rollout, StopReason
 PolicyVersion = Callable[[], int | None]
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 
 class _Episode:
@@ -96,17 +97,17 @@ class _Group:
         self.version = version
 
     async def play(self, episodes: list[_Episode]) -> None:
-        await asyncio.gather(*(_guard([episode], self._start(episode)) for episode in episodes))
+        await asyncio.gather(*(_guard([episode], self._start, episode) for episode in episodes))
         alive = [episode for episode in episodes if not episode.over]
         if not alive:
             return
-        first = await _guard(alive, self._first_turn(alive))
+        first = await _guard(alive, self._first_turn, alive)
         if first is None:
             return
         prompt_token_ids, completions = first
         await asyncio.gather(
             *(
-                _guard([episode], self._play_on(episode, prompt_token_ids, completion))
+                _guard([episode], self._play_on, episode, prompt_token_ids, completion)
                 for episode, completion in zip(alive, completions, strict=True)
             )
         )
@@ -213,18 +214,18 @@ async def play_group(
     if played:
         try:
             async with asyncio.timeout(deadline_s):
-                await _guard(played, group.score(played))
+                await _guard(played, group.score, played)
         except TimeoutError:
             _fail(played, BudgetError(f"Scoring was not over within {deadline_s:g} s."))
     return [episode.rollout for episode in episodes]
 
 
-async def _guard(episodes: Sequence[_Episode], work: Awaitable[T]) -> T | None:
-    """Await `work`; if it breaks, it is these episodes that fail."""
+async def _guard(episodes: Sequence[_Episode], work: Callable[[*Ts], Awaitable[T]], *args: *Ts) -> T | None:
+    """Await `work(*args)`; if it breaks, it is these episodes that fail."""
     try:
         # What has no boundary of its own is the runner's, or the environment's data: nobody else can mend it.
         with boundary(ErrorKind.ENVIRONMENT):
-            return await work
+            return await work(*args)
     except EpisodeError as error:
         _fail(episodes, error)
         return None
