@@ -20,9 +20,7 @@ def get_run(request: Request, key: str, scope: Scope) -> Run:
     check_scope(request, scope)
     run = run_selectors.get(request.user, key, at_least=ROLE_FOR[scope])
     token = token_of(request)
-    if token is not None and (
-        token.project_id != run.project_id or token.run_id not in {None, run.pk}
-    ):
+    if token is not None and (token.project_id != run.project_id or token.run_id not in {None, run.pk}):
         raise NotFound(f"There is no run {key}, or you may not see it.")
     return run
 
@@ -58,8 +56,4 @@ def token_of(request: Request) -> ApiToken | None:
 def actor_of(request: Request) -> str:
     """Who to name in events."""
     token = token_of(request)
-    return (
-        f"api:{token.name}"
-        if token is not None
-        else f"user:{request.user.get_username()}"
-    )
+    return f"api:{token.name}" if token is not None else f"user:{request.user.get_username()}"

@@ -113,12 +113,8 @@ class RenewApi(APIView):
     def post(self, request: Request, key: str) -> Response:
         """Extend leases. Do it every sixth of their term."""
         run = get_run(request, key, Scope.SUBMIT)
-        tokens = [
-            token for token in wire.decode(request, RenewIn).tokens if is_uuid(token)
-        ]
-        own = Lease.objects.filter(run=run, token__in=tokens).values_list(
-            "token", flat=True
-        )
+        tokens = [token for token in wire.decode(request, RenewIn).tokens if is_uuid(token)]
+        own = Lease.objects.filter(run=run, token__in=tokens).values_list("token", flat=True)
         held = leases.renew(own, lease_s=run.parsed.workers.lease_s)
         return Response(wire.json(RenewOut(sorted(map(str, held)))))
 
@@ -137,17 +133,9 @@ class SettleApi(APIView):
         """Store the rollouts of a claimed group and end its lease."""
         run = get_run(request, key, Scope.SUBMIT)
         settled = wire.decode(request, SettleIn)
-        if (
-            not 0 < len(settled.problem_key) <= MAX_TEXT
-            or "\x00" in settled.problem_key
-        ):
-            raise Invalid(
-                fields={"problem_key": f"must have 1 to {MAX_TEXT} characters"}
-            )
-        if (
-            not is_uuid(settled.token)
-            or not Lease.objects.filter(run=run, token=settled.token).exists()
-        ):
+        if not 0 < len(settled.problem_key) <= MAX_TEXT or "\x00" in settled.problem_key:
+            raise Invalid(fields={"problem_key": f"must have 1 to {MAX_TEXT} characters"})
+        if not is_uuid(settled.token) or not Lease.objects.filter(run=run, token=settled.token).exists():
             raise LeaseLost
         state = group_services.settle(
             token=settled.token,

@@ -1,5 +1,6 @@
 """Launch, list, show and stop runs; read their metrics and events."""
 
+import math
 from typing import Any
 
 import msgspec
@@ -76,19 +77,13 @@ class RunsApi(APIView):
 
     @extend_schema(
         operation_id="listRuns",
-        parameters=[
-            OpenApiParameter("before", int, description="Runs older than this cursor.")
-        ],
+        parameters=[OpenApiParameter("before", int, description="Runs older than this cursor.")],
         responses=wire.answer(RunsOut),
     )
     def get(self, request: Request) -> Response:
         """Newest runs first, 100 a page."""
         check_scope(request, Scope.READ)
-        runs = (
-            run_selectors.for_user(request.user)
-            .select_related("project")
-            .order_by("-id")
-        )
+        runs = run_selectors.for_user(request.user).select_related("project").order_by("-id")
         if (token := token_of(request)) is not None:
             runs = runs.filter(project=token.project_id)
             if token.run_id is not None:
@@ -110,9 +105,7 @@ class RunsApi(APIView):
         """Launch a run. The config is resolved and checked at once; the processes start within seconds."""
         launch = wire.decode(request, LaunchIn)
         project = get_project(request, launch.project, Scope.LAUNCH)
-        resolved = resolve(
-            launch.preset, inline=launch.config, overrides=launch.overrides
-        )
+        resolved = resolve(launch.preset, inline=launch.config, overrides=launch.overrides)
         run = run_services.create(
             project=project,
             user=request.user,
@@ -153,16 +146,12 @@ class StopApi(APIView):
 
     parser_classes = [wire.RawParser]
 
-    @extend_schema(
-        operation_id="stopRun", request=wire.body(StopIn), responses=wire.answer(RunOut)
-    )
+    @extend_schema(operation_id="stopRun", request=wire.body(StopIn), responses=wire.answer(RunOut))
     def post(self, request: Request, key: str) -> Response:
         """End a run now. Its groups, metrics and checkpoints stay. Stopping twice is stopping once."""
         run = get_run(request, key, Scope.LAUNCH)
         stop = wire.decode(request, StopIn)
-        run = run_services.request_stop(
-            run, actor=actor_of(request), reason=stop.reason
-        )
+        run = run_services.request_stop(run, actor=actor_of(request), reason=stop.reason)
         return Response(wire.json(RunOut(**_fields(run))))
 
 
@@ -177,26 +166,16 @@ class MetricsApi(APIView):
                 str,
                 description="Comma-separated metric keys; all when left out.",
             ),
-            OpenApiParameter(
-                "points", int, description="At most so many points per series (1500)."
-            ),
-            OpenApiParameter(
-                "after_step", int, description="Only steps after this one."
-            ),
+            OpenApiParameter("points", int, description="At most so many points per series (1500)."),
+            OpenApiParameter("after_step", int, description="Only steps after this one."),
         ],
-        responses={
-            (200, "application/json"): {"type": "object", "additionalProperties": True}
-        },
+        responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
     )
     def get(self, request: Request, key: str) -> Response:
         """Series as [step, mean, minimum, maximum], bucketed so that each has at most ``points`` points."""
         run = get_run(request, key, Scope.READ)
         names = request.query_params.get("keys")
-        keys = (
-            [name for name in names.split(",") if name]
-            if names
-            else metric_selectors.list_keys(run)
-        )
+        keys = [name for name in names.split(",") if name] if names else metric_selectors.list_keys(run)
         points = integer(request, "points")
         after_step = integer(request, "after_step")
         series = metric_selectors.series(
@@ -213,21 +192,13 @@ class EventsApi(APIView):
 
     @extend_schema(
         operation_id="readEvents",
-        parameters=[
-            OpenApiParameter(
-                "after_seq", int, description="Only events after this sequence number."
-            )
-        ],
-        responses={
-            (200, "application/json"): {"type": "object", "additionalProperties": True}
-        },
+        parameters=[OpenApiParameter("after_seq", int, description="Only events after this sequence number.")],
+        responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
     )
     def get(self, request: Request, key: str) -> Response:
         """The newest 200 changes of state, newest first."""
         run = get_run(request, key, Scope.READ)
-        events = event_selectors.list_recent(
-            run, limit=200, after_seq=integer(request, "after_seq")
-        )
+        events = event_selectors.list_recent(run, limit=200, after_seq=integer(request, "after_seq"))
         columns = (
             "id",
             "at",
@@ -238,13 +209,7 @@ class EventsApi(APIView):
             "reason",
             "actor",
         )
-        return Response(
-            {
-                "events": [
-                    {"seq": row.pop("id"), **row} for row in events.values(*columns)
-                ]
-            }
-        )
+        return Response({"events": [{"seq": row.pop("id"), **row} for row in events.values(*columns)]})
 
 
 def integer(request: Request, name: str) -> int | None:
@@ -252,15 +217,21 @@ def integer(request: Request, name: str) -> int | None:
     text = request.query_params.get(name)
     if text is None:
         return None
-    if not (
-        text.removeprefix("-").isascii()
-        and text.removeprefix("-").isdigit()
-        and len(text) <= 18
-    ):
-        raise Invalid(
-            "A query parameter is no number.", fields={name: "must be an integer"}
-        )
+    if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) <= 18):
+        raise Invalid(f"The query parameter {name} must be an integer.", fields={name: "must be an integer"})
     return int(text)
+
+
+def seconds(request: Request, name: str, *, at_most: float) -> float:
+    """A query parameter as seconds, 0 when absent, cut to the limit. Raises Invalid."""
+    text = request.query_params.get(name, "0")
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise Invalid(f"The query parameter {name} must be seconds.", fields={name: "must be a number from 0"})
+    return min(value, at_most)
 
 
 def _fields(run: Run) -> dict[str, Any]:

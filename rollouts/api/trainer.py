@@ -13,7 +13,7 @@ from rest_framework.views import APIView
 
 from rollouts.api import wire
 from rollouts.api.access import actor_of, get_run
-from rollouts.api.runs import integer
+from rollouts.api.runs import seconds
 from rollouts.errors import Invalid
 from rollouts.models import Run, Scope
 from rollouts.services import batches
@@ -60,9 +60,7 @@ class AnyRenderer(BaseContentNegotiation):
     def select_parser(self, request: Request, parsers: list) -> object:  # type: ignore[type-arg]
         return parsers[0]
 
-    def select_renderer(
-        self, request: Request, renderers: list, format_suffix: str | None = None
-    ) -> tuple:  # type: ignore[type-arg]
+    def select_renderer(self, request: Request, renderers: list, format_suffix: str | None = None) -> tuple:  # type: ignore[type-arg]
         return JSONRenderer(), JSONRenderer.media_type
 
 
@@ -114,9 +112,7 @@ class BatchApi(TrainerView):
         operation_id="fetchBatch",
         parameters=[
             EPOCH,
-            OpenApiParameter(
-                "wait_s", int, description=f"Wait so long for it, at most {MAX_WAIT_S}."
-            ),
+            OpenApiParameter("wait_s", int, description=f"Wait so long for it, at most {MAX_WAIT_S}."),
         ],
         responses={(200, MSGPACK): OpenApiTypes.BINARY, 204: None},
     )
@@ -124,8 +120,7 @@ class BatchApi(TrainerView):
         """The batch of a step as MessagePack, or 204 when it is not ready yet. The same bytes on every retry."""
         run = self.run_of(request, key)
         epoch = self.epoch_of(request)
-        wait_s = min(MAX_WAIT_S, max(0, integer(request, "wait_s") or 0))
-        deadline = time.monotonic() + wait_s
+        deadline = time.monotonic() + seconds(request, "wait_s", at_most=MAX_WAIT_S)
         while (delivery := batches.fetch(run, epoch=epoch, step=step)) is None:
             if time.monotonic() >= deadline:
                 return HttpResponse(status=204)
@@ -151,9 +146,7 @@ class StepApi(TrainerView):
         """The step is done. Acknowledging it again changes nothing but its metrics."""
         run = self.run_of(request, key)
         ack = wire.decode(request, StepAck)
-        next_step = run_services.ack_step(
-            run, epoch=self.epoch_of(request), step=step, ack=ack
-        )
+        next_step = run_services.ack_step(run, epoch=self.epoch_of(request), step=step, ack=ack)
         return Response(wire.json(NextStepOut(next_step)))
 
 
@@ -170,9 +163,7 @@ class PolicyVersionsApi(TrainerView):
         """Weights are complete on disk; the control plane publishes them to the inference replicas."""
         run = self.run_of(request, key)
         version_in = wire.decode(request, PolicyVersionIn)
-        version = policy_services.announce(
-            run, epoch=self.epoch_of(request), version_in=version_in
-        )
+        version = policy_services.announce(run, epoch=self.epoch_of(request), version_in=version_in)
         return Response(wire.json(VersionOut(version.version, version.state)))
 
 
@@ -189,9 +180,7 @@ class CheckpointsApi(TrainerView):
         """A checkpoint is complete on disk; later attempts may resume from it."""
         run = self.run_of(request, key)
         checkpoint = wire.decode(request, CheckpointIn)
-        row = run_services.add_checkpoint(
-            run, epoch=self.epoch_of(request), checkpoint=checkpoint
-        )
+        row = run_services.add_checkpoint(run, epoch=self.epoch_of(request), checkpoint=checkpoint)
         return Response(wire.json(StateOut(row.state)))
 
 
@@ -206,7 +195,5 @@ class FinishApi(TrainerView):
     )
     def post(self, request: Request, key: str) -> Response:
         """Every step is acknowledged; the trainer ends."""
-        run = run_services.finish_training(
-            self.run_of(request, key), epoch=self.epoch_of(request)
-        )
+        run = run_services.finish_training(self.run_of(request, key), epoch=self.epoch_of(request))
         return Response(wire.json(StateOut(run.state)))

@@ -19,9 +19,7 @@ urlpatterns = [
     path(f"{run}/work/renew", groups.RenewApi.as_view(), name="api-work-renew"),
     path(f"{run}/work/settle", groups.SettleApi.as_view(), name="api-work-settle"),
     path(f"{run}/trainer", trainer.RegisterApi.as_view(), name="api-trainer"),
-    path(
-        f"{run}/trainer/finish", trainer.FinishApi.as_view(), name="api-trainer-finish"
-    ),
+    path(f"{run}/trainer/finish", trainer.FinishApi.as_view(), name="api-trainer-finish"),
     path(f"{run}/batches/<int:step>", trainer.BatchApi.as_view(), name="api-batch"),
     path(f"{run}/steps/<int:step>", trainer.StepApi.as_view(), name="api-step"),
     path(
@@ -29,7 +27,5 @@ urlpatterns = [
         trainer.PolicyVersionsApi.as_view(),
         name="api-policy-versions",
     ),
-    path(
-        f"{run}/checkpoints", trainer.CheckpointsApi.as_view(), name="api-checkpoints"
-    ),
+    path(f"{run}/checkpoints", trainer.CheckpointsApi.as_view(), name="api-checkpoints"),
 ]

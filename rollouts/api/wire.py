@@ -16,9 +16,7 @@ class RawParser(parsers.BaseParser):
 
     media_type = "*/*"
 
-    def parse(
-        self, stream: Any, media_type: str | None = None, parser_context: Any = None
-    ) -> Any:
+    def parse(self, stream: Any, media_type: str | None = None, parser_context: Any = None) -> Any:
         return stream.read()
 
 
