@@ -49,8 +49,8 @@ def _rl(run: Run, environments: list[str]) -> list[Chart]:
         *_evaluation(environments),
         Chart(
             "Who waits for whom",
-            "seconds per step",
-            [("time/wait_for_batch", "trainer, for a batch"), ("time/wait_for_policy", "generation, for a policy")],
+            "trainer for a batch, generation for a policy",
+            [("time/wait_for_batch", "trainer"), ("time/wait_for_policy", "generation")],
             format="seconds",
             floor=0,
         ),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollouts.models import Run
+from trainers.config import RunConfig
 
 TOP = "run"
 
@@ -26,11 +27,17 @@ class Row:
 def sections(run: Run) -> list[tuple[str, list[Row]]]:
     """Rows by section, in the order of the config; single values of the top come first."""
     grouped: dict[str, list[Row]] = {TOP: []}
-    for key, value in leaves(run.config):
+    for key, value in leaves(_in_order(run.config)):
         section = key.split(".")[0] if "." in key else TOP
         origin = run.config_origins.get(key, "default")
         grouped.setdefault(section, []).append(Row(key, _text(value), origin))
     return [(name, rows) for name, rows in grouped.items() if rows]
+
+
+def _in_order(config: dict[str, Any]) -> dict[str, Any]:
+    """The sections in the order of the config tree: the database does not keep it."""
+    order = {name: at for at, name in enumerate(RunConfig.model_fields)}
+    return dict(sorted(config.items(), key=lambda item: order.get(item[0], len(order))))
 
 
 def leaves(value: Any, at: str = "") -> list[tuple[str, Any]]:

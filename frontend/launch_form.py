@@ -15,9 +15,13 @@ from typing import Any
 from trainers.config import RunConfig
 
 COMMON = {
-    "name", "max_steps", "model.path", "sampling.group_size", "sampling.max_tokens", "sampling.temperature",
-    "batch.batch_size", "algorithm.max_async_level", "optimizer.lr", "trainer.world_size", "trainer.device",
-    "inference.replicas", "evaluation.every", "evaluation.problems", "data.path", "data.batch_size",
+    "name", "max_steps", "seed", "model.path", "model.dtype",
+    "sampling.group_size", "sampling.max_tokens", "sampling.temperature", "batch.batch_size",
+    "algorithm.max_async_level", "algorithm.max_off_policy_steps", "algorithm.advantage",
+    "optimizer.lr", "optimizer.warmup_steps", "optimizer.schedule",
+    "trainer.world_size", "trainer.device", "trainer.seq_len",
+    "inference.replicas", "inference.max_model_len", "inference.dtype",
+    "evaluation.every", "evaluation.problems", "evaluation.temperature", "data.path", "data.batch_size",
 }  # fmt: skip
 """Fields that stay in sight; the others of their section are folded."""
 _HIDDEN = {"kind", "environments", "launcher"}
@@ -95,6 +99,21 @@ class EnvironmentRow:
 
 
 _SCHEMA = RunConfig.model_json_schema()
+_LABELS = {
+    "lr": "Learning rate",
+    "eps": "Epsilon",
+    "args": "Arguments",
+    "kv_cache_gib": "KV cache",
+    "max_async_level": "Async level",
+    "max_off_policy_steps": "Most off-policy steps",
+    "gpu_memory_utilization": "GPU memory share",
+    "std_epsilon": "Deviation epsilon",
+    "world_size": "Processes",
+    "checkpoint_every": "Checkpoint every",
+    "seq_len": "Sequence length",
+}
+"""Where the key's own words do not read well."""
+_UNITS = {"s": "s", "gib": "GiB"}
 _TITLES = {"rl": "RL", "": "Run", "inference": "Inference servers", "workers": "Episode drivers"}
 
 
@@ -159,7 +178,7 @@ def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str
     text = show(value, widget)
     return Field(
         key=key,
-        label=key.rsplit(".", 1)[-1].replace("_", " ").capitalize().replace("Kv ", "KV ").replace(" gib", " (GiB)"),
+        label=_label(key.rsplit(".", 1)[-1]),
         help=schema.get("description") or resolved.get("description", ""),
         widget=widget,
         value=text,
@@ -168,6 +187,13 @@ def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str
         options=[str(option) for option in resolved.get("enum", [])],
         is_required=is_required,
     )
+
+
+def _label(name: str) -> str:
+    words = name.split("_")
+    unit = _UNITS.get(words[-1]) if len(words) > 1 else None
+    text = _LABELS.get(name) or " ".join(words[:-1] if unit else words).capitalize()
+    return f"{text} ({unit})" if unit else text
 
 
 def _widget(schema: Mapping[str, Any]) -> str:

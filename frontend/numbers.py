@@ -19,6 +19,15 @@ def number(value: float | None) -> str:
     return text.replace("-", _MINUS)
 
 
+def reward(value: float | None) -> str:
+    """Two decimals, so that the rewards of a group align; more where two would round to nothing."""
+    if value is None:
+        return _NONE
+    if value and abs(value) < 0.005:
+        return number(value)
+    return f"{value:,.2f}".replace("-", _MINUS)
+
+
 def signed(value: float | None) -> str:
     """Like `number`, with a plus sign where there is no minus."""
     if value is None:

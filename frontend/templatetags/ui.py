@@ -26,6 +26,7 @@ from rollouts.states import (
 register = template.Library()
 
 register.filter("number", numbers.number)
+register.filter("reward", numbers.reward)
 register.filter("signed", numbers.signed)
 register.filter("count", numbers.count)
 register.filter("percent", numbers.percent)
@@ -81,15 +82,6 @@ def state_word(kind: str, state: str) -> SafeString:
     meaning = states(state).label if states is not None and state in states.values else ""
     tone = _TONES.get(state, "").split(" ")[0]
     return format_html('<span class="word {}" title="{}">{}</span>', tone, meaning, state)
-
-
-_OBJECTS = {"scoredgroup": "group", "policyversion": "policy version"}
-
-
-@register.filter
-def event_object(kind: str) -> str:
-    """What an event is about, in the words of the glossary."""
-    return _OBJECTS.get(kind, kind)
 
 
 @register.filter
@@ -163,6 +155,22 @@ def reward_strip(rewards: Sequence[float | None], low: float = 0.0, high: float 
 
 
 @register.simple_tag
+def meter(value: float | None, width: int = 34, height: int = 5) -> SafeString:
+    """A reward between 0 and 1 as a bar, for the eye only: the number stands beside it."""
+    filled = 0.0 if value is None else max(0.0, min(1.0, value)) * width
+    return format_html(
+        '<svg class="meter" width="{}" height="{}" aria-hidden="true"><rect width="{}" height="{}" rx="1"/>'
+        '<rect class="value" width="{}" height="{}" rx="1"/></svg>',
+        width,
+        height,
+        width,
+        height,
+        f"{filled:.1f}",
+        height,
+    )
+
+
+@register.simple_tag
 def share_bar(parts: Sequence[tuple[str, int]], label: str) -> SafeString:
     """A bar split by share: (css class, amount) each."""
     total = sum(amount for _, amount in parts) or 1
@@ -184,7 +192,8 @@ _ICONS = {
     "person": '<circle cx="7" cy="4.6" r="2.6"/><path d="M2 12.6c.5-2.7 2.5-4 5-4s4.5 1.3 5 4"/>',
     "plus": '<path d="M7 2.5v9M2.5 7h9"/>',
     "stop": '<rect x="3.25" y="3.25" width="7.5" height="7.5" rx="1.25"/>',
-    "copy": '<rect x="4.75" y="4.75" width="7" height="7" rx="1.25"/><path d="M9.25 4.5V3.25a1 1 0 0 0-1-1h-5a1 1 0 0 0-1 1v5a1 1 0 0 0 1 1H4.5"/>',
+    "copy": '<rect x="4.75" y="4.75" width="7" height="7" rx="1.25"/>'
+    '<path d="M9.25 4.5V3.25a1 1 0 0 0-1-1h-5a1 1 0 0 0-1 1v5a1 1 0 0 0 1 1H4.5"/>',
     "left": '<path d="M8.75 3 4.75 7l4 4"/>',
     "right": '<path d="m5.25 3 4 4-4 4"/>',
 }
@@ -196,8 +205,25 @@ def icon(name: str) -> SafeString:
     return format_html(
         '<svg width="14" height="14" viewBox="0 0 14 14" fill="none" stroke="currentColor" stroke-width="1.4"'
         ' stroke-linecap="round" stroke-linejoin="round" aria-hidden="true">{}</svg>',
-        SafeString(_ICONS[name]),  # noqa: S308 - a constant of this file
+        SafeString(_ICONS[name]),
     )
+
+
+@register.filter
+def ticks(text: str) -> SafeString:
+    """A docstring's `code` as code."""
+    parts = str(text).split("`")
+    return format_html_join("", "{}", ((_code(part) if at % 2 else part,) for at, part in enumerate(parts)))
+
+
+def _code(text: str) -> SafeString:
+    return format_html("<code>{}</code>", text)
+
+
+@register.filter
+def cut_origin(origin: str) -> str:
+    """The kind of an origin: where there is no room for its name."""
+    return origin.split(" ")[0]
 
 
 @register.filter

@@ -153,6 +153,6 @@ def _events(request: HttpRequest, run: Run) -> dict[str, Any]:
     shown = found[:EVENTS_PER_PAGE]
     return {
         "events": shown,
-        "older": shown[-1].pk if len(found) > EVENTS_PER_PAGE else None,
+        "older": shown[-1].event.pk if len(found) > EVENTS_PER_PAGE else None,
         "is_first_page": not before,
     }

@@ -28,5 +28,5 @@ def index(request: HttpRequest) -> HttpResponse:
         "may_launch": runs.projects(request.user, Role.OPERATOR).exists(),
         "live_runs": "*",
     }
-    is_fragment = request.headers.get("HX-Request") == "true"
+    is_fragment = bool(getattr(request, "htmx", False))
     return render(request, "frontend/runs/_list.html" if is_fragment else "frontend/runs/index.html", context)

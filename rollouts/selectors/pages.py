@@ -9,7 +9,7 @@ from django.db.models import Avg, Count, F, Max, Q, QuerySet
 from django.utils import timezone
 
 from rollouts.errors import NotFound
-from rollouts.models import Batch, Evaluation, Event, MetricPoint, Replica, Run, ScoredGroup
+from rollouts.models import Batch, Checkpoint, Evaluation, Event, MetricPoint, PolicyVersion, Replica, Run, ScoredGroup
 from rollouts.selectors import groups, metrics, runs
 from rollouts.states import REPLICA_ALIVE, RUN_ACTIVE, EvaluationState, RunState
 
@@ -196,12 +196,45 @@ def list_replicas(run: Run, *, ended: int = 3) -> list[Replica]:
     return [*alive, *over]
 
 
-def list_events(run: Run, *, limit: int = 12, before: int | None = None) -> QuerySet[Event]:
-    """Newest events of everything but single groups and batches."""
+@dataclass(frozen=True)
+class EventLine:
+    """An event, and what it is about in words: `policy version 41`, `inference-0-7`."""
+
+    event: Event
+    about: str
+
+
+def list_events(run: Run, *, limit: int = 12, before: int | None = None) -> list[EventLine]:
+    """Newest events of everything but single groups and batches. One query, and one per kind of object."""
     events = Event.objects.filter(run=run).exclude(object_kind__in=_QUIET_KINDS)
     if before is not None:
         events = events.filter(id__lt=before)
-    return events.order_by("-id")[:limit]
+    found = list(events.order_by("-id")[:limit])
+    names = _names(found)
+    return [
+        EventLine(event, names.get((event.object_kind, event.object_id), f"{event.object_kind} {event.object_id}"))
+        for event in found
+    ]
+
+
+_NAMED: dict[str, type[PolicyVersion | Checkpoint | Evaluation | Replica]] = {
+    "policyversion": PolicyVersion,
+    "checkpoint": Checkpoint,
+    "evaluation": Evaluation,
+    "replica": Replica,
+}
+
+
+def _names(events: Iterable[Event]) -> dict[tuple[str, int], str]:
+    ids: dict[str, set[int]] = {}
+    for event in events:
+        ids.setdefault(event.object_kind, set()).add(event.object_id)
+    names = {("run", pk): "run" for pk in ids.get("run", ())}
+    for kind, model in _NAMED.items():
+        if kind in ids:
+            prefix = "policy " if model is PolicyVersion else ""
+            names |= {(kind, row.pk): f"{prefix}{row}" for row in model._default_manager.filter(pk__in=ids[kind])}
+    return names
 
 
 def seq(run: Run) -> int:

@@ -1,0 +1,91 @@
+"""A group tells which step it trained in; a step tells which groups it was trained on."""
+
+from django.test import Client
+from django.urls import reverse
+
+from rollouts.models import Run, ScoredGroup
+from rollouts.states import BatchState, GroupState
+from tests.factories import make_batch, make_group, make_metrics, make_run
+
+
+def group_page(client: Client, run: Run, group: ScoredGroup) -> str:
+    response = client.get(reverse("group", args=[run.key, group.key]))
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_a_trained_group_shows_its_step_lag_and_advantages(client: Client) -> None:
+    run = make_run(next_step=6)
+    group = make_group(run, rewards=[1.0, 0.0, 0.0, 0.0], version=3)
+    make_batch(run, 5, [group])
+    page = group_page(client, run, group)
+    assert reverse("step", args=[run.key, 5]) in page
+    assert "2 steps" in page
+    assert "+1.73" in page  # (1 - 0.25) / sqrt(3/16)
+    assert "1 − 0.25 = +0.75, ÷ 0.433 = +1.73" in page
+
+
+def test_a_group_of_equal_rewards_is_said_to_teach_nothing(client: Client) -> None:
+    run = make_run()
+    assert "carries no gradient" in group_page(client, run, make_group(run, rewards=[0.5, 0.5]))
+
+
+def test_a_group_outside_any_batch_shows_what_its_advantages_would_be(client: Client) -> None:
+    run = make_run()
+    page = group_page(client, run, make_group(run, rewards=[1.0, 0.0]))
+    assert "Not in a batch yet" in page
+    assert "+1" in page
+
+
+def test_a_failed_member_has_its_error_and_no_advantage(client: Client) -> None:
+    run = make_run()
+    page = group_page(client, run, make_group(run, rewards=[1.0, 0.0, None]))
+    assert "ReadTimeout: no answer in 60 s" in page
+    assert "failed: no reward, and not trained on" in page
+
+
+def test_the_shared_prompt_is_shown_once(client: Client) -> None:
+    run = make_run()
+    page = group_page(client, run, make_group(run, rewards=[1.0, 0.0, 0.5], prompt="Reverse: lantern"))
+    assert page.count("Reverse: lantern") == 1
+
+
+def test_a_group_that_is_being_played_says_so(client: Client) -> None:
+    run = make_run()
+    assert "being played right now" in group_page(client, run, make_group(run, state=GroupState.PLAYING))
+
+
+def test_a_step_lists_its_members_in_order_with_lag_and_hash(client: Client) -> None:
+    run = make_run(next_step=6)
+    groups = [make_group(run, version=4), make_group(run, version=5)]
+    batch = make_batch(run, 5, groups)
+    make_metrics(run, "loss/mean", [0.25], first_step=5)
+    response = client.get(reverse("step", args=[run.key, 5]))
+    page = response.content.decode()
+    assert [(member.key, member.lag) for member in response.context["step"].members] == [
+        (groups[0].key, 1),
+        (groups[1].key, 0),
+    ]
+    assert batch.sha256 in page
+    assert "loss/mean" in page
+    assert "Step 4" in page
+    assert "Step 6" not in page
+
+
+def test_a_step_links_to_the_next_one_that_has_a_batch(client: Client) -> None:
+    run = make_run(next_step=1)
+    make_batch(run, 0, [make_group(run)])
+    make_batch(run, 1, [make_group(run)], state=BatchState.DELIVERED)
+    page = client.get(reverse("step", args=[run.key, 0])).content.decode()
+    assert reverse("step", args=[run.key, 1]) in page
+
+
+def test_a_step_without_a_batch_is_not_found_and_says_why(client: Client) -> None:
+    response = client.get(reverse("step", args=[make_run().key, 3]))
+    assert response.status_code == 404
+    assert "has no batch for step 3 yet" in response.content.decode()
+
+
+def test_a_group_of_another_run_is_not_found(client: Client) -> None:
+    group = make_group(make_run())
+    assert client.get(reverse("group", args=[make_run().key, group.key])).status_code == 404

@@ -1,0 +1,192 @@
+"""The launch form: generated from the config's schema, checked by the config's own rules, errors at the field."""
+
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from frontend.launch_form import read, show
+from frontend.launch_request import blank, from_preset
+from rollouts.models import Role, Run
+from rollouts.states import RunState
+from tests.factories import make_project, make_run, make_user
+from tests.frontend.conftest import signed_in
+
+PRESET = f"{reverse('launch')}?preset=reverse-text-rl"
+
+
+def filled(preset: str = "reverse-text-rl", **changes: str) -> dict[str, str]:
+    """What a browser would post: every field of the form, with some changed."""
+    request = blank(from_preset(preset))
+    posted = {item.key: item.value for item in request.fields.values() if item.widget != "checkbox" or item.value}
+    posted |= {f"{section.key}.on": "on" for section in request.sections if section.is_optional and section.is_on}
+    return {key: value for key, value in (posted | changes).items() if value != "(absent)"}
+
+
+def post(client: Client, path: str = PRESET, **changes: str) -> Any:
+    return client.post(path, filled(**changes))
+
+
+def test_the_gallery_offers_every_preset(client: Client) -> None:
+    page = client.get(reverse("launch")).content.decode()
+    assert "reverse-text-rl" in page
+    assert "reverse-text-sft" in page
+
+
+def test_the_form_is_filled_with_the_presets_values_and_says_so(client: Client) -> None:
+    page = client.get(PRESET).content.decode()
+    assert 'name="batch.batch_size" value="128"' in page
+    assert 'name="optimizer.lr" value="0.001"' in page
+    assert "From preset reverse-text-rl" in page
+    assert "Rollouts per optimizer step" in page  # the docstring of the field
+
+
+def test_every_key_of_the_config_can_be_reached(client: Client) -> None:
+    request = blank(from_preset("reverse-text-rl"))
+    keys = {key.split(".type")[0] for key in request.source.origins}
+    unreachable = {"kind", "data", "launcher", "algorithm.loss", "algorithm.loss.normaliser"}
+    reachable = set(request.fields) | {f"environments.0.args.{name}" for name in ("min_length", "max_length", "words")}
+    assert keys - reachable <= unreachable
+
+
+def test_an_unchanged_form_launches_the_preset(client: Client) -> None:
+    response = post(client)
+    run = Run.objects.get()
+    assert response["Location"] == reverse("run", args=[run.key])
+    assert run.state == RunState.PENDING
+    assert run.created_by is not None
+    assert run.config == from_preset("reverse-text-rl").config
+    assert run.config_origins["batch.batch_size"] == "preset reverse-text-rl"
+    assert run.events.get().actor == "user:ada"
+
+
+def test_a_changed_field_is_launched_and_remembers_that_a_person_chose_it(client: Client) -> None:
+    post(client, **{"optimizer.lr": "3e-4", "algorithm.strict_async_level": "on", "evaluation.every": "5"})
+    run = Run.objects.get()
+    assert run.parsed.optimizer.lr == 3e-4
+    assert run.parsed.algorithm.strict_async_level
+    assert run.parsed.evaluation is not None
+    assert run.parsed.evaluation.every == 5
+    assert run.config_origins["optimizer.lr"] == "launch form"
+    assert run.config_origins["optimizer.weight_decay"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("batch.batch_size", "100", "is not a multiple of sampling.group_size"),
+        ("max_steps", "many", "valid integer"),
+        ("max_steps", "", "valid integer"),
+        ("optimizer.lr", "-1", "greater than 0"),
+        ("name", "Not A Slug", "should match pattern"),
+        ("sampling.max_tokens", "4096", "leaves no room for a prompt"),
+        ("environments.0.weight", "0", "greater than 0"),
+        ("environments.0.args", "{oops", "valid dictionary"),
+    ],
+)
+def test_a_fault_is_shown_at_its_field_and_nothing_is_launched(
+    client: Client, field: str, value: str, message: str
+) -> None:
+    response = post(client, **{field: value})
+    assert response.status_code == 422
+    item = response.context["filled"].fields[field]
+    assert message in item.error
+    assert item.value == value
+    page = response.content.decode()
+    assert f'id="error-{item.id}"' in page
+    assert f'href="#{item.id}"' in page
+    assert not Run.objects.exists()
+
+
+def test_a_fold_with_a_fault_inside_is_open(client: Client) -> None:
+    response = post(client, **{"trainer.keep_weights": "1"})
+    trainer = next(section for section in response.context["filled"].sections if section.key == "trainer")
+    assert trainer.is_open
+
+
+def test_toml_overrides_win_over_the_fields(client: Client) -> None:
+    post(client, **{"optimizer.lr": "1e-4", "toml": "[optimizer]\nlr = 5e-5\n"})
+    run = Run.objects.get()
+    assert run.parsed.optimizer.lr == 5e-5
+    assert run.config_origins["optimizer.lr"] == "launch form, TOML"
+
+
+@pytest.mark.parametrize(
+    ("toml", "message"), [("lr = ", "This is not TOML"), ("[optimiser]\nlr = 1", "not a known key")]
+)
+def test_bad_toml_is_refused_with_a_reason(client: Client, toml: str, message: str) -> None:
+    response = post(client, toml=toml)
+    assert response.status_code == 422
+    assert message in response.content.decode()
+    assert not Run.objects.exists()
+
+
+def test_evaluation_can_be_switched_off(client: Client) -> None:
+    post(client, **{"evaluation.on": "(absent)"})
+    assert Run.objects.get().parsed.evaluation is None
+
+
+def test_evaluation_can_be_switched_on(client: Client) -> None:
+    path = f"{reverse('launch')}?preset=reverse-text-sft"
+    client.post(path, filled("reverse-text-sft", **{"evaluation.on": "on"}))
+    assert Run.objects.get().parsed.evaluation is not None
+
+
+def test_an_environment_can_be_added_and_taken_out(client: Client) -> None:
+    post(client, **{"environments.1.name": "reverse_words", "environments.1.args": "{ words = 2 }"})
+    assert [ref.name for ref in Run.objects.get().parsed.environments] == ["reverse_text", "reverse_words"]
+    response = post(client, **{"environments.0.name": ""})
+    assert "at least one environment" in response.content.decode()
+
+
+def test_the_summary_counts_what_the_form_comes_to_and_lists_what_changed(client: Client) -> None:
+    response = client.post(f"{reverse('launch-check')}?preset=reverse-text-rl", filled(**{"batch.batch_size": "64"}))
+    page = response.content.decode()
+    assert "8 groups of 8" in page
+    assert "<del>128</del> <ins>64</ins>" in page
+    assert not Run.objects.exists()
+
+
+def test_the_summary_says_what_is_wrong(client: Client) -> None:
+    response = client.post(f"{reverse('launch-check')}?preset=reverse-text-rl", filled(**{"batch.batch_size": "7"}))
+    assert "1 thing to mend" in response.content.decode()
+
+
+def test_a_clone_starts_from_the_runs_values_and_keeps_their_origins(client: Client) -> None:
+    run = make_run(overrides={"optimizer.lr": 7e-4})
+    path = f"{reverse('launch')}?clone={run.key}"
+    assert 'value="0.0007"' in client.get(path).content.decode()
+    client.post(path, filled(**{"optimizer.lr": "0.0007", "seed": "11"}))
+    clone = Run.objects.order_by("-pk")[0]
+    assert clone.pk != run.pk
+    assert clone.config == run.config | {"seed": 11}
+    assert clone.config_origins["optimizer.lr"] == f"run {run.key}"
+    assert clone.config_origins["seed"] == "launch form"
+    assert clone.config_origins["optimizer.eps"] == "default"
+
+
+def test_a_run_is_launched_in_the_chosen_project(client: Client) -> None:
+    user = make_user("olga", project=make_project("words"))
+    other = make_project("numbers")
+    other.memberships.create(user=user, role=Role.OPERATOR)
+    signed_in(user).post(PRESET, filled() | {"project": "numbers"})
+    assert Run.objects.get().project == other
+
+
+def test_a_run_cannot_be_launched_in_a_foreign_project(client: Client) -> None:
+    make_project("foreign")
+    assert client.post(PRESET, filled() | {"project": "foreign"}).status_code == 403
+    assert not Run.objects.exists()
+
+
+def test_an_unknown_preset_is_not_found(client: Client) -> None:
+    assert client.get(f"{reverse('launch')}?preset=nope").status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("value", "widget"),
+    [(0.001, "number"), (3, "number"), (True, "checkbox"), ([0.9, 0.95], "json"), ("cpu", "select")],
+)
+def test_a_value_survives_being_shown_and_read(value: object, widget: str) -> None:
+    assert read(show(value, widget), widget) == value

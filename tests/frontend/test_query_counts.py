@@ -1,0 +1,62 @@
+"""How many queries each page makes, pinned. Set ROLLYARD_UPDATE_SNAPSHOTS=1 to write the file anew, and look at it."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+
+from rollouts.models import Run
+from rollouts.states import GroupState
+from tests.factories import make_batch, make_evaluation, make_event, make_group, make_lively_run, make_replica
+
+PINNED = Path(__file__).parent.parent / "snapshots" / "query_counts.json"
+PAGES = ["runs", "run", "run-live", "run-samples", "run-events", "run-config", "group", "step", "launch"]
+
+
+def fill(name: str) -> Run:
+    """A run with several of everything, so that a query per row would show."""
+    run = make_lively_run(steps=6, name=name)
+    make_batch(run, 5, [make_group(run, key=f"{name}-{number}") for number in range(3)])
+    for state in (GroupState.READY, GroupState.FILTERED, GroupState.STALE):
+        make_group(run, state=state)
+    make_evaluation(run, 99, 0.5)
+    replica = make_replica(run)
+    make_event(run, kind="replica", object_id=replica.pk, to="ready")
+    make_event(run)
+    return run
+
+
+def path_of(page: str, run: Run) -> str:
+    match page:
+        case "runs":
+            return "/"
+        case "launch":
+            return f"{reverse('launch')}?preset=reverse-text-rl"
+        case "run-live":
+            return f"{reverse('run-live', args=[run.key])}?view=overview"
+        case "group":
+            return reverse("group", args=[run.key, f"{run.name}-0"])
+        case "step":
+            return reverse("step", args=[run.key, 5])
+    return reverse(page, args=[run.key])
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_page_makes_the_pinned_number_of_queries(client: Client, page: str) -> None:
+    run = fill("one")
+    for name in ("two", "three", "four"):
+        fill(name)
+    path = path_of(page, run)
+    with CaptureQueriesContext(connection) as queries:
+        assert client.get(path).status_code == 200
+    pinned = json.loads(PINNED.read_text()) if PINNED.exists() else {}
+    if os.environ.get("ROLLYARD_UPDATE_SNAPSHOTS"):
+        PINNED.write_text(json.dumps(pinned | {f"page {page}": len(queries)}, indent=2, sort_keys=True) + "\n")
+        return
+    listed = "\n".join(query["sql"][:160] for query in queries)
+    assert len(queries) == pinned[f"page {page}"], f"{page} made:\n{listed}"

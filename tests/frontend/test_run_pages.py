@@ -1,0 +1,211 @@
+"""The pages of one run, empty and full."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from rollouts.models import ReplicaKind, Run
+from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
+from tests.factories import (
+    make_batch,
+    make_evaluation,
+    make_event,
+    make_group,
+    make_lively_run,
+    make_metrics,
+    make_policy_version,
+    make_replica,
+    make_run,
+)
+
+
+def body(client: Client, run: Run, name: str = "run", **query: str) -> str:
+    response = client.get(reverse(name, args=[run.key]), query)
+    assert response.status_code == 200
+    return response.content.decode()
+
+
+def test_a_pending_run_says_what_it_waits_for_in_every_part(client: Client) -> None:
+    page = body(client, make_run(state=RunState.PENDING))
+    assert "Waiting for the reconciler" in page
+    assert "No group yet" in page
+    assert "No samples yet" in page
+    assert "None yet: the reconciler starts them" in page
+
+
+def test_a_running_run_shows_its_progress_and_when_it_ends(client: Client) -> None:
+    page = body(client, make_lively_run(steps=40))
+    assert "<b>40</b> of 80 steps" in page
+    assert "8.4 s per step" in page
+    assert "left, done about" in page
+    assert "policy v40 is live" in page
+
+
+def test_the_tiles_compare_with_the_beginning(client: Client) -> None:
+    page = body(client, make_lively_run(steps=40))
+    assert "since the first step" in page
+    assert "0.34 at v0" in page
+    assert "tokens/s" in page
+
+
+def test_an_evaluation_that_is_being_played_says_how_far_it_is(client: Client) -> None:
+    run = make_run()
+    make_evaluation(run, 0, state=EvaluationState.PLAYING, cursor=12)
+    assert "v0: 12 of 64 handed out" in body(client, run)
+
+
+def test_every_chart_names_its_keys_before_there_is_a_point(client: Client) -> None:
+    page = body(client, make_run())
+    for key in ("reward/mean", "eval/reverse_text/reward", "time/wait_for_policy", "mismatch_kl/mean"):
+        assert key in page
+
+
+def test_a_supervised_run_has_a_loss_and_no_ledger(client: Client) -> None:
+    run = make_run(preset="reverse-text-sft", next_step=10)
+    make_metrics(run, "loss/mean", [3.0, 2.0, 1.5])
+    page = body(client, run)
+    assert "Loss now" in page
+    assert "run-ledger" not in page
+
+
+def test_the_ledger_counts_every_group_once_with_why_it_was_dropped(client: Client) -> None:
+    run = make_run(next_step=1)
+    make_batch(run, 0, [make_group(run), make_group(run)])
+    make_group(run)
+    make_group(run, state=GroupState.PLAYING)
+    make_group(run, state=GroupState.STALE, state_reason="too old at step 9: 9 behind")
+    make_group(run, state=GroupState.FILTERED, state_reason="all rewards equal")
+    response = client.get(reverse("run", args=[run.key]))
+    ledger = response.context["ledger"]
+    assert ledger.generated == 6
+    assert [(stage.state, stage.groups) for stage in ledger.stages] == [
+        ("playing", 1), ("ready", 1), ("batched", 0), ("trained", 2),
+    ]  # fmt: skip
+    assert {(drop.state, drop.reason, drop.groups) for drop in ledger.drops} == {
+        ("stale", "too old", 1), ("filtered", "all rewards equal", 1),
+    }  # fmt: skip
+    assert ledger.dropped == 2
+
+
+def test_samples_show_prompt_completion_reward_and_why_they_ended(client: Client) -> None:
+    run = make_run()
+    make_group(
+        run,
+        rewards=[1.0, 0.0, None],
+        completions=["tac", "t" * 600, ""],
+        stop_reasons=["stop", "length", "error"],
+        version=3,
+    )
+    page = body(client, run, "run-samples")
+    for text in ("Reverse: cat", "tac", "1.00", "cut off", "100 more", "policy error", "no answer in 60 s", "v3"):
+        assert text in page
+
+
+def test_samples_are_filtered_by_state_and_purpose(client: Client) -> None:
+    run = make_run()
+    make_group(run, prompt="to train on")
+    make_group(run, prompt="thrown away", state=GroupState.FILTERED)
+    make_group(run, prompt="held out", state=GroupState.EVALUATED, evaluation=make_evaluation(run, 0, 0.5))
+    assert "thrown away" not in body(client, run, "run-samples", state="ready")
+    assert "to train on" not in body(client, run, "run-samples", state="filtered")
+    held_out = body(client, run, "run-samples", purpose="eval")
+    assert "held out" in held_out
+    assert "to train on" not in held_out
+    assert "No group matches this filter" in body(client, run, "run-samples", state="stale")
+
+
+def test_samples_are_paged_without_a_gap_or_a_repeat(client: Client) -> None:
+    run = make_run()
+    keys = [make_group(run, key=f"group-{number:02}", rewards=[0.5]).key for number in range(45)]
+    seen: list[str] = []
+    before = ""
+    while True:
+        context = client.get(reverse("run-samples", args=[run.key]), {"before": before}).context
+        seen += [line.group.key for line in context["groups"]]
+        if context["older"] is None:
+            break
+        before = str(context["older"])
+    assert seen == keys[::-1]
+
+
+def test_replicas_show_their_state_reason_and_last_answer(client: Client) -> None:
+    run = make_run()
+    make_replica(run, loaded_version=7)
+    make_replica(run, slot=1, state=ReplicaState.LOST, exit_code=-9, state_reason="its process died")
+    make_replica(run, kind=ReplicaKind.TRAINER, state=ReplicaState.STARTING, answered_at=None)
+    page = body(client, run)
+    for text in ("serves v7", "exit code -9", "its process died", "no answer yet"):
+        assert text in page
+
+
+def test_events_name_what_they_are_about_and_leave_out_single_groups(client: Client) -> None:
+    run = make_run()
+    version = make_policy_version(run, 41)
+    make_event(
+        run, kind="policyversion", object_id=version.pk, to="live", reason="published in 0.06 s", actor="reconciler"
+    )
+    make_event(run, kind="scoredgroup", object_id=make_group(run).pk, to="ready", reason="not shown here")
+    for name in ("run", "run-events"):
+        page = body(client, run, name)
+        assert "policy version 41" in page
+        assert "published in 0.06 s" in page
+        assert "not shown here" not in page
+
+
+def test_the_config_shows_where_each_value_came_from(client: Client) -> None:
+    run = make_run(overrides={"optimizer.lr": 5e-4})
+    rows = {
+        row.key: row
+        for _, rows in client.get(reverse("run-config", args=[run.key])).context["sections"]
+        for row in rows
+    }
+    assert (rows["optimizer.lr"].value, rows["optimizer.lr"].origin) == ("0.0005", "command line")
+    assert rows["batch.batch_size"].origin == "preset reverse-text-rl"
+    assert rows["seed"].origin == "default"
+    assert set(rows) == set(run.config_origins)
+
+
+@pytest.mark.parametrize(
+    ("view", "regions"),
+    [
+        ("overview", ["run-status", "run-tiles", "run-ledger", "run-recent", "run-replicas", "run-recent-events"]),
+        ("samples", ["run-status", "run-samples"]),
+        ("events", ["run-status", "run-events"]),
+        ("config", ["run-status"]),
+    ],
+)
+def test_the_live_part_answers_each_region_of_the_page_for_swapping(
+    client: Client, view: str, regions: list[str]
+) -> None:
+    run = make_lively_run(steps=3)
+    part = body(client, run, "run-live", view=view)
+    page = body(client, run, {"overview": "run"}.get(view, f"run-{view}"))
+    assert part.count('hx-swap-oob="morph"') == len(regions)
+    for region in regions:
+        assert f'id="{region}"' in part
+        assert f'id="{region}"' in page
+    assert "metric-chart" not in part
+
+
+def test_the_page_says_what_it_is_as_of(client: Client) -> None:
+    run = make_run()
+    event = make_event(run)
+    assert f"as of seq {event.pk}" in body(client, run)
+
+
+def test_a_failed_run_says_why_and_offers_no_stop(client: Client) -> None:
+    page = body(client, make_run(state=RunState.FAILED, state_reason="the model could not be loaded"))
+    assert "Failed: the model could not be loaded" in page
+    assert "Stop…" not in page
+    assert "Clone" in page
+
+
+def test_pages_allow_no_inline_code_and_no_foreign_host(client: Client) -> None:
+    response = client.get(reverse("run", args=[make_run().key]))
+    policy = response["Content-Security-Policy"]
+    page = response.content.decode()
+    assert "unsafe" not in policy
+    assert "style=" not in page
+    assert "onclick=" not in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert "https://" not in page
