@@ -59,22 +59,25 @@ class _Ringer:
     def __init__(self) -> None:
         self._pending: set[int] = set()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
+        self._loop = asyncio.new_event_loop()
+        # Not a threading.Event: somebody waiting on one in an executor's thread keeps the process from exiting.
+        self._wake = asyncio.Event()
         threading.Thread(target=self._run, name="bell", daemon=True).start()
 
     def ring(self, run_id: int) -> None:
         with self._lock:
             self._pending.add(run_id)
-        self._wake.set()
+        self._loop.call_soon_threadsafe(self._wake.set)
 
     def _run(self) -> None:
-        asyncio.run(self._send_for_ever())
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._send_for_ever())
 
     async def _send_for_ever(self) -> None:
         layer = get_channel_layer()
         quiet = False
         while True:
-            await asyncio.to_thread(self._wake.wait)
+            await self._wake.wait()
             self._wake.clear()
             with self._lock:
                 run_ids, self._pending = self._pending, set()
