@@ -10,5 +10,5 @@ class ControlplaneConfig(AppConfig):
     verbose_name = "Control plane"
 
     def ready(self) -> None:
-        """Register the system checks."""
-        from controlplane import checks  # noqa: F401
+        """Register the system checks, and make ours the Celery application of every process that loads Django."""
+        from controlplane import celery, checks  # noqa: F401

@@ -44,6 +44,8 @@ class Service:
     pass_fds: Sequence[int] = ()
     process: asyncio.subprocess.Process | None = None
     program: Program | None = None
+    ending: bool = False
+    """Asked to end: its death is no accident."""
     ready: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
@@ -123,7 +125,7 @@ class Supervisor:
                 probe = asyncio.create_task(self._probe(service))
                 status = await process.wait()
                 probe.cancel()
-                if self._stopping or service not in self._services:
+                if self._stopping or service.ending:
                     return
                 if time.monotonic() - started_at > _RAN_WELL_S:
                     delay_s = _FIRST_DELAY_S
@@ -165,6 +167,7 @@ class Supervisor:
         self._console.event("ready", process=service.name, pid=service.process.pid if service.process else None)
 
     async def _end(self, service: Service) -> None:
+        service.ending = True
         process, program = service.process, service.program
         if process and program and process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
