@@ -11,8 +11,5 @@ urlpatterns = [
     path("login/link/<str:token>", login.redeem, name="login-link"),
     path("admin/", admin.site.urls),
     path("api/v1/", include("rollouts.api.urls")),
+    path("", include("frontend.urls")),
 ]
-try:
-    urlpatterns.append(path("", include("frontend.urls")))
-except ImportError:
-    pass
