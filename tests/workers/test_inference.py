@@ -6,11 +6,13 @@ import secrets
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from environments.config import SamplingParams
@@ -18,7 +20,7 @@ from environments.errors import PolicyRefused
 from environments.fakes import TwoTurns
 from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
-from environments.types import Message, Problem, Rollout, Split
+from environments.types import Message, Problem, Rollout, ScoredGroup, Split
 from tests.workers.waiting import eventually
 from trainers.run_config import InferenceConfig
 from workers.inference import InferenceError, ReplicaRefused, ReplicaUnreachable, VllmAdmin, WeightsNotLoaded
@@ -249,6 +251,25 @@ def test_turns_are_tokens_appended_and_each_was_sampled_from_exactly_those_befor
         assert tokenizer.decode(given) == rendered
         assert (rollout.dispatch_policy_version, rollout.last_policy_version) == (None, 0)
         assert rollout.generation_s > 0
+
+
+def test_the_command_line_plays_against_a_real_server(fresh: Server) -> None:
+    command = [sys.executable, "-m", "environments", "play", "reverse_text", "--base-url", fresh.url, "--n", "4"]
+    found = subprocess.run(
+        [*command, "--max-tokens", "12", "--problems", "2", "--json"],
+        env={**os.environ, "OPENAI_API_KEY": fresh.api_key},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert found.returncode == 0, found.stderr
+    groups = [msgspec.json.decode(line, type=ScoredGroup) for line in found.stdout.splitlines()]
+    assert [len(group.rollouts) for group in groups] == [4, 4]
+    for rollout in (rollout for group in groups for rollout in group.rollouts):
+        assert rollout.reward is not None
+        assert 0 <= rollout.reward <= 1
+        assert 1 <= sum(rollout.loss_mask) <= 12
+        assert (rollout.first_policy_version, rollout.last_policy_version) == (0, 0)
 
 
 def play(server: Server, environment: TwoTurns, sampling: SamplingParams, n: int) -> list[Rollout]:
