@@ -70,7 +70,7 @@ _REPLICA_TONES = {"ready": "good"}
 @register.simple_tag
 def state_badge(row: Any, style: str = "") -> SafeString:
     """The state of any stateful row in its word and colour; what it means is in the tooltip."""
-    meaning = _STATES[type(row)](row.state).label
+    meaning: str = _STATES[type(row)](row.state).label
     tone = (_REPLICA_TONES if isinstance(row, Replica) else {}).get(row.state) or _TONES.get(row.state, "")
     return format_html('<span class="badge {} {}" title="{}">{}</span>', tone, style, meaning, row.state)
 

@@ -2,6 +2,7 @@
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_safe
 
 from frontend.access import page
@@ -29,4 +30,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "live_runs": "*",
     }
     is_fragment = bool(getattr(request, "htmx", False))
-    return render(request, "frontend/runs/_list.html" if is_fragment else "frontend/runs/index.html", context)
+    response = render(request, "frontend/runs/_list.html" if is_fragment else "frontend/runs/index.html", context)
+    # Else the back button would show the fragment that the browser cached under the same address.
+    patch_vary_headers(response, ["HX-Request"])
+    return response

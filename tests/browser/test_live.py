@@ -1,0 +1,133 @@
+"""Pages follow the run: no reload, nothing lost when the socket is, and the live dot says what is true."""
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, WebSocketRoute, expect
+
+from rollouts import bell
+from rollouts.models import Run
+from rollouts.services import runs
+from rollouts.states import RunState
+from tests.browser.server import Server
+from tests.browser.watched import Watched
+from tests.factories import make_group, make_lively_run, make_metrics, make_run
+
+pytestmark = pytest.mark.browser
+
+
+def chart(page: Page, title: str) -> Locator:
+    return page.locator(f"metric-chart[title-text='{title}']")
+
+
+def add_point(run: Run, key: str, step: int, value: float) -> None:
+    make_metrics(run, key, [value], first_step=step)
+    bell.ring_after_commit(run.pk)
+
+
+def test_a_chart_grows_while_one_looks_at_it(watched: Watched) -> None:
+    run = make_lively_run(steps=5)
+    page = watched.open(f"/runs/{run.key}/")
+    reward = chart(page, "Reward")
+    expect(reward).to_have_attribute("aria-label", re.compile("at step 4"))
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    add_point(run, "reward/mean", 5, 0.875)
+    expect(reward).to_have_attribute("aria-label", "Reward. all: 0.875 at step 5")
+    expect(reward).to_have_attribute("data-points", "6")
+    assert not watched.was_reloaded
+
+
+def test_a_chart_without_points_says_what_it_waits_for_and_then_draws(watched: Watched) -> None:
+    run = make_run()
+    page = watched.open(f"/runs/{run.key}/")
+    expect(chart(page, "Reward").get_by_text("No points yet")).to_be_visible()
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    add_point(run, "reward/mean", 0, 0.5)
+    expect(chart(page, "Reward").locator("canvas")).to_be_visible()
+    expect(chart(page, "Reward").get_by_text("No points yet")).to_be_hidden()
+
+
+def test_samples_arrive_without_a_reload_and_the_marked_one_stays_marked(watched: Watched) -> None:
+    run = make_run()
+    first = make_group(run, prompt="Reverse: lantern", rewards=[1.0, 0.0])
+    page = watched.open(f"/runs/{run.key}/samples/")
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    marked = page.locator("[data-keyboard-item][aria-current]")
+    expect(marked).to_have_attribute("id", f"sample-{first.key}-1")
+    make_group(run, prompt="Reverse: copper", rewards=[1.0, 0.0])
+    bell.ring_after_commit(run.pk)
+    expect(page.get_by_text("Reverse: copper")).to_be_visible()
+    expect(marked).to_have_attribute("id", f"sample-{first.key}-1")
+    expect(marked).to_have_count(1)
+    assert not watched.was_reloaded
+
+
+def test_a_change_of_state_reaches_the_page_and_the_list(watched: Watched) -> None:
+    run = make_run(name="followed")
+    page = watched.open("/")
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    expect(page.get_by_role("row", name="followed")).to_contain_text("running")
+    runs.request_stop(run, actor="user:ada")
+    expect(page.get_by_role("row", name="followed")).to_contain_text("stopping")
+    runs.end(run, to=RunState.STOPPED)
+    expect(page.get_by_role("row", name="followed")).to_contain_text("stopped")
+    assert not watched.was_reloaded
+
+
+def test_a_launched_run_appears_in_an_open_list(watched: Watched) -> None:
+    make_run(name="earlier")
+    page = watched.open("/")
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    run = make_run(name="newcomer")
+    bell.ring_after_commit(run.pk)
+    expect(page.get_by_role("link", name="newcomer")).to_be_visible()
+    expect(page.locator("#run-filters")).to_contain_text("All2")
+
+
+def test_pausing_keeps_the_page_still_and_resuming_catches_up(watched: Watched) -> None:
+    run = make_run()
+    page = watched.open(f"/runs/{run.key}/samples/")
+    status = page.locator("live-status")
+    expect(status).to_have_attribute("data-state", "live")
+    status.get_by_role("button").click()
+    expect(status).to_have_text("Paused")
+    make_group(run, prompt="Reverse: quartz")
+    bell.ring_after_commit(run.pk)
+    with watched.page.expect_response(re.compile("/live/")):
+        status.get_by_role("button").click()
+    expect(page.get_by_text("Reverse: quartz")).to_be_visible()
+    expect(status).to_have_text("Live")
+
+
+def test_after_a_restart_of_the_server_the_page_catches_up_by_itself(watched: Watched, server: Server) -> None:
+    run = make_lively_run(steps=5)
+    page = watched.open(f"/runs/{run.key}/")
+    status = page.locator("live-status")
+    expect(status).to_have_attribute("data-state", "live")
+    server.stop()
+    try:
+        expect(status).to_have_text(re.compile(r"Disconnected since \d\d:\d\d:\d\d"))
+        make_metrics(run, "reward/mean", [0.875], first_step=5)
+    finally:
+        server.start()
+    expect(status).to_have_attribute("data-state", "live", timeout=20_000)
+    expect(chart(page, "Reward")).to_have_attribute("aria-label", re.compile("0.875 at step 5"))
+    assert not watched.was_reloaded
+    watched.faults.clear()  # connections refused while the server was down
+
+
+@pytest.mark.slow
+def test_with_sockets_blocked_polling_shows_the_same(watched: Watched) -> None:
+    run = make_run()
+    page = watched.page
+    page.route_web_socket(re.compile("/ws/"), lambda socket: refuse(socket))
+    watched.open(f"/runs/{run.key}/samples/")
+    expect(page.locator("live-status")).to_have_attribute("data-state", "disconnected")
+    make_group(run, prompt="Reverse: harbor")
+    expect(page.get_by_text("Reverse: harbor")).to_be_visible(timeout=15_000)
+
+
+def refuse(socket: WebSocketRoute) -> None:
+    socket.close(code=1013)

@@ -1,0 +1,176 @@
+"""What a person does with keyboard and mouse."""
+
+import re
+
+import pytest
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.models import User
+from playwright.sync_api import Browser, Page, expect
+
+from rollouts.models import Run
+from rollouts.states import RunState
+from tests.browser.server import Server
+from tests.browser.watched import Watched, watch
+from tests.factories import make_batch, make_group, make_lively_run, make_run
+
+pytestmark = pytest.mark.browser
+
+
+def test_signing_in_and_out(browser: Browser, server: Server, operator: User) -> None:
+    operator.password = PBKDF2PasswordHasher().encode("correct horse", "salt", 1000)
+    operator.save()
+    context = browser.new_context()
+    with watch(context, server.url) as watched:
+        page = watched.open("/")
+        page.get_by_label("User name").fill("ada")
+        page.get_by_label("Password").fill("wrong")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("alert")).to_contain_text("correct username and password")
+        page.get_by_label("Password").fill("correct horse")
+        page.get_by_role("button", name="Sign in").click()
+        expect(page.get_by_role("heading", name="No runs yet")).to_be_visible()
+        page.get_by_label("Account").click()
+        page.get_by_role("button", name="Sign out").click()
+        expect(page.get_by_role("heading", name="Sign in to Rollyard")).to_be_visible()
+    context.close()
+
+
+def test_a_run_is_launched_from_a_preset_after_a_mistake(watched: Watched) -> None:
+    page = watched.open("/")
+    page.get_by_role("link", name="Launch the first run").click()
+    page.get_by_role("link", name="reverse-text-rl").click()
+    expect(page.get_by_text("Ready to launch")).to_be_visible()
+    page.get_by_label("Batch size").fill("100")
+    expect(page.locator("#launch-summary")).to_contain_text("1 thing to mend")
+    page.get_by_role("button", name="Launch").click()
+    expect(page.get_by_label("Batch size")).to_have_attribute("aria-invalid", "true")
+    watched.faults.clear()  # the form was answered with 422, as it should
+    page.get_by_label("Batch size").fill("64")
+    expect(page.locator("#launch-summary")).to_contain_text("8 groups of 8")
+    page.get_by_role("button", name="Launch").click()
+    expect(page.locator("#run-status")).to_contain_text("Waiting for the reconciler")
+    run = Run.objects.get()
+    assert run.parsed.batch.batch_size == 64
+    expect(page).to_have_url(f"{watched.base_url}/runs/{run.key}/")
+
+
+def test_a_run_is_stopped_after_a_question_that_states_the_deadline(watched: Watched) -> None:
+    run = make_run()
+    page = watched.open(f"/runs/{run.key}/")
+    page.get_by_role("button", name="Stop…").click()
+    dialog = page.get_by_role("dialog")
+    expect(dialog).to_contain_text("within 30 s")
+    dialog.get_by_role("button", name="Keep running").click()
+    expect(dialog).to_be_hidden()
+    page.get_by_role("button", name="Stop…").click()
+    dialog.get_by_role("button", name="Stop the run").click()
+    expect(page.locator("#run-status")).to_contain_text("Stopping: its processes are being ended")
+    run.refresh_from_db()
+    assert run.state == RunState.STOPPING
+
+
+def test_searching_filters_the_list_and_the_back_button_returns(watched: Watched) -> None:
+    for name in ("alpha", "beta"):
+        make_run(name=name)
+    page = watched.open("/")
+    page.keyboard.press("/")
+    page.keyboard.type("alp")
+    expect(page.get_by_role("link", name="beta")).to_be_hidden()
+    expect(page.get_by_role("link", name="alpha")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"\?q=alp"))
+    page.get_by_role("link", name="alpha").click()
+    expect(page.get_by_role("heading", name="alpha")).to_be_visible()
+    page.go_back()
+    expect(page.get_by_role("searchbox")).to_have_value("alp")
+
+
+def test_the_keyboard_walks_and_opens_samples(watched: Watched) -> None:
+    run = make_run()
+    group = make_group(run, rewards=[1.0, 0.0, 0.5])
+    page = watched.open(f"/runs/{run.key}/samples/")
+    for key in "jjjk":
+        page.keyboard.press(key)
+    expect(page.locator("[aria-current=true][data-keyboard-item]")).to_have_id(f"sample-{group.key}-1")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(f"{watched.base_url}/runs/{run.key}/groups/{group.key}/#r1")
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog", name="Keyboard")).to_be_hidden()
+
+
+def test_the_first_tab_stop_skips_to_the_content(watched: Watched) -> None:
+    page = watched.open("/")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
+
+
+def background(page: Page) -> str:
+    return str(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+
+
+def test_the_theme_follows_the_system_until_one_is_chosen_and_stays_chosen(watched: Watched) -> None:
+    make_lively_run(steps=3)
+    watched.page.emulate_media(color_scheme="light")
+    page = watched.open("/")
+    light = background(page)
+    page.emulate_media(color_scheme="dark")
+    dark = background(page)
+    assert light != dark
+    toggle = page.get_by_role("button", name="Theme")
+    toggle.click()
+    assert background(page) == light
+    toggle.click()
+    page.emulate_media(color_scheme="light")
+    assert background(page) == dark
+    page.reload(wait_until="commit")
+    page.wait_for_selector("body")
+    assert background(page) == dark, "the stored theme is there before anything is painted"
+    toggle.click()
+    assert background(page) == light
+
+
+def test_a_click_on_a_step_of_a_chart_opens_its_batch(watched: Watched) -> None:
+    run = make_lively_run(steps=3)
+    make_batch(run, 1, [make_group(run)])
+    page = watched.open(f"/runs/{run.key}/")
+    area = page.locator("metric-chart[title-text='Reward'] .u-over")
+    box = area.bounding_box()
+    assert box is not None
+    area.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    expect(page.get_by_role("heading", name="Step 1")).to_be_visible()
+
+
+def test_smoothing_is_remembered_and_redraws_the_charts(watched: Watched) -> None:
+    run = make_lively_run(steps=10)
+    page = watched.open(f"/runs/{run.key}/")
+    expect(page.locator("metric-chart canvas").first).to_be_visible()
+    page.get_by_label("Smoothing").select_option("0.9")
+    page.reload()
+    expect(page.get_by_label("Smoothing")).to_have_value("0.9")
+    expect(page.locator("metric-chart canvas").first).to_be_visible()
+
+
+def test_the_config_is_filtered_as_one_types(watched: Watched) -> None:
+    page = watched.open(f"/runs/{make_run().key}/config/")
+    page.get_by_role("searchbox").fill("optimizer preset")
+    expect(page.locator("[data-filter-row]:visible")).to_have_count(1)
+    expect(page.locator("[data-filter-row]:visible")).to_contain_text("optimizer.lr")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_no_page_scrolls_sideways(watched: Watched, width: int) -> None:
+    run = make_lively_run(steps=3)
+    group = make_group(run, prompt="x" * 500, completions=["y" * 2000, "z"])
+    make_batch(run, 2, [group])
+    watched.page.set_viewport_size({"width": width, "height": 800})
+    paths = ["", "samples/", "events/", "config/", f"groups/{group.key}/", "steps/2/"]
+    for path in [
+        "/",
+        "/runs/new/",
+        "/runs/new/?preset=reverse-text-rl",
+        *(f"/runs/{run.key}/{part}" for part in paths),
+    ]:
+        page = watched.open(path)
+        overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert overflow <= 0, f"{path} is {overflow} px too wide"
