@@ -83,9 +83,7 @@ class _Ringer:
                 run_ids, self._pending = self._pending, set()
             try:
                 async with asyncio.timeout(SEND_DEADLINE_S):
-                    for key, seq in await sync_to_async(_marks, thread_sensitive=False)(
-                        run_ids
-                    ):
+                    for key, seq in await sync_to_async(_marks, thread_sensitive=False)(run_ids):
                         message = {"type": "bell", "run": key, "seq": seq}
                         await layer.group_send(group_of(key), message)
                         await layer.group_send(ALL_RUNS, message)
@@ -142,9 +140,7 @@ class Listener:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._quietly(
-            lambda: self._layer.group_discard(self._group, self._channel)
-        )
+        await self._quietly(lambda: self._layer.group_discard(self._group, self._channel))
 
     async def _join(self) -> None:
         async def join() -> None:
@@ -177,9 +173,7 @@ class Listener:
                 await asyncio.sleep(left)
                 break
             try:
-                message = await asyncio.wait_for(
-                    self._layer.receive(self._channel), left
-                )
+                message = await asyncio.wait_for(self._layer.receive(self._channel), left)
                 return {message["run"]}
             except TimeoutError:
                 break

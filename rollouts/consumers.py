@@ -45,9 +45,7 @@ class ChangesConsumer(AsyncJsonWebsocketConsumer):
 
     async def receive_json(self, content: Any, **kwargs: Any) -> None:
         wanted = content.get("subscribe") if isinstance(content, dict) else None
-        if not isinstance(wanted, list) or not all(
-            isinstance(key, str) for key in wanted
-        ):
+        if not isinstance(wanted, list) or not all(isinstance(key, str) for key in wanted):
             await self.close(FORBIDDEN)
             return
         if len(wanted) + len(self.groups_joined) > MAX_SUBSCRIPTIONS:
@@ -55,9 +53,7 @@ class ChangesConsumer(AsyncJsonWebsocketConsumer):
             return
         keys = [key for key in wanted if key != "*"]
         allowed = await self._visible(keys)
-        groups = {group_of(key) for key in allowed} | (
-            {ALL_RUNS} if "*" in wanted else set()
-        )
+        groups = {group_of(key) for key in allowed} | ({ALL_RUNS} if "*" in wanted else set())
         for group in groups - self.groups_joined:
             await self.channel_layer.group_add(group, self.channel_name)
             self.groups_joined.add(group)
@@ -71,9 +67,7 @@ class ChangesConsumer(AsyncJsonWebsocketConsumer):
     async def _visible(self, keys: list[str]) -> set[str]:
         unknown = [key for key in keys if key not in self.visible]
         if unknown:
-            self.visible |= await sync_to_async(
-                self._query_visible, thread_sensitive=False
-            )(unknown)
+            self.visible |= await sync_to_async(self._query_visible, thread_sensitive=False)(unknown)
         return {key for key in keys if key in self.visible}
 
     def _query_visible(self, keys: list[str]) -> set[str]:

@@ -23,9 +23,7 @@ class ControlPlaneError(Exception):
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 400
 
-    def __init__(
-        self, message: str = "", *, fields: dict[str, str] | None = None
-    ) -> None:
+    def __init__(self, message: str = "", *, fields: dict[str, str] | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip()
         self.fields = fields or {}
         """Dotted path -> what is wrong there."""
@@ -35,9 +33,7 @@ class ControlPlaneError(Exception):
         return _rebuild, (type(self), self.message, self.fields)
 
 
-def _rebuild(
-    kind: type[ControlPlaneError], message: str, fields: dict[str, str]
-) -> ControlPlaneError:
+def _rebuild(kind: type[ControlPlaneError], message: str, fields: dict[str, str]) -> ControlPlaneError:
     return kind(message, fields=fields)
 
 

@@ -25,18 +25,10 @@ class RunState(TextChoices):
 
 
 RUN_TRANSITIONS: dict[str, frozenset[str]] = {
-    RunState.PENDING: frozenset(
-        {RunState.STARTING, RunState.STOPPING, RunState.FAILED}
-    ),
-    RunState.STARTING: frozenset(
-        {RunState.RUNNING, RunState.STOPPING, RunState.FAILED}
-    ),
-    RunState.RUNNING: frozenset(
-        {RunState.FINISHING, RunState.STOPPING, RunState.FAILED}
-    ),
-    RunState.FINISHING: frozenset(
-        {RunState.FINISHED, RunState.STOPPING, RunState.FAILED}
-    ),
+    RunState.PENDING: frozenset({RunState.STARTING, RunState.STOPPING, RunState.FAILED}),
+    RunState.STARTING: frozenset({RunState.RUNNING, RunState.STOPPING, RunState.FAILED}),
+    RunState.RUNNING: frozenset({RunState.FINISHING, RunState.STOPPING, RunState.FAILED}),
+    RunState.FINISHING: frozenset({RunState.FINISHED, RunState.STOPPING, RunState.FAILED}),
     RunState.STOPPING: frozenset({RunState.STOPPED}),
 }
 RUN_TERMINAL = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.FAILED})
@@ -77,9 +69,7 @@ GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
             GroupState.SURPLUS,
         }
     ),
-    GroupState.READY: frozenset(
-        {GroupState.BATCHED, GroupState.STALE, GroupState.REJECTED, GroupState.SURPLUS}
-    ),
+    GroupState.READY: frozenset({GroupState.BATCHED, GroupState.STALE, GroupState.REJECTED, GroupState.SURPLUS}),
     GroupState.BATCHED: frozenset({GroupState.TRAINED, GroupState.SURPLUS}),
 }
 GROUP_TERMINAL = frozenset(
@@ -127,9 +117,7 @@ class PolicyVersionState(TextChoices):
 
 
 POLICY_VERSION_TRANSITIONS: dict[str, frozenset[str]] = {
-    PolicyVersionState.WRITTEN: frozenset(
-        {PolicyVersionState.LIVE, PolicyVersionState.SUPERSEDED}
-    ),
+    PolicyVersionState.WRITTEN: frozenset({PolicyVersionState.LIVE, PolicyVersionState.SUPERSEDED}),
     PolicyVersionState.LIVE: frozenset({PolicyVersionState.SUPERSEDED}),
 }
 POLICY_VERSION_TERMINAL = frozenset({PolicyVersionState.SUPERSEDED})

@@ -34,29 +34,21 @@ def check_groups(groups: list[ScoredGroup]) -> None:
             ("key", group.key),
         ):
             if text is not None and not _storable(text):
-                fields[f"{at}.{name}"] = (
-                    "holds a NUL or a lone surrogate, which the database cannot store"
-                )
+                fields[f"{at}.{name}"] = "holds a NUL or a lone surrogate, which the database cannot store"
         fields |= _rollout_faults(group.rollouts, at)
     if fields:
-        raise Invalid(
-            "Nothing was stored: the groups do not hold together.", fields=fields
-        )
+        raise Invalid("Nothing was stored: the groups do not hold together.", fields=fields)
 
 
 def check_rollouts(rollouts: list[Rollout]) -> None:
     """Raise Invalid naming every field at fault, if any."""
     if fields := _rollout_faults(rollouts, "work"):
-        raise Invalid(
-            "Nothing was stored: the rollouts do not hold together.", fields=fields
-        )
+        raise Invalid("Nothing was stored: the rollouts do not hold together.", fields=fields)
 
 
 def _rollout_faults(rollouts: list[Rollout], at: str) -> dict[str, str]:
     if not 0 < len(rollouts) <= MAX_GROUP_SIZE:
-        return {
-            f"{at}.rollouts": f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {len(rollouts)}"
-        }
+        return {f"{at}.rollouts": f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {len(rollouts)}"}
     faults: dict[str, str] = {}
     for index, rollout in enumerate(rollouts):
         for name, fault in _faults(rollout):
@@ -82,18 +74,11 @@ def _faults(rollout: Rollout) -> list[tuple[str, str]]:
     ):
         if len(values) != length:
             faults.append((name, f"has {len(values)} entries for {length} tokens"))
-    if length and not (
-        0 <= min(rollout.token_ids) and max(rollout.token_ids) <= MAX_TOKEN_ID
-    ):
+    if length and not (min(rollout.token_ids) >= 0 and max(rollout.token_ids) <= MAX_TOKEN_ID):
         faults.append(("token_ids", f"must lie in 0..{MAX_TOKEN_ID}"))
     if not set(rollout.loss_mask) <= {0, 1}:
         faults.append(("loss_mask", "must hold only 0 and 1"))
-    if (
-        rollout.inference_logprobs
-        and not np.isfinite(
-            np.asarray(rollout.inference_logprobs, dtype=np.float64)
-        ).all()
-    ):
+    if rollout.inference_logprobs and not np.isfinite(np.asarray(rollout.inference_logprobs, dtype=np.float64)).all():
         faults.append(("inference_logprobs", "must be finite"))
     elif rollout.inference_logprobs and min(rollout.inference_logprobs) < -FLOAT32_MAX:
         faults.append(("inference_logprobs", "must fit 32 bits"))
@@ -125,18 +110,12 @@ def _finite32(value: float) -> bool:
 
 
 def _storable(text: str) -> bool:
-    return "\x00" not in text and not any(
-        "\ud800" <= character <= "\udfff" for character in text
-    )
+    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def displayable(text: str) -> str:
     """Text that Postgres can hold, for text that is derived from tokens: NULs and lone surrogates become U+FFFD."""
-    return (
-        text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-        if not _storable(text)
-        else text
-    )
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8") if not _storable(text) else text
 
 
 def is_uuid(text: str) -> bool:

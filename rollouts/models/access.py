@@ -27,9 +27,7 @@ class Project(models.Model):
     slug = models.SlugField(unique=True)
     name = models.CharField(max_length=100)
     created_at = models.DateTimeField(auto_now_add=True)
-    members = models.ManyToManyField(
-        settings.AUTH_USER_MODEL, through="Membership", related_name="projects"
-    )
+    members = models.ManyToManyField(settings.AUTH_USER_MODEL, through="Membership", related_name="projects")
 
     def __str__(self) -> str:
         return self.name
@@ -38,22 +36,14 @@ class Project(models.Model):
 class Membership(models.Model):
     """A user's role in a project."""
 
-    project = models.ForeignKey(
-        Project, on_delete=models.CASCADE, related_name="memberships"
-    )
-    user = models.ForeignKey(
-        settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships"
-    )
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.CASCADE, related_name="memberships")
     role = models.CharField(max_length=16, choices=Role.choices, default=Role.VIEWER)
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["project", "user"], name="membership_once_per_project"
-            ),
-            models.CheckConstraint(
-                condition=Q(role__in=Role.values), name="membership_role_known"
-            ),
+            models.UniqueConstraint(fields=["project", "user"], name="membership_once_per_project"),
+            models.CheckConstraint(condition=Q(role__in=Role.values), name="membership_role_known"),
         ]
 
     def __str__(self) -> str:
@@ -76,9 +66,7 @@ class ApiToken(AbstractAuthToken):
     """A machine's credential: hashed, expiring, scoped to a project and perhaps to one run."""
 
     name = models.CharField(max_length=100)
-    project = models.ForeignKey(
-        Project, on_delete=models.CASCADE, related_name="tokens"
-    )
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="tokens")
     run = models.ForeignKey(
         "rollouts.Run",
         null=True,

@@ -53,9 +53,7 @@ class BatchItem(models.Model):
     """A group's place in a batch, and the advantages its rollouts were given there. Insert-only."""
 
     batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="items")
-    group = models.ForeignKey(
-        ScoredGroup, on_delete=models.PROTECT, related_name="batch_items"
-    )
+    group = models.ForeignKey(ScoredGroup, on_delete=models.PROTECT, related_name="batch_items")
     position = models.PositiveIntegerField()
     replay = models.PositiveIntegerField(default=0)
     """0: the one step it was generated for. A person may replay it on record, with the next number."""
@@ -65,12 +63,8 @@ class BatchItem(models.Model):
     class Meta:
         ordering = ["batch", "position"]
         constraints = [
-            models.UniqueConstraint(
-                fields=["group", "replay"], name="batch_item_group_trains_once"
-            ),
-            models.UniqueConstraint(
-                fields=["batch", "position"], name="batch_item_position_once"
-            ),
+            models.UniqueConstraint(fields=["group", "replay"], name="batch_item_group_trains_once"),
+            models.UniqueConstraint(fields=["batch", "position"], name="batch_item_position_once"),
         ]
 
     def __str__(self) -> str:

@@ -16,8 +16,7 @@ FINITE = 3.4e38
 
 def finite(column: str, name: str) -> models.CheckConstraint:
     return models.CheckConstraint(
-        condition=Q(**{f"{column}__isnull": True})
-        | Q(**{f"{column}__gte": -FINITE, f"{column}__lte": FINITE}),
+        condition=Q(**{f"{column}__isnull": True}) | Q(**{f"{column}__gte": -FINITE, f"{column}__lte": FINITE}),
         name=name,
     )
 
@@ -34,14 +33,10 @@ class ScoredGroup(Stateful):
     """The rollouts of one problem: the unit that is stored, leased, batched, trained or dropped. Never deleted."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="groups")
-    environment = models.ForeignKey(
-        RunEnvironment, on_delete=models.PROTECT, related_name="groups"
-    )
+    environment = models.ForeignKey(RunEnvironment, on_delete=models.PROTECT, related_name="groups")
     key = models.CharField(max_length=64, default=uuid.uuid4)
     """Public name; external submitters choose it, so that a retry is stored once."""
-    purpose = models.CharField(
-        max_length=8, choices=Purpose.choices, default=Purpose.TRAIN
-    )
+    purpose = models.CharField(max_length=8, choices=Purpose.choices, default=Purpose.TRAIN)
     evaluation = models.ForeignKey(
         "rollouts.Evaluation",
         null=True,
@@ -53,9 +48,7 @@ class ScoredGroup(Stateful):
     """Position in the environment's problem sequence; None for submitted groups."""
     problem_key = models.CharField(max_length=200, blank=True)
 
-    state = models.CharField(
-        max_length=16, choices=[(s.value, s.name) for s in GroupState]
-    )
+    state = models.CharField(max_length=16, choices=[(s.value, s.name) for s in GroupState])
     attempts = models.PositiveSmallIntegerField(default=1)
     """How many leases were taken on it."""
     created_at = models.DateTimeField(auto_now_add=True)
@@ -73,9 +66,7 @@ class ScoredGroup(Stateful):
         constraints = [
             known_state(GroupState, "group_state_known"),
             set_exactly_in("settled_at", SETTLED, "group_settled_at_after_playing"),
-            models.UniqueConstraint(
-                fields=["run", "key"], name="group_key_once_per_run"
-            ),
+            models.UniqueConstraint(fields=["run", "key"], name="group_key_once_per_run"),
             models.CheckConstraint(
                 condition=Q(purpose=Purpose.EVAL, evaluation__isnull=False)
                 | Q(purpose=Purpose.TRAIN, evaluation__isnull=True),
@@ -86,9 +77,7 @@ class ScoredGroup(Stateful):
                 name="group_evaluated_is_eval",
             ),
             models.CheckConstraint(
-                condition=~Q(
-                    state__in=[GroupState.READY, GroupState.BATCHED, GroupState.TRAINED]
-                )
+                condition=~Q(state__in=[GroupState.READY, GroupState.BATCHED, GroupState.TRAINED])
                 | Q(
                     purpose=Purpose.TRAIN,
                     min_policy_version__isnull=False,
@@ -97,8 +86,7 @@ class ScoredGroup(Stateful):
                 name="group_trainable_is_complete",
             ),
             models.CheckConstraint(
-                condition=Q(min_policy_version__isnull=True)
-                | Q(min_policy_version__lte=F("max_policy_version")),
+                condition=Q(min_policy_version__isnull=True) | Q(min_policy_version__lte=F("max_policy_version")),
                 name="group_versions_ordered",
             ),
             finite("reward_mean", "group_reward_mean_finite"),
@@ -132,9 +120,7 @@ class Lease(models.Model):
     Written only by ``services.leases``; deleted when the group is settled.
     """
 
-    group = models.OneToOneField(
-        ScoredGroup, primary_key=True, on_delete=models.CASCADE, related_name="lease"
-    )
+    group = models.OneToOneField(ScoredGroup, primary_key=True, on_delete=models.CASCADE, related_name="lease")
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="leases")
     holder = models.CharField(max_length=100)
     token = models.UUIDField(unique=True, default=uuid.uuid4)
@@ -158,20 +144,14 @@ class Lease(models.Model):
 class Rollout(models.Model):
     """The record one episode left. Insert-only."""
 
-    group = models.ForeignKey(
-        ScoredGroup, on_delete=models.CASCADE, related_name="rollouts"
-    )
+    group = models.ForeignKey(ScoredGroup, on_delete=models.CASCADE, related_name="rollouts")
     index = models.PositiveSmallIntegerField()
     reward = models.FloatField(null=True)
     """None exactly when the episode failed."""
     metrics = models.JSONField(default=dict)
     messages = models.JSONField(default=list)
-    stop_reason = models.CharField(
-        max_length=8, choices=[(s.value, s.name) for s in StopReason]
-    )
-    error_kind = models.CharField(
-        max_length=16, blank=True, choices=[(k.value, k.name) for k in ErrorKind]
-    )
+    stop_reason = models.CharField(max_length=8, choices=[(s.value, s.name) for s in StopReason])
+    error_kind = models.CharField(max_length=16, blank=True, choices=[(k.value, k.name) for k in ErrorKind])
     error = models.JSONField(null=True)
     token_count = models.PositiveIntegerField()
     trained_token_count = models.PositiveIntegerField()
@@ -186,9 +166,7 @@ class Rollout(models.Model):
     class Meta:
         ordering = ["group", "index"]
         constraints = [
-            models.UniqueConstraint(
-                fields=["group", "index"], name="rollout_index_once_per_group"
-            ),
+            models.UniqueConstraint(fields=["group", "index"], name="rollout_index_once_per_group"),
             models.CheckConstraint(
                 condition=Q(stop_reason__in=list(StopReason)),
                 name="rollout_stop_reason_known",
@@ -212,9 +190,7 @@ class RolloutTokens(models.Model):
     compress and reading them back is the data path.
     """
 
-    rollout = models.OneToOneField(
-        Rollout, primary_key=True, on_delete=models.CASCADE, related_name="tokens"
-    )
+    rollout = models.OneToOneField(Rollout, primary_key=True, on_delete=models.CASCADE, related_name="tokens")
     token_ids = models.BinaryField()
     """u32 [T]."""
     loss_mask = models.BinaryField()

@@ -19,9 +19,7 @@ class MetricPoint(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["run", "key", "step"], name="metric_point_once_per_step"
-            ),
+            models.UniqueConstraint(fields=["run", "key", "step"], name="metric_point_once_per_step"),
             finite("value", "metric_point_finite"),
         ]
 

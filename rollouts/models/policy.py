@@ -17,9 +17,7 @@ from rollouts.states import (
 class PolicyVersion(Stateful):
     """Weights with ``version`` optimizer steps behind them. Only this row makes the files real."""
 
-    run = models.ForeignKey(
-        Run, on_delete=models.CASCADE, related_name="policy_versions"
-    )
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="policy_versions")
     version = models.PositiveIntegerField()
     state = models.CharField(
         max_length=16,
@@ -38,9 +36,7 @@ class PolicyVersion(Stateful):
         ordering = ["-version"]
         constraints = [
             known_state(PolicyVersionState, "policy_version_state_known"),
-            models.UniqueConstraint(
-                fields=["run", "version"], name="policy_version_once_per_run"
-            ),
+            models.UniqueConstraint(fields=["run", "version"], name="policy_version_once_per_run"),
             models.UniqueConstraint(
                 fields=["run"],
                 condition=Q(state=PolicyVersionState.LIVE),
@@ -72,9 +68,7 @@ class Checkpoint(Stateful):
         ordering = ["-step"]
         constraints = [
             known_state(CheckpointState, "checkpoint_state_known"),
-            models.UniqueConstraint(
-                fields=["run", "step"], name="checkpoint_once_per_step"
-            ),
+            models.UniqueConstraint(fields=["run", "step"], name="checkpoint_once_per_step"),
         ]
 
     def __str__(self) -> str:
@@ -85,9 +79,7 @@ class Evaluation(Stateful):
     """Held-out problems of one environment, played on one policy version."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="evaluations")
-    environment = models.ForeignKey(
-        RunEnvironment, on_delete=models.CASCADE, related_name="evaluations"
-    )
+    environment = models.ForeignKey(RunEnvironment, on_delete=models.CASCADE, related_name="evaluations")
     version = models.PositiveIntegerField()
     state = models.CharField(
         max_length=16,
@@ -112,9 +104,7 @@ class Evaluation(Stateful):
                 EVALUATION_TERMINAL,
                 "evaluation_finished_at_in_terminal_states",
             ),
-            models.UniqueConstraint(
-                fields=["environment", "version"], name="evaluation_once_per_version"
-            ),
+            models.UniqueConstraint(fields=["environment", "version"], name="evaluation_once_per_version"),
             finite("reward_mean", "evaluation_reward_mean_finite"),
         ]
 

@@ -47,9 +47,7 @@ class Replica(Stateful):
         ordering = ["-id"]
         constraints = [
             known_state(ReplicaState, "replica_state_known"),
-            set_exactly_in(
-                "ended_at", REPLICA_TERMINAL, "replica_ended_at_in_terminal_states"
-            ),
+            set_exactly_in("ended_at", REPLICA_TERMINAL, "replica_ended_at_in_terminal_states"),
             models.UniqueConstraint(
                 fields=["run", "kind", "slot"],
                 condition=~Q(state__in=sorted(REPLICA_TERMINAL)),

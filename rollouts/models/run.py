@@ -32,9 +32,7 @@ class Run(Stateful):
 
     key = models.CharField(max_length=16, unique=True, default=new_key, editable=False)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="runs")
-    created_by = models.ForeignKey(
-        settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+"
-    )
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     kind = models.CharField(max_length=8, choices=RunKind.choices)
     name = models.CharField(max_length=64, blank=True)
 
@@ -67,15 +65,9 @@ class Run(Stateful):
         ordering = ["-id"]
         constraints = [
             known_state(RunState, "run_state_known"),
-            set_exactly_in(
-                "finished_at", RUN_TERMINAL, "run_finished_at_in_terminal_states"
-            ),
-            models.CheckConstraint(
-                condition=Q(kind__in=RunKind.values), name="run_kind_known"
-            ),
-            models.CheckConstraint(
-                condition=Q(next_step__lte=F("max_steps")), name="run_steps_within_plan"
-            ),
+            set_exactly_in("finished_at", RUN_TERMINAL, "run_finished_at_in_terminal_states"),
+            models.CheckConstraint(condition=Q(kind__in=RunKind.values), name="run_kind_known"),
+            models.CheckConstraint(condition=Q(next_step__lte=F("max_steps")), name="run_steps_within_plan"),
         ]
         indexes = [
             models.Index(
@@ -116,9 +108,7 @@ class RunEnvironment(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(
-                fields=["run", "name"], name="environment_once_per_run"
-            ),
+            models.UniqueConstraint(fields=["run", "name"], name="environment_once_per_run"),
             models.CheckConstraint(
                 condition=Q(weight__gt=0) & Q(weight__lt=1e9),
                 name="environment_weight_positive",

@@ -22,9 +22,7 @@ def known_state(states: type[models.TextChoices], name: str) -> models.CheckCons
     return models.CheckConstraint(condition=Q(state__in=states.values), name=name)
 
 
-def set_exactly_in(
-    column: str, states: Iterable[str], name: str
-) -> models.CheckConstraint:
+def set_exactly_in(column: str, states: Iterable[str], name: str) -> models.CheckConstraint:
     """A constraint that ties a nullable column to states: set in these, null in all others."""
     members = sorted(str(state) for state in states)
     return models.CheckConstraint(

@@ -15,9 +15,7 @@ Point = tuple[int, float, float, float]
 """(last step of the bucket, mean, minimum, maximum)."""
 
 
-def series(
-    run: Run, keys: Sequence[str], *, points: int = MAX_POINTS, after_step: int = -1
-) -> dict[str, list[Point]]:
+def series(run: Run, keys: Sequence[str], *, points: int = MAX_POINTS, after_step: int = -1) -> dict[str, list[Point]]:
     """Key -> points in step order; a key without points has an empty list. One query."""
     found: dict[str, list[Point]] = {key: [] for key in keys}
     with connection.cursor() as cursor:
@@ -37,12 +35,7 @@ def series(
 
 def list_keys(run: Run) -> list[str]:
     """Every metric key the run has, sorted."""
-    return list(
-        MetricPoint.objects.filter(run=run)
-        .order_by("key")
-        .values_list("key", flat=True)
-        .distinct()
-    )
+    return list(MetricPoint.objects.filter(run=run).order_by("key").values_list("key", flat=True).distinct())
 
 
 def latest(run: Run, keys: Iterable[str]) -> dict[str, tuple[int, float]]:
@@ -56,15 +49,11 @@ def latest(run: Run, keys: Iterable[str]) -> dict[str, tuple[int, float]]:
     return {key: (step, value) for key, step, value in rows}
 
 
-def sparklines(
-    run_ids: Sequence[int], *, key: str = "reward/mean", points: int = 40
-) -> dict[int, list[float]]:
+def sparklines(run_ids: Sequence[int], *, key: str = "reward/mean", points: int = 40) -> dict[int, list[float]]:
     """Run id -> the shape of one metric in few points, for many runs in one query."""
     found: dict[int, list[float]] = defaultdict(list)
     with connection.cursor() as cursor:
-        cursor.execute(
-            load("sparklines"), {"run_ids": list(run_ids), "key": key, "points": points}
-        )
+        cursor.execute(load("sparklines"), {"run_ids": list(run_ids), "key": key, "points": points})
         for run_id, value in cursor.fetchall():
             found[run_id].append(value)
     return dict(found)

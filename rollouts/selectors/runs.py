@@ -59,18 +59,14 @@ def for_user(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QueryS
     return Run.objects.filter(project__in=projects(user, at_least))
 
 
-def projects(
-    user: User | AnonymousUser, at_least: Role = Role.VIEWER
-) -> QuerySet[Project]:
+def projects(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QuerySet[Project]:
     """The projects in which the user has at least this role."""
     if not user.is_authenticated:
         return Project.objects.none()
     if user.is_superuser:
         return Project.objects.all()
     roles = [role for role in Role if role.includes(at_least)]
-    return Project.objects.filter(
-        memberships__in=Membership.objects.filter(user=user, role__in=roles)
-    )
+    return Project.objects.filter(memberships__in=Membership.objects.filter(user=user, role__in=roles))
 
 
 def get(user: User | AnonymousUser, key: str, at_least: Role = Role.VIEWER) -> Run:
@@ -78,13 +74,8 @@ def get(user: User | AnonymousUser, key: str, at_least: Role = Role.VIEWER) -> R
     run = for_user(user).select_related("project", "created_by").filter(key=key).first()
     if run is None:
         raise NotFound(f"There is no run {key}, or you may not see it.")
-    if (
-        at_least is not Role.VIEWER
-        and not for_user(user, at_least).filter(pk=run.pk).exists()
-    ):
-        raise Forbidden(
-            f"This needs the role {at_least.value} in project {run.project}."
-        )
+    if at_least is not Role.VIEWER and not for_user(user, at_least).filter(pk=run.pk).exists():
+        raise Forbidden(f"This needs the role {at_least.value} in project {run.project}.")
     return run
 
 
@@ -122,11 +113,7 @@ def ledger(run: Run) -> list[LedgerLine]:
 
 def _reason_kind(reason: str) -> str:
     """A reason without what differs from group to group: its part before a step number or a detail."""
-    return (
-        reason.split(" at step ")[0]
-        .split(", the first with")[0]
-        .split(", the last by")[0]
-    )
+    return reason.split(" at step ")[0].split(", the first with")[0].split(", the last by")[0]
 
 
 def health(run: Run) -> Health:
@@ -156,11 +143,7 @@ def health(run: Run) -> Health:
 
 def _missing_replica(run: Run) -> str:
     """A sentence about the replica that the run waits for; empty when all are ready."""
-    alive = (
-        Replica.objects.filter(run=run, state__in=REPLICA_ALIVE)
-        .exclude(state=ReplicaState.READY)
-        .order_by("id")
-    )
+    alive = Replica.objects.filter(run=run, state__in=REPLICA_ALIVE).exclude(state=ReplicaState.READY).order_by("id")
     for replica in alive:
         age = (timezone.now() - replica.state_at).total_seconds()
         doing = {
@@ -169,11 +152,7 @@ def _missing_replica(run: Run) -> str:
             ReplicaState.STOPPING: "is being ended",
         }[ReplicaState(replica.state)]
         why = f": {replica.state_reason}" if replica.state_reason else ""
-        kind = (
-            "The inference server"
-            if replica.kind == ReplicaKind.INFERENCE
-            else "The trainer"
-        )
+        kind = "The inference server" if replica.kind == ReplicaKind.INFERENCE else "The trainer"
         return f"{kind} {doing} (for {age:.0f} s{why})."
     return ""
 
@@ -187,9 +166,7 @@ def _bottleneck(run: Run) -> Health:
     sums = dict(recent.values_list("key").annotate(total=Sum("value")))
     busy_s = sums.get("time/step", 0.0)
     if not busy_s:
-        waiting = ScoredGroup.objects.filter(
-            run=run, state=GroupState.READY, purpose="train"
-        ).count()
+        waiting = ScoredGroup.objects.filter(run=run, state=GroupState.READY, purpose="train").count()
         return Health(
             f"No step was finished in the last minute; {waiting} groups are ready for step {run.next_step}.",
             "busy",

@@ -46,24 +46,18 @@ def fetch(run: Run, *, epoch: int, step: int) -> Delivery | None:
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         check_epoch(run, epoch)
         if run.state not in TRAINING or step >= run.max_steps:
-            raise RunOver(
-                f"Run {run.key} is {run.state}: there is no step {step} to train."
-            )
+            raise RunOver(f"Run {run.key} is {run.state}: there is no step {step} to train.")
         batch = Batch.objects.filter(run=run, step=step).first()
         if batch is None:
             formed = Batch.objects.filter(run=run).count()
             if step != formed:
-                raise StateConflict(
-                    f"Step {step} cannot be formed: {formed} is the next."
-                )
+                raise StateConflict(f"Step {step} cannot be formed: {formed} is the next.")
             batch = _form(run, step)
         if batch is None:
             return None
     body = encode(batch)
     if hashlib.sha256(body).hexdigest() != batch.sha256:
-        raise AssertionError(
-            f"batch {batch.pk} no longer encodes to its hash {batch.sha256}: its rows were changed"
-        )
+        raise AssertionError(f"batch {batch.pk} no longer encodes to its hash {batch.sha256}: its rows were changed")
     transition(
         Batch,
         [batch.pk],
@@ -87,11 +81,7 @@ def encode(batch: Batch) -> bytes:
     items = list(batch.items.select_related("group__environment").order_by("position"))
     advantages = {item.group_id: item.advantages for item in items}
     by_group: dict[int, list[Rollout]] = {item.group_id: [] for item in items}
-    rollouts = (
-        Rollout.objects.filter(group_id__in=by_group)
-        .select_related("tokens")
-        .order_by("group_id", "index")
-    )
+    rollouts = Rollout.objects.filter(group_id__in=by_group).select_related("tokens").order_by("group_id", "index")
     for rollout in rollouts:
         by_group[rollout.group_id].append(rollout)
     run = batch.run
@@ -103,23 +93,15 @@ def encode(batch: Batch) -> bytes:
             rollouts=[
                 _training_rollout(item.group, rollout, advantage)
                 for item in items
-                for rollout, advantage in zip(
-                    by_group[item.group_id], advantages[item.group_id], strict=True
-                )
+                for rollout, advantage in zip(by_group[item.group_id], advantages[item.group_id], strict=True)
                 if advantage is not None and rollout.trained_token_count > 0
             ],
         )
     )
 
 
-def _training_rollout(
-    group: ScoredGroup, rollout: Rollout, advantage: float
-) -> TrainingRollout:
-    versions = [
-        v
-        for v in (rollout.dispatch_policy_version, rollout.first_policy_version)
-        if v is not None
-    ]
+def _training_rollout(group: ScoredGroup, rollout: Rollout, advantage: float) -> TrainingRollout:
+    versions = [v for v in (rollout.dispatch_policy_version, rollout.first_policy_version) if v is not None]
     oldest = min(versions, default=group.min_policy_version or 0)
     assert rollout.reward is not None, "only scored rollouts have an advantage"
     return TrainingRollout(
@@ -151,27 +133,19 @@ def _form(run: Run, step: int) -> Batch | None:
         reason=f"step {step}",
     )
     if len(moved) != len(groups):
-        raise StateConflict(
-            f"Groups of step {step} were changed while its batch was formed; ask again."
-        )
+        raise StateConflict(f"Groups of step {step} were changed while its batch was formed; ask again.")
     rewards: dict[int, list[float | None]] = {group.pk: [] for group in groups}
     for group_id, reward in (
-        Rollout.objects.filter(group_id__in=rewards)
-        .order_by("group_id", "index")
-        .values_list("group_id", "reward")
+        Rollout.objects.filter(group_id__in=rewards).order_by("group_id", "index").values_list("group_id", "reward")
     ):
         rewards[group_id].append(reward)
-    batch = Batch.objects.create(
-        run=run, step=step, epoch=run.epoch, sha256="", size_bytes=0, token_count=0
-    )
+    batch = Batch.objects.create(run=run, step=step, epoch=run.epoch, sha256="", size_bytes=0, token_count=0)
     BatchItem.objects.bulk_create(
         BatchItem(
             batch=batch,
             group=group,
             position=position,
-            advantages=group_advantages(
-                rewards[group.pk], config.advantage, config.std_epsilon
-            ),
+            advantages=group_advantages(rewards[group.pk], config.advantage, config.std_epsilon),
         )
         for position, group in enumerate(groups)
     )
@@ -179,14 +153,10 @@ def _form(run: Run, step: int) -> Batch | None:
     batch.sha256 = hashlib.sha256(body).hexdigest()
     batch.size_bytes = len(body)
     batch.token_count = sum(
-        Rollout.objects.filter(group_id__in=rewards, reward__isnull=False).values_list(
-            "trained_token_count", flat=True
-        )
+        Rollout.objects.filter(group_id__in=rewards, reward__isnull=False).values_list("trained_token_count", flat=True)
     )
     batch.save(update_fields=["sha256", "size_bytes", "token_count"])
-    record_creation(
-        [batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}"
-    )
+    record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}")
     metrics.record(run, step=step, values=_statistics(step, groups, rewards))
     return batch
 
@@ -206,7 +176,7 @@ def _drop_stale(run: Run, step: int) -> None:
 
 
 def _take_ready(run: Run) -> list[ScoredGroup]:
-    """The oldest ready groups that together hold at least ``batch_size`` rollouts, locked; none if there are too few."""
+    """The oldest ready groups that together hold at least ``batch_size`` rollouts, locked; none if they hold fewer."""
     wanted = run.parsed.batch.batch_size
     ready = (
         ScoredGroup.objects.select_for_update(of=("self",))
@@ -224,19 +194,10 @@ def _take_ready(run: Run) -> list[ScoredGroup]:
     return []
 
 
-def _statistics(
-    step: int, groups: Sequence[ScoredGroup], rewards: dict[int, list[float | None]]
-) -> dict[str, float]:
-    scored = {
-        pk: [reward for reward in values if reward is not None]
-        for pk, values in rewards.items()
-    }
+def _statistics(step: int, groups: Sequence[ScoredGroup], rewards: dict[int, list[float | None]]) -> dict[str, float]:
+    scored = {pk: [reward for reward in values if reward is not None] for pk, values in rewards.items()}
     every = [reward for values in scored.values() for reward in values]
-    lags = [
-        step - group.min_policy_version
-        for group in groups
-        if group.min_policy_version is not None
-    ]
+    lags = [step - group.min_policy_version for group in groups if group.min_policy_version is not None]
     values = {
         "reward/mean": statistics.fmean(every),
         "reward/std": statistics.pstdev(every),
@@ -246,15 +207,9 @@ def _statistics(
         "lag/max": max(lags),
         "lag/mean": statistics.fmean(lags),
         "batch/groups": len(groups),
-        "batch/failed_rollouts": sum(len(values) for values in rewards.values())
-        - len(every),
+        "batch/failed_rollouts": sum(len(values) for values in rewards.values()) - len(every),
     }
     for name in {group.environment.name for group in groups}:
-        members = [
-            reward
-            for group in groups
-            if group.environment.name == name
-            for reward in scored[group.pk]
-        ]
+        members = [reward for group in groups if group.environment.name == name for reward in scored[group.pk]]
         values[f"reward/{name}/mean"[:100]] = statistics.fmean(members)
     return {key: float(value) for key, value in values.items()}

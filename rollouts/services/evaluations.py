@@ -11,10 +11,8 @@ from rollouts.states import EvaluationState, GroupState
 
 
 def conclude(run: Run) -> None:
-    """Close this run's evaluations that are complete or overdue, and write their mean reward at their version's step."""
-    open_evaluations = Evaluation.objects.filter(
-        run=run, state=EvaluationState.PLAYING
-    ).annotate(
+    """Close the run's evaluations that are complete or overdue; write their mean reward at their version's step."""
+    open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).annotate(
         settled=Count("groups", filter=~Q(groups__state=GroupState.PLAYING)),
         overdue=Q(deadline_at__lt=Now()),
     )
@@ -27,12 +25,8 @@ def conclude(run: Run) -> None:
 
 
 def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -> None:
-    rollouts = Rollout.objects.filter(
-        group__evaluation=evaluation, reward__isnull=False
-    )
-    figures = rollouts.aggregate(
-        reward=Avg("reward"), tokens=Avg("trained_token_count")
-    )
+    rollouts = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
+    figures = rollouts.aggregate(reward=Avg("reward"), tokens=Avg("trained_token_count"))
     with transaction.atomic():
         moved = transition(
             Evaluation,
@@ -45,9 +39,7 @@ def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -
         )
         if not moved:
             return
-        late = ScoredGroup.objects.filter(
-            evaluation=evaluation, state=GroupState.PLAYING
-        ).values_list("pk", flat=True)
+        late = ScoredGroup.objects.filter(evaluation=evaluation, state=GroupState.PLAYING).values_list("pk", flat=True)
         left = transition(
             ScoredGroup,
             late,

@@ -31,9 +31,7 @@ from rollouts.states import RUN_GENERATING, GroupState
 from rollouts.validation import check_groups, check_rollouts, displayable
 
 
-def settle(
-    *, token: str, problem_key: str, rollouts: list[RolloutIn], worker: str
-) -> GroupState:
+def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: str) -> GroupState:
     """Store what a leased group's episodes left and end its lease; return the state the group went to.
 
     Raises LeaseLost when the token was superseded or the group was given up, Invalid when the rollouts do not hold
@@ -41,12 +39,7 @@ def settle(
     """
     check_rollouts(rollouts)
     with transaction.atomic():
-        lease = (
-            Lease.objects.select_for_update(of=("self",))
-            .select_related("group", "run")
-            .filter(token=token)
-            .first()
-        )
+        lease = Lease.objects.select_for_update(of=("self",)).select_related("group", "run").filter(token=token).first()
         if lease is None:
             raise LeaseLost
         group, run = lease.group, lease.run
@@ -82,17 +75,10 @@ def submit(run: Run, groups: list[ScoredGroupIn], *, actor: str) -> list[str]:
             name: RunEnvironment.objects.get_or_create(run=run, name=name)[0]
             for name in {group.environment for group in groups}
         }
-        pairs = [
-            (_row(run, environments[group.environment], group), group)
-            for group in groups
-        ]
+        pairs = [(_row(run, environments[group.environment], group), group) for group in groups]
         keys = [row.key for row, _ in pairs]
         known = _lock_keys(run, keys)
-        new = list(
-            {
-                row.key: (row, group) for row, group in pairs if row.key not in known
-            }.values()
-        )
+        new = list({row.key: (row, group) for row, group in pairs if row.key not in known}.values())
         ScoredGroup.objects.bulk_create(row for row, _ in new)
         _insert_rollouts([(row, group.rollouts) for row, group in new], worker=actor)
         for state in {row.state for row, _ in new}:
@@ -113,9 +99,7 @@ def _lock_keys(run: Run, keys: list[str]) -> set[str]:
             " FROM (SELECT DISTINCT unnest(%s::text[]) AS key ORDER BY 1) AS ordered",
             [f"group:{run.pk}:", keys],
         )
-    return set(
-        ScoredGroup.objects.filter(run=run, key__in=keys).values_list("key", flat=True)
-    )
+    return set(ScoredGroup.objects.filter(run=run, key__in=keys).values_list("key", flat=True))
 
 
 def _row(run: Run, environment: RunEnvironment, group: ScoredGroupIn) -> ScoredGroup:
@@ -135,26 +119,16 @@ def _row(run: Run, environment: RunEnvironment, group: ScoredGroupIn) -> ScoredG
     return row
 
 
-def _verdict(
-    run: Run, purpose: str, rollouts: Sequence[RolloutIn]
-) -> tuple[GroupState, str]:
+def _verdict(run: Run, purpose: str, rollouts: Sequence[RolloutIn]) -> tuple[GroupState, str]:
     """Where a settled group goes, and why it is dropped if it is."""
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     if not rewards:
-        error = next(
-            rollout.error
-            for rollout in rollouts
-            if rollout.stop_reason is StopReason.ERROR
-        )
+        error = next(rollout.error for rollout in rollouts if rollout.stop_reason is StopReason.ERROR)
         why = f"{error.kind}: {error.type}: {error.message}" if error else "no reward"
-        return GroupState.FAILED, displayable(
-            f"every rollout failed, the first with {why}"
-        )[:500]
+        return GroupState.FAILED, displayable(f"every rollout failed, the first with {why}")[:500]
     if purpose == Purpose.EVAL:
         return GroupState.EVALUATED, ""
-    if not any(
-        any(rollout.loss_mask) for rollout in rollouts if rollout.reward is not None
-    ):
+    if not any(any(rollout.loss_mask) for rollout in rollouts if rollout.reward is not None):
         return (
             GroupState.FAILED,
             "no token was sampled by the policy: every loss mask is 0",
@@ -168,10 +142,7 @@ def _summary(rollouts: Sequence[RolloutIn], *, fallback_version: int) -> dict[st
     """The columns that lists and batch formation read instead of the rollouts."""
     rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
     fallback = max(fallback_version, 0)
-    oldest = [
-        _first(r.dispatch_policy_version, r.first_policy_version, fallback)
-        for r in rollouts
-    ]
+    oldest = [_first(r.dispatch_policy_version, r.first_policy_version, fallback) for r in rollouts]
     newest = [
         _first(
             r.last_policy_version,
@@ -195,9 +166,7 @@ def _first(*versions: int | None) -> int:
     return next(version for version in versions if version is not None)
 
 
-def _insert_rollouts(
-    groups: Sequence[tuple[ScoredGroup, Sequence[RolloutIn]]], *, worker: str
-) -> None:
+def _insert_rollouts(groups: Sequence[tuple[ScoredGroup, Sequence[RolloutIn]]], *, worker: str) -> None:
     pairs = [
         (_rollout_row(group, index, rollout, worker), rollout)
         for group, rollouts in groups
@@ -215,24 +184,18 @@ def _insert_rollouts(
     )
 
 
-def _rollout_row(
-    group: ScoredGroup, index: int, rollout: RolloutIn, worker: str
-) -> Rollout:
+def _rollout_row(group: ScoredGroup, index: int, rollout: RolloutIn, worker: str) -> Rollout:
     return Rollout(
         group=group,
         index=index,
         reward=rollout.reward,
         metrics=rollout.metrics,
         messages=[
-            {**msgspec.to_builtins(message), "content": displayable(message.content)}
-            for message in rollout.messages
+            {**msgspec.to_builtins(message), "content": displayable(message.content)} for message in rollout.messages
         ],
         stop_reason=rollout.stop_reason,
         error_kind=rollout.error.kind if rollout.error else "",
-        error={
-            name: displayable(str(text))
-            for name, text in msgspec.structs.asdict(rollout.error).items()
-        }
+        error={name: displayable(str(text)) for name, text in msgspec.structs.asdict(rollout.error).items()}
         if rollout.error
         else None,
         token_count=len(rollout.token_ids),

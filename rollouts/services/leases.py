@@ -4,8 +4,8 @@
       ^                                   |
       '--- expired: taken over by the next claim under a new token; after MAX_ATTEMPTS given up
 
-Lock order: environments of the run (id order) -> leases -> groups. Expiry is by the database clock, and the token in the
-WHERE clause, not the time, is what keeps a holder that slept from settling.
+Lock order: environments of the run (id order) -> leases -> groups. Expiry is by the database clock, and the token in
+the WHERE clause, not the time, is what keeps a holder that slept from settling.
 """
 
 import uuid
@@ -90,11 +90,7 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
     Locks the run's environments, so that claims of one run are serial and problems are handed out in order.
     """
     with transaction.atomic():
-        environments = list(
-            RunEnvironment.objects.select_for_update(no_key=True)
-            .filter(run=run)
-            .order_by("id")
-        )
+        environments = list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
         now = capacity(run)
         if now.state not in RUN_GENERATING:
             return Claims(claims=[], reason="over")
@@ -108,16 +104,12 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
         group_ids += [group.pk for group in created]
         if not group_ids:
             return Claims(claims=[], reason="capacity" if limit > 0 else "")
-        leases = (
-            Lease.objects.filter(group_id__in=group_ids)
-            .select_related("group__environment")
-            .order_by("group_id")
-        )
+        leases = Lease.objects.filter(group_id__in=group_ids).select_related("group__environment").order_by("group_id")
         return Claims(claims=[_claim(run, lease, now.live_version) for lease in leases])
 
 
 def renew(tokens: Iterable[uuid.UUID | str], *, lease_s: float) -> set[uuid.UUID]:
-    """Extend leases by ``lease_s`` from now; return the tokens that are still held. The rest is lost: drop that work."""
+    """Extend leases by ``lease_s`` from now; return the tokens that are still held. Drop the work of all others."""
     expires_at = Now() + models.Value(timedelta(seconds=lease_s))
     held = Lease.objects.filter(token__in=list(tokens))
     held.update(expires_at=expires_at)
@@ -195,15 +187,11 @@ def _evaluation_groups(run: Run, room: int) -> list[ScoredGroup]:
     return groups
 
 
-def _training_groups(
-    run: Run, environments: list[RunEnvironment], room: int
-) -> list[ScoredGroup]:
+def _training_groups(run: Run, environments: list[RunEnvironment], room: int) -> list[ScoredGroup]:
     """Problems in order of each environment, environments in proportion to their weights."""
     groups = []
     for _ in range(room):
-        environment = min(
-            environments, key=lambda env: ((env.cursor + 1) / env.weight, env.pk)
-        )
+        environment = min(environments, key=lambda env: ((env.cursor + 1) / env.weight, env.pk))
         groups.append(
             ScoredGroup(
                 run=run,
@@ -218,22 +206,15 @@ def _training_groups(
     return groups
 
 
-def _insert(
-    run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float
-) -> None:
+def _insert(run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float) -> None:
     if not groups:
         return
     ScoredGroup.objects.bulk_create(groups)
     expires_at = Now() + models.Value(timedelta(seconds=lease_s))
     Lease.objects.bulk_create(
-        Lease(
-            group=group, run=run, holder=holder, claimed_at=Now(), expires_at=expires_at
-        )
-        for group in groups
+        Lease(group=group, run=run, holder=holder, claimed_at=Now(), expires_at=expires_at) for group in groups
     )
-    record_creation(
-        groups, run_id=run.pk, state=GroupState.PLAYING, actor=f"driver:{holder}"
-    )
+    record_creation(groups, run_id=run.pk, state=GroupState.PLAYING, actor=f"driver:{holder}")
 
 
 def _claim(run: Run, lease: Lease, live_version: int) -> Claim:
@@ -242,9 +223,7 @@ def _claim(run: Run, lease: Lease, live_version: int) -> Claim:
     is_eval = group.purpose == Purpose.EVAL
     evaluation = config.evaluation
     if is_eval:
-        assert evaluation is not None, (
-            "evaluation groups exist only in runs that evaluate"
-        )
+        assert evaluation is not None, "evaluation groups exist only in runs that evaluate"
         group_size, temperature = (
             evaluation.rollouts_per_problem,
             evaluation.temperature,

@@ -21,28 +21,16 @@ def accumulate(run: Run, *, step: int, values: Mapping[str, float]) -> None:
     _write(run, step, values, on_conflict="rollouts_metricpoint.value + EXCLUDED.value")
 
 
-def _write(
-    run: Run, step: int, values: Mapping[str, float], *, on_conflict: str
-) -> None:
-    faults = {
-        f"metrics.{key}": "must be finite"
-        for key, value in values.items()
-        if not math.isfinite(value)
-    }
-    faults |= {
-        f"metrics.{key}": "a key has 1 to 100 characters"
-        for key in values
-        if not 0 < len(key) <= 100
-    }
+def _write(run: Run, step: int, values: Mapping[str, float], *, on_conflict: str) -> None:
+    faults = {f"metrics.{key}": "must be finite" for key, value in values.items() if not math.isfinite(value)}
+    faults |= {f"metrics.{key}": "a key has 1 to 100 characters" for key in values if not 0 < len(key) <= 100}
     if len(values) > MAX_KEYS:
         faults["metrics"] = f"at most {MAX_KEYS} keys"
     if faults:
         raise Invalid("Metrics must be finite numbers.", fields=faults)
     if not values:
         return
-    ordered = sorted(
-        values.items()
-    )  # one lock order for concurrent writers of the same points
+    ordered = sorted(values.items())  # one lock order for concurrent writers of the same points
     with connection.cursor() as cursor:
         cursor.execute(
             f"""
@@ -51,7 +39,7 @@ def _write(
             FROM unnest(%s::text[], %s::float8[]) AS point(key, value)
             ON CONFLICT (run_id, key, step)
             DO UPDATE SET value = {on_conflict}, recorded_at = EXCLUDED.recorded_at
-            """,  # noqa: S608 - on_conflict is one of the two constants above
+            """,
             [
                 run.pk,
                 step,

@@ -15,18 +15,12 @@ from rollouts.states import EvaluationState, GroupState, PolicyVersionState, Run
 from trainers.wire import PolicyVersionIn
 
 
-def register_initial(
-    run: Run, *, path: str, actor: str = "reconciler"
-) -> PolicyVersion:
+def register_initial(run: Run, *, path: str, actor: str = "reconciler") -> PolicyVersion:
     """Version 0 is the model that the run starts from. Twice is once."""
     with transaction.atomic():
-        row, created = PolicyVersion.objects.get_or_create(
-            run=run, version=0, defaults={"path": path}
-        )
+        row, created = PolicyVersion.objects.get_or_create(run=run, version=0, defaults={"path": path})
         if created:
-            record_creation(
-                [row], run_id=run.pk, state=PolicyVersionState.WRITTEN, actor=actor
-            )
+            record_creation([row], run_id=run.pk, state=PolicyVersionState.WRITTEN, actor=actor)
     return row
 
 
@@ -40,9 +34,7 @@ def announce(run: Run, *, epoch: int, version_in: PolicyVersionIn) -> PolicyVers
         check_epoch(run, epoch)
         check_path(run, version_in.path)
         if not 1 <= version_in.version <= run.max_steps:
-            raise Invalid(
-                "No such version.", fields={"version": f"must be 1 to {run.max_steps}"}
-            )
+            raise Invalid("No such version.", fields={"version": f"must be 1 to {run.max_steps}"})
         row, created = PolicyVersion.objects.get_or_create(
             run=run,
             version=version_in.version,
@@ -69,23 +61,13 @@ def find_publishable(run: Run) -> PolicyVersion | None:
     An evaluation holds publishing back until it is done. With ``strict_async_level`` so do the groups that are to be
     generated on the live version, so that every batch lags by the same number of steps.
     """
-    newest = (
-        PolicyVersion.objects.filter(run=run, state=PolicyVersionState.WRITTEN)
-        .order_by("-version")
-        .first()
-    )
+    newest = PolicyVersion.objects.filter(run=run, state=PolicyVersionState.WRITTEN).order_by("-version").first()
     if newest is None or newest.version <= run.live_version:
         return None
     if Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists():
         return None
-    if (
-        run.live_version >= 0
-        and run.parsed.algorithm.strict_async_level
-        and run.state == RunState.RUNNING
-    ):
-        playing = ScoredGroup.objects.filter(
-            run=run, state=GroupState.PLAYING, purpose=Purpose.TRAIN
-        )
+    if run.live_version >= 0 and run.parsed.algorithm.strict_async_level and run.state == RunState.RUNNING:
+        playing = ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, purpose=Purpose.TRAIN)
         if playing.exists() or leases.capacity(run).capacity > 0:
             return None
     return newest
@@ -106,9 +88,7 @@ def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVer
             actor=actor,
             reason=f"version {version.version} is live",
         )
-        version = move(
-            version, to=PolicyVersionState.LIVE, actor=actor, published_at=DB_NOW
-        )
+        version = move(version, to=PolicyVersionState.LIVE, actor=actor, published_at=DB_NOW)
         run.live_version = version.version
         run.save(update_fields=["live_version"])
         _open_evaluations(run)
@@ -118,9 +98,7 @@ def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVer
 def list_prunable(run: Run) -> list[PolicyVersion]:
     """Superseded versions of which the files may be removed: all but the newest ``keep_weights``, never version 0."""
     keep = run.parsed.trainer.keep_weights
-    superseded = PolicyVersion.objects.filter(
-        run=run, version__gt=0, state=PolicyVersionState.SUPERSEDED
-    )
+    superseded = PolicyVersion.objects.filter(run=run, version__gt=0, state=PolicyVersionState.SUPERSEDED)
     return list(superseded.exclude(path="").order_by("-version")[keep:])
 
 
@@ -134,9 +112,7 @@ def _open_evaluations(run: Run) -> None:
     version = run.live_version
     if plan is None:
         return
-    due = version in {0, run.max_steps} or (
-        plan.every > 0 and version % plan.every == 0
-    )
+    due = version in {0, run.max_steps} or (plan.every > 0 and version % plan.every == 0)
     if not due:
         return
     rows = [
@@ -150,6 +126,4 @@ def _open_evaluations(run: Run) -> None:
         for environment in run.environments.order_by("id")
     ]
     Evaluation.objects.bulk_create(rows)
-    record_creation(
-        rows, run_id=run.pk, state=EvaluationState.PLAYING, actor="reconciler"
-    )
+    record_creation(rows, run_id=run.pk, state=EvaluationState.PLAYING, actor="reconciler")

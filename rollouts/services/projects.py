@@ -12,9 +12,7 @@ ADMIN_USERNAME = "admin"
 
 def ensure_default() -> Project:
     """The project that runs go to when none is named."""
-    project, _ = Project.objects.get_or_create(
-        slug=DEFAULT_PROJECT, defaults={"name": "Default"}
-    )
+    project, _ = Project.objects.get_or_create(slug=DEFAULT_PROJECT, defaults={"name": "Default"})
     return project
 
 
@@ -27,7 +25,5 @@ def ensure_admin() -> User:
         if created:
             user.set_unusable_password()
             user.save(update_fields=["password"])
-        Membership.objects.get_or_create(
-            project=ensure_default(), user=user, defaults={"role": Role.ADMIN}
-        )
+        Membership.objects.get_or_create(project=ensure_default(), user=user, defaults={"role": Role.ADMIN})
     return user

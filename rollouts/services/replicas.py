@@ -8,19 +8,13 @@ from rollouts.services.transitions import DB_NOW, move, record_creation
 from rollouts.states import ReplicaState
 
 
-def create(
-    run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler"
-) -> Replica:
+def create(run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler") -> Replica:
     """Reserve a slot for a process that is about to be started. Raises IntegrityError if one is alive there."""
     with transaction.atomic():
-        replica = Replica.objects.create(
-            run=run, kind=kind, slot=slot, launcher=launcher
-        )
+        replica = Replica.objects.create(run=run, kind=kind, slot=slot, launcher=launcher)
         replica.directory = str(run.directory / "replicas" / replica.name)
         replica.save(update_fields=["directory"])
-        record_creation(
-            [replica], run_id=run.pk, state=ReplicaState.STARTING, actor=actor
-        )
+        record_creation([replica], run_id=run.pk, state=ReplicaState.STARTING, actor=actor)
     return replica
 
 
@@ -30,9 +24,7 @@ def address(replica: Replica, *, base_url: str) -> None:
     replica.base_url = base_url
 
 
-def ready(
-    replica: Replica, *, loaded_version: int | None = None, reason: str = ""
-) -> Replica:
+def ready(replica: Replica, *, loaded_version: int | None = None, reason: str = "") -> Replica:
     """It answered a real request."""
     return move(
         replica,
@@ -58,9 +50,7 @@ def suspect(replica: Replica, *, reason: str) -> Replica:
     """A probe failed: no new work goes to it until it answers."""
     failures = replica.probe_failures + 1
     if replica.state == ReplicaState.SUSPECT:
-        Replica.objects.filter(pk=replica.pk).update(
-            probe_failures=failures, state_reason=reason[:500]
-        )
+        Replica.objects.filter(pk=replica.pk).update(probe_failures=failures, state_reason=reason[:500])
         replica.refresh_from_db()
         return replica
     return move(

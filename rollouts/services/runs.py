@@ -41,9 +41,7 @@ from trainers.wire import CheckpointIn, CheckpointRef, Registration, StepAck
 REGISTRABLE = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
-def create(
-    *, project: Project, user: AbstractBaseUser | None, resolved: Resolved, actor: str
-) -> Run:
+def create(*, project: Project, user: AbstractBaseUser | None, resolved: Resolved, actor: str) -> Run:
     """Store a run with its frozen config; the reconciler sees it and starts what it wants."""
     config = resolved.config
     with transaction.atomic():
@@ -57,8 +55,7 @@ def create(
             max_steps=config.max_steps,
         )
         RunEnvironment.objects.bulk_create(
-            RunEnvironment(run=run, name=ref.name, args=ref.args, weight=ref.weight)
-            for ref in config.environments
+            RunEnvironment(run=run, name=ref.name, args=ref.args, weight=ref.weight) for ref in config.environments
         )
         record_creation([run], run_id=run.pk, state=RunState.PENDING, actor=actor)
     return run
@@ -75,9 +72,7 @@ def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
     ):
         run.refresh_from_db()
         if run.state not in {RunState.STOPPING, RunState.STOPPED}:
-            raise StateConflict(
-                f"Run {run.key} is {run.state}; there is nothing to stop."
-            )
+            raise StateConflict(f"Run {run.key} is {run.state}; there is nothing to stop.")
     run.refresh_from_db()
     return run
 
@@ -98,9 +93,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") 
         Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         Lease.objects.filter(run=run).delete()
         for state in (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED):
-            left = ScoredGroup.objects.filter(run=run, state=state).values_list(
-                "pk", flat=True
-            )
+            left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
             columns = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
             transition(
                 ScoredGroup,
@@ -110,9 +103,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") 
                 reason=f"the run was {to}",
                 **columns,
             )
-        open_evaluations = Evaluation.objects.filter(
-            run=run, state=EvaluationState.PLAYING
-        )
+        open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
         transition(
             Evaluation,
             open_evaluations.values_list("pk", flat=True),
@@ -124,9 +115,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") 
         return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)
 
 
-def register_trainer(
-    run: Run, *, world_size: int, hostname: str, pid: int, actor: str
-) -> Registration:
+def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> Registration:
     """Let a trainer attempt in and every earlier one out: raises the fencing epoch. Locks the run's row."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
@@ -134,32 +123,23 @@ def register_trainer(
             raise RunOver(f"Run {run.key} is {run.state} and takes no trainer.")
         run.epoch += 1
         run.save(update_fields=["epoch"])
-        transition(
-            Run, [run.pk], to=RunState.RUNNING, expect=[RunState.STARTING], actor=actor
-        )
+        transition(Run, [run.pk], to=RunState.RUNNING, expect=[RunState.STARTING], actor=actor)
         transition(
             Replica,
-            Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).values_list(
-                "pk", flat=True
-            ),
+            Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).values_list("pk", flat=True),
             to=ReplicaState.READY,
             actor=actor,
             reason=f"epoch {run.epoch}: {world_size} processes, {hostname} pid {pid}",
             answered_at=DB_NOW,
         )
-        checkpoints = Checkpoint.objects.filter(
-            run=run, state=CheckpointState.COMPLETE
-        ).order_by("-step")
+        checkpoints = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
         return Registration(
             run=run.key,
             epoch=run.epoch,
             config=run.config,
             run_dir=str(run.directory),
             checkpoints=[
-                CheckpointRef(
-                    step=row.step, path=row.path, manifest_sha256=row.manifest_sha256
-                )
-                for row in checkpoints
+                CheckpointRef(step=row.step, path=row.path, manifest_sha256=row.manifest_sha256) for row in checkpoints
             ],
         )
 
@@ -175,9 +155,7 @@ def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
         if run.state not in RUN_ACTIVE:
             raise RunOver(f"Run {run.key} is {run.state}.")
         if step > run.next_step or step >= run.max_steps:
-            raise Conflict(
-                f"Step {step} cannot be acknowledged: {run.next_step} is the next of {run.max_steps}."
-            )
+            raise Conflict(f"Step {step} cannot be acknowledged: {run.next_step} is the next of {run.max_steps}.")
         if run.parsed.kind == "rl":
             _ack_batch(run, epoch=epoch, step=step, sha256=ack.batch_sha256)
         metrics.record(run, step=step, values=ack.metrics)
@@ -193,13 +171,9 @@ def _ack_batch(run: Run, *, epoch: int, step: int, sha256: str | None) -> None:
     if batch is None:
         raise NotFound(f"Step {step} has no batch; fetch it before you acknowledge it.")
     if sha256 != batch.sha256:
-        raise Conflict(
-            f"Step {step} was trained on {sha256}, but its batch is {batch.sha256}. Fetch it again."
-        )
+        raise Conflict(f"Step {step} was trained on {sha256}, but its batch is {batch.sha256}. Fetch it again.")
     actor = f"trainer:{epoch}"
-    if transition(
-        Batch, [batch.pk], to=BatchState.TRAINED, actor=actor, trained_at=DB_NOW
-    ):
+    if transition(Batch, [batch.pk], to=BatchState.TRAINED, actor=actor, trained_at=DB_NOW):
         groups = batch.items.values_list("group_id", flat=True)
         transition(
             ScoredGroup,
@@ -217,9 +191,7 @@ def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpo
         check_epoch(run, epoch)
         check_path(run, checkpoint.path)
         if not 0 <= checkpoint.step <= run.max_steps:
-            raise Invalid(
-                "No such step.", fields={"step": f"must be 0 to {run.max_steps}"}
-            )
+            raise Invalid("No such step.", fields={"step": f"must be 0 to {run.max_steps}"})
         row, created = Checkpoint.objects.update_or_create(
             run=run,
             step=checkpoint.step,
@@ -252,7 +224,7 @@ def delete_checkpoints(run: Run, checkpoints: list[Checkpoint]) -> None:
 
 
 def check_path(run: Run, path: str) -> None:
-    """Raise Invalid unless ``path`` lies in the run's directory: what a trainer announces is later loaded and deleted."""
+    """Raise Invalid unless ``path`` is in the run's directory: what a trainer announces is later loaded and deleted."""
     root = run.directory.resolve()
     if not Path(path).resolve().is_relative_to(root):
         raise Invalid(
@@ -267,9 +239,7 @@ def finish_training(run: Run, *, epoch: int) -> Run:
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         check_epoch(run, epoch)
         if run.next_step < run.max_steps:
-            raise Conflict(
-                f"Only {run.next_step} of {run.max_steps} steps are acknowledged."
-            )
+            raise Conflict(f"Only {run.next_step} of {run.max_steps} steps are acknowledged.")
         actor = f"trainer:{epoch}"
         if transition(
             Run,
@@ -278,9 +248,7 @@ def finish_training(run: Run, *, epoch: int) -> Run:
             actor=actor,
             trainer_finished_at=DB_NOW,
         ):
-            left = ScoredGroup.objects.filter(
-                run=run, state=GroupState.READY
-            ).values_list("pk", flat=True)
+            left = ScoredGroup.objects.filter(run=run, state=GroupState.READY).values_list("pk", flat=True)
             transition(
                 ScoredGroup,
                 left,

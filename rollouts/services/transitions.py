@@ -69,17 +69,13 @@ def transition(
     allowed = [state for state, targets in TRANSITIONS[model].items() if to in targets]
     expect = allowed if expect is None else list(expect)
     if forbidden := set(expect) - set(allowed):
-        raise ValueError(
-            f"{model.__name__} may not go from {sorted(map(str, forbidden))} to {to!s}"
-        )
+        raise ValueError(f"{model.__name__} may not go from {sorted(map(str, forbidden))} to {to!s}")
     if not ids:
         return []
     assignments = pg.SQL("").join(
         pg.SQL(", {} = {}").format(
             pg.Identifier(model._meta.get_field(name).column),
-            pg.SQL("clock_timestamp()")
-            if value is DB_NOW
-            else pg.Placeholder(f"set_{name}"),
+            pg.SQL("clock_timestamp()") if value is DB_NOW else pg.Placeholder(f"set_{name}"),
         )
         for name, value in columns.items()
     )
@@ -96,9 +92,7 @@ def transition(
         "actor": actor,
         "object_kind": model._meta.model_name,
         **{
-            f"set_{name}": model._meta.get_field(name).get_db_prep_save(
-                value, connection
-            )
+            f"set_{name}": model._meta.get_field(name).get_db_prep_save(value, connection)
             for name, value in columns.items()
             if value is not DB_NOW
         },
@@ -111,17 +105,11 @@ def transition(
     return [row_id for row_id, _ in rows]
 
 
-def move(
-    row: StatefulT, *, to: str, actor: str, reason: str = "", **columns: Any
-) -> StatefulT:
+def move(row: StatefulT, *, to: str, actor: str, reason: str = "", **columns: Any) -> StatefulT:
     """Move one row; raise StateConflict if it is no longer in a state that allows it. Refreshes ``row``."""
-    if not transition(
-        type(row), [row.pk], to=to, actor=actor, reason=reason, **columns
-    ):
+    if not transition(type(row), [row.pk], to=to, actor=actor, reason=reason, **columns):
         row.refresh_from_db()
-        raise StateConflict(
-            f"{row._meta.verbose_name} {row} is {row.state}, which cannot become {to}"
-        )  # type: ignore[attr-defined]
+        raise StateConflict(f"{row._meta.verbose_name} {row} is {row.state}, which cannot become {to}")  # type: ignore[attr-defined]
     row.refresh_from_db()
     return row
 

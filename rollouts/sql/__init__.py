@@ -8,6 +8,4 @@ from typing import LiteralString, cast
 @cache
 def load(name: str) -> LiteralString:
     """The text of ``<name>.sql``. Values are always bound as named parameters, never formatted in."""
-    return cast(
-        LiteralString, resources.files(__package__).joinpath(f"{name}.sql").read_text()
-    )
+    return cast(LiteralString, resources.files(__package__).joinpath(f"{name}.sql").read_text())
