@@ -12,11 +12,11 @@ import asyncio
 import logging
 import os
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Awaitable
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from asgiref.sync import sync_to_async
 from channels.layers import get_channel_layer
 from django.db import connection, transaction
 
@@ -39,8 +39,8 @@ def ring_after_commit(run_id: int) -> None:
         hooks = connection.run_on_commit
         if any(getattr(hook[1], "run_id", None) == run_id for hook in hooks):
             return
-    hook = _Ring(run_id)
-    transaction.on_commit(hook)
+    # Robust: the caller's rows are committed, so a bell that is broken must not look like a failure of theirs.
+    transaction.on_commit(_Ring(run_id), robust=True)
 
 
 class _Ring:
@@ -48,6 +48,7 @@ class _Ring:
 
     def __init__(self, run_id: int) -> None:
         self.run_id = run_id
+        self.__qualname__ = f"ring of run {run_id}"  # Django names a hook that broke
 
     def __call__(self) -> None:
         _ringer().ring(self.run_id)
@@ -59,64 +60,76 @@ class _Ringer:
     def __init__(self) -> None:
         self._pending: set[int] = set()
         self._lock = threading.Lock()
-        self._loop = asyncio.new_event_loop()
-        # Not a threading.Event: somebody waiting on one in an executor's thread keeps the process from exiting.
-        self._wake = asyncio.Event()
+        self._wake = threading.Event()
         threading.Thread(target=self._run, name="bell", daemon=True).start()
 
     def ring(self, run_id: int) -> None:
         with self._lock:
             self._pending.add(run_id)
-        self._loop.call_soon_threadsafe(self._wake.set)
+        self._wake.set()
 
     def _run(self) -> None:
-        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
-            runner.run(self._send_for_ever())
-
-    async def _send_for_ever(self) -> None:
-        layer = get_channel_layer()
+        # The thread waits by itself, not in an executor of the loop: the interpreter joins those when it ends.
+        loop = asyncio.new_event_loop()
         quiet = False
         while True:
-            await self._wake.wait()
+            self._wake.wait()
             self._wake.clear()
             with self._lock:
                 run_ids, self._pending = self._pending, set()
             try:
-                async with asyncio.timeout(SEND_DEADLINE_S):
-                    for key, seq in await sync_to_async(_marks, thread_sensitive=False)(run_ids):
-                        message = {"type": "bell", "run": key, "seq": seq}
-                        await layer.group_send(group_of(key), message)
-                        await layer.group_send(ALL_RUNS, message)
+                loop.run_until_complete(_send(_marks(run_ids)))
                 quiet = False
             except Exception as error:  # noqa: BLE001 - a bell that fails must never touch its caller
                 if not quiet:
-                    log.warning(
-                        "the bell is silent (%s: %s); pages and workers fall back to polling",
-                        type(error).__name__,
-                        error,
-                    )
+                    log.warning("the bell is silent (%s); pages and workers fall back to polling", _named(error))
                 quiet = True
-            await asyncio.sleep(INTERVAL_S)
+            time.sleep(INTERVAL_S)
+
+
+async def _send(marks: list[tuple[str, int]]) -> None:
+    layer = get_channel_layer()
+    async with asyncio.timeout(SEND_DEADLINE_S):
+        for key, seq in marks:
+            message = {"type": "bell", "run": key, "seq": seq}
+            await layer.group_send(group_of(key), message)
+            await layer.group_send(ALL_RUNS, message)
 
 
 def _marks(run_ids: set[int]) -> list[tuple[str, int]]:
     """(key, newest event id) of runs. The event id is the sequence number shown on pages."""
     from rollouts.selectors.events import marks
 
-    return marks(run_ids)
+    try:
+        return marks(run_ids)
+    finally:
+        connection.close()  # back to the pool: no request ends in this thread that would do it
 
 
-_rings: dict[int, _Ringer] = {}
-_rings_lock = threading.Lock()
+def _named(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
+
+
+_the_ringer: _Ringer | None = None
+_ringer_lock = threading.Lock()
 
 
 def _ringer() -> _Ringer:
-    """The ringer of this process (a fork gets its own)."""
-    with _rings_lock:
-        pid = os.getpid()
-        if pid not in _rings:
-            _rings[pid] = _Ringer()
-        return _rings[pid]
+    """The ringer of this process."""
+    global _the_ringer
+    with _ringer_lock:
+        if _the_ringer is None:
+            _the_ringer = _Ringer()
+        return _the_ringer
+
+
+def _forget_ringer() -> None:
+    """A fork has neither the thread nor, perhaps, an owner for the lock: it makes its own."""
+    global _the_ringer, _ringer_lock
+    _the_ringer, _ringer_lock = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_ringer)
 
 
 class Listener:
@@ -129,59 +142,58 @@ class Listener:
         self._group = group
         self._layer = get_channel_layer()
         self._channel = ""
+        self._hearing: asyncio.Task[dict[str, Any]] | None = None
+        """Outlives a ``wait`` that timed out: the layer unsubscribes a channel when a receive on it is cancelled."""
 
     async def __aenter__(self) -> Self:
-        await self._join()
+        await self._join(SEND_DEADLINE_S)
         return self
 
     async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._quietly(lambda: self._layer.group_discard(self._group, self._channel))
-
-    async def _join(self) -> None:
-        async def join() -> None:
-            self._channel = await self._layer.new_channel()
-            await self._layer.group_add(self._group, self._channel)
-
+        if self._hearing is not None:
+            self._hearing.cancel()
+            await asyncio.wait({self._hearing})
+            self._hearing = None
+        if self._channel:
+            await self._quietly(self._layer.group_discard(self._group, self._channel), SEND_DEADLINE_S)
         self._channel = ""
-        await self._quietly(join)
-
-    async def _quietly(self, act: Callable[[], object]) -> None:
-        try:
-            async with asyncio.timeout(SEND_DEADLINE_S):
-                await act()  # type: ignore[misc]
-        except Exception as error:  # noqa: BLE001 - see _send_for_ever
-            log.warning(
-                "cannot hear the bell (%s: %s); polling instead",
-                type(error).__name__,
-                error,
-            )
-            self._channel = ""
 
     async def wait(self, timeout_s: float) -> set[str]:
         """Keys of runs that rang, waiting at most ``timeout_s``; the empty set on timeout."""
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout_s
         if not self._channel:
-            await self._join()
-        while (left := until - loop.time()) > 0:
-            if not self._channel:
-                await asyncio.sleep(left)
-                break
-            try:
-                message = await asyncio.wait_for(self._layer.receive(self._channel), left)
-                return {message["run"]}
-            except TimeoutError:
-                break
-            except Exception as error:  # noqa: BLE001 - see _send_for_ever
-                log.warning(
-                    "lost the bell (%s: %s); polling instead",
-                    type(error).__name__,
-                    error,
-                )
-                self._channel = ""
-        return set()
+            await self._join(min(timeout_s, SEND_DEADLINE_S))
+        if not self._channel:
+            await asyncio.sleep(max(0.0, until - loop.time()))
+            return set()
+        if self._hearing is None:
+            self._hearing = asyncio.create_task(self._layer.receive(self._channel))
+        await asyncio.wait({self._hearing}, timeout=max(0.0, until - loop.time()))
+        if not self._hearing.done():
+            return set()
+        heard, self._hearing = self._hearing, None
+        try:
+            return {heard.result()["run"]}
+        except Exception as error:  # noqa: BLE001 - see _Ringer
+            log.warning("lost the bell (%s); polling instead", _named(error))
+            self._channel = ""
+            await asyncio.sleep(max(0.0, until - loop.time()))
+            return set()
+
+    async def _join(self, deadline_s: float) -> None:
+        async def join() -> None:
+            channel = await self._layer.new_channel()
+            await self._layer.group_add(self._group, channel)
+            self._channel = channel
+
+        await self._quietly(join(), deadline_s)
+
+    async def _quietly(self, act: Awaitable[object], deadline_s: float) -> None:
+        try:
+            async with asyncio.timeout(deadline_s):
+                await act
+        except Exception as error:  # noqa: BLE001 - see _Ringer
+            log.warning("cannot hear the bell (%s); polling instead", _named(error))
