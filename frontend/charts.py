@@ -38,15 +38,16 @@ class Chart:
 
 def of_run(run: Run, environments: list[str]) -> list[Chart]:
     """The charts for this kind of run."""
-    return _rl(run, environments) if run.kind == "rl" else _sft(environments)
+    played = environments if run.config.get("evaluation") else []
+    return _rl(run, environments, played) if run.kind == "rl" else _sft(played)
 
 
-def _rl(run: Run, environments: list[str]) -> list[Chart]:
+def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:
     per_environment = [(f"reward/{name}", name) for name in environments] if len(environments) > 1 else []
     limit = run.config.get("algorithm", {}).get("max_off_policy_steps")
     return [
         Chart("Reward", "mean of each batch", [("reward/mean", "all"), *per_environment], floor=0),
-        *_evaluation(environments),
+        *_evaluation(played),
         Chart(
             "Who waits for whom",
             "trainer for a batch, generation for a policy",
@@ -68,10 +69,10 @@ def _rl(run: Run, environments: list[str]) -> list[Chart]:
     ]
 
 
-def _sft(environments: list[str]) -> list[Chart]:
+def _sft(played: list[str]) -> list[Chart]:
     return [
         Chart("Loss", "per trained token", [("loss/mean", "mean")], floor=0, opens_steps=False),
-        *_evaluation(environments),
+        *_evaluation(played),
         Chart("Throughput", "trained tokens per second", [("perf/throughput", "tokens/s")], "si", 0, opens_steps=False),
         Chart("Gradient norm", "before clipping", [("optim/grad_norm", "norm")], floor=0, opens_steps=False),
         Chart("Learning rate", "", [("optim/lr", "rate")], floor=0, opens_steps=False),

@@ -6,10 +6,13 @@ import uPlot from "uplot";
 import type { Point } from "./api.ts";
 import { chartColours, LINES } from "./chart-colours.ts";
 import { subscribe } from "./metric-store.ts";
-import { smoothing } from "./preferences.ts";
+import { showsTables, smoothing } from "./preferences.ts";
 import { type Aligned, align, type Format, formatValue, lastRow, smooth } from "./series.ts";
 
 const HEIGHT_PX = 148;
+const TABLE_ROWS = 100;
+/** A curve of fewer points is not noisy, it is sparse: its points are marked and never smoothed. */
+const LEAST_SMOOTHED = 16;
 /** A press that moves less than this is a click on a step, not a zoom. */
 const CLICK_SLOP_PX = 4;
 
@@ -39,7 +42,7 @@ class MetricChart extends HTMLElement {
     this.#resize = new ResizeObserver(() => this.#fit());
     this.#resize.observe(this);
     document.addEventListener("theme:changed", this.#rebuild);
-    document.addEventListener("smoothing:changed", this.#rebuild);
+    document.addEventListener("charts:changed", this.#rebuild);
     this.#unsubscribe = subscribe({
       run: this.getAttribute("run") ?? "",
       keys: series.map(([key]) => key),
@@ -54,7 +57,7 @@ class MetricChart extends HTMLElement {
     this.#plot?.destroy();
     this.#plot = undefined;
     document.removeEventListener("theme:changed", this.#rebuild);
-    document.removeEventListener("smoothing:changed", this.#rebuild);
+    document.removeEventListener("charts:changed", this.#rebuild);
   }
 
   get #format(): Format {
@@ -71,7 +74,7 @@ class MetricChart extends HTMLElement {
       return;
     }
     this.#note.hidden = true;
-    if (!this.#plot || before === 0) {
+    if (showsTables() || !this.#plot || before === 0) {
       this.#rebuild();
     } else {
       this.#plot.setData(this.#columns(), !this.#zoomed);
@@ -87,17 +90,50 @@ class MetricChart extends HTMLElement {
     this.#plot = undefined;
     this.#canvas.replaceChildren();
     this.#zoomed = false;
-    if (this.#data?.steps.length) {
+    this.setAttribute("role", showsTables() ? "group" : "img");
+    if (!this.#data?.steps.length) {
+      return;
+    }
+    if (showsTables()) {
+      this.#canvas.append(this.#table(this.#data));
+    } else {
       this.#plot = new uPlot(this.#options(), this.#columns(), this.#canvas);
       this.#openStepOnClick(this.#plot);
       this.#legendFor(undefined);
     }
   };
 
+  /** The newest points as numbers, newest first: for those who cannot see the curve, or want the value. */
+  #table(data: Aligned): HTMLElement {
+    const table = document.createElement("table");
+    const head = table.createTHead().insertRow();
+    for (const text of ["step", ...this.#labels]) {
+      const cell = document.createElement("th");
+      cell.scope = "col";
+      cell.textContent = text;
+      head.append(cell);
+    }
+    const body = table.createTBody();
+    for (let row = data.steps.length - 1; row >= Math.max(0, data.steps.length - TABLE_ROWS); row -= 1) {
+      const cells = body.insertRow();
+      cells.insertCell().textContent = String(data.steps[row]);
+      for (const values of data.values) {
+        cells.insertCell().textContent = formatValue(values[row], this.#format);
+      }
+    }
+    const box = document.createElement("div");
+    box.className = "chart-table";
+    box.tabIndex = 0;
+    box.setAttribute("role", "region");
+    box.setAttribute("aria-label", `${this.getAttribute("title-text")} as a table`);
+    box.append(table);
+    return box;
+  }
+
   /** Steps, then per label: smoothed values, raw values, bucket minimum and maximum. */
   #columns(): uPlot.AlignedData {
     const data = this.#data as Aligned;
-    const weight = smoothing();
+    const weight = data.steps.length < LEAST_SMOOTHED ? 0 : smoothing();
     const columns = data.values.flatMap((values, at) => [
       smooth(values, weight),
       weight > 0 ? values : values.map(() => null),
@@ -114,7 +150,13 @@ class MetricChart extends HTMLElement {
     this.#labels.forEach((label, at) => {
       const colour = colours.lines[at % LINES] as string;
       const hidden = { stroke: "transparent", points: { show: false }, spanGaps: true };
-      series.push({ label, stroke: colour, width: 1.75, spanGaps: true, points: { size: 4.5, fill: colour } });
+      series.push({
+        label,
+        stroke: colour,
+        width: 1.75,
+        spanGaps: true,
+        points: { size: 4.5, fill: colour, show: () => (this.#data?.steps.length ?? 0) < LEAST_SMOOTHED },
+      });
       series.push({ stroke: colours.faint[at % LINES] as string, width: 1, spanGaps: true, points: { show: false } });
       series.push(hidden, hidden);
       bands.push({ series: [at * 4 + 4, at * 4 + 3], fill: colours.bands[at % LINES] as string });

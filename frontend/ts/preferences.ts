@@ -16,9 +16,21 @@ export function startPreferences(): void {
     select.value = localStorage.getItem("rollyard.smoothing") ?? "0";
     select.addEventListener("change", () => {
       localStorage.setItem("rollyard.smoothing", select.value);
-      document.dispatchEvent(new CustomEvent("smoothing:changed"));
+      document.dispatchEvent(new CustomEvent("charts:changed"));
     });
   }
+  for (const box of document.querySelectorAll<HTMLInputElement>("input[data-chart-tables]")) {
+    box.checked = showsTables();
+    box.addEventListener("change", () => {
+      localStorage.setItem("rollyard.tables", box.checked ? "yes" : "no");
+      document.dispatchEvent(new CustomEvent("charts:changed"));
+    });
+  }
+}
+
+/** Whether charts are shown as tables of numbers. */
+export function showsTables(): boolean {
+  return localStorage.getItem("rollyard.tables") === "yes";
 }
 
 /** Weight of the moving average, 0 (none) to below 1. */
