@@ -5,11 +5,14 @@ whose row has ended is a stray.
 """
 
 import logging
+import re
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
+from rollouts.errors import StateConflict
 from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
@@ -25,6 +28,11 @@ SWEEP_DEADLINE_S = 2.0
 HEARTBEAT_DEADLINE_S = 60.0
 """A shepherd that was silent for so long no longer watches its replica."""
 _LAST_WORDS = 300
+_LAST_LINES = 3
+_PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
+"""What torchrun and vLLM put before the lines of their processes."""
+_MESSENGER = "ChildFailedError"
+"""torchrun's own end, which only says that one of its processes failed."""
 
 _LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
 
@@ -83,17 +91,28 @@ def end(replicas_to_end: Iterable[Replica], *, reason: str) -> None:
     left = list(replicas_to_end)
     for replica in left:
         if replica.state != ReplicaState.STOPPING:
-            replicas.stopping(replica, reason=reason)
+            with suppress(StateConflict):
+                replicas.stopping(replica, reason=reason)
     with ThreadPoolExecutor(max_workers=max(1, len(left))) as threads:
         ends = list(threads.map(_stop, left))
     for replica, seen in zip(left, ends, strict=True):
-        replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
+        with suppress(StateConflict):  # somebody else has recorded its end
+            replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
 
 
 def last_words(replica: Replica) -> str:
-    """The end of its log, in one line that fits into a reason."""
-    lines = [line.strip() for line in launcher_of(replica).logs(handle_of(replica), 12).splitlines()]
-    return " | ".join(line for line in lines if line)[-_LAST_WORDS:]
+    """Why it ended, by its own log, in one line that fits into a reason: the last exception, else the last lines."""
+    lines = [_PREFIX.sub("", line) for line in launcher_of(replica).logs(handle_of(replica), 400).splitlines()]
+    exceptions, inside = [], False
+    for line in lines:
+        if line.startswith("Traceback (most recent call last)"):
+            inside = True
+        elif inside and line and not line[0].isspace():
+            inside = False
+            if _MESSENGER not in line:
+                exceptions.append(line)
+    words = exceptions[-1:] or [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
+    return " | ".join(words)[-_LAST_WORDS:]
 
 
 def sweep_strays() -> None:

@@ -1,0 +1,44 @@
+"""Rows that tests of the workers start from, made through the services."""
+
+from typing import Any
+
+from rollouts.models import Replica, ReplicaKind, Run
+from rollouts.services import policies, projects, replicas, runs
+from trainers.config import resolve
+
+SMALL = {
+    "kind": "rl",
+    "max_steps": 4,
+    "model.path": "somebody/some-model",
+    "environments": [{"name": "reverse_text"}],
+    "sampling.group_size": 2,
+    "sampling.max_tokens": 8,
+    "batch.batch_size": 4,
+    "algorithm.max_async_level": 1,
+    "workers.concurrency": 2,
+    "workers.lease_s": 6.0,
+}
+
+
+def make_run(**overrides: Any) -> Run:
+    """A pending run; `batch__batch_size=8` overrides `batch.batch_size`. Two groups of two make a batch."""
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    resolved = resolve(overrides={**SMALL, **keys}, environ={})
+    return runs.create(
+        project=projects.ensure_default(), user=projects.ensure_admin(), resolved=resolved, actor="user:admin"
+    )
+
+
+def make_started_run(**overrides: Any) -> Run:
+    """A run that is starting and whose initial version is live."""
+    run = runs.start(make_run(**overrides))
+    policies.published(policies.register_initial(run, path="somebody/some-model"))
+    run.refresh_from_db()
+    return run
+
+
+def make_server(run: Run, url: str, *, slot: int = 0, version: int = 0) -> Replica:
+    """A ready inference replica that answers at `url`."""
+    replica = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=slot, launcher="local")
+    replicas.address(replica, base_url=url)
+    return replicas.ready(replica, loaded_version=version)

@@ -1,0 +1,263 @@
+"""Drivers with real rows: whatever the policy or the lease does, a group is settled once or played again."""
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import connection
+
+from rollouts.models import Lease, MetricPoint, PolicyVersion, Rollout, Run, ScoredGroup
+from rollouts.services import leases, policies, replicas, runs
+from rollouts.states import GroupState, RunState
+from tests.workers.making import make_run, make_server, make_started_run
+from tests.workers.stub_server import StubServer, stub_server
+from tests.workers.waiting import eventually
+from workers import replica_pool, tasks
+from workers.database import with_connection
+from workers.episodes import Driver
+from workers.replica_pool import ReplicaPool
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+@pytest.fixture
+def stub() -> Iterator[StubServer]:
+    with stub_server() as server:
+        yield server
+
+
+@contextmanager
+def driving(run: Run, **options: Any) -> Iterator[threading.Thread]:
+    """A driver in a thread, told to stop at the end."""
+    stop = threading.Event()
+    driver = Driver(run, stopping=stop.is_set, **options)
+    thread = threading.Thread(target=lambda: asyncio.run(driver.drive()))
+    thread.start()
+    try:
+        yield thread
+    finally:
+        stop.set()
+        thread.join(30)
+        assert not thread.is_alive()
+
+
+def count(run: Run, state: GroupState) -> int:
+    return ScoredGroup.objects.filter(run=run, state=state).count()
+
+
+def ready(run: Run, groups: int) -> Callable[[], bool]:
+    return lambda: count(run, GroupState.READY) >= groups
+
+
+def first_failed(run: Run) -> ScoredGroup:
+    eventually(lambda: count(run, GroupState.FAILED) > 0)
+    return ScoredGroup.objects.filter(run=run, state=GroupState.FAILED)[0]
+
+
+def test_driver_fills_the_run_to_its_capacity_and_names_versions_and_replica(stub: StubServer) -> None:
+    run = make_started_run()
+    server = make_server(run, stub.url)
+    with driving(run):
+        eventually(ready(run, 4))
+        eventually(lambda: MetricPoint.objects.filter(run=run, key="time/wait_for_policy", value__gt=0).exists())
+        eventually(lambda: MetricPoint.objects.filter(run=run, key="generation/rollouts", value=8.0).exists())
+    # One batch for the live version and one ahead: two groups each, and no more.
+    assert ScoredGroup.objects.filter(run=run).count() == 4
+    for rollout in Rollout.objects.filter(group__run=run):
+        assert rollout.replica == server.name
+        assert (rollout.dispatch_policy_version, rollout.first_policy_version, rollout.last_policy_version) == (0, 0, 0)
+    assert MetricPoint.objects.get(run=run, key="generation/tokens", step=0).value == 16.0
+
+
+def test_driver_goes_on_when_a_newer_version_is_live(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    with driving(run):
+        eventually(ready(run, 4))
+        version = PolicyVersion.objects.create(run=run, version=1, path="somewhere")
+        stub.label = "1"
+        policies.published(version)
+        eventually(ready(run, 6))
+    newest = ScoredGroup.objects.filter(run=run).latest("id")
+    # The replica's row still says 0, but what was live at the claim is the least that was served.
+    assert (newest.min_policy_version, newest.max_policy_version) == (1, 1)
+
+
+def test_server_errors_cost_time_and_no_group(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "error"
+    with driving(run):
+        eventually(lambda: count(run, GroupState.PLAYING) == 2)
+        stub.mode = "ok"
+        eventually(ready(run, 4))
+    assert count(run, GroupState.FAILED) == 0
+
+
+def test_hung_server_loses_its_groups_to_another(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with stub_server() as other, driving(run, pool=ReplicaPool(run, request_timeout_s=0.5)):
+        second = make_server(run, other.url, slot=1)
+        eventually(ready(run, 4))
+    assert set(Rollout.objects.filter(group__run=run).values_list("replica", flat=True)) == {second.name}
+
+
+def test_replica_that_is_lost_and_replaced_costs_no_group(stub: StubServer) -> None:
+    run = make_started_run()
+    first = make_server(run, stub.url)
+    stub.mode = "hang"
+    with driving(run, pool=ReplicaPool(run, request_timeout_s=0.5)):
+        eventually(lambda: count(run, GroupState.PLAYING) == 2)
+        replicas.lost(first, exit_code=-9, reason="killed")
+        with stub_server() as other:
+            make_server(run, other.url)
+            eventually(ready(run, 4))
+    assert count(run, GroupState.FAILED) == 0
+
+
+def test_policy_that_never_answers_fails_the_group_with_its_words(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_pool, "PATIENCE_S", 0.3)
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "error"
+    with driving(run):
+        group = first_failed(run)
+    assert "policy" in group.state_reason
+    assert "told to fail" in group.state_reason
+
+
+def test_nan_logprobs_are_never_stored(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "nan"
+    with driving(run):
+        group = first_failed(run)
+    assert "InvalidAnswer" in group.state_reason
+    assert not Rollout.objects.filter(group__run=run, token_count__gt=3).exists()
+
+
+def test_environment_that_cannot_be_loaded_is_data_and_slows_the_driver(stub: StubServer) -> None:
+    run = make_started_run(environments=[{"name": "no_such_environment"}])
+    make_server(run, stub.url)
+    with driving(run):
+        group = first_failed(run)
+        assert "no_such_environment" in group.state_reason
+        failed = eventually(lambda: count(run, GroupState.FAILED))
+    assert failed < 50
+
+
+def test_lease_that_was_taken_over_is_dropped_and_played_by_the_new_holder(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with driving(run):
+        eventually(lambda: count(run, GroupState.PLAYING) == 2)
+        taken = list(Lease.objects.filter(run=run).values_list("token", flat=True))
+        leases.release(taken)
+        claims = leases.claim(run, holder="another", limit=2, lease_s=60).claims
+        assert len(claims) == 2
+        stub.mode = "ok"
+        # The driver has noticed when it claims the two that are left.
+        eventually(ready(run, 2))
+    assert Lease.objects.filter(run=run, holder="another").count() == 2
+    assert ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, attempts=2).count() == 2
+
+
+def test_driver_that_is_told_to_stop_gives_its_leases_back(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with driving(run):
+        eventually(lambda: count(run, GroupState.PLAYING) == 2)
+    # No waiting for the term: another driver takes them at once.
+    assert len(leases.claim(run, holder="another", limit=2, lease_s=60).claims) == 2
+
+
+def test_stop_of_the_run_ends_the_driver(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with driving(run) as thread:
+        eventually(lambda: count(run, GroupState.PLAYING) == 2)
+        runs.request_stop(run, actor="user:admin")
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def test_driver_whose_time_is_up_hands_over_and_finishes_what_it_plays(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    handed_over = threading.Event()
+    with driving(run, budget_s=1.0, handed_over=handed_over.set) as thread:
+        eventually(lambda: count(run, GroupState.PLAYING) == 2)
+        assert handed_over.wait(20)
+        stub.mode = "ok"
+        thread.join(20)
+        assert not thread.is_alive()
+    assert count(run, GroupState.READY) == 2
+    assert not Lease.objects.filter(run=run).exists()
+
+
+def test_killed_connection_to_the_database_costs_no_group(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with driving(run):
+        eventually(lambda: count(run, GroupState.PLAYING) == 2)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+        stub.mode = "ok"
+        eventually(ready(run, 4))
+    assert count(run, GroupState.FAILED) == 0
+
+
+def test_doubled_message_starts_one_driver(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    first = threading.Thread(target=tasks.drive, args=(run.pk,))
+    first.start()
+    try:
+        eventually(lambda: count(run, GroupState.PLAYING) == 2)
+        second = threading.Thread(target=with_connection, args=(tasks.drive, run.pk))
+        second.start()
+        second.join(10)
+        assert not second.is_alive()
+        assert first.is_alive()
+    finally:
+        runs.request_stop(run, actor="user:admin")
+        first.join(20)
+    assert not first.is_alive()
+
+
+def test_message_for_a_run_that_is_over_or_unknown_does_nothing() -> None:
+    run = make_run()
+    runs.end(runs.request_stop(run, actor="user:admin"), to=RunState.STOPPED)
+    for run_id in (run.pk, 10**9):
+        with_connection(tasks.drive, run_id)
+
+
+def test_patrol_drives_a_run_that_nobody_rang_for(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    stop = threading.Event()
+    thread = threading.Thread(target=tasks.patrol, args=(0.1,), kwargs={"stopping": stop.is_set})
+    thread.start()
+    try:
+        eventually(ready(run, 4))
+    finally:
+        stop.set()
+        runs.request_stop(run, actor="user:admin")
+        thread.join(20)
+        eventually(lambda: not any(each.name == f"drive-{run.pk}" for each in threading.enumerate()))
