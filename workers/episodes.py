@@ -32,7 +32,7 @@ from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
 from rollouts.services import groups, leases, metrics
 from rollouts.services.leases import Claim
-from rollouts.states import GroupState
+from rollouts.states import RUN_GENERATING, GroupState
 from workers.database import in_database
 from workers.replica_pool import GroupPolicy, ReplicaPool
 
@@ -45,7 +45,7 @@ EPISODE_DEADLINE_S = 1200.0
 SETTLE_BUDGET_S = 120.0
 """How long Postgres may be away before a played group is given up; its lease expires and it is played again."""
 _POLL_S = 1.0
-_REFRESH_S = 1.0
+_LOOK_S = 1.0
 _REPORT_S = 2.0
 _DATABASE_PAUSE_S = 1.0
 _LONGEST_FAILURE_PAUSE_S = 10.0
@@ -91,13 +91,15 @@ class Driver:
         """(monotonic time, live version) since nothing may be claimed and nothing is in flight."""
         self._failures = 0
         """Groups in a row that failed."""
+        self._over = False
+        """Whether the run takes no more work."""
 
     async def drive(self) -> None:
         """Claim and play until there is a reason to end; then finish what is in flight, or give it back."""
         await self._pool.refresh()
         keepers = [
             asyncio.create_task(self._every(self._config.workers.lease_s / 6, self._renew)),
-            asyncio.create_task(self._every(_REFRESH_S, self._pool.refresh)),
+            asyncio.create_task(self._every(_LOOK_S, self._look)),
             asyncio.create_task(self._every(_REPORT_S, self._report)),
             asyncio.create_task(self._hear()),
         ]
@@ -121,7 +123,7 @@ class Driver:
     async def _generate(self) -> None:
         until = time.monotonic() + self._budget_s
         not_before = 0.0
-        while not self._stopping() and time.monotonic() < until:
+        while not self._over and not self._stopping() and time.monotonic() < until:
             room = self._config.workers.concurrency - len(self._playing)
             if room > 0 and time.monotonic() >= not_before:
                 try:
@@ -281,9 +283,19 @@ class Driver:
             except _DATABASE_ERRORS as error:
                 log.warning("run %s: %s; trying again", self.run.key, error)
 
+    async def _look(self) -> None:
+        """See which replicas serve, and whether the run goes on: a full driver does not learn it by claiming."""
+        await self._pool.refresh()
+        state = await in_database(Run.objects.values_list("state", flat=True).get, pk=self.run.pk)
+        if state not in RUN_GENERATING:
+            self._drop_all()
+
     def _drop_all(self) -> None:
-        for task in self._playing.values():
-            task.cancel()
+        self._over = True
+        self._wake.set()
+        for token, task in self._playing.items():
+            if token not in self._settling:
+                task.cancel()
 
 
 def _failed(group_size: int, error: Exception) -> list[Rollout]:

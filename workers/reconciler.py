@@ -51,7 +51,8 @@ class Reconciler:
         self._interval_s = interval_s
         self._converge = converge or Convergence().converge
         self._ring = ring
-        self._threads = ThreadPoolExecutor(max_workers=_MAX_THREADS, thread_name_prefix="converge")
+        self.threads = ThreadPoolExecutor(max_workers=_MAX_THREADS, thread_name_prefix="converge")
+        """Where looks run. What is left in them when `run` returns may be abandoned or waited for."""
         self._ringing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ring")
         self._leadership = Leadership()
         self._stopping = asyncio.Event()
@@ -82,7 +83,7 @@ class Reconciler:
             standing_by = not leads
             await self._pause(STANDBY_S)
         self._leadership.release()
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.threads.shutdown(wait=False, cancel_futures=True)
         self._ringing.shutdown(wait=False, cancel_futures=True)
 
     async def _lead(self) -> None:
@@ -115,7 +116,7 @@ class Reconciler:
         if time.monotonic() - self._swept_at >= SWEEP_EVERY_S:
             self._swept_at = time.monotonic()
             loop = asyncio.get_running_loop()
-            loop.run_in_executor(self._threads, with_connection, _sweep)
+            loop.run_in_executor(self.threads, with_connection, _sweep)
 
     async def _hear(self) -> None:
         async with Listener() as bell:
@@ -143,7 +144,7 @@ class Reconciler:
             while not self._stopping.is_set():
                 self._again.discard(run_id)
                 try:
-                    wants_driver = await loop.run_in_executor(self._threads, with_connection, self._once, run_id)
+                    wants_driver = await loop.run_in_executor(self.threads, with_connection, self._once, run_id)
                     self._ring_for(run_id, wants_driver)
                 except (DatabaseError, InterfaceError) as error:
                     log.warning("run %s: %s; trying again", run_id, str(error).strip())

@@ -97,10 +97,9 @@ class ReplicaPool:
 class GroupPolicy:
     """The `Policy` of one group: stays with a replica while it answers, so that the prompt is cached there."""
 
-    def __init__(self, pool: ReplicaPool, *, oldest_version: int, patience_s: float = PATIENCE_S) -> None:
+    def __init__(self, pool: ReplicaPool, *, oldest_version: int) -> None:
         self._pool = pool
         self._oldest_version = oldest_version
-        self._patience_s = patience_s
         self._endpoint: Endpoint | None = None
 
     @property
@@ -124,7 +123,7 @@ class GroupPolicy:
 
     async def _ask(self, request: Callable[[OpenAIPolicy], Awaitable[T]], *, replies: int = 1) -> T:
         """Ask until a replica answers. Raises the last `PolicyUnavailable` when patience is at its end."""
-        expires = time.monotonic() + self._patience_s
+        expires = time.monotonic() + PATIENCE_S
         invalid = 0
         while True:
             endpoint = await self._choose(expires)
@@ -154,7 +153,7 @@ class GroupPolicy:
         if endpoint is None or not endpoint.serving or endpoint.not_before > time.monotonic():
             while (endpoint := self._pool.pick()) is None:
                 if time.monotonic() >= expires:
-                    raise PolicyUnavailable(f"No inference replica was ready for {self._patience_s:.0f} s.")
+                    raise PolicyUnavailable(f"No inference replica was ready for {PATIENCE_S:.0f} s.")
                 await asyncio.sleep(_LOOK_S)
             self._endpoint = endpoint
         return endpoint

@@ -1,6 +1,6 @@
 """Keep the inference replicas of a run serving: start, greet, probe, eject, replace.
 
-    (slot is empty) ─▶ STARTING ──answers and holds the live version──▶ READY ◀──▶ SUSPECT ──3 failed probes──▶ ejected
+    (slot is empty) ─▶ STARTING ──answers and holds the live version──▶ READY ◀──▶ SUSPECT ──failed probes──▶ ejected
                           └────────────── died, or silent for START_DEADLINE_S ──────────────▶ LOST, slot is empty
 
 The only proof of life is a generated token: a server whose engine hangs still answers its health routes.
@@ -11,6 +11,7 @@ import logging
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 
 from django.utils import timezone
@@ -20,7 +21,7 @@ from rollouts.selectors import fleet
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, ReplicaState
 from workers import accelerators, inference, lifecycle
-from workers.inference import InferenceError, VllmAdmin
+from workers.inference import InferenceError, VllmAdmin, WeightsNotLoaded
 from workers.lifecycle import HopelessError
 from workers.replica_pool import api_key
 
@@ -31,7 +32,9 @@ PROBE_SUSPECT_EVERY_S = 2.0
 PROBE_DEADLINE_S = 8.0
 GREET_DEADLINE_S = 3.0
 EJECT_AFTER = 3
-"""Failed probes in a row: a hung server is out after about 30 s."""
+"""Failed probes in a row."""
+SILENT_S = 24.0
+"""After this without an answer two failed probes suffice: a hung server is out within 30 s."""
 START_DEADLINE_S = 900.0
 MAX_FAILED_STARTS = 3
 LONGEST_BACK_OFF_S = 30.0
@@ -66,19 +69,20 @@ class Servers:
         return time.monotonic() - self._probed_at.get(replica.pk, -pause_s) >= pause_s
 
     def _examine(self, run: Run, due: list[Replica]) -> None:
-        """Probe replicas at the same time, then act on the answers one by one."""
-        if not due:
+        """Talk to replicas at the same time, then act on the answers one by one."""
+        target = target_version(run)
+        if not due or target is None:
             return
         with ThreadPoolExecutor(max_workers=len(due)) as threads:
-            complaints = list(threads.map(_complaint, due))
+            complaints = list(threads.map(lambda replica: _complaint(replica, target), due))
         for replica, complaint in zip(due, complaints, strict=True):
             self._probed_at[replica.pk] = time.monotonic()
-            if complaint:
+            if complaint is not None:
                 _doubt(replica, complaint)
             elif replica.state == ReplicaState.READY:
                 replicas.answered(replica)
             else:
-                _welcome(run, replica)
+                replicas.ready(replica, loaded_version=target.version)
 
 
 def target_version(run: Run) -> PolicyVersion | None:
@@ -95,53 +99,51 @@ def load_deadline_s(version: PolicyVersion) -> float:
     return 30.0 + version.size_bytes / 50e6
 
 
-def _complaint(replica: Replica) -> str:
-    """Ask for one token; return what is wrong, empty when nothing is. Touches no row: it runs in its own thread."""
-    starting = replica.state == ReplicaState.STARTING
+def _complaint(replica: Replica, target: PolicyVersion) -> InferenceError | None:
+    """Ask for one token, after bringing a replica that is not ready to the target version; return what is wrong.
+
+    Touches no row: it runs in a thread of its own.
+    """
     try:
         with admin_of(replica) as admin:
-            admin.probe(GREET_DEADLINE_S if starting else PROBE_DEADLINE_S)
-            if replica.state == ReplicaState.READY:
+            if replica.state == ReplicaState.STARTING:
+                admin.probe(GREET_DEADLINE_S)
+                if admin.version() is None and _started_with(replica) == target.version:
+                    admin.set_version(target.version)
+                elif admin.version() != target.version:
+                    _load(admin, target)
+            elif replica.state == ReplicaState.SUSPECT:
+                # Half loaded, or left paused by a reconciler that died: it generates nothing before it is whole again.
+                if admin.is_paused() or admin.version() != target.version:
+                    _load(admin, target)
+                admin.probe(PROBE_DEADLINE_S)
+            else:
+                admin.probe(PROBE_DEADLINE_S)
                 served = admin.version()
                 # A newer one was loaded by a reconciler that died before it could say so; publishing repeats it.
                 if served is None or served < (replica.loaded_version or 0):
-                    return f"it serves version {served} instead of {replica.loaded_version}"
+                    return InferenceError(f"it serves version {served} instead of {replica.loaded_version}")
     except InferenceError as error:
-        return str(error)
-    return ""
+        return error
+    return None
 
 
-def _doubt(replica: Replica, complaint: str) -> None:
+def _load(admin: VllmAdmin, target: PolicyVersion) -> None:
+    admin.load_weights(Path(target.path), target.version, deadline_s=load_deadline_s(target))
+
+
+def _doubt(replica: Replica, complaint: InferenceError) -> None:
     if replica.state == ReplicaState.STARTING:
-        age_s = (timezone.now() - replica.created_at).total_seconds()
-        if age_s > START_DEADLINE_S:
-            lifecycle.eject(replica, reason=f"no answer {age_s:.0f} s after its start: {complaint}")
+        age_s = _age_s(replica.created_at)
+        if isinstance(complaint, WeightsNotLoaded) or age_s > START_DEADLINE_S:
+            lifecycle.eject(replica, reason=f"not ready {age_s:.0f} s after its start: {complaint}")
         return
-    replica = replicas.suspect(replica, reason=complaint)
-    if replica.probe_failures >= EJECT_AFTER:
-        lifecycle.eject(replica, reason=f"{replica.probe_failures} failed probes, the last: {complaint}")
-
-
-def _welcome(run: Run, replica: Replica) -> None:
-    """Let a replica that answers serve, once it holds what the others hold."""
-    target = target_version(run)
-    if target is None:
-        return
-    try:
-        with admin_of(replica) as admin:
-            if admin.version() != target.version:
-                if replica.state == ReplicaState.STARTING and _started_with(replica) == target.version:
-                    admin.set_version(target.version)
-                else:
-                    admin.load_weights(Path(target.path), target.version, deadline_s=load_deadline_s(target))
-    except InferenceError as error:
-        log.warning("%s did not load version %s: %s", replica.name, target.version, error)
-        if replica.state == ReplicaState.STARTING:
-            lifecycle.eject(replica, reason=f"could not load version {target.version}: {error}")
-        else:
-            _doubt(replica, str(error))
-        return
-    replicas.ready(replica, loaded_version=target.version)
+    replica = replicas.suspect(replica, reason=str(complaint))
+    silent_s = _age_s(replica.answered_at or replica.created_at)
+    if replica.probe_failures >= EJECT_AFTER or (replica.probe_failures > 1 and silent_s > SILENT_S):
+        lifecycle.eject(
+            replica, reason=f"{replica.probe_failures} failed probes, no answer for {silent_s:.0f} s: {complaint}"
+        )
 
 
 def _start(run: Run, slot: int) -> None:
@@ -156,10 +158,9 @@ def _start(run: Run, slot: int) -> None:
         raise HopelessError(
             f"inference server {slot} ended {len(failed)} times before its first answer; {failed[0].state_reason}"
         )
-    if failed and failed[0].ended_at is not None:
-        waited_s = (timezone.now() - failed[0].ended_at).total_seconds()
-        if waited_s < lifecycle.back_off_s(len(failed), longest_s=LONGEST_BACK_OFF_S):
-            return
+    pause_s = lifecycle.back_off_s(len(failed), longest_s=LONGEST_BACK_OFF_S)
+    if failed and failed[0].ended_at and _age_s(failed[0].ended_at) < pause_s:
+        return
     target = target_version(run)
     if target is None:
         return
@@ -195,3 +196,7 @@ def _free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
     return port
+
+
+def _age_s(moment: datetime) -> float:
+    return (timezone.now() - moment).total_seconds()

@@ -17,7 +17,19 @@ from workers.launchers.local import LocalLauncher
 from workers.launchers.processes import carriers, send, start_time
 
 STAY = "import signal; signal.pause()"
-STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True)\nwhile True: signal.pause()"
+STUBBORN = """
+import signal
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print('deaf', flush=True)
+while True:
+    signal.pause()
+"""
+POLITE = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print('up', flush=True)
+signal.pause()
+"""
 FAMILY = f"""
 import subprocess, sys
 for _ in range(2):
@@ -128,8 +140,7 @@ def test_process_that_renamed_itself_is_still_swept(launcher: LocalLauncher, spe
 
 
 def test_stop_lets_the_command_end_by_itself(launcher: LocalLauncher, spec: LaunchSpec) -> None:
-    program = "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); print('up', flush=True); signal.pause()"
-    handle = launcher.start(running(spec, program))
+    handle = launcher.start(running(spec, POLITE))
     eventually(lambda: said(handle, "up"))
     observation = launcher.stop(handle, deadline_s=10)
     assert (observation.alive, observation.exit_code, observation.reason) == (False, 0, "asked to end")
