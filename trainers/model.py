@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
+import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
@@ -28,6 +29,7 @@ class TokenScores(NamedTuple):
 
 def load_policy(config: ModelConfig, world: World) -> PreTrainedModel:
     """Load the model with float32 master weights, on this rank's device, sharded over all ranks."""
+    transformers.utils.logging.disable_progress_bar()  # thousands of control characters in a log file
     register_packed_attention()
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
         config.path,

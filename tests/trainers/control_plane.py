@@ -27,6 +27,8 @@ class FakeControlPlane:
         self.config = config
         self.run_dir = run_dir
         self.epoch = 0
+        self.trainers: list[dict[str, Any]] = []
+        """Bodies of the registrations: world_size, hostname, pid."""
         self.batches: dict[int, bytes] = {}
         self.make_batch: Callable[[int], wire.TrainingBatch] | None = None
         self.acks: dict[int, wire.StepAck] = {}
@@ -40,6 +42,11 @@ class FakeControlPlane:
         """Each is taken by one request, in order, instead of the real answer."""
         self.changed = threading.Condition()
 
+    def wait_until(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+        """Wait until `condition` holds; it is looked at after every request."""
+        with self.changed:
+            assert self.changed.wait_for(condition, timeout_s), "the trainer did not get there in time"
+
     def batch(self, step: int) -> bytes | None:
         """The same bytes on every call."""
         with self.changed:
@@ -47,9 +54,10 @@ class FakeControlPlane:
                 self.batches[step] = msgspec.msgpack.encode(self.make_batch(step))
             return self.batches.get(step)
 
-    def registration(self) -> wire.Registration:
+    def registration(self, body: bytes) -> wire.Registration:
         """Raise the epoch and answer like the real route."""
         self.epoch += 1
+        self.trainers.append(json.loads(body))
         newest_first = sorted(self.checkpoints.values(), key=lambda checkpoint: -checkpoint.step)
         refs = [wire.CheckpointRef(step=c.step, path=c.path, manifest_sha256=c.manifest_sha256) for c in newest_first]
         return wire.Registration(
@@ -93,7 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
         if failure is not None:
             failure(self)
         elif path == "trainer":
-            self.reply(plane.registration())
+            self.reply(plane.registration(body))
         elif self.headers.get(wire.EPOCH_HEADER) != str(plane.epoch):
             self.problem(409, "stale_epoch")
         else:

@@ -1,0 +1,95 @@
+"""Run real trainers under torchrun against the test control plane."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from environments import registry
+from environments.types import Split
+from tests.trainers.control_plane import RUN
+from trainers.config import resolve
+from trainers.wire import TrainingBatch, TrainingRollout
+
+ROOT = Path(__file__).parents[2]
+
+
+def rl_config(model: Path, **overrides: Any) -> dict[str, Any]:
+    """A small RL config as the control plane stores it; keywords are dotted keys with `__` for the dot."""
+    base: dict[str, Any] = {
+        "max_steps": 3,
+        "model.path": str(model),
+        "environments": [{"name": "reverse_text"}],
+        "sampling.max_tokens": 16,
+        "sampling.group_size": 4,
+        "batch.batch_size": 8,
+        "optimizer.lr": 1e-3,
+        "trainer.seq_len": 128,
+        "trainer.device": "cpu",
+    }
+    dotted = {key.replace("__", "."): value for key, value in overrides.items()}
+    return resolve(overrides=base | dotted).config.model_dump(mode="json")
+
+
+def random_batch(step: int, rollouts: int = 8) -> TrainingBatch:
+    """Rollouts of random tokens: enough to move the weights, and a function of the step alone."""
+    rng = np.random.default_rng(step)
+    return TrainingBatch(
+        run=RUN,
+        step=step,
+        temperature=1.0,
+        rollouts=[_random_rollout(rng, index) for index in range(rollouts)],
+    )
+
+
+def _random_rollout(rng: np.random.Generator, index: int) -> TrainingRollout:
+    size, prompt = int(rng.integers(20, 60)), 10
+    mask = np.arange(size) >= prompt
+    return TrainingRollout(
+        group=f"g{index // 4}",
+        index=index % 4,
+        environment="reverse_text",
+        problem_key="p",
+        token_ids=rng.integers(0, 256, size).astype("<u4").tobytes(),
+        loss_mask=mask.astype(np.uint8).tobytes(),
+        inference_logprobs=np.where(mask, -5.5 + rng.normal(0, 0.1, size), 0).astype("<f4").tobytes(),
+        advantage=float(rng.normal()),
+        reward=float(rng.random()),
+        min_policy_version=0,
+        max_policy_version=0,
+    )
+
+
+def write_conversations(path: Path, count: int = 64) -> None:
+    """Solved reverse_text problems as JSONL."""
+    environment = registry.load("reverse_text")
+    with path.open("wb") as file:
+        for index in range(count):
+            messages = environment.solution(environment.problem(Split.TRAIN, index))
+            file.write(msgspec.json.encode({"messages": messages}) + b"\n")
+
+
+def start_trainer(kind: str, url: str, world_size: int = 1) -> subprocess.Popen[str]:
+    """Start `torchrun -m trainers.<kind>`; its output is a pipe."""
+    environ = os.environ | {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+    return subprocess.Popen(
+        [*command, "-m", f"trainers.{kind}"],
+        cwd=ROOT,
+        env=environ,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def run_trainer(kind: str, url: str, world_size: int = 1) -> int:
+    """Run a trainer to its end; prints its output so that a failed test shows it."""
+    with start_trainer(kind, url, world_size) as process:
+        output, _ = process.communicate(timeout=240)
+    print(output)  # noqa: T201
+    return process.returncode

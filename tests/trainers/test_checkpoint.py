@@ -1,0 +1,97 @@
+"""Weights load elsewhere, checkpoints load back to the last bit."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from trainers.checkpoint import (
+    gather_model,
+    gather_optimizer,
+    load_checkpoint,
+    newest_verified,
+    write_checkpoint,
+    write_weights,
+)
+from trainers.durable import write_directory
+from trainers.errors import CheckpointCorrupt
+from trainers.model import load_policy, load_tokenizer, score_tokens
+from trainers.optim import build_optimizer, optimizer_step
+from trainers.packing import micro_batch, training_sequence
+from trainers.parallel import World
+from trainers.run_config import ModelConfig, OptimizerConfig
+from trainers.wire import CheckpointRef
+
+
+class Trained:
+    """A policy that took a few steps."""
+
+    def __init__(self, model_dir: Path, world: World, steps: int) -> None:
+        self.config = ModelConfig(path=str(model_dir))
+        self.model = load_policy(self.config, world)
+        self.optimizer = build_optimizer(self.model, OptimizerConfig(lr=1e-2))
+        for step in range(steps):
+            self.step(step)
+
+    def step(self, seed: int) -> float:
+        ids = np.random.default_rng(seed).integers(0, 256, 30)
+        loss = -score_tokens(self.model, micro_batch([training_sequence(ids, np.ones(30), 64)]), 1.0).logprobs_K.mean()
+        loss.backward()
+        optimizer_step(self.model, self.optimizer, lr=1e-2, max_grad_norm=1.0)
+        return loss.item()
+
+    def everything(self) -> dict[str, torch.Tensor]:
+        tensors = gather_model(self.model) | gather_optimizer(self.model, self.optimizer)
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def test_a_checkpoint_restores_weights_and_moments_and_the_next_steps(
+    model_dir: Path, world: World, tmp_path: Path
+) -> None:
+    first = Trained(model_dir, world, steps=3)
+    write_checkpoint(tmp_path, 3, gather_model(first.model), gather_optimizer(first.model, first.optimizer))
+    second = Trained(model_dir, world, steps=0)
+    load_checkpoint(tmp_path, second.model, second.optimizer)
+    before, after = first.everything(), second.everything()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert [first.step(seed) for seed in (3, 4)] == [second.step(seed) for seed in (3, 4)]
+
+
+def test_a_checkpoint_of_another_format_is_refused(model_dir: Path, world: World, tmp_path: Path) -> None:
+    trained = Trained(model_dir, world, steps=1)
+    write_checkpoint(tmp_path, 1, gather_model(trained.model), gather_optimizer(trained.model, trained.optimizer))
+    (tmp_path / "state.json").write_text(json.dumps({"format": 99, "step": 1}))
+    with pytest.raises(CheckpointCorrupt, match="format 99"):
+        load_checkpoint(tmp_path, trained.model, trained.optimizer)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_load_with_transformers_alone(
+    model_dir: Path, world: World, tmp_path: Path, dtype: torch.dtype
+) -> None:
+    trained = Trained(model_dir, world, steps=1)
+    tensors = gather_model(trained.model)
+    write_weights(tmp_path, trained.model, tensors, load_tokenizer(trained.config), dtype)
+    loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
+    assert type(loaded).__name__ == "Qwen3ForCausalLM"
+    assert loaded.dtype == dtype
+    assert loaded.lm_head.weight is loaded.model.embed_tokens.weight
+    for name, parameter in loaded.named_parameters():
+        assert torch.equal(parameter, tensors[name].to(dtype)), name
+    messages = [{"role": "user", "content": "abc"}]
+    original = AutoTokenizer.from_pretrained(model_dir).apply_chat_template(messages, tokenize=False)
+    assert AutoTokenizer.from_pretrained(tmp_path).apply_chat_template(messages, tokenize=False) == original
+
+
+def test_resume_takes_the_newest_checkpoint_that_verifies(tmp_path: Path) -> None:
+    refs = []
+    for step in (3, 2, 1):
+        saved = write_directory(tmp_path, step, lambda path: (path / "x").touch(), epoch=1, run="r")
+        refs.append(CheckpointRef(step=step, path=str(saved.path), manifest_sha256=saved.manifest_sha256))
+    (tmp_path / "step_3" / "x").write_text("damaged")
+    assert newest_verified(refs) == refs[1]
+    assert newest_verified(refs[:1]) is None

@@ -1,0 +1,146 @@
+"""A directory is complete or absent, wherever the writer is killed."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from trainers import durable
+from trainers.durable import (
+    find_directory,
+    newest_step,
+    prune_directories,
+    step_directory,
+    verify_directory,
+    write_directory,
+)
+from trainers.errors import CheckpointCorrupt
+
+CRASH_POINTS = ["fsync", "rename", "mkdir", "open", "unlink", "rmdir"]
+KILLED = 77
+
+
+def fill(directory: Path) -> None:
+    (directory / "a.bin").write_bytes(b"a" * 10_000)
+    (directory / "b.json").write_text("{}")
+
+
+def save(parent: Path, step: int = 4, epoch: int = 1) -> durable.CompleteDirectory:
+    return write_directory(parent, step, fill, epoch=epoch, run="r")
+
+
+def killed_at_call(number: int, work: Callable[[], object]) -> bool:
+    """Run `work` in a forked child that dies, with no clean-up at all, before its `number`-th system call of interest.
+
+    Returns False when `work` was done before that many calls.
+    """
+    child = os.fork()
+    if child == 0:
+        calls = 0
+
+        def dying(original: Callable[..., Any]) -> Callable[..., Any]:
+            def call(*args: Any, **kwargs: Any) -> Any:
+                nonlocal calls
+                calls += 1
+                if calls > number:
+                    os._exit(KILLED)
+                return original(*args, **kwargs)
+
+            return call
+
+        for name in CRASH_POINTS:
+            setattr(os, name, dying(getattr(os, name)))
+        try:
+            work()
+        except BaseException:  # noqa: BLE001 - a forked child must not return into pytest
+            os._exit(1)
+        os._exit(0)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status in (0, KILLED)
+    return status == KILLED
+
+
+def test_a_complete_directory_verifies_and_says_what_it_is(tmp_path: Path) -> None:
+    saved = save(tmp_path)
+    assert saved.path == tmp_path / "step_4"
+    assert saved.size_bytes == 10_002
+    assert verify_directory(saved.path, saved.manifest_sha256) == saved == find_directory(tmp_path, 4)
+
+
+def test_a_kill_at_any_moment_of_a_save_leaves_a_complete_directory_or_none(tmp_path: Path) -> None:
+    outcomes = set()
+    for number in range(100):
+        parent = tmp_path / str(number)
+        killed = killed_at_call(number, lambda parent=parent: save(parent))  # type: ignore[misc]
+        there = step_directory(parent, 4).exists()
+        assert not there or find_directory(parent, 4)
+        outcomes.add((killed, there))
+        assert save(parent, epoch=2).path.exists(), "the next attempt is not in the way of what the dead one left"
+        if not killed:
+            break
+    assert outcomes == {(True, False), (True, True), (False, True)}
+
+
+def test_a_kill_at_any_moment_of_pruning_leaves_no_torn_directory(tmp_path: Path) -> None:
+    for number in range(100):
+        parent = tmp_path / str(number)
+        for step in (1, 2, 3):
+            save(parent, step)
+        killed = killed_at_call(number, lambda parent=parent: prune_directories(parent, keep_last=1, epoch=1))  # type: ignore[misc]
+        assert find_directory(parent, 3)
+        for step in (1, 2):
+            assert not step_directory(parent, step).exists() or find_directory(parent, step)
+        prune_directories(parent, keep_last=1, epoch=1)
+        assert [path.name for path in parent.iterdir()] == ["step_3"]
+        if not killed:
+            return
+    pytest.fail("pruning never ended")
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda directory: (directory / "a.bin").write_bytes(b"b" * 10_000),
+        lambda directory: (directory / "a.bin").write_bytes(b"a"),
+        lambda directory: (directory / "a.bin").unlink(),
+        lambda directory: (directory / "manifest.json").write_text("{"),
+        lambda directory: (directory / "manifest.json").write_text("[]"),
+        lambda directory: (directory / "manifest.json").unlink(),
+    ],
+)
+def test_damage_is_found_and_a_damaged_directory_is_replaced(tmp_path: Path, damage: Callable[[Path], object]) -> None:
+    saved = save(tmp_path)
+    damage(saved.path)
+    with pytest.raises(CheckpointCorrupt, match="step_4"):
+        verify_directory(saved.path)
+    assert find_directory(tmp_path, 4) is None
+    assert save(tmp_path) == saved
+
+
+def test_another_manifest_than_the_announced_one_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointCorrupt, match="expected 00"):
+        verify_directory(save(tmp_path).path, "00")
+
+
+def test_a_complete_directory_is_never_overwritten(tmp_path: Path) -> None:
+    first = save(tmp_path)
+    second = write_directory(tmp_path, 4, lambda path: (path / "c").write_text("other"), epoch=2, run="r")  # type: ignore[arg-type,return-value]
+    assert second == first
+    assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
+
+
+def test_pruning_keeps_the_newest_and_leaves_a_live_writer_alone(tmp_path: Path) -> None:
+    for step in (2, 9, 10):
+        save(tmp_path, step)
+    (tmp_path / "step_11.partial-1").mkdir()
+    (tmp_path / "step_11.partial-2").mkdir()
+    prune_directories(tmp_path, keep_last=2, epoch=2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_10", "step_11.partial-2", "step_9"]
+    assert newest_step(tmp_path) == 10
+
+
+def test_no_directory_is_no_step(tmp_path: Path) -> None:
+    assert newest_step(tmp_path / "missing") == -1
+    prune_directories(tmp_path / "missing", keep_last=1, epoch=1)

@@ -1,0 +1,136 @@
+"""RL trainers as they are run: torchrun, real ranks, a control plane over HTTP, and kills."""
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
+
+from tests.trainers.control_plane import FakeControlPlane, serving
+from tests.trainers.support import random_batch, rl_config, run_trainer, start_trainer
+from trainers.durable import find_directory, verify_directory
+
+pytestmark = pytest.mark.slow
+
+
+def make_plane(directory: Path, model: Path, **overrides: Any) -> FakeControlPlane:
+    plane = FakeControlPlane(rl_config(model, **overrides), directory)
+    plane.make_batch = random_batch
+    return plane
+
+
+def weights(plane: FakeControlPlane, version: int) -> dict[str, torch.Tensor]:
+    return load_file(Path(plane.versions[version].path) / "model.safetensors")
+
+
+@pytest.fixture(scope="module")
+def finished(model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> FakeControlPlane:
+    """Four steps in one go on one rank; a checkpoint every two."""
+    plane = make_plane(tmp_path_factory.mktemp("run"), model_dir, max_steps=4, trainer__checkpoint_every=2)
+    with serving(plane) as url:
+        assert run_trainer("rl", url) == 0
+    return plane
+
+
+def test_every_step_is_published_acknowledged_and_measured(finished: FakeControlPlane) -> None:
+    assert finished.finished
+    assert finished.ack_log == [0, 1, 2, 3]
+    assert sorted(finished.versions) == [1, 2, 3, 4]
+    assert sorted(finished.checkpoints) == [2, 4]
+    for step in range(4):
+        writes = finished.requests
+        assert writes.index(f"GET batches/{step}") < writes.index(f"POST steps/{step}")
+    versions = [index for index, request in enumerate(finished.requests) if request == "POST policy-versions"]
+    acks = [finished.requests.index(f"POST steps/{step}") for step in range(4)]
+    assert all(version < ack for version, ack in zip(versions, acks, strict=True))
+    metrics = finished.acks[2].metrics
+    assert metrics["batch/rollouts"] == 8
+    assert {
+        "loss/mean", "entropy/mean", "mismatch_kl/mean", "clip_fraction/mean", "optim/grad_norm", "optim/lr",
+        "perf/throughput", "time/wait_for_batch", "time/forward_backward", "time/optimizer", "time/publish",
+        "time/checkpoint", "time/step", "batch/tokens",
+    } <= metrics.keys()  # fmt: skip
+
+
+def test_what_is_announced_is_on_disk_and_loads(finished: FakeControlPlane) -> None:
+    for version in finished.versions.values():
+        verify_directory(Path(version.path), version.manifest_sha256)
+    for checkpoint in finished.checkpoints.values():
+        verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
+    loaded = AutoModelForCausalLM.from_pretrained(finished.versions[4].path)
+    assert torch.equal(loaded.model.embed_tokens.weight, weights(finished, 4)["model.embed_tokens.weight"])
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_more_ranks_train_the_same_weights(
+    finished: FakeControlPlane, model_dir: Path, tmp_path: Path, world_size: int
+) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__checkpoint_every=2)
+    with serving(plane) as url:
+        assert run_trainer("rl", url, world_size) == 0
+    for step in range(4):
+        ours, theirs = plane.acks[step].metrics, finished.acks[step].metrics
+        for key in ("loss/mean", "entropy/mean", "mismatch_kl/mean", "clip_fraction/mean", "optim/grad_norm"):
+            assert ours[key] == pytest.approx(theirs[key], rel=1e-3, abs=1e-6), key
+    expected = weights(finished, 4)
+    for name, tensor in weights(plane, 4).items():
+        torch.testing.assert_close(tensor, expected[name], atol=2e-5, rtol=1e-3)
+
+
+def test_a_killed_trainer_resumes_to_the_same_curve_and_leaves_no_orphan(
+    finished: FakeControlPlane, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__checkpoint_every=2)
+    with serving(plane) as url:
+        with start_trainer("rl", url) as torchrun:
+            plane.wait_until(lambda: 2 in plane.acks)
+            torchrun.kill()
+            rank = plane.trainers[0]["pid"]
+            psutil.wait_procs([psutil.Process(rank)] if psutil.pid_exists(rank) else [], timeout=10)
+            assert not psutil.pid_exists(rank)
+        manifests = {step: version.manifest_sha256 for step, version in plane.versions.items()}
+        assert run_trainer("rl", url) == 0
+    assert plane.epoch == 2
+    assert plane.ack_log[:3] == [0, 1, 2]
+    assert plane.ack_log[3] in (2, 3), "at most the steps since the checkpoint are repeated"
+    assert plane.finished
+    assert all(plane.versions[step].manifest_sha256 == sha256 for step, sha256 in manifests.items())
+    for step in range(4):
+        assert plane.acks[step].metrics["loss/mean"] == finished.acks[step].metrics["loss/mean"]
+    expected = weights(finished, 4)
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(plane, 4).items())
+
+
+def test_a_run_that_is_over_ends_every_rank_quietly(model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=4)
+    plane.over_at_step = 1
+    with serving(plane) as url:
+        assert run_trainer("rl", url, world_size=2) == 0
+    assert (plane.ack_log, plane.finished) == ([0], False)
+
+
+def test_a_trainer_that_was_replaced_stops_with_an_error(model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=400)
+    with serving(plane) as url, start_trainer("rl", url) as torchrun:
+        plane.wait_until(lambda: 0 in plane.acks)
+        with plane.changed:
+            plane.epoch += 1
+            acks = len(plane.ack_log)
+        output, _ = torchrun.communicate(timeout=60)
+    assert torchrun.returncode not in (0, -signal.SIGKILL)
+    assert "StaleEpoch" in output
+    assert len(plane.ack_log) <= acks + 1  # one may have been on its way
+
+
+def test_old_weights_and_checkpoints_are_deleted(model_dir: Path, tmp_path: Path) -> None:
+    overrides = {"trainer__checkpoint_every": 1, "trainer__keep_checkpoints": 1, "algorithm__max_async_level": 0}
+    plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__keep_weights=2, **overrides)
+    with serving(plane) as url:
+        assert run_trainer("rl", url) == 0
+    assert {path.name for path in (tmp_path / "weights").iterdir()} == {"step_3", "step_4"}
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step_4"}
+    assert find_directory(tmp_path / "checkpoints", 4)
