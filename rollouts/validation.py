@@ -2,6 +2,7 @@
 
 import math
 import uuid
+from collections import Counter
 
 import numpy as np
 
@@ -12,6 +13,7 @@ MAX_GROUP_SIZE = 1024
 MAX_ROLLOUT_TOKENS = 4_000_000
 MAX_TEXT = 200
 MAX_KEY = 64
+MAX_METRIC_KEY = 100
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -33,9 +35,11 @@ def check_groups(groups: list[ScoredGroup]) -> None:
             ("problem_key", group.problem_key),
             ("key", group.key),
         ):
-            if text is not None and not _storable(text):
+            if text is not None and not is_storable(text):
                 fields[f"{at}.{name}"] = "holds a NUL or a lone surrogate, which the database cannot store"
         fields |= _rollout_faults(group.rollouts, at)
+    keys = Counter(group.key for group in groups if group.key is not None)
+    fields |= {f"groups.key {key}": "is used twice in one request" for key, count in keys.items() if count > 1}
     if fields:
         raise Invalid("Nothing was stored: the groups do not hold together.", fields=fields)
 
@@ -86,6 +90,8 @@ def _faults(rollout: Rollout) -> list[tuple[str, str]]:
         faults.append(("inference_logprobs", "a logprob is never positive"))
     if any(not _finite32(value) for value in rollout.metrics.values()):
         faults.append(("metrics", "must be finite"))
+    if not all(0 < len(key) <= MAX_METRIC_KEY and is_storable(key) for key in rollout.metrics):
+        faults.append(("metrics", f"a key must have 1 to {MAX_METRIC_KEY} characters, and no NUL"))
     for name in (
         "dispatch_policy_version",
         "first_policy_version",
@@ -93,9 +99,9 @@ def _faults(rollout: Rollout) -> list[tuple[str, str]]:
     ):
         version = getattr(rollout, name)
         if version is not None and not 0 <= version <= MAX_TOKEN_ID:
-            faults.append((name, "must not be negative"))
-    if len(rollout.replica) > 100:
-        faults.append(("replica", "must have at most 100 characters"))
+            faults.append((name, f"must lie in 0..{MAX_TOKEN_ID}"))
+    if len(rollout.replica) > 100 or not is_storable(rollout.replica):
+        faults.append(("replica", "must have at most 100 characters, and no NUL"))
     if not _finite32(rollout.generation_s) or rollout.generation_s < 0:
         faults.append(("generation_s", "must be a number of seconds"))
     return faults
@@ -109,13 +115,14 @@ def _finite32(value: float) -> bool:
     return math.isfinite(value) and abs(value) <= FLOAT32_MAX
 
 
-def _storable(text: str) -> bool:
+def is_storable(text: str) -> bool:
+    """Whether Postgres can hold the text: it knows neither NUL nor lone surrogates."""
     return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
 
 
 def displayable(text: str) -> str:
     """Text that Postgres can hold, for text that is derived from tokens: NULs and lone surrogates become U+FFFD."""
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8") if not _storable(text) else text
+    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8") if not is_storable(text) else text
 
 
 def is_uuid(text: str) -> bool:

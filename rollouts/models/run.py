@@ -87,6 +87,11 @@ class Run(Stateful):
         return RunConfig.model_validate(self.config)
 
     @property
+    def environment_names(self) -> frozenset[str]:
+        """Environments of the config. Submitted groups may name others, of which no problem can be handed out."""
+        return frozenset(ref.name for ref in self.parsed.environments)
+
+    @property
     def directory(self) -> Path:
         """Where its weights, checkpoints and replicas' files live."""
         return Path(settings.ROLLYARD_RUNS_DIR) / self.key

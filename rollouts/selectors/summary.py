@@ -74,5 +74,5 @@ def _evaluated(run: Run) -> tuple[float | None, float | None]:
         .annotate(reward=Avg("reward_mean"), environments=Count("pk"))
         .order_by("version")
     )
-    complete = [row["reward"] for row in done if row["environments"] == run.environments.count()]
+    complete = [row["reward"] for row in done if row["environments"] == len(run.environment_names)]
     return (complete[0], complete[-1]) if complete else (None, None)

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 
 import msgspec
 from django.db import transaction
+from django.db.models import Count, F, Q, QuerySet, Sum
+from django.db.models.functions import Coalesce
 
-from rollouts.errors import RunOver, StaleEpoch, StateConflict
-from rollouts.models import Batch, BatchItem, Purpose, Rollout, Run, ScoredGroup
+from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
+from rollouts.models import Batch, BatchItem, Rollout, Run, RunKind, ScoredGroup
 from rollouts.services import metrics
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.states import BatchState, GroupState, RunState
@@ -40,32 +42,45 @@ def fetch(run: Run, *, epoch: int, step: int) -> Delivery | None:
 
     The same step is the same bytes on every call, also for a later epoch that trains it again after a resume. Raises
     StaleEpoch for an older trainer, RunOver when there is nothing more to train, StateConflict when ``step`` is not the
-    next one that can be formed. Locks the run's row while it forms.
+    next one that can be formed. Locks the run's row while it forms; asking in vain locks and writes nothing.
     """
-    with transaction.atomic():
-        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-        check_epoch(run, epoch)
-        if run.state not in TRAINING or step >= run.max_steps:
-            raise RunOver(f"Run {run.key} is {run.state}: there is no step {step} to train.")
-        batch = Batch.objects.filter(run=run, step=step).first()
-        if batch is None:
-            formed = Batch.objects.filter(run=run).count()
-            if step != formed:
-                raise StateConflict(f"Step {step} cannot be formed: {formed} is the next.")
-            batch = _form(run, step)
+    run = Run.objects.get(pk=run.pk)
+    _check_trains(run, epoch, step)
+    batch = Batch.objects.filter(run=run, step=step).first()
+    if batch is None:
+        if not _is_worth_forming(run, step):
+            return None
+        with transaction.atomic():
+            run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+            _check_trains(run, epoch, step)
+            batch = Batch.objects.filter(run=run, step=step).first() or _form(run, step)
         if batch is None:
             return None
     body = encode(batch)
     if hashlib.sha256(body).hexdigest() != batch.sha256:
         raise AssertionError(f"batch {batch.pk} no longer encodes to its hash {batch.sha256}: its rows were changed")
-    transition(
-        Batch,
-        [batch.pk],
-        to=BatchState.DELIVERED,
-        actor=f"trainer:{epoch}",
-        delivered_at=DB_NOW,
-    )
+    transition(Batch, [batch.pk], to=BatchState.DELIVERED, actor=f"trainer:{epoch}", delivered_at=DB_NOW)
+    Batch.objects.filter(pk=batch.pk).update(deliveries=F("deliveries") + 1)
     return Delivery(body=body, sha256=batch.sha256)
+
+
+def _check_trains(run: Run, epoch: int, step: int) -> None:
+    check_epoch(run, epoch)
+    if run.kind != RunKind.RL:
+        raise Conflict(f"Run {run.key} is supervised: it has no batches.")
+    if run.state not in TRAINING or step >= run.max_steps:
+        raise RunOver(f"Run {run.key} is {run.state}: there is no step {step} to train.")
+    formed = Batch.objects.filter(run=run).count()
+    if step > formed:
+        raise StateConflict(f"Step {step} cannot be formed: {formed} is the next.")
+
+
+def _is_worth_forming(run: Run, step: int) -> bool:
+    """Whether there is enough for a batch, or something to drop. A trainer that waits asks many times a second."""
+    ready = _ready(run).aggregate(
+        rollouts=Coalesce(Sum("rollout_count"), 0), stale=Count("pk", filter=_is_stale(run, step))
+    )
+    return bool(ready["stale"]) or ready["rollouts"] >= run.parsed.batch.batch_size
 
 
 def check_epoch(run: Run, epoch: int) -> None:
@@ -161,14 +176,19 @@ def _form(run: Run, step: int) -> Batch | None:
     return batch
 
 
+def _ready(run: Run) -> QuerySet[ScoredGroup]:
+    return ScoredGroup.objects.filter(run=run, state=GroupState.READY)
+
+
+def _is_stale(run: Run, step: int) -> Q:
+    return Q(min_policy_version__lt=step - run.parsed.algorithm.max_off_policy_steps)
+
+
 def _drop_stale(run: Run, step: int) -> None:
     limit = run.parsed.algorithm.max_off_policy_steps
-    stale = ScoredGroup.objects.filter(
-        run=run, state=GroupState.READY, min_policy_version__lt=step - limit
-    ).values_list("pk", flat=True)
     transition(
         ScoredGroup,
-        stale,
+        _ready(run).filter(_is_stale(run, step)).values_list("pk", flat=True),
         to=GroupState.STALE,
         actor="control plane",
         reason=f"lag over {limit} steps at step {step}",
@@ -178,12 +198,7 @@ def _drop_stale(run: Run, step: int) -> None:
 def _take_ready(run: Run) -> list[ScoredGroup]:
     """The oldest ready groups that together hold at least ``batch_size`` rollouts, locked; none if they hold fewer."""
     wanted = run.parsed.batch.batch_size
-    ready = (
-        ScoredGroup.objects.select_for_update(of=("self",))
-        .filter(run=run, state=GroupState.READY, purpose=Purpose.TRAIN)
-        .select_related("environment")
-        .order_by("id")
-    )
+    ready = _ready(run).select_for_update(of=("self",), no_key=True).select_related("environment").order_by("id")
     taken: list[ScoredGroup] = []
     have = 0
     for group in ready[:wanted]:
@@ -197,7 +212,8 @@ def _take_ready(run: Run) -> list[ScoredGroup]:
 def _statistics(step: int, groups: Sequence[ScoredGroup], rewards: dict[int, list[float | None]]) -> dict[str, float]:
     scored = {pk: [reward for reward in values if reward is not None] for pk, values in rewards.items()}
     every = [reward for values in scored.values() for reward in values]
-    lags = [step - group.min_policy_version for group in groups if group.min_policy_version is not None]
+    # Outside, a version may be in use before the step that trains on it is even formed: that is no lag.
+    lags = [max(0, step - (group.min_policy_version or 0)) for group in groups]
     values = {
         "reward/mean": statistics.fmean(every),
         "reward/std": statistics.pstdev(every),

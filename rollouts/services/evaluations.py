@@ -1,11 +1,14 @@
-"""Close evaluations: all problems played, or the deadline passed."""
+"""Close evaluations: all problems played, or the deadline passed.
+
+Lock order: evaluation -> leases -> groups.
+"""
 
 from django.db import transaction
 from django.db.models import Avg, Count, Q
 from django.db.models.functions import Now
 
 from rollouts.models import Evaluation, Lease, Rollout, Run, ScoredGroup
-from rollouts.services import metrics
+from rollouts.services import leases, metrics
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import EvaluationState, GroupState
 
@@ -25,10 +28,24 @@ def conclude(run: Run) -> None:
 
 
 def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -> None:
-    rollouts = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
-    figures = rollouts.aggregate(reward=Avg("reward"), tokens=Avg("trained_token_count"))
     with transaction.atomic():
-        moved = transition(
+        # The row first, which keeps new groups out; then the leases, which waits for those that are settling.
+        row = Evaluation.objects.select_for_update(no_key=True).filter(pk=evaluation.pk, state=EvaluationState.PLAYING)
+        if row.first() is None:
+            return
+        leases.end_all(Lease.objects.filter(group__evaluation=evaluation))
+        late = ScoredGroup.objects.filter(evaluation=evaluation, state=GroupState.PLAYING).values_list("pk", flat=True)
+        transition(
+            ScoredGroup,
+            late,
+            to=GroupState.SURPLUS,
+            actor="reconciler",
+            reason="its evaluation ended",
+            settled_at=DB_NOW,
+        )
+        scored = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
+        figures = scored.aggregate(reward=Avg("reward"), tokens=Avg("trained_token_count"))
+        transition(
             Evaluation,
             [evaluation.pk],
             to=to,
@@ -37,18 +54,6 @@ def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -
             finished_at=DB_NOW,
             reward_mean=figures["reward"],
         )
-        if not moved:
-            return
-        late = ScoredGroup.objects.filter(evaluation=evaluation, state=GroupState.PLAYING).values_list("pk", flat=True)
-        left = transition(
-            ScoredGroup,
-            late,
-            to=GroupState.SURPLUS,
-            actor="reconciler",
-            reason="its evaluation ended",
-            settled_at=DB_NOW,
-        )
-        Lease.objects.filter(group_id__in=left).delete()
         if figures["reward"] is not None:
             name = evaluation.environment.name
             values = {

@@ -1,6 +1,7 @@
 """Store scored groups: those our drivers played (settle) and those of external environments (submit).
 
-A return means the rows are committed and survive kill -9. Lock order: lease -> group.
+A return means the rows are committed and survive kill -9. Lock order: lease -> group when settling; keys -> run when
+submitting.
 """
 
 import math
@@ -16,7 +17,7 @@ from environments.types import Rollout as RolloutIn
 from environments.types import ScoredGroup as ScoredGroupIn
 from environments.types import StopReason
 from rollouts import packing
-from rollouts.errors import LeaseLost, RunOver
+from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
 from rollouts.models import (
     Lease,
     Purpose,
@@ -24,18 +25,25 @@ from rollouts.models import (
     RolloutTokens,
     Run,
     RunEnvironment,
+    RunKind,
     ScoredGroup,
 )
+from rollouts.services import leases
 from rollouts.services.transitions import DB_NOW, record_creation, transition
-from rollouts.states import RUN_GENERATING, GroupState
+from rollouts.states import GroupState, RunState
 from rollouts.validation import check_groups, check_rollouts, displayable
+
+TAKES_GROUPS = frozenset({RunState.STARTING, RunState.RUNNING})
+MAX_ENVIRONMENTS = 100
+KEY_LOCKS = 64
+"""A power of two."""
 
 
 def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: str) -> GroupState:
     """Store what a leased group's episodes left and end its lease; return the state the group went to.
 
     Raises LeaseLost when the token was superseded or the group was given up, Invalid when the rollouts do not hold
-    together; nothing is stored then. Locks the lease, then the group.
+    together or are not as many as were claimed; nothing is stored then. Locks the lease, then the group.
     """
     check_rollouts(rollouts)
     with transaction.atomic():
@@ -43,6 +51,10 @@ def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: s
         if lease is None:
             raise LeaseLost
         group, run = lease.group, lease.run
+        wanted = leases.sampling_of(run, group).group_size
+        if len(rollouts) != wanted:
+            fields = {"rollouts": f"the claim asks for {wanted}, these are {len(rollouts)}; send failed episodes too"}
+            raise Invalid("Nothing was stored: a group is settled whole.", fields=fields)
         _insert_rollouts([(group, rollouts)], worker=worker)
         state, reason = _verdict(run, group.purpose, rollouts)
         moved = transition(
@@ -52,7 +64,7 @@ def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: s
             actor=f"driver:{lease.holder}",
             reason=reason,
             settled_at=DB_NOW,
-            problem_key=problem_key[:200],
+            problem_key=displayable(problem_key)[:200],
             **_summary(rollouts, fallback_version=run.live_version),
         )
         if not moved:
@@ -64,45 +76,87 @@ def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: s
 def submit(run: Run, groups: list[ScoredGroupIn], *, actor: str) -> list[str]:
     """Store groups that an external environment scored, all or none; return their keys in order.
 
-    A key the run already has is not stored again, so a retry is harmless. Raises Invalid with every field at fault.
+    A key the run already has is not stored again, so a retry is harmless. Raises Invalid with every field at fault,
+    Conflict when a key was used for another group, RunOver when nothing more will be trained. Locks the run (shared)
+    just before it commits.
     """
     check_groups(groups)
+    if run.kind != RunKind.RL:
+        raise Conflict(f"Run {run.key} is supervised: it trains on its data file and takes no groups.")
     with transaction.atomic():
         run = Run.objects.get(pk=run.pk)
-        if run.state not in RUN_GENERATING:
-            raise RunOver(f"Run {run.key} is {run.state} and takes no more groups.")
-        environments = {
-            name: RunEnvironment.objects.get_or_create(run=run, name=name)[0]
-            for name in {group.environment for group in groups}
-        }
-        pairs = [(_row(run, environments[group.environment], group), group) for group in groups]
-        keys = [row.key for row, _ in pairs]
-        known = _lock_keys(run, keys)
-        new = list({row.key: (row, group) for row, group in pairs if row.key not in known}.values())
+        _check_takes_groups(run, run.state)
+        newest = run.next_step + 1
+        environments = _environments(run, {group.environment for group in groups})
+        pairs = [(_row(run, environments[group.environment], group, newest_version=newest), group) for group in groups]
+        known = _lock_keys(run, [group.key for group in groups if group.key is not None])
+        new = [(row, group) for row, group in pairs if row.key not in known]
+        for row, _ in pairs:
+            if row.key in known and known[row.key] != _identity(row):
+                raise Conflict(f"The key {row.key} was used for another group. Give every group a key of its own.")
         ScoredGroup.objects.bulk_create(row for row, _ in new)
         _insert_rollouts([(row, group.rollouts) for row, group in new], worker=actor)
         for state in {row.state for row, _ in new}:
-            record_creation(
-                [row for row, _ in new if row.state == state],
-                run_id=run.pk,
-                state=state,
-                actor=actor,
-            )
-    return keys
+            rows = [row for row, _ in new if row.state == state]
+            record_creation(rows, run_id=run.pk, state=state, actor=actor)
+        _check_takes_groups(run, _lock_state(run))
+    return [row.key for row, _ in pairs]
 
 
-def _lock_keys(run: Run, keys: list[str]) -> set[str]:
-    """Those keys that the run already has. Two submits of one key wait for each other until commit."""
+def _lock_state(run: Run) -> str:
+    """The run's state, which stays so until commit: whoever ends the run waits, and then sees the rows just stored.
+
+    Last in the transaction, because every fetch of a batch waits for this lock.
+    """
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT state FROM rollouts_run WHERE id = %s FOR SHARE", [run.pk])
+        row = cursor.fetchone()
+    assert row is not None, "runs are never deleted"
+    return str(row[0])
+
+
+def _check_takes_groups(run: Run, state: str) -> None:
+    if state == RunState.PENDING:
+        raise StateConflict(f"Run {run.key} has not been started yet. Submit again in a few seconds.")
+    if state not in TAKES_GROUPS:
+        raise RunOver(f"Run {run.key} is {state} and takes no more groups.")
+
+
+def _environments(run: Run, names: set[str]) -> dict[str, RunEnvironment]:
+    """The run's environments of these names. In name order: two submits that insert the same must not deadlock."""
+    found = {row.name: row for row in RunEnvironment.objects.filter(run=run)}
+    missing = sorted(names - found.keys())
+    if len(found) + len(missing) > MAX_ENVIRONMENTS:
+        raise Invalid(
+            "Nothing was stored: the run has too many environments.",
+            fields={"environment": f"a run has at most {MAX_ENVIRONMENTS}; tell problems apart by problem_key"},
+        )
+    for name in missing:
+        found[name], _ = RunEnvironment.objects.get_or_create(run=run, name=name)
+    return found
+
+
+def _lock_keys(run: Run, keys: list[str]) -> dict[str, tuple[object, ...]]:
+    """Those keys that the run already has, with their groups' identities.
+
+    Two submits of one key wait for each other until commit. The locks are advisory and few (KEY_LOCKS at most), since
+    Postgres has room for only some thousands at a time.
+    """
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT pg_advisory_xact_lock(hashtextextended(%s || key, 0))"
-            " FROM (SELECT DISTINCT unnest(%s::text[]) AS key ORDER BY 1) AS ordered",
-            [f"group:{run.pk}:", keys],
+            "SELECT pg_advisory_xact_lock(%s, number) FROM"
+            " (SELECT DISTINCT hashtext(key) & %s AS number FROM unnest(%s::text[]) AS key ORDER BY 1) AS numbers",
+            [run.pk % 2**31, KEY_LOCKS - 1, keys],
         )
-    return set(ScoredGroup.objects.filter(run=run, key__in=keys).values_list("key", flat=True))
+    known = ScoredGroup.objects.filter(run=run, key__in=keys)
+    return {row.key: _identity(row) for row in known}
 
 
-def _row(run: Run, environment: RunEnvironment, group: ScoredGroupIn) -> ScoredGroup:
+def _identity(row: ScoredGroup) -> tuple[object, ...]:
+    return row.environment_id, row.problem_key, row.rollout_count, row.token_count
+
+
+def _row(run: Run, environment: RunEnvironment, group: ScoredGroupIn, *, newest_version: int) -> ScoredGroup:
     state, reason = _verdict(run, Purpose.TRAIN, group.rollouts)
     row = ScoredGroup(
         run=run,
@@ -113,6 +167,11 @@ def _row(run: Run, environment: RunEnvironment, group: ScoredGroupIn) -> ScoredG
         settled_at=Now(),
         **_summary(group.rollouts, fallback_version=run.live_version),
     )
+    if row.max_policy_version is not None and row.max_policy_version > newest_version:
+        raise Invalid(
+            "Nothing was stored: a rollout names a policy version that does not exist yet.",
+            fields={"last_policy_version": f"must be at most {newest_version}"},
+        )
     if group.key is not None:
         row.key = group.key
     row.key = str(row.key)
@@ -190,14 +249,10 @@ def _rollout_row(group: ScoredGroup, index: int, rollout: RolloutIn, worker: str
         index=index,
         reward=rollout.reward,
         metrics=rollout.metrics,
-        messages=[
-            {**msgspec.to_builtins(message), "content": displayable(message.content)} for message in rollout.messages
-        ],
+        messages=[_displayable_values(message) for message in rollout.messages],
         stop_reason=rollout.stop_reason,
         error_kind=rollout.error.kind if rollout.error else "",
-        error={name: displayable(str(text)) for name, text in msgspec.structs.asdict(rollout.error).items()}
-        if rollout.error
-        else None,
+        error=_displayable_values(rollout.error) if rollout.error else None,
         token_count=len(rollout.token_ids),
         trained_token_count=sum(rollout.loss_mask),
         dispatch_policy_version=rollout.dispatch_policy_version,
@@ -207,3 +262,9 @@ def _rollout_row(group: ScoredGroup, index: int, rollout: RolloutIn, worker: str
         worker=worker[:100],
         generation_s=rollout.generation_s,
     )
+
+
+def _displayable_values(struct: msgspec.Struct) -> dict[str, Any]:
+    """A struct of strings as JSON that Postgres can hold."""
+    values = msgspec.to_builtins(struct)
+    return {name: displayable(text) for name, text in values.items() if text is not None}

@@ -4,8 +4,8 @@
       ^                                   |
       '--- expired: taken over by the next claim under a new token; after MAX_ATTEMPTS given up
 
-Lock order: environments of the run (id order) -> leases -> groups. Expiry is by the database clock, and the token in
-the WHERE clause, not the time, is what keeps a holder that slept from settling.
+Lock order: environments of the run -> evaluations -> leases -> groups, each in id order. Expiry is by the database
+clock, and the token in the WHERE clause, not the time, is what keeps a holder that slept from settling.
 """
 
 import uuid
@@ -21,7 +21,7 @@ from environments.types import Split
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, ScoredGroup
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
-from rollouts.states import RUN_GENERATING, EvaluationState, GroupState
+from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
 
 MAX_ATTEMPTS = 3
 """Leases on one group before it is given up: a problem that kills its worker must not kill every worker."""
@@ -55,6 +55,12 @@ class Claims(msgspec.Struct, kw_only=True):
     ``over``: the run takes no more work."""
 
 
+class Sampling(msgspec.Struct, frozen=True):
+    group_size: int
+    """Rollouts per problem."""
+    temperature: float
+
+
 class Capacity(msgspec.Struct, frozen=True):
     state: str
     live_version: int
@@ -71,7 +77,8 @@ def capacity(run: Run) -> Capacity:
             {
                 "run_id": run.pk,
                 "max_async_level": config.algorithm.max_async_level,
-                "groups_per_batch": groups_per_batch(run),
+                "batch_size": config.batch.batch_size,
+                "group_size": config.sampling.group_size,
             },
         )
         row = cursor.fetchone()
@@ -79,25 +86,22 @@ def capacity(run: Run) -> Capacity:
     return Capacity(*row)
 
 
-def groups_per_batch(run: Run) -> int:
-    """Groups of the configured size that make one batch."""
-    return run.parsed.batch.batch_size // run.parsed.sampling.group_size
-
-
 def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
     """Lease up to ``limit`` groups: first those whose holder died, then evaluation, then training up to capacity.
 
-    Locks the run's environments, so that claims of one run are serial and problems are handed out in order.
+    Locks the run's environments, so that claims of one run are serial and problems are handed out in order, and its
+    open evaluations.
     """
     with transaction.atomic():
         environments = list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
         now = capacity(run)
-        if now.state not in RUN_GENERATING:
+        if now.state not in RUN_GENERATING and now.state != RunState.PENDING:
             return Claims(claims=[], reason="over")
         if now.live_version < 0:
             return Claims(claims=[], reason="no_policy")
+        open_evaluations = _lock_evaluations(run)
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s)
-        created = _evaluation_groups(run, limit - len(group_ids))
+        created = _evaluation_groups(run, open_evaluations, limit - len(group_ids))
         room = min(limit - len(group_ids) - len(created), now.capacity)
         created += _training_groups(run, environments, room)
         _insert(run, created, holder=holder, lease_s=lease_s)
@@ -110,18 +114,36 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
 
 def renew(tokens: Iterable[uuid.UUID | str], *, lease_s: float) -> set[uuid.UUID]:
     """Extend leases by ``lease_s`` from now; return the tokens that are still held. Drop the work of all others."""
-    expires_at = Now() + models.Value(timedelta(seconds=lease_s))
-    held = Lease.objects.filter(token__in=list(tokens))
-    held.update(expires_at=expires_at)
-    return set(held.values_list("token", flat=True))
+    with transaction.atomic():
+        held = _lock(Lease.objects.filter(token__in=list(tokens)))
+        Lease.objects.filter(pk__in=[lease.pk for lease in held]).update(
+            expires_at=Now() + models.Value(timedelta(seconds=lease_s))
+        )
+    return {lease.token for lease in held}
 
 
 def release(tokens: Iterable[uuid.UUID | str]) -> None:
-    """Give leases back at once, for a holder that ends in good order: the next claim takes them over."""
-    Lease.objects.filter(token__in=list(tokens)).update(
-        claimed_at=Now() - models.Value(timedelta(seconds=1.0)),
-        expires_at=Now() - models.Value(timedelta(seconds=0.5)),
-    )
+    """Give leases back at once, for a holder that ends in good order: the next claim takes them over.
+
+    It does not count as an attempt: three restarts of a worker say nothing against a problem.
+    """
+    with transaction.atomic():
+        ids = [lease.pk for lease in _lock(Lease.objects.filter(token__in=list(tokens)))]
+        Lease.objects.filter(pk__in=ids).update(
+            claimed_at=Now() - models.Value(timedelta(seconds=1.0)),
+            expires_at=Now() - models.Value(timedelta(seconds=0.5)),
+        )
+        ScoredGroup.objects.filter(pk__in=ids, attempts__gt=0).update(attempts=models.F("attempts") - 1)
+
+
+def end_all(leases: models.QuerySet[Lease]) -> None:
+    """Delete leases: their holders can no longer settle. Waits for those that are settling now."""
+    Lease.objects.filter(pk__in=[lease.pk for lease in _lock(leases)]).delete()
+
+
+def _lock(leases: models.QuerySet[Lease]) -> list[Lease]:
+    """Lock leases in one order, so that two callers cannot deadlock."""
+    return list(leases.select_for_update(of=("self",)).order_by("pk"))
 
 
 def quarantine_expired(run: Run) -> list[int]:
@@ -153,7 +175,7 @@ def _take_over(run: Run, *, holder: str, limit: int, lease_s: float) -> list[int
             {
                 "run_id": run.pk,
                 "max_attempts": MAX_ATTEMPTS,
-                "limit": limit,
+                "limit": max(0, limit),
                 "holder": holder,
                 "lease_s": lease_s,
                 "actor": f"driver:{holder}",
@@ -162,12 +184,17 @@ def _take_over(run: Run, *, holder: str, limit: int, lease_s: float) -> list[int
         return [row[0] for row in cursor.fetchall()]
 
 
-def _evaluation_groups(run: Run, room: int) -> list[ScoredGroup]:
-    groups: list[ScoredGroup] = []
-    open_evaluations = Evaluation.objects.select_for_update().filter(
+def _lock_evaluations(run: Run) -> list[Evaluation]:
+    """Open evaluations with problems left to hand out, locked before any lease is."""
+    open_evaluations = Evaluation.objects.filter(
         run=run, state=EvaluationState.PLAYING, cursor__lt=models.F("problems")
     )
-    for evaluation in open_evaluations.order_by("id"):
+    return list(open_evaluations.select_for_update(no_key=True).order_by("id"))
+
+
+def _evaluation_groups(run: Run, open_evaluations: list[Evaluation], room: int) -> list[ScoredGroup]:
+    groups: list[ScoredGroup] = []
+    for evaluation in open_evaluations:
         count = min(room - len(groups), evaluation.problems - evaluation.cursor)
         if count <= 0:
             break
@@ -189,8 +216,10 @@ def _evaluation_groups(run: Run, room: int) -> list[ScoredGroup]:
 
 def _training_groups(run: Run, environments: list[RunEnvironment], room: int) -> list[ScoredGroup]:
     """Problems in order of each environment, environments in proportion to their weights."""
+    played = run.environment_names
+    environments = [environment for environment in environments if environment.name in played]
     groups = []
-    for _ in range(room):
+    for _ in range(room if environments else 0):
         environment = min(environments, key=lambda env: ((env.cursor + 1) / env.weight, env.pk))
         groups.append(
             ScoredGroup(
@@ -217,22 +246,19 @@ def _insert(run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float)
     record_creation(groups, run_id=run.pk, state=GroupState.PLAYING, actor=f"driver:{holder}")
 
 
+def sampling_of(run: Run, group: ScoredGroup) -> Sampling:
+    """How the episodes of a group are sampled, and how many there are."""
+    config = run.parsed
+    if group.purpose == Purpose.TRAIN:
+        return Sampling(config.sampling.group_size, config.sampling.temperature)
+    assert config.evaluation is not None, "evaluation groups exist only in runs that evaluate"
+    return Sampling(config.evaluation.rollouts_per_problem, config.evaluation.temperature)
+
+
 def _claim(run: Run, lease: Lease, live_version: int) -> Claim:
     config = run.parsed
     group = lease.group
-    is_eval = group.purpose == Purpose.EVAL
-    evaluation = config.evaluation
-    if is_eval:
-        assert evaluation is not None, "evaluation groups exist only in runs that evaluate"
-        group_size, temperature = (
-            evaluation.rollouts_per_problem,
-            evaluation.temperature,
-        )
-    else:
-        group_size, temperature = (
-            config.sampling.group_size,
-            config.sampling.temperature,
-        )
+    sampling = sampling_of(run, group)
     assert group.problem_index is not None, "leased groups have a problem"
     return Claim(
         group=group.key,
@@ -240,10 +266,10 @@ def _claim(run: Run, lease: Lease, live_version: int) -> Claim:
         run=run.key,
         environment=group.environment.name,
         args=group.environment.args,
-        split=Split.EVAL if is_eval else Split.TRAIN,
+        split=Split.EVAL if group.purpose == Purpose.EVAL else Split.TRAIN,
         problem_index=group.problem_index,
-        group_size=group_size,
-        temperature=temperature,
+        group_size=sampling.group_size,
+        temperature=sampling.temperature,
         max_tokens=config.sampling.max_tokens,
         max_turns=config.sampling.max_turns,
         policy_version=live_version,

@@ -5,8 +5,11 @@ from collections.abc import Mapping
 
 from django.db import connection
 
+from rollouts import bell
 from rollouts.errors import Invalid
 from rollouts.models import Run
+from rollouts.models.group import FINITE
+from rollouts.validation import is_storable
 
 MAX_KEYS = 500
 
@@ -22,8 +25,8 @@ def accumulate(run: Run, *, step: int, values: Mapping[str, float]) -> None:
 
 
 def _write(run: Run, step: int, values: Mapping[str, float], *, on_conflict: str) -> None:
-    faults = {f"metrics.{key}": "must be finite" for key, value in values.items() if not math.isfinite(value)}
-    faults |= {f"metrics.{key}": "a key has 1 to 100 characters" for key in values if not 0 < len(key) <= 100}
+    faults = {f"metrics.{key}": "must be finite" for key, value in values.items() if not _is_finite(value)}
+    faults |= {f"metrics.{key}": "a key has 1 to 100 characters, and no NUL" for key in values if not _is_key(key)}
     if len(values) > MAX_KEYS:
         faults["metrics"] = f"at most {MAX_KEYS} keys"
     if faults:
@@ -47,3 +50,12 @@ def _write(run: Run, step: int, values: Mapping[str, float], *, on_conflict: str
                 [float(value) for _, value in ordered],
             ],
         )
+    bell.ring_after_commit(run.pk)
+
+
+def _is_finite(value: float) -> bool:
+    return math.isfinite(value) and abs(value) <= FINITE
+
+
+def _is_key(key: str) -> bool:
+    return 0 < len(key) <= 100 and is_storable(key)

@@ -8,8 +8,7 @@ from django.db.models.functions import Now
 from rollouts.errors import Invalid
 from rollouts.models import Evaluation, PolicyVersion, Purpose, Run, ScoredGroup
 from rollouts.services import leases
-from rollouts.services.batches import check_epoch
-from rollouts.services.runs import check_path
+from rollouts.services.runs import check_files, lock_for_trainer
 from rollouts.services.transitions import DB_NOW, move, record_creation, transition
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
 from trainers.wire import PolicyVersionIn
@@ -30,9 +29,8 @@ def announce(run: Run, *, epoch: int, version_in: PolicyVersionIn) -> PolicyVers
     Locks the run's row to check the fencing epoch. Raises Invalid for a path outside the run's directory.
     """
     with transaction.atomic():
-        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-        check_epoch(run, epoch)
-        check_path(run, version_in.path)
+        run = lock_for_trainer(run, epoch)
+        check_files(run, "weights", version_in)
         if not 1 <= version_in.version <= run.max_steps:
             raise Invalid("No such version.", fields={"version": f"must be 1 to {run.max_steps}"})
         row, created = PolicyVersion.objects.get_or_create(
@@ -123,7 +121,7 @@ def _open_evaluations(run: Run) -> None:
             problems=plan.problems,
             deadline_at=Now() + timedelta(seconds=plan.deadline_s),
         )
-        for environment in run.environments.order_by("id")
+        for environment in run.environments.filter(name__in=run.environment_names).order_by("id")
     ]
     Evaluation.objects.bulk_create(rows)
     record_creation(rows, run_id=run.pk, state=EvaluationState.PLAYING, actor="reconciler")

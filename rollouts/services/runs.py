@@ -4,6 +4,7 @@ Every write of a trainer locks the run's row and checks the fencing epoch there,
 change anything, whenever it wakes up.
 """
 
+import re
 from pathlib import Path
 
 from django.contrib.auth.models import AbstractBaseUser
@@ -22,7 +23,7 @@ from rollouts.models import (
     RunEnvironment,
     ScoredGroup,
 )
-from rollouts.services import metrics
+from rollouts.services import leases, metrics
 from rollouts.services.batches import check_epoch
 from rollouts.services.transitions import DB_NOW, move, record_creation, transition
 from rollouts.states import (
@@ -35,9 +36,12 @@ from rollouts.states import (
     ReplicaState,
     RunState,
 )
+from rollouts.validation import is_storable
 from trainers.config import Resolved
-from trainers.wire import CheckpointIn, CheckpointRef, Registration, StepAck
+from trainers.wire import CheckpointIn, CheckpointRef, PolicyVersionIn, Registration, StepAck
 
+MAX_PATH = 1000
+SHA256 = re.compile("[0-9a-f]{64}")
 REGISTRABLE = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
@@ -85,13 +89,24 @@ def start(run: Run, *, actor: str = "reconciler") -> Run:
 def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") -> Run:
     """Close a run for good: what is left of its groups becomes surplus, its leases and open evaluations end with it.
 
-    Call it when no process of the run is alive. Locks the run, then its groups.
+    Call it when no process of the run is alive. A claim or a settle that is on its way is waited for. Locks the run,
+    then in the order of ``services.leases`` its environments, evaluations, leases and groups.
     """
     if to not in RUN_TERMINAL:
         raise ValueError(f"{to} is not an end")
     with transaction.atomic():
         Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-        Lease.objects.filter(run=run).delete()
+        list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
+        open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
+        transition(
+            Evaluation,
+            open_evaluations.values_list("pk", flat=True),
+            to=EvaluationState.EXPIRED,
+            actor=actor,
+            reason=f"the run was {to}",
+            finished_at=DB_NOW,
+        )
+        leases.end_all(Lease.objects.filter(run=run))
         for state in (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED):
             left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
             columns = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
@@ -103,15 +118,6 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") 
                 reason=f"the run was {to}",
                 **columns,
             )
-        open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
-        transition(
-            Evaluation,
-            open_evaluations.values_list("pk", flat=True),
-            to=EvaluationState.EXPIRED,
-            actor=actor,
-            reason=f"the run was {to}",
-            finished_at=DB_NOW,
-        )
         return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)
 
 
@@ -150,10 +156,7 @@ def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
     Raises Conflict when the trainer trained other bytes than were stored. Locks the run, the batch, its groups.
     """
     with transaction.atomic():
-        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-        check_epoch(run, epoch)
-        if run.state not in RUN_ACTIVE:
-            raise RunOver(f"Run {run.key} is {run.state}.")
+        run = lock_for_trainer(run, epoch)
         if step > run.next_step or step >= run.max_steps:
             raise Conflict(f"Step {step} cannot be acknowledged: {run.next_step} is the next of {run.max_steps}.")
         if run.parsed.kind == "rl":
@@ -168,8 +171,8 @@ def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
 
 def _ack_batch(run: Run, *, epoch: int, step: int, sha256: str | None) -> None:
     batch = Batch.objects.filter(run=run, step=step).first()
-    if batch is None:
-        raise NotFound(f"Step {step} has no batch; fetch it before you acknowledge it.")
+    if batch is None or batch.state == BatchState.FORMED:
+        raise NotFound(f"Step {step} was not delivered; fetch its batch before you acknowledge it.")
     if sha256 != batch.sha256:
         raise Conflict(f"Step {step} was trained on {sha256}, but its batch is {batch.sha256}. Fetch it again.")
     actor = f"trainer:{epoch}"
@@ -187,9 +190,8 @@ def _ack_batch(run: Run, *, epoch: int, step: int, sha256: str | None) -> None:
 def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpoint:
     """Make a complete checkpoint known, so that a trainer may resume from it. Raises Invalid for a path outside."""
     with transaction.atomic():
-        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-        check_epoch(run, epoch)
-        check_path(run, checkpoint.path)
+        run = lock_for_trainer(run, epoch)
+        check_files(run, "checkpoints", checkpoint)
         if not 0 <= checkpoint.step <= run.max_steps:
             raise Invalid("No such step.", fields={"step": f"must be 0 to {run.max_steps}"})
         row, created = Checkpoint.objects.update_or_create(
@@ -203,13 +205,17 @@ def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpo
             },
         )
         if created:
-            record_creation(
-                [row],
-                run_id=run.pk,
-                state=CheckpointState.COMPLETE,
-                actor=f"trainer:{epoch}",
-            )
+            record_creation([row], run_id=run.pk, state=CheckpointState.COMPLETE, actor=f"trainer:{epoch}")
         return row
+
+
+def lock_for_trainer(run: Run, epoch: int) -> Run:
+    """The run, locked, for a write of its trainer. Raises StaleEpoch for an older trainer, RunOver after the end."""
+    run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+    check_epoch(run, epoch)
+    if run.state not in RUN_ACTIVE:
+        raise RunOver(f"Run {run.key} is {run.state}.")
+    return run
 
 
 def delete_checkpoints(run: Run, checkpoints: list[Checkpoint]) -> None:
@@ -223,14 +229,23 @@ def delete_checkpoints(run: Run, checkpoints: list[Checkpoint]) -> None:
     )
 
 
-def check_path(run: Run, path: str) -> None:
-    """Raise Invalid unless ``path`` is in the run's directory: what a trainer announces is later loaded and deleted."""
-    root = run.directory.resolve()
-    if not Path(path).resolve().is_relative_to(root):
-        raise Invalid(
-            "The path is outside the run's directory.",
-            fields={"path": f"must lie under {root}"},
-        )
+def check_files(run: Run, folder: str, announced: CheckpointIn | PolicyVersionIn) -> None:
+    """Raise Invalid unless what a trainer announces can be its own: it is later loaded, and deleted.
+
+    The path must be a directory of its own inside ``folder`` of the run's directory.
+    """
+    root = run.directory.resolve() / folder
+    fields = {}
+    if len(announced.path) > MAX_PATH or not is_storable(announced.path) or not announced.path:
+        fields["path"] = f"must have 1 to {MAX_PATH} characters, and no NUL"
+    elif root not in Path(announced.path).resolve().parents:
+        fields["path"] = f"must lie under {root}"
+    if not SHA256.fullmatch(announced.manifest_sha256):
+        fields["manifest_sha256"] = "must be 64 hexadecimal digits in lower case"
+    if not 0 <= announced.size_bytes < 2**63:
+        fields["size_bytes"] = "must be a number of bytes"
+    if fields:
+        raise Invalid("Nothing was stored: these files cannot be the run's.", fields=fields)
 
 
 def finish_training(run: Run, *, epoch: int) -> Run:

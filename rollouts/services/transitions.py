@@ -33,6 +33,7 @@ from rollouts.states import (
     REPLICA_TRANSITIONS,
     RUN_TRANSITIONS,
 )
+from rollouts.validation import displayable
 
 TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
     Batch: BATCH_TRANSITIONS,
@@ -44,6 +45,7 @@ TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
     ScoredGroup: GROUP_TRANSITIONS,
 }
 REASON_LENGTH = 500
+ACTOR_LENGTH = 150
 DB_NOW = object()
 """As the value of a column: the moment of the change, by the database clock."""
 
@@ -88,8 +90,8 @@ def transition(
         "ids": ids,
         "expect": [str(state) for state in expect],
         "to": str(to),
-        "reason": reason[:REASON_LENGTH],
-        "actor": actor,
+        "reason": displayable(reason)[:REASON_LENGTH],
+        "actor": displayable(actor)[:ACTOR_LENGTH],
         "object_kind": model._meta.model_name,
         **{
             f"set_{name}": model._meta.get_field(name).get_db_prep_save(value, connection)
@@ -129,8 +131,8 @@ def record_creation(
             object_kind=str(row._meta.model_name),
             object_id=row.pk,
             to_state=str(state),
-            reason=reason[:REASON_LENGTH],
-            actor=actor,
+            reason=displayable(reason)[:REASON_LENGTH],
+            actor=displayable(actor)[:ACTOR_LENGTH],
         )
         for row in rows
     )

@@ -20,7 +20,7 @@ WITH expired AS (
 ), logged AS (
     INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
     SELECT %(run_id)s, clock_timestamp(), 'scoredgroup', group_id, 'playing', 'playing',
-           left('taken over: the lease of ' || lost_by || ' expired', 500), %(actor)s
+           left('taken over: the lease of ' || lost_by || ' ended', 500), %(actor)s
     FROM taken
 )
 SELECT group_id FROM taken ORDER BY group_id

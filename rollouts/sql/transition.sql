@@ -1,11 +1,12 @@
 -- Move rows to another state if they are still in an expected one, and log one event per row moved.
--- Locks: the rows of {table} that are moved, in id order, so that two callers cannot deadlock.
+-- Locks: the rows of {table} that are moved, in id order, so that two callers cannot deadlock. Not their keys: whoever
+-- inserts a row that refers to one of them need not wait.
 -- Index: primary key of {table}.
 WITH expected AS (
     SELECT id, state FROM {table}
     WHERE id = ANY(%(ids)s) AND state = ANY(%(expect)s)
     ORDER BY id
-    FOR UPDATE
+    FOR NO KEY UPDATE
 ), moved AS (
     UPDATE {table} AS t
     SET state = %(to)s, state_reason = %(reason)s, state_at = clock_timestamp(){assignments}

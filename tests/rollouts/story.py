@@ -1,0 +1,147 @@
+"""The life of a run through the services, in short words, for tests of the store."""
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from django.db import connection
+
+from environments.types import Rollout, ScoredGroup, StopReason
+from rollouts.models import PolicyVersion, Run
+from rollouts.services import batches, groups, leases, policies, runs
+from rollouts.services.leases import Claim
+from rollouts.states import GroupState
+from tests.factories import make_project
+from trainers.config import resolve
+from trainers.wire import PolicyVersionIn, Registration, StepAck
+
+SMALL = {
+    "sampling.group_size": 2,
+    "batch.batch_size": 4,
+    "max_steps": 3,
+    "evaluation": None,
+    "algorithm.max_async_level": 1,
+}
+"""Two groups of two rollouts make a batch; three steps make a run."""
+
+
+def create(**overrides: Any) -> Run:
+    """A small run, as a person launches it. Keywords are dotted keys with `__` for the dot."""
+    values = SMALL | {key.replace("__", "."): value for key, value in overrides.items()}
+    resolved = resolve("reverse-text-rl", overrides=values)
+    return runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada")
+
+
+def launch(**overrides: Any) -> Run:
+    """A small run that has started, with version 0 live."""
+    run = runs.start(create(**overrides))
+    policies.published(policies.register_initial(run, path="/models/tiny"))
+    return fresh(run)
+
+
+def train(**overrides: Any) -> tuple[Run, int]:
+    """A small run with a trainer: the run and the trainer's epoch."""
+    run = launch(**overrides)
+    return fresh(run), register(run).epoch
+
+
+def register(run: Run) -> Registration:
+    return runs.register_trainer(run, world_size=1, hostname="node", pid=7, actor="api:trainer")
+
+
+def fresh(run: Run) -> Run:
+    """The run as the database has it now."""
+    return Run.objects.get(pk=run.pk)
+
+
+def rollout(reward: float | None = 1.0, *, version: int | None = 0, tokens: int = 4, **fields: Any) -> Rollout:
+    """A rollout of two prompt tokens and some sampled ones; without a reward one that failed."""
+    sampled = tokens - 2
+    values: dict[str, Any] = {
+        "token_ids": list(range(65, 65 + tokens)),
+        "loss_mask": [0, 0] + [1] * sampled,
+        "inference_logprobs": [0.0, 0.0] + [-0.5] * sampled,
+        "reward": reward,
+        "stop_reason": StopReason.ERROR if reward is None else StopReason.STOP,
+        "dispatch_policy_version": version,
+        "first_policy_version": version,
+        "last_policy_version": version,
+    }
+    return Rollout(**(values | fields))
+
+
+def scored(key: str | None = None, rewards: Sequence[float | None] = (1.0, 0.0), **fields: Any) -> ScoredGroup:
+    """A group as an external environment submits it."""
+    version = fields.pop("version", 0)
+    values = {"environment": "reverse_text", "problem_key": "cat"} | fields
+    return ScoredGroup(key=key, rollouts=[rollout(reward, version=version) for reward in rewards], **values)
+
+
+def claim(run: Run, limit: int = 100, *, holder: str = "driver", lease_s: float = 30.0) -> list[Claim]:
+    return leases.claim(run, holder=holder, limit=limit, lease_s=lease_s).claims
+
+
+def settle(claim: Claim, rewards: Sequence[float | None] | None = None, *, version: int | None = None) -> GroupState:
+    """Settle a claimed group; every second rollout gets a reward unless said otherwise."""
+    rewards = [float(index % 2) for index in range(claim.group_size)] if rewards is None else rewards
+    version = claim.policy_version if version is None else version
+    played = [rollout(reward, version=version) for reward in rewards]
+    return groups.settle(token=claim.token, problem_key=f"p/{claim.problem_index}", rollouts=played, worker="w")
+
+
+def generate(run: Run) -> int:
+    """Play everything that may be played now; return how many groups that were."""
+    claims = claim(run)
+    for each in claims:
+        settle(each)
+    return len(claims)
+
+
+def ack(run: Run, epoch: int, step: int, sha256: str | None, **metrics: float) -> int:
+    return runs.ack_step(run, epoch=epoch, step=step, ack=StepAck(metrics=metrics, batch_sha256=sha256))
+
+
+def announce(run: Run, epoch: int, version: int) -> PolicyVersion:
+    path = run.directory / "weights" / f"step_{version}"
+    wanted = PolicyVersionIn(version=version, path=str(path), manifest_sha256="a" * 64, size_bytes=10)
+    return policies.announce(run, epoch=epoch, version_in=wanted)
+
+
+def publish(run: Run) -> int | None:
+    """Publish what may go live now; return its version."""
+    version = policies.find_publishable(fresh(run))
+    return None if version is None else policies.published(version).version
+
+
+def step(run: Run, epoch: int, number: int) -> batches.Delivery:
+    """One whole step: generate, fetch, acknowledge, announce, publish."""
+    generate(run)
+    delivery = batches.fetch(run, epoch=epoch, step=number)
+    assert delivery is not None, f"no batch for step {number}"
+    ack(run, epoch, number, delivery.sha256)
+    announce(run, epoch, number + 1)
+    publish(run)
+    return delivery
+
+
+def together(*acts: Callable[[], Any]) -> list[Any]:
+    """Run acts at the same moment, each on a connection of its own; return their results, or what they raised."""
+    barrier = threading.Barrier(len(acts))
+    results: list[Any] = [None] * len(acts)
+
+    def run(index: int, act: Callable[[], Any]) -> None:
+        try:
+            barrier.wait(10)
+            results[index] = act()
+        except Exception as error:  # noqa: BLE001 - the test looks at it
+            results[index] = error
+        finally:
+            connection.close()
+
+    threads = [threading.Thread(target=run, args=each) for each in enumerate(acts)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive(), "an act hangs"
+    return results

@@ -1,0 +1,113 @@
+"""A run from launch to its end, and every group of it in the ledger."""
+
+from collections import Counter
+
+import msgspec
+import pytest
+
+from environments.types import Split
+from rollouts.models import Batch, BatchItem, Evaluation, Event, Lease, PolicyVersion, Rollout, RolloutTokens, ScoredGroup
+from rollouts.selectors import metrics as metric_selectors
+from rollouts.selectors import runs as run_selectors
+from rollouts.services import batches, evaluations, leases, runs
+from rollouts.states import (
+    BatchState,
+    EvaluationState,
+    GroupState,
+    PolicyVersionState,
+    RunState,
+)
+from tests.rollouts import story
+from trainers.wire import TrainingBatch
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_run_lives_from_launch_to_its_last_evaluation() -> None:
+    run = story.launch(evaluation={"problems": 2, "every": 0})
+    evaluated = story.claim(run, limit=2)
+    assert {each.split for each in evaluated} == {Split.EVAL}
+    assert [story.settle(each, [1.0]) for each in evaluated] == [GroupState.EVALUATED] * 2
+    evaluations.conclude(run)
+
+    epoch = story.register(run).epoch
+    assert story.fresh(run).state == RunState.RUNNING
+    for number in range(3):
+        delivery = story.step(run, epoch, number)
+        batch = msgspec.msgpack.decode(delivery.body, type=TrainingBatch)
+        assert (batch.run, batch.step, len(batch.rollouts)) == (run.key, number, 4)
+    assert story.fresh(run).live_version == 3
+
+    assert runs.finish_training(run, epoch=epoch).state == RunState.FINISHING
+    for each in story.claim(run):
+        assert (each.split, each.policy_version) == (Split.EVAL, 3)
+        story.settle(each, [0.5])
+    evaluations.conclude(run)
+    run = runs.end(story.fresh(run), to=RunState.FINISHED)
+
+    assert (run.state, run.next_step) == (RunState.FINISHED, 3)
+    assert set(Batch.objects.values_list("state", flat=True)) == {BatchState.TRAINED}
+    assert list(Evaluation.objects.order_by("id").values_list("version", "state", "reward_mean")) == [
+        (0, EvaluationState.DONE, 1.0),
+        (3, EvaluationState.DONE, 0.5),
+    ]
+    assert metric_selectors.series(run, ["eval/reverse_text/reward"])["eval/reverse_text/reward"] == [
+        (0, 1.0, 1.0, 1.0),
+        (3, 0.5, 0.5, 0.5),
+    ]
+    assert list(PolicyVersion.objects.order_by("version").values_list("state", flat=True)) == [
+        *[PolicyVersionState.SUPERSEDED] * 3,
+        PolicyVersionState.LIVE,
+    ]
+    check_ledger(run)
+
+
+def check_ledger(run: runs.Run) -> None:
+    """Every group of a run that is over ended once, in one state, with its story in the log."""
+    states = Counter(ScoredGroup.objects.filter(run=run).values_list("state", flat=True))
+    created = Event.objects.filter(run=run, object_kind="scoredgroup", from_state="").count()
+    assert sum(states.values()) == created
+    assert set(states) <= {"trained", "evaluated", "stale", "filtered", "failed", "surplus"}
+    train = ScoredGroup.objects.filter(run=run, purpose="train")
+    assert sum(line.groups for line in run_selectors.ledger(run)) == train.count()
+    assert states["trained"] == BatchItem.objects.filter(batch__run=run).count()
+    assert not Lease.objects.filter(run=run).exists()
+    assert Rollout.objects.count() == RolloutTokens.objects.count()
+
+
+def test_every_change_of_a_group_is_an_event_that_says_who_and_why() -> None:
+    run, epoch = story.train()
+    story.step(run, epoch, 0)
+    group = ScoredGroup.objects.filter(state=GroupState.TRAINED).first()
+    assert group is not None
+    log = Event.objects.filter(object_kind="scoredgroup", object_id=group.pk).order_by("id")
+    assert list(log.values_list("from_state", "to_state", "actor", "reason")) == [
+        ("", "playing", "driver:driver", ""),
+        ("playing", "ready", "driver:driver", ""),
+        ("ready", "batched", f"trainer:{epoch}", "step 0"),
+        ("batched", "trained", f"trainer:{epoch}", "step 0"),
+    ]
+
+
+def test_nothing_is_claimed_before_a_version_is_live_nor_after_the_end() -> None:
+    run = story.create()
+    assert leases.claim(run, holder="a", limit=1, lease_s=9).reason == "no_policy"
+    run = runs.start(run)
+    assert leases.claim(run, holder="a", limit=1, lease_s=9).reason == "no_policy"
+    run = story.launch()
+    runs.request_stop(run, actor="user:ada")
+    assert leases.claim(run, holder="a", limit=1, lease_s=9).reason == "over"
+    runs.end(run, to=RunState.STOPPED)
+    assert leases.claim(run, holder="a", limit=1, lease_s=9).reason == "over"
+
+
+def test_a_trained_token_is_attributable_to_everything_behind_it() -> None:
+    run, epoch = story.train()
+    delivery = story.step(run, epoch, 0)
+    [first, *_] = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts
+    stored = Rollout.objects.get(group__key=first.group, index=first.index)
+    assert bytes(stored.tokens.token_ids) == first.token_ids
+    assert stored.group.batch_items.get().batch.step == 0
+    assert (stored.first_policy_version, stored.worker) == (0, "w")
+    assert stored.group.environment.name == first.environment == "reverse_text"
+    assert batches.fetch(run, epoch=epoch, step=0) == delivery
