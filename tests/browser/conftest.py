@@ -1,8 +1,7 @@
 """A browser on the real control plane. Fixtures create rows directly; the bell they ring is the real one."""
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Generator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,29 +11,31 @@ from django.test import Client
 from playwright.sync_api import Browser, BrowserContext
 
 from tests.browser.server import Server, collect_static
-from tests.browser.watched import Watched, watch
+from tests.browser.watched import Watched, chromium, watch
 from tests.factories import make_user
 
-CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+SCREENSHOTS = Path("test-results")
+_REPORT = pytest.StashKey[pytest.TestReport]()
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _allow_orm_beside_playwright() -> Iterator[None]:
-    """Playwright's synchronous API runs an event loop, in which Django refuses the ORM unless told otherwise."""
-    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
-    yield
-    del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
+@pytest.fixture(scope="package")
+def browser() -> Iterator[Browser]:
+    """The machine's Chromium, for the tests of this directory alone: see `chromium`."""
+    with chromium() as browser:
+        yield browser
 
 
-@pytest.fixture(scope="session")
-def browser_type_launch_args(browser_type_launch_args: dict[str, Any]) -> dict[str, Any]:
-    """The distribution's Chromium where there is one, else Playwright's own."""
-    found = {"executable_path": path} if (path := shutil.which("chromium")) else {}
-    return {**browser_type_launch_args, **found, "args": CHROMIUM_ARGS}
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Let fixtures see whether their test failed."""
+    report = yield
+    if report.when == "call":
+        item.stash[_REPORT] = report
+    return report
 
 
-@pytest.fixture(scope="session")
-def _server(django_db_setup: None, django_db_blocker: Any) -> Iterator[Server]:
+@pytest.fixture(scope="package")
+def _server(browser: Browser, django_db_setup: None, django_db_blocker: Any) -> Iterator[Server]:
     with django_db_blocker.unblock():
         collect_static()
         server = Server()
@@ -64,16 +65,13 @@ def signed_in_context(browser: Browser, server: Server, operator: User) -> Itera
 
 
 @pytest.fixture
-def watched(signed_in_context: BrowserContext, server: Server) -> Iterator[Watched]:
-    """A signed-in page whose every fault fails the test."""
-    with watch(signed_in_context, server.url) as page:
-        yield page
-
-
-@pytest.fixture
-def another_page(signed_in_context: BrowserContext, server: Server) -> Callable[[], Any]:
-    """Opens further tabs of the same person."""
-    return lambda: watch(signed_in_context, server.url)
+def watched(signed_in_context: BrowserContext, server: Server, request: pytest.FixtureRequest) -> Iterator[Watched]:
+    """A signed-in page whose every fault fails the test. Of a failed test a screenshot is kept in `test-results/`."""
+    with watch(signed_in_context, server.url) as watched:
+        yield watched
+        report = request.node.stash.get(_REPORT, None)
+        if report is not None and report.failed:
+            watched.page.screenshot(path=SCREENSHOTS / f"{request.node.name}.png", full_page=True)
 
 
 def session_cookie(user: User, url: str) -> Any:

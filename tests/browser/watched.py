@@ -1,14 +1,41 @@
 """A page that may do no wrong: no console error, no failed request, no foreign host, no reload behind our back."""
 
+import os
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
-from playwright.sync_api import BrowserContext, ConsoleMessage, Page, Request, Response
+import pytest
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, sync_playwright
 
 _HARMLESS_FAILURES = {"net::ERR_ABORTED"}
 """Requests that the browser itself gave up because the page moved on."""
+
+
+_CHROMIUM_ARGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+_CHROMIUM_NAMES = ["chromium", "chromium-browser", "google-chrome"]
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The machine's Chromium; skips the test when there is none.
+
+    Playwright's synchronous API keeps an event loop running in this thread, in which Django refuses the ORM unless
+    told otherwise, and in which no other test could run a loop of its own: keep the block as short as the tests in it.
+    """
+    executable = next(filter(None, map(shutil.which, _CHROMIUM_NAMES)), None)
+    if executable is None:
+        pytest.skip("no Chromium on this machine")
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=executable, args=_CHROMIUM_ARGS)
+            yield browser
+            browser.close()
+    finally:
+        del os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"]
 
 
 @dataclass
