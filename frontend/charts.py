@@ -43,7 +43,7 @@ def of_run(run: Run, environments: list[str]) -> list[Chart]:
 
 
 def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:
-    per_environment = [(f"reward/{name}", name) for name in environments] if len(environments) > 1 else []
+    per_environment = [(f"reward/{name}/mean", name) for name in environments] if len(environments) > 1 else []
     limit = run.config.get("algorithm", {}).get("max_off_policy_steps")
     return [
         Chart("Reward", "mean of each batch", [("reward/mean", "all"), *per_environment], floor=0),
@@ -64,7 +64,13 @@ def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:
         Chart("Mismatch KL", "inference against trainer", [("mismatch_kl/mean", "mean")], floor=0),
         Chart("Loss", "per trained token", [("loss/mean", "mean")]),
         Chart("Entropy", "nats per token", [("entropy/mean", "mean")], floor=0),
-        Chart("Clipped", "share of trained tokens", [("clip_fraction/mean", "mean")], format="percent", floor=0),
+        Chart(
+            "Lost signal",
+            "share of groups, and of tokens",
+            [("reward/zero_advantage_share", "equal rewards"), ("clip_fraction/mean", "clipped")],
+            format="percent",
+            floor=0,
+        ),
         Chart("Throughput", "trained tokens per second", [("perf/throughput", "tokens/s")], format="si", floor=0),
     ]
 

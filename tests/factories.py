@@ -66,11 +66,13 @@ def make_run(
     project: Project | None = None,
     user: User | None = None,
     next_step: int = 0,
+    max_steps: int = 80,
     overrides: dict[str, Any] | None = None,
     **columns: Any,
 ) -> Run:
     """A run of a shipped preset with its environments, in any state."""
-    resolved = resolve(preset, overrides=overrides or {})
+    # Not the preset's own number of steps, which is tuned from time to time.
+    resolved = resolve(preset, overrides={"max_steps": max_steps, **(overrides or {})})
     config = resolved.config
     now = timezone.now()
     run = Run.objects.create(
@@ -264,6 +266,7 @@ def make_lively_run(*, steps: int = 40, groups_per_step: int = 4, **columns: Any
     make_metrics(run, "loss/mean", [-0.004 + 0.006 * value for value in wave])
     make_metrics(run, "entropy/mean", [0.9 * math.exp(-step / 30) + 0.15 + 0.02 * wave[step] for step in range(steps)])
     make_metrics(run, "mismatch_kl/mean", [0.0006 + 0.0002 * abs(value) for value in wave])
+    make_metrics(run, "reward/zero_advantage_share", [0.32 - 0.2 * value + 0.05 * abs(value) for value in reward])
     make_metrics(run, "clip_fraction/mean", [0.012 + 0.006 * abs(value) for value in wave])
     make_metrics(run, "optim/grad_norm", [0.8 + 0.2 * abs(value) for value in wave])
     make_metrics(run, "optim/lr", [1e-3] * steps)

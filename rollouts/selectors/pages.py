@@ -212,7 +212,9 @@ def list_events(run: Run, *, limit: int = 12, before: int | None = None) -> list
     found = list(events.order_by("-id")[:limit])
     names = _names(found)
     return [
-        EventLine(event, names.get((event.object_kind, event.object_id), f"{event.object_kind} {event.object_id}"))
+        EventLine(
+            event, names.get((event.object_kind, event.object_id), _UNNAMED.get(event.object_kind, event.object_kind))
+        )
         for event in found
     ]
 
@@ -223,6 +225,10 @@ _NAMED: dict[str, type[PolicyVersion | Checkpoint | Evaluation | Replica]] = {
     "evaluation": Evaluation,
     "replica": Replica,
 }
+
+
+_UNNAMED = {"policyversion": "policy version"}
+"""For events whose object is gone."""
 
 
 def _names(events: Iterable[Event]) -> dict[tuple[str, int], str]:
