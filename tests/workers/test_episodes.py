@@ -12,7 +12,7 @@ from django.db import connection
 from rollouts.models import Lease, MetricPoint, PolicyVersion, Rollout, Run, ScoredGroup
 from rollouts.services import leases, policies, replicas, runs
 from rollouts.states import GroupState, RunState
-from tests.workers.making import make_run, make_server, make_started_run
+from tests.workers.making import expire, make_run, make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
 from tests.workers.waiting import eventually
 from workers import replica_pool, tasks
@@ -159,8 +159,7 @@ def test_lease_that_was_taken_over_is_dropped_and_played_by_the_new_holder(stub:
     stub.mode = "hang"
     with driving(run):
         eventually(lambda: count(run, GroupState.PLAYING) == 2)
-        taken = list(Lease.objects.filter(run=run).values_list("token", flat=True))
-        leases.release(taken)
+        expire(run)
         claims = leases.claim(run, holder="another", limit=2, lease_s=60).claims
         assert len(claims) == 2
         stub.mode = "ok"
