@@ -1,6 +1,6 @@
 // Typed reads of the REST API with the cookies of the session.
 
-/** One bucket of a series: the step it ends at, its last value, and the extremes inside it. */
+/** One bucket of a series: the step it ends at, its mean, and the extremes inside it. */
 export type Point = [step: number, value: number, min: number, max: number];
 export type Series = Record<string, Point[]>;
 

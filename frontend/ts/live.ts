@@ -13,6 +13,8 @@ export interface LiveDetail {
 }
 
 const THROTTLE_MS = 1_000;
+/** Of its time a page spends at most one part in this many on refetching: a busy server is asked less often. */
+const REST_FACTOR = 5;
 const POLL_MS = 10_000;
 const LONGEST_RETRY_MS = 15_000;
 
@@ -22,6 +24,8 @@ let retries = 0;
 let lostAt = 0;
 let paused = false;
 let inFlight = 0;
+let askedAt = 0;
+let answerMs = 0;
 let lastEmitAt = Number.NEGATIVE_INFINITY;
 let timer: number | undefined;
 
@@ -32,11 +36,15 @@ export function startLive(): void {
     return;
   }
   connect();
-  setInterval(() => document.visibilityState === "visible" && changed(), POLL_MS);
-  document.addEventListener("visibilitychange", () => document.visibilityState === "visible" && changed());
+  setInterval(changed, POLL_MS);
+  document.addEventListener("visibilitychange", changed);
   window.addEventListener("online", () => socket?.readyState !== WebSocket.OPEN && connect());
-  document.body.addEventListener("htmx:beforeRequest", () => countRequests(1));
+  document.body.addEventListener("htmx:beforeRequest", () => {
+    askedAt = performance.now();
+    countRequests(1);
+  });
   document.body.addEventListener("htmx:afterRequest", (event) => {
+    answerMs = performance.now() - askedAt;
     countRequests(-1);
     reloadWhenSignedOut((event as CustomEvent<{ xhr: XMLHttpRequest }>).detail.xhr);
   });
@@ -84,10 +92,12 @@ function connect(): void {
 }
 
 function changed(): void {
-  if (paused || timer !== undefined) {
+  // A hidden page catches up when it is looked at.
+  if (paused || timer !== undefined || document.visibilityState === "hidden") {
     return;
   }
-  const wait = Math.max(0, lastEmitAt + THROTTLE_MS - performance.now());
+  const spacing = Math.min(POLL_MS, Math.max(THROTTLE_MS, answerMs * REST_FACTOR));
+  const wait = Math.max(0, lastEmitAt + spacing - performance.now());
   timer = window.setTimeout(() => {
     timer = undefined;
     lastEmitAt = performance.now();

@@ -13,18 +13,24 @@ export interface Subscriber {
 const POINTS = 400;
 /** Metrics change once a step; the charts need not follow every group that settles. */
 const THROTTLE_MS = 2_000;
+/** As in live.ts: the slower the answer, the rarer the question. */
+const REST_FACTOR = 10;
+const LONGEST_MS = 10_000;
 
 const subscribers = new Set<Subscriber>();
 let pending: AbortController | undefined;
 let timer: number | undefined;
 let lastFetchAt = Number.NEGATIVE_INFINITY;
+let answerMs = 0;
 let isListening = false;
 
 export function subscribe(subscriber: Subscriber): () => void {
   subscribers.add(subscriber);
   if (!isListening) {
     isListening = true;
-    document.body.addEventListener("run:changed", () => schedule(THROTTLE_MS));
+    document.body.addEventListener("run:changed", () =>
+      schedule(Math.min(LONGEST_MS, Math.max(THROTTLE_MS, answerMs * REST_FACTOR))),
+    );
   }
   schedule(0);
   return () => subscribers.delete(subscriber);
@@ -50,7 +56,9 @@ async function refresh(): Promise<void> {
   for (const [run, members] of runs) {
     const keys = [...new Set(members.flatMap((member) => member.keys))];
     try {
+      const askedAt = performance.now();
       hand(await fetchSeries(run, keys, POINTS, controller.signal), members);
+      answerMs = performance.now() - askedAt;
     } catch (error) {
       if (controller.signal.aborted) {
         return;
