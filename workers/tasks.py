@@ -87,7 +87,7 @@ def _wanting() -> list[int]:
     return [run.pk for run in Run.objects.filter(state__in=RUN_GENERATING) if wants_driver(run)]
 
 
-@shared_task(name="workers.drive_episodes", queue="episodes", acks_late=True, ignore_result=True)
+@shared_task(name="workers.drive_episodes", acks_late=True, ignore_result=True)
 def drive_episodes(run_id: int, **_newer: Any) -> None:
     """Play groups of a run for some minutes, unless a driver of this process is at it."""
     drive(run_id)
@@ -122,7 +122,7 @@ def wants_driver(run: Run) -> bool:
 
 def ring(run_id: int) -> None:
     """Ask for a driver. Raises what the broker raises; a message nobody took soon is dropped, the next ring is near."""
-    drive_episodes.apply_async(args=(run_id,), expires=_RING_EXPIRES_S, retry=False)
+    drive_episodes.apply_async(args=(run_id,), queue="episodes", expires=_RING_EXPIRES_S, retry=False)
 
 
 def _ring_quietly(run_id: int) -> None:

@@ -1,8 +1,12 @@
 """Rows that tests of the workers start from, made through the services."""
 
+from datetime import timedelta
 from typing import Any
 
-from rollouts.models import Replica, ReplicaKind, Run
+from django.db.models import Value
+from django.db.models.functions import Now
+
+from rollouts.models import Lease, Replica, ReplicaKind, Run
 from rollouts.services import policies, projects, replicas, runs
 from trainers.config import resolve
 
@@ -35,6 +39,13 @@ def make_started_run(**overrides: Any) -> Run:
     policies.published(policies.register_initial(run, path="somebody/some-model"))
     run.refresh_from_db()
     return run
+
+
+def expire(run: Run) -> None:
+    """Let every lease of a run expire, as if its holders had been silent for long."""
+    Lease.objects.filter(run=run).update(
+        claimed_at=Now() - Value(timedelta(seconds=2)), expires_at=Now() - Value(timedelta(seconds=1))
+    )
 
 
 def make_server(run: Run, url: str, *, slot: int = 0, version: int = 0) -> Replica:

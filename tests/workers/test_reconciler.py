@@ -19,7 +19,7 @@ from environments.types import Rollout
 from rollouts.models import Checkpoint, Evaluation, Event, PolicyVersion, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.services import batches, groups, leases, policies, replicas, runs
 from rollouts.states import CheckpointState, GroupState, PolicyVersionState, ReplicaState, RunState
-from tests.workers.making import make_run
+from tests.workers.making import expire, make_run
 from tests.workers.stub_server import tell
 from tests.workers.waiting import eventually
 from trainers.wire import CheckpointIn, PolicyVersionIn, StepAck, TrainingBatch
@@ -409,8 +409,8 @@ def test_expired_leases_of_a_poison_problem_are_given_up() -> None:
     with reconciling():
         eventually(is_live(run, 0))
         for _ in range(leases.MAX_ATTEMPTS):
-            claims = leases.claim(run, holder="dying", limit=1, lease_s=60).claims
-            leases.release([claims[0].token])
+            assert leases.claim(run, holder="dying", limit=1, lease_s=60).claims
+            expire(run)
         eventually(lambda: ScoredGroup.objects.filter(run=run, state=GroupState.FAILED).exists())
     assert "quarantined" in ScoredGroup.objects.get(run=run, state=GroupState.FAILED).state_reason
 

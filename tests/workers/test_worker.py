@@ -1,0 +1,104 @@
+"""Real worker processes of the broker: killed, told to end, and cut off from Redis."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import quote
+
+import pytest
+from django.conf import settings
+from django.db import connection
+
+from rollouts.models import Lease, Run, ScoredGroup
+from rollouts.services import runs
+from rollouts.states import GroupState
+from tests.workers.making import make_server, make_started_run
+from tests.workers.stub_server import StubServer, stub_server
+from tests.workers.waiting import eventually
+from workers import tasks
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
+
+NO_REDIS = "unix:///nowhere/redis.sock"
+
+
+@pytest.fixture
+def stub() -> Iterator[StubServer]:
+    with stub_server() as server:
+        yield server
+
+
+@contextmanager
+def worker(redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
+    """A worker on the test's database, as the supervisor starts it."""
+    database = connection.settings_dict
+    url = f"postgresql://{database['USER']}@/{database['NAME']}?host={quote(database['HOST'], safe='')}"
+    argv = [sys.executable, "-m", "celery", "-q", "-A", "controlplane.celery", "worker", "-Q", "episodes"]
+    argv += ["--pool", "threads", "--concurrency", "4", "--without-gossip", "--without-mingle"]
+    environ = {
+        **os.environ,
+        "DATABASE_URL": url,
+        "REDIS_URL": redis_url,
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "PYTHONWARNINGS": "ignore:You're running the worker",
+    }
+    process = subprocess.Popen(argv, env=environ)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait(20)
+
+
+def ended(process: subprocess.Popen[bytes]) -> bool:
+    return process.poll() is not None
+
+
+def playing(run: Run, groups: int) -> bool:
+    return ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING).count() == groups
+
+
+def ready(run: Run, groups: int) -> bool:
+    return ScoredGroup.objects.filter(run=run, state=GroupState.READY).count() == groups
+
+
+def test_worker_without_redis_still_plays(stub: StubServer) -> None:
+    run = make_started_run()
+    make_server(run, stub.url)
+    with worker(NO_REDIS):
+        eventually(lambda: ready(run, 4), within_s=60)
+
+
+def test_groups_of_a_killed_worker_are_played_by_the_next(stub: StubServer) -> None:
+    run = make_started_run(workers__lease_s=3.0)
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with worker(settings.REDIS_URL) as first:
+        eventually(lambda: playing(run, 2), within_s=60)
+        first.kill()
+        eventually(lambda: ended(first))
+    stub.mode = "ok"
+    with worker(settings.REDIS_URL):
+        eventually(lambda: ready(run, 4), within_s=60)
+    assert ScoredGroup.objects.filter(run=run, attempts=2).count() == 2
+    assert ScoredGroup.objects.filter(run=run).count() == 4
+
+
+def test_worker_that_is_told_to_end_gives_its_leases_back(stub: StubServer) -> None:
+    run = make_started_run(workers__lease_s=600.0)
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with worker(settings.REDIS_URL) as process:
+        # Rung, not only found by the worker's own look: Celery waits for its tasks at a warm shutdown.
+        tasks.ring(run.pk)
+        eventually(lambda: playing(run, 2), within_s=60)
+        process.send_signal(signal.SIGTERM)
+        eventually(lambda: ended(process), within_s=30)
+    stub.mode = "ok"
+    with worker(settings.REDIS_URL):
+        eventually(lambda: ready(run, 4), within_s=60)
+    assert not Lease.objects.filter(run=run).exists()
+    runs.request_stop(run, actor="user:admin")
