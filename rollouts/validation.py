@@ -1,6 +1,7 @@
 """What a submitted rollout must satisfy before anything of it is stored. Types and unknown keys are msgspec's part."""
 
 import math
+import re
 import uuid
 from collections import Counter
 
@@ -14,6 +15,7 @@ MAX_ROLLOUT_TOKENS = 4_000_000
 MAX_TEXT = 200
 MAX_KEY = 64
 MAX_METRIC_KEY = 100
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
@@ -117,12 +119,12 @@ def _finite32(value: float) -> bool:
 
 def is_storable(text: str) -> bool:
     """Whether Postgres can hold the text: it knows neither NUL nor lone surrogates."""
-    return "\x00" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    return _UNSTORABLE.search(text) is None
 
 
 def displayable(text: str) -> str:
     """Text that Postgres can hold, for text that is derived from tokens: NULs and lone surrogates become U+FFFD."""
-    return text.replace("\x00", "\ufffd").encode("utf-8", "replace").decode("utf-8") if not is_storable(text) else text
+    return _UNSTORABLE.sub("\ufffd", text)
 
 
 def is_uuid(text: str) -> bool:

@@ -6,7 +6,17 @@ import msgspec
 import pytest
 
 from environments.types import Split
-from rollouts.models import Batch, BatchItem, Evaluation, Event, Lease, PolicyVersion, Rollout, RolloutTokens, ScoredGroup
+from rollouts.models import (
+    Batch,
+    BatchItem,
+    Evaluation,
+    Event,
+    Lease,
+    PolicyVersion,
+    Rollout,
+    RolloutTokens,
+    ScoredGroup,
+)
 from rollouts.selectors import metrics as metric_selectors
 from rollouts.selectors import runs as run_selectors
 from rollouts.services import batches, evaluations, leases, runs
