@@ -64,6 +64,7 @@ class Convergence:
             # Before the probes: a hung replica must not hold up the version that the others wait for.
             publishing.publish(run)
             self._servers.tend(run)
+            run.refresh_from_db()
             publishing.publish(run)
         training.tend(run)
         retention.prune(run)

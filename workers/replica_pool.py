@@ -19,6 +19,7 @@ from environments.policy import Completion, OpenAIPolicy
 from environments.types import Message
 from rollouts.models import Replica, Run
 from rollouts.selectors import fleet
+from rollouts.services import replicas
 from workers.database import in_database
 from workers.inference import SERVED_MODEL
 
@@ -26,6 +27,8 @@ log = logging.getLogger(__name__)
 
 PATIENCE_S = 600.0
 """How long a group goes on asking without any answer: a large model may take minutes to be served again."""
+REQUEST_TIMEOUT_S = 600.0
+"""A long reply on a slow machine is no failure. The reconciler kills a server that hangs, which ends the wait."""
 MAX_INVALID_ANSWERS = 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _LOOK_S = 0.2
@@ -46,6 +49,8 @@ class Endpoint:
         self.policy = OpenAIPolicy(replica.base_url, SERVED_MODEL, api_key=api_key(replica), timeout_s=timeout_s)
         self.version = replica.loaded_version
         self.serving = True
+        self.answered = False
+        """Since the last look. What it answers to episodes is the best proof of its health."""
         self.in_flight = 0
         """Replies that were asked for and are not in."""
         self.failures = 0
@@ -61,19 +66,22 @@ class Endpoint:
 class ReplicaPool:
     """The replicas of one run that work may be sent to. Lives on one event loop."""
 
-    def __init__(self, run: Run, *, request_timeout_s: float = 120.0) -> None:
+    def __init__(self, run: Run, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
         self._run = run
         self._request_timeout_s = request_timeout_s
         self._endpoints: dict[str, Endpoint] = {}
 
     async def refresh(self) -> None:
-        """See which replicas are ready now and what they serve."""
+        """See which replicas are ready now and what they serve, and note which of them have answered."""
         rows = {row.name: row for row in await in_database(lambda: list(fleet.list_serving(self._run)))}
         for name, row in rows.items():
             endpoint = self._endpoints.get(name)
             if endpoint is None:
                 endpoint = self._endpoints[name] = Endpoint(row, timeout_s=self._request_timeout_s)
             endpoint.version = row.loaded_version
+            if endpoint.answered:
+                endpoint.answered = False
+                await in_database(replicas.answered, row)
         for name, endpoint in list(self._endpoints.items()):
             endpoint.serving = name in rows
             # A suspect replica may still answer what it was asked, so its connections are cut last.
@@ -143,6 +151,7 @@ class GroupPolicy:
                     raise
             else:
                 endpoint.failures = 0
+                endpoint.answered = True
                 return answer
             finally:
                 endpoint.in_flight -= replies

@@ -19,7 +19,7 @@ from django.utils import timezone
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.selectors import fleet
 from rollouts.services import replicas
-from rollouts.states import REPLICA_TERMINAL, ReplicaState
+from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
 from workers import accelerators, inference, lifecycle
 from workers.inference import InferenceError, VllmAdmin, WeightsNotLoaded
 from workers.lifecycle import HopelessError
@@ -28,7 +28,9 @@ from workers.replica_pool import api_key
 log = logging.getLogger(__name__)
 
 PROBE_EVERY_S = 5.0
-PROBE_SUSPECT_EVERY_S = 2.0
+"""Silence of a ready replica after which it is probed."""
+PROBE_PAUSE_S = 2.0
+"""Between probes of one that is not ready."""
 PROBE_DEADLINE_S = 8.0
 GREET_DEADLINE_S = 3.0
 EJECT_AFTER = 3
@@ -42,7 +44,7 @@ _STARTED_WITH = "started_with.json"
 
 
 class Servers:
-    """The inference replicas of all runs. Remembers only when it probed, so that it may be lost."""
+    """The inference replicas of all runs. Remembers only when it probed, and that may be lost."""
 
     def __init__(self) -> None:
         self._probed_at: dict[int, float] = {}
@@ -65,8 +67,10 @@ class Servers:
             _start(run, slot)
 
     def _is_due(self, replica: Replica) -> bool:
-        pause_s = PROBE_EVERY_S if replica.state == ReplicaState.READY else PROBE_SUSPECT_EVERY_S
-        return time.monotonic() - self._probed_at.get(replica.pk, -pause_s) >= pause_s
+        if replica.state == ReplicaState.READY:
+            # Drivers note what it answers to episodes: while it does, there is nothing to ask.
+            return replica.answered_at is None or _age_s(replica.answered_at) >= PROBE_EVERY_S
+        return time.monotonic() - self._probed_at.get(replica.pk, -PROBE_PAUSE_S) >= PROBE_PAUSE_S
 
     def _examine(self, run: Run, due: list[Replica]) -> None:
         """Talk to replicas at the same time, then act on the answers one by one."""
@@ -87,7 +91,9 @@ class Servers:
 
 def target_version(run: Run) -> PolicyVersion | None:
     """What every replica of the run should serve: the live version, before there is one the initial model."""
-    return PolicyVersion.objects.filter(run=run, version=max(run.live_version, 0)).first()
+    versions = PolicyVersion.objects.filter(run=run)
+    # Asked anew each time: another version may have become live since the run's row was read.
+    return versions.filter(state=PolicyVersionState.LIVE).first() or versions.filter(version=0).first()
 
 
 def admin_of(replica: Replica) -> VllmAdmin:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection
 
-from rollouts.models import Lease, MetricPoint, PolicyVersion, Rollout, Run, ScoredGroup
+from rollouts.models import Lease, MetricPoint, PolicyVersion, Replica, Rollout, Run, ScoredGroup
 from rollouts.services import leases, policies, replicas, runs
 from rollouts.states import GroupState, RunState
 from tests.workers.making import expire, make_run, make_server, make_started_run
@@ -62,6 +62,8 @@ def test_driver_fills_the_run_to_its_capacity_and_names_versions_and_replica(stu
     server = make_server(run, stub.url)
     with driving(run):
         eventually(ready(run, 4))
+        # What it answered to episodes spares it a probe.
+        eventually(lambda: Replica.objects.filter(pk=server.pk, answered_at__gt=server.answered_at).exists())
         eventually(lambda: MetricPoint.objects.filter(run=run, key="time/wait_for_policy", value__gt=0).exists())
         eventually(lambda: MetricPoint.objects.filter(run=run, key="generation/rollouts", value=8.0).exists())
     # One batch for the live version and one ahead: two groups each, and no more.

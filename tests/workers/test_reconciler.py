@@ -48,7 +48,7 @@ def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Any) ->
     train_with(monkeypatch, STAY)
     for module, name, value in [
         (serving, "PROBE_EVERY_S", 0.2),
-        (serving, "PROBE_SUSPECT_EVERY_S", 0.2),
+        (serving, "PROBE_PAUSE_S", 0.2),
         (serving, "PROBE_DEADLINE_S", 0.5),
         (lifecycle, "GRACE_S", 0.5),
     ]:
