@@ -1,19 +1,27 @@
-"""What a submitted rollout must satisfy before anything of it is stored. Types and unknown keys are msgspec's part."""
+"""What rollouts and run configs must satisfy before they are stored. Types are the part of msgspec and pydantic."""
 
 import math
 import re
 import uuid
 from collections import Counter
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from environments.types import MAX_TOKEN_ID, Rollout, ScoredGroup, StopReason
 from rollouts.errors import Invalid
+from trainers.config import RunConfig
 
 MAX_GROUP_SIZE = 1024
 MAX_ROLLOUT_TOKENS = 4_000_000
 MAX_TEXT = 200
 MAX_KEY = 64
+MAX_ENVIRONMENT = 100
+MAX_WEIGHT = 1e9
+MAX_INT = 2**31 - 1
+DAY_S = 86_400
+UNSTORABLE = "holds a NUL or a lone surrogate, which the database cannot store"
 MAX_METRIC_KEY = 100
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 FLOAT32_MAX = float(np.finfo(np.float32).max)
@@ -26,8 +34,8 @@ def check_groups(groups: list[ScoredGroup]) -> None:
         fields["groups"] = "submit at least one group"
     for position, group in enumerate(groups):
         at = f"groups.{position}"
-        if not 0 < len(group.environment) <= 100:
-            fields[f"{at}.environment"] = "must have 1 to 100 characters"
+        if not 0 < len(group.environment) <= MAX_ENVIRONMENT:
+            fields[f"{at}.environment"] = f"must have 1 to {MAX_ENVIRONMENT} characters"
         if not 0 < len(group.problem_key) <= MAX_TEXT:
             fields[f"{at}.problem_key"] = f"must have 1 to {MAX_TEXT} characters"
         if group.key is not None and not 0 < len(group.key) <= MAX_KEY:
@@ -38,12 +46,36 @@ def check_groups(groups: list[ScoredGroup]) -> None:
             ("key", group.key),
         ):
             if text is not None and not is_storable(text):
-                fields[f"{at}.{name}"] = "holds a NUL or a lone surrogate, which the database cannot store"
+                fields[f"{at}.{name}"] = UNSTORABLE
         fields |= _rollout_faults(group.rollouts, at)
     keys = Counter(group.key for group in groups if group.key is not None)
     fields |= {f"groups.key {key}": "is used twice in one request" for key, count in keys.items() if count > 1}
     if fields:
         raise Invalid("Nothing was stored: the groups do not hold together.", fields=fields)
+
+
+def check_fits(config: RunConfig) -> None:
+    """Raise Invalid naming every value of a run config that the store cannot hold."""
+    limits = {
+        "max_steps": (config.max_steps, MAX_INT),
+        "batch.batch_size": (config.batch.batch_size, MAX_INT),
+        "sampling.group_size": (config.sampling.group_size, MAX_GROUP_SIZE),
+        "workers.lease_s": (config.workers.lease_s, DAY_S),
+    }
+    if config.evaluation is not None:
+        limits["evaluation.problems"] = (config.evaluation.problems, MAX_INT)
+        limits["evaluation.rollouts_per_problem"] = (config.evaluation.rollouts_per_problem, MAX_GROUP_SIZE)
+        limits["evaluation.deadline_s"] = (config.evaluation.deadline_s, 30 * DAY_S)
+    fields = {name: f"must be at most {limit}" for name, (value, limit) in limits.items() if value > limit}
+    for index, environment in enumerate(config.environments):
+        if len(environment.name) > MAX_ENVIRONMENT:
+            fields[f"environments.{index}.name"] = f"must have at most {MAX_ENVIRONMENT} characters"
+        if environment.weight >= MAX_WEIGHT:
+            fields[f"environments.{index}.weight"] = f"must be less than {MAX_WEIGHT:.0f}"
+    for path in unstorable_paths(config.model_dump(mode="json")):
+        fields[path] = UNSTORABLE
+    if fields:
+        raise Invalid(f"The run config does not fit: {', '.join(fields)}.", fields=fields)
 
 
 def check_rollouts(rollouts: list[Rollout]) -> None:
@@ -115,6 +147,22 @@ LOGPROB_SLACK = 1e-3
 
 def _finite32(value: float) -> bool:
     return math.isfinite(value) and abs(value) <= FLOAT32_MAX
+
+
+def unstorable_paths(value: Any, at: str = "") -> Iterator[str]:
+    """Dotted paths of the keys and strings in plain data that Postgres cannot hold."""
+    if isinstance(value, str):
+        if not is_storable(value):
+            yield at
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            path = f"{at}.{displayable(str(key))}".lstrip(".")
+            if not is_storable(str(key)):
+                yield path
+            yield from unstorable_paths(item, path)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from unstorable_paths(item, f"{at}.{index}".lstrip("."))
 
 
 def is_storable(text: str) -> bool:

@@ -36,7 +36,7 @@ from rollouts.states import (
     ReplicaState,
     RunState,
 )
-from rollouts.validation import is_storable
+from rollouts.validation import check_fits, is_storable
 from trainers.config import Resolved
 from trainers.wire import CheckpointIn, CheckpointRef, PolicyVersionIn, Registration, StepAck
 
@@ -46,8 +46,12 @@ REGISTRABLE = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
 def create(*, project: Project, user: AbstractBaseUser | None, resolved: Resolved, actor: str) -> Run:
-    """Store a run with its frozen config; the reconciler sees it and starts what it wants."""
+    """Store a run with its frozen config; the reconciler sees it and starts what it wants.
+
+    Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from here.
+    """
     config = resolved.config
+    check_fits(config)
     with transaction.atomic():
         run = Run.objects.create(
             project=project,

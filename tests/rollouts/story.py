@@ -45,6 +45,22 @@ def train(**overrides: Any) -> tuple[Run, int]:
     return fresh(run), register(run).epoch
 
 
+def expire(run: Run) -> None:
+    """Let every lease of the run lie in the past."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "UPDATE rollouts_lease SET claimed_at = claimed_at - interval '1 day',"
+            " expires_at = expires_at - interval '1 day' WHERE run_id = %s",
+            [run.pk],
+        )
+
+
+def launch_supervised() -> Run:
+    """A supervised run that has started."""
+    resolved = resolve("reverse-text-sft", overrides={"max_steps": 3, "optimizer.warmup_steps": 0})
+    return runs.start(runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
+
+
 def register(run: Run) -> Registration:
     return runs.register_trainer(run, world_size=1, hostname="node", pid=7, actor="api:trainer")
 

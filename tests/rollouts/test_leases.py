@@ -5,7 +5,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from django.db import connection
 
 from environments.types import ErrorKind, Message, RolloutError, Split, StopReason
 from rollouts.errors import Invalid, LeaseLost
@@ -16,16 +15,6 @@ from tests.rollouts import story
 
 pytestmark = pytest.mark.django_db
 concurrent = pytest.mark.django_db(transaction=True)
-
-
-def expire(run: Run) -> None:
-    """Let every lease of the run lie in the past."""
-    with connection.cursor() as cursor:
-        cursor.execute(
-            "UPDATE rollouts_lease SET claimed_at = claimed_at - interval '1 h', expires_at = expires_at - interval '1 h'"
-            " WHERE run_id = %s",
-            [run.pk],
-        )
 
 
 @concurrent
@@ -45,7 +34,7 @@ def test_two_claimers_never_get_one_group() -> None:
 def test_two_claimers_of_expired_leases_never_get_one_group() -> None:
     run = story.launch()
     assert len(story.claim(run)) == 4
-    expire(run)
+    story.expire(run)
     first, second = story.together(
         lambda: story.claim(run, 3, holder="first"), lambda: story.claim(run, 3, holder="second")
     )
@@ -65,7 +54,7 @@ def test_only_one_of_two_settles_of_one_lease_is_stored() -> None:
 def test_expired_lease_is_taken_over_and_its_old_holder_cannot_settle() -> None:
     run = story.launch()
     [old] = story.claim(run, 1, holder="sleeper")
-    expire(run)
+    story.expire(run)
     [new] = story.claim(run, 1, holder="other")
     assert (new.group, new.problem_index) == (old.group, old.problem_index)
     assert new.token != old.token
@@ -81,7 +70,7 @@ def test_expired_lease_is_taken_over_and_its_old_holder_cannot_settle() -> None:
 def test_expired_lease_that_nobody_took_over_still_settles() -> None:
     run = story.launch()
     [claim] = story.claim(run, 1)
-    expire(run)
+    story.expire(run)
     assert story.settle(claim) == GroupState.READY
 
 
@@ -108,10 +97,10 @@ def test_group_that_lost_three_leases_is_quarantined_with_the_evidence() -> None
     run = story.launch()
     story.claim(run, 1, holder="driver-0")
     for attempt in range(1, leases.MAX_ATTEMPTS):
-        expire(run)
+        story.expire(run)
         assert leases.quarantine_expired(run) == []
         [claim] = story.claim(run, 1, holder=f"driver-{attempt}")
-    expire(run)
+    story.expire(run)
     [fresh] = story.claim(run, 1)
     assert fresh.group != claim.group, "a poison problem is not handed out again"
     [given_up] = leases.quarantine_expired(run)
@@ -194,7 +183,7 @@ def test_evaluation_is_claimed_before_training_and_pinned_to_its_version() -> No
 def test_lost_groups_are_claimed_before_any_other() -> None:
     run = story.launch()
     [lost] = story.claim(run, 1)
-    expire(run)
+    story.expire(run)
     assert story.claim(run, 1)[0].group == lost.group
 
 
