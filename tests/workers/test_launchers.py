@@ -223,3 +223,18 @@ def test_secrets_are_in_the_environment_and_in_no_file(
     assert launcher.logs(handle, 1) == "True False"
     assert all(b"canary" not in path.read_bytes() for path in handle.directory.iterdir() if path.name != "spec.json")
     assert b"canary-token" not in (handle.directory / "spec.json").read_bytes()
+
+
+def test_file_that_is_being_written_when_its_writer_is_killed_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "exit.json"
+    program = (
+        "import itertools, sys; from pathlib import Path; from workers.launchers.shepherd import write_json\n"
+        f"for n in itertools.count(): write_json(Path({str(path)!r}), {{'n': n, 'rest': 'x' * 20000}})"
+    )
+    for _ in range(8):
+        path.unlink(missing_ok=True)
+        writer = subprocess.Popen([sys.executable, "-c", program])
+        eventually(path.exists)
+        writer.kill()
+        writer.wait()
+        assert len(json.loads(path.read_text())["rest"]) == 20000

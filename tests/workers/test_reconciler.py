@@ -1,13 +1,9 @@
-"""The reconciler on real rows and real processes: whatever dies, rows and processes agree again."""
+"""The reconciler on real rows and processes: whatever dies, rows and processes agree again, and runs end."""
 
-import asyncio
 import os
 import signal
-import sys
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -16,117 +12,27 @@ from channels.layers import channel_layers
 from django.db import connection
 
 from environments.types import Rollout
-from rollouts.models import Checkpoint, Evaluation, Event, PolicyVersion, Replica, ReplicaKind, Run, ScoredGroup
+from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.services import batches, groups, leases, policies, replicas, runs
-from rollouts.states import CheckpointState, GroupState, PolicyVersionState, ReplicaState, RunState
+from rollouts.states import GroupState, ReplicaState, RunState
 from tests.workers.making import expire, make_run
-from tests.workers.stub_server import tell
+from tests.workers.reconciling import (
+    child_pid,
+    is_live,
+    processes,
+    ready_server,
+    reconciling,
+    replica,
+    state,
+)
 from tests.workers.waiting import eventually
-from trainers.wire import CheckpointIn, PolicyVersionIn, StepAck, TrainingBatch
-from workers import inference, lifecycle, serving, tasks, training
+from trainers.wire import PolicyVersionIn, StepAck, TrainingBatch
+from workers import tasks
 from workers.convergence import Convergence
 from workers.database import with_connection
-from workers.launchers.processes import carriers
 from workers.leadership import Leadership
-from workers.reconciler import Reconciler
 
-pytestmark = pytest.mark.django_db(transaction=True)
-
-STAY = "import signal; print('training', flush=True); signal.pause()"
-CRASH = "raise ValueError('no such model')"
-
-
-@pytest.fixture(autouse=True)
-def stand_ins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, settings: Any) -> Iterator[None]:
-    """Servers without a model and trainers without torch, quick deadlines, and no process left at the end."""
-    settings.ROLLYARD_RUNS_DIR = tmp_path / "runs"
-    monkeypatch.setattr(
-        inference,
-        "argv",
-        lambda model, port, config, *, cpu: [sys.executable, "-m", "tests.workers.stub_server", str(port)],
-    )
-    train_with(monkeypatch, STAY)
-    for module, name, value in [
-        (serving, "PROBE_EVERY_S", 0.2),
-        (serving, "PROBE_PAUSE_S", 0.2),
-        (serving, "PROBE_DEADLINE_S", 0.5),
-        (lifecycle, "GRACE_S", 0.5),
-    ]:
-        monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(lifecycle, "back_off_s", lambda failures, *, longest_s: 0.0)
-    yield
-    for replica in Replica.objects.all():
-        lifecycle.launcher_of(replica).sweep(str(replica.token), 0)
-
-
-def train_with(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setattr(training, "argv", lambda run: [sys.executable, "-c", program])
-
-
-@contextmanager
-def reconciling(**options: Any) -> Iterator[Reconciler]:
-    """A reconciler in a thread of its own."""
-    started = threading.Event()
-    box: list[tuple[Reconciler, asyncio.AbstractEventLoop]] = []
-
-    async def main() -> None:
-        reconciler = Reconciler(**{"interval_s": 0.2, "ring": lambda run_id: None, **options})
-        box.append((reconciler, asyncio.get_running_loop()))
-        started.set()
-        await reconciler.run()
-
-    thread = threading.Thread(target=lambda: asyncio.run(main()))
-    thread.start()
-    assert started.wait(20)
-    reconciler, loop = box[0]
-    try:
-        yield reconciler
-    finally:
-        loop.call_soon_threadsafe(reconciler.stop)
-        thread.join(60)
-        assert not thread.is_alive()
-        reconciler.threads.shutdown(wait=True)
-
-
-def state(run: Run) -> str:
-    return Run.objects.get(pk=run.pk).state
-
-
-def replica(
-    run: Run, kind: ReplicaKind, in_state: ReplicaState, *, other_than: int = 0
-) -> Callable[[], Replica | None]:
-    found = Replica.objects.filter(run=run, kind=kind, state=in_state).exclude(pk=other_than)
-    return lambda: found.all().first()
-
-
-def ready_server(run: Run, *, other_than: int = 0) -> Replica:
-    found = eventually(replica(run, ReplicaKind.INFERENCE, ReplicaState.READY, other_than=other_than))
-    assert found is not None
-    return found
-
-
-def processes(run: Run) -> set[int]:
-    return {pid for row in Replica.objects.filter(run=run) for pid in carriers(str(row.token))}
-
-
-def is_live(run: Run, version: int) -> Callable[[], bool]:
-    return lambda: Run.objects.get(pk=run.pk).live_version == version
-
-
-def child_pid(row: Replica) -> int:
-    record = Path(row.directory) / "started.json"
-    eventually(record.exists)
-    content: dict[str, int] = msgspec.json.decode(record.read_bytes())
-    return content["child_pid"]
-
-
-def write_version(run: Run, version: int) -> PolicyVersion:
-    """Files that look like weights, and their row."""
-    path = Run.objects.get(pk=run.pk).directory / "weights" / f"step_{version}"
-    path.mkdir(parents=True)
-    (path / "config.json").write_text("{}")
-    (path / "model.safetensors").write_bytes(b"")
-    return PolicyVersion.objects.create(run=run, version=version, path=str(path))
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]
 
 
 def train(run: Run) -> None:
@@ -191,99 +97,6 @@ def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -
     assert not run.tokens.exists()
 
 
-def test_killed_server_is_replaced_and_serves_the_live_version() -> None:
-    run = make_run()
-    with reconciling():
-        first = ready_server(run)
-        eventually(is_live(run, 0))
-        write_version(run, 1)
-        eventually(is_live(run, 1))
-        os.kill(child_pid(first), signal.SIGKILL)
-        second = ready_server(run, other_than=first.pk)
-    assert second.loaded_version == 1
-    first.refresh_from_db()
-    assert (first.state, first.exit_code) == (ReplicaState.LOST, -signal.SIGKILL)
-    with serving.admin_of(second) as admin:
-        assert admin.version() == 1
-
-
-def test_hung_server_is_ejected_with_its_reason() -> None:
-    run = make_run()
-    with reconciling():
-        first = ready_server(run)
-        tell(first.base_url, "hang")
-        second = ready_server(run, other_than=first.pk)
-    assert second.slot == first.slot
-    first.refresh_from_db()
-    assert first.state == ReplicaState.LOST
-    assert "failed probes" in first.state_reason
-    assert not carriers(str(first.token))
-
-
-def test_server_that_fails_some_probes_stays() -> None:
-    run = make_run()
-    with reconciling():
-        server = ready_server(run)
-        tell(server.base_url, "error")
-        eventually(replica(run, ReplicaKind.INFERENCE, ReplicaState.SUSPECT))
-        tell(server.base_url, "ok")
-        eventually(replica(run, ReplicaKind.INFERENCE, ReplicaState.READY))
-    assert Replica.objects.filter(run=run, kind=ReplicaKind.INFERENCE).count() == 1
-
-
-def test_server_that_loads_half_is_brought_back_to_the_live_version() -> None:
-    run = make_run(inference__replicas=2)
-    with reconciling():
-        eventually(lambda: Replica.objects.filter(run=run, kind="inference", state="ready").count() == 2)
-        eventually(is_live(run, 0))
-        write_version(run, 1)
-        eventually(is_live(run, 1))
-        bad = Replica.objects.get(run=run, kind="inference", slot=0)
-        tell(bad.base_url, "half")
-        write_version(run, 2)
-        eventually(is_live(run, 2))
-        eventually(lambda: Event.objects.filter(run=run, object_id=bad.pk, to_state="suspect").exists())
-        tell(bad.base_url, "ok")
-        eventually(lambda: Replica.objects.get(pk=bad.pk).state == ReplicaState.READY)
-        with serving.admin_of(bad) as admin:
-            assert (admin.version(), admin.is_paused()) == (2, False)
-
-
-def test_server_that_never_starts_fails_the_run_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inference, "argv", lambda *_, **__: [sys.executable, "-c", CRASH])
-    run = make_run()
-    with reconciling():
-        eventually(lambda: state(run) == RunState.FAILED, within_s=40)
-    run.refresh_from_db()
-    assert "inference server 0 ended 3 times" in run.state_reason
-    assert "ValueError: no such model" in run.state_reason
-    assert processes(run) == set()
-
-
-def test_trainer_that_dies_without_progress_fails_the_run_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    train_with(monkeypatch, CRASH)
-    run = make_run(kind="sft", environments=[], data__path="nowhere.jsonl")
-    with reconciling():
-        eventually(lambda: state(run) == RunState.FAILED, within_s=40)
-    run.refresh_from_db()
-    assert "5 times without a step of progress" in run.state_reason
-    assert "ValueError: no such model" in run.state_reason
-    assert Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER, state=ReplicaState.LOST).count() == 5
-
-
-def test_killed_trainer_is_started_again_and_progress_resets_the_count() -> None:
-    run = make_run(kind="sft", environments=[], data__path="nowhere.jsonl")
-    with reconciling():
-        first = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
-        assert first is not None
-        epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
-        os.kill(child_pid(first), signal.SIGKILL)
-        eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING, other_than=first.pk))
-        assert Run.objects.get(pk=run.pk).trainer_restarts == 1
-        runs.ack_step(run, epoch=epoch, step=0, ack=StepAck(metrics={}))
-        assert Run.objects.get(pk=run.pk).trainer_restarts == 0
-
-
 def test_supervised_run_is_finished_when_its_trainer_is() -> None:
     run = make_run(kind="sft", environments=[], data__path="nowhere.jsonl", max_steps=1)
     with reconciling():
@@ -322,18 +135,6 @@ def test_next_reconciler_adopts_what_the_last_one_started() -> None:
         eventually(lambda: Replica.objects.get(pk=server.pk).answered_at != answered_at, what="a probe by the next one")
     assert Replica.objects.filter(run=run).count() == 2
     assert processes(run) == before
-
-
-def test_row_without_a_process_is_replaced() -> None:
-    run = make_run()
-    runs.start(run)
-    policies.register_initial(run, path="somebody/some-model")
-    # As if the reconciler had died between the row and the process.
-    abandoned = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=0, launcher="local")
-    with reconciling():
-        ready_server(run, other_than=abandoned.pk)
-    abandoned.refresh_from_db()
-    assert "never started" in abandoned.state_reason
 
 
 def test_process_of_a_run_that_is_over_is_swept() -> None:
@@ -413,27 +214,6 @@ def test_expired_leases_of_a_poison_problem_are_given_up() -> None:
             expire(run)
         eventually(lambda: ScoredGroup.objects.filter(run=run, state=GroupState.FAILED).exists())
     assert "quarantined" in ScoredGroup.objects.get(run=run, state=GroupState.FAILED).state_reason
-
-
-def test_old_weights_and_checkpoints_are_removed_and_the_newest_kept() -> None:
-    run = make_run(kind="rl", trainer__keep_weights=3, trainer__keep_checkpoints=1, inference__replicas=0, max_steps=9)
-    with reconciling():
-        eventually(lambda: state(run) == RunState.STARTING)
-        epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
-        for number in range(1, 7):
-            write_version(run, number)
-            eventually(is_live(run, number))
-        directory = Run.objects.get(pk=run.pk).directory
-        for step in (2, 4):
-            path = directory / "checkpoints" / f"step_{step}"
-            path.mkdir(parents=True)
-            checkpoint = CheckpointIn(step=step, path=str(path), manifest_sha256="0" * 64, size_bytes=1)
-            runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint)
-        eventually(lambda: Checkpoint.objects.filter(run=run, state=CheckpointState.DELETED).exists())
-        eventually(lambda: PolicyVersion.objects.filter(run=run, version__lt=3, version__gt=0, path="").count() == 2)
-    assert sorted(path.name for path in (directory / "checkpoints").iterdir()) == ["step_4"]
-    assert sorted(path.name for path in (directory / "weights").iterdir()) == ["step_3", "step_4", "step_5", "step_6"]
-    assert PolicyVersion.objects.get(run=run, version=6).state == PolicyVersionState.LIVE
 
 
 def test_submitted_groups_need_no_driver() -> None:
