@@ -7,7 +7,12 @@ Blocks while it probes, publishes or ends replicas; each of these has a deadline
 """
 
 import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
+
+from django.db import DatabaseError, InterfaceError
 
 from environments import registry
 from environments.errors import RegistryError
@@ -22,6 +27,8 @@ from workers.serving import Servers
 
 log = logging.getLogger(__name__)
 
+_ENVIRONMENT_DEADLINE_S = 60.0
+_BROKEN_DEADLINE_S = 300.0
 _MAX_STATES = 4
 """States a run may pass in one go; the next look takes it further."""
 
@@ -31,6 +38,8 @@ class Convergence:
 
     def __init__(self) -> None:
         self._servers = Servers()
+        self._broken_since: dict[int, float] = {}
+        """Run id -> monotonic time since which every look at it broke."""
 
     def converge(self, run_id: int) -> None:
         """Look at a run once, and again at once when its state changed."""
@@ -45,6 +54,16 @@ class Convergence:
                 self._give_up(run, str(error))
             except StateConflict as error:
                 log.info("run %s changed meanwhile: %s", run.key, error)
+            except (DatabaseError, InterfaceError):
+                raise
+            except Exception as error:
+                since = self._broken_since.setdefault(run_id, time.monotonic())
+                if time.monotonic() - since < _BROKEN_DEADLINE_S:
+                    raise
+                # A bug of ours, or a disk that stays full: a person has to see it on the run, not in a log.
+                self._give_up(run, f"the reconciler cannot go on with it: {type(error).__name__}: {error}")
+            else:
+                self._broken_since.pop(run_id, None)
             run.refresh_from_db()
             if run.state == before:
                 return
@@ -85,14 +104,26 @@ class Convergence:
 def _begin(run: Run) -> None:
     if run.kind == RunKind.RL:
         for environment in run.environments.all():
-            try:
-                registry.load(environment.name, environment.args)
-            except RegistryError as error:
-                raise HopelessError(str(error)) from error
+            _try_environment(environment.name, environment.args)
         path = run.parsed.model.path
         # A name that is no directory here is one of a model hub.
         policies.register_initial(run, path=str(Path(path).resolve()) if Path(path).is_dir() else path)
     runs.start(run)
+
+
+def _try_environment(name: str, args: dict[str, Any]) -> None:
+    """Make an environment once, so that a mistake is told before processes are started. Raises HopelessError."""
+    thread = ThreadPoolExecutor(max_workers=1)
+    try:
+        thread.submit(registry.load, name, args).result(_ENVIRONMENT_DEADLINE_S)
+    except TimeoutError:
+        log.warning("environment %s took more than %.0f s to load; the drivers will see", name, _ENVIRONMENT_DEADLINE_S)
+    except RegistryError as error:
+        raise HopelessError(str(error)) from error
+    except Exception as error:
+        raise HopelessError(f"environment {name!r} cannot be made: {type(error).__name__}: {error}") from error
+    finally:
+        thread.shutdown(wait=False)
 
 
 def _is_owed(run: Run) -> bool:

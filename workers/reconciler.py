@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 INTERVAL_S = 5.0
 STANDBY_S = 2.0
 SWEEP_EVERY_S = 30.0
-RING_EVERY_S = 5.0
+RING_EVERY_S = 30.0
+"""A ring is for a driver that is missing; workers also look by themselves (`tasks.patrol`)."""
 _SHORTEST_GAP_S = 0.25
 """Between two looks at one run, however often the bell rings."""
 _CHECK_DEADLINE_S = 10.0

@@ -23,7 +23,7 @@ STUCK_S = 60.0
 """A driver that was silent for so long (an environment that blocks the loop) no longer keeps others from starting."""
 _RING_EXPIRES_S = 10
 PATROL_S = 10.0
-"""Longer than the reconciler's pause between rings, so that a message usually comes first."""
+"""Between a worker's own looks for runs that nobody rang for."""
 
 _shutting_down = mmap.mmap(-1, 1)
 """One byte that forked pool processes share with the worker that gets the signal."""

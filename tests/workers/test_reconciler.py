@@ -27,7 +27,7 @@ from tests.workers.reconciling import (
 )
 from tests.workers.waiting import eventually
 from trainers.wire import PolicyVersionIn, StepAck, TrainingBatch
-from workers import tasks
+from workers import convergence, tasks, training
 from workers.convergence import Convergence
 from workers.database import with_connection
 from workers.leadership import Leadership
@@ -157,6 +157,20 @@ def test_run_with_an_unknown_environment_fails_before_anything_starts() -> None:
     run.refresh_from_db()
     assert "no_such_environment" in run.state_reason
     assert not Replica.objects.filter(run=run).exists()
+
+
+def test_run_on_which_every_look_breaks_fails_visibly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(convergence, "_BROKEN_DEADLINE_S", 0.5)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(training, "tend", full)
+    run = make_run(kind="sft", environments=[], data__path="nowhere.jsonl")
+    with reconciling():
+        eventually(lambda: state(run) == RunState.FAILED)
+    run.refresh_from_db()
+    assert "no space left on device" in run.state_reason
 
 
 def test_run_that_hangs_holds_up_no_other() -> None:
