@@ -222,6 +222,22 @@ def show_run(key: str, as_json: Json = False) -> None:
         typer.echo(f"{event['at']} {event['kind']} {event['state']} {event['reason']}")
 
 
+@runs_app.command("summary")
+def summarise_run(key: str, as_json: Json = False) -> None:
+    """Print a run's result in a dozen numbers: did it learn, how fast, who waited for whom."""
+    _django()
+    from dataclasses import asdict
+
+    from rollouts.selectors import summary
+
+    numbers = {"run": key, **asdict(summary.summarise(_run(key)))}
+    if as_json:
+        _print_json(numbers)
+        return
+    for name, value in numbers.items():
+        typer.echo(f"{name:<22} {value}")
+
+
 @runs_app.command("stop")
 def stop_run(key: str, reason: Annotated[str, typer.Option()] = "", as_json: Json = False) -> None:
     """Ask a run to end now."""

@@ -52,6 +52,9 @@ def test_launched_run_is_listed_shown_and_stopped(rollyard: Rollyard) -> None:
     )
     assert "command line" in rollyard("runs", "show", key).stdout
 
+    summary = json.loads(rollyard("runs", "summary", key, "--json").stdout)
+    assert (summary["run"], summary["steps"], summary["eval_reward_before"]) == (key, 0, None)
+
     stopped = rollyard("runs", "stop", key, "--reason", "enough")
     assert (stopped.returncode, stopped.stdout) == (0, f"{key} is stopping\n")
     run.refresh_from_db()
