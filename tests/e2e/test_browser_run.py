@@ -1,0 +1,49 @@
+"""A person launches a real run from the form, watches it learn, and stops it. Real vLLM, torchrun and Chromium."""
+
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.browser.watched import chromium, watch
+from tests.e2e.yard import make_tiny_model, running_yard
+
+pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.browser, pytest.mark.timeout(900)]
+
+FIRST_POINT_MS = 240_000
+"""vLLM and torchrun start within a minute on two idle cores."""
+
+
+def test_a_run_is_launched_watched_and_stopped_in_the_browser(tmp_path: Path) -> None:
+    model = make_tiny_model(tmp_path / "model")
+    with running_yard(tmp_path / "up.log") as yard, chromium() as browser:
+        context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=yard.url)
+        with watch(context, yard.url) as watched:
+            page = watched.page
+            page.goto(yard.login_url)
+            watched.open("/runs/new/?preset=reverse-text-rl")
+            page.get_by_label("Path", exact=True).fill(str(model))
+            page.get_by_label("Batch size").fill("32")
+            page.get_by_role("button", name="Launch").click()
+            page.wait_for_url(re.compile(r"/runs/[a-z0-9]{10}/$"))
+            run = page.url.rstrip("/").rsplit("/", 1)[-1]
+            page.evaluate("window.notReloaded = true")
+
+            chart = page.locator("metric-chart[title-text='Reward']")
+            expect(chart).to_have_attribute("data-points", "1", timeout=FIRST_POINT_MS)
+            expect(chart).not_to_have_attribute("data-points", "1", timeout=60_000)
+            expect(chart).to_have_attribute("aria-label", re.compile(r"Reward\. .* at step \d+"))
+
+            samples = page.locator("[data-keyboard-item]")
+            newest = samples.first.get_attribute("id")
+            expect(samples.first).not_to_have_attribute("id", newest or "", timeout=60_000)
+            assert not watched.was_reloaded
+
+            page.get_by_role("button", name="Stop…").click()
+            page.get_by_role("dialog").get_by_role("button", name="Stop the run").click()
+            expect(page.locator("#run-status")).to_contain_text("stopped", timeout=60_000)
+            assert yard.state(run) == "stopped"
+            assert yard.victims("trainer") == []
+            assert yard.victims("vllm") == []
+        context.close()
