@@ -8,6 +8,7 @@ import os
 import random
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -111,17 +112,12 @@ def test_a_run_survives_the_death_of_every_process_once(tmp_path: Path) -> None:
             wait_s = dice.uniform(0.5, 3.0)
             time.sleep(wait_s)  # the random moment is the point of the test
             assert yard.state(run) in {None, "running", "finishing"}, f"the run ended before {victim} was killed"
-            hit = until(lambda kind=victim: yard.victims(kind), within_s=120, what=f"a {victim} to kill")
+            hit = until(partial(yard.victims, victim), within_s=120, what=f"a {victim} to kill")
             target = dice.choice(hit)
             print(f"kill -9 {victim}: pid {target.pid} after {wait_s:.1f} s, at step {yard.step(run)}")
             target.kill()
             psutil.wait_procs([target], timeout=10)
-            before = yard.step(run)
-            until(
-                lambda goal=before: yard.step(run) > goal or yard.state(run) == "finished",
-                within_s=240,
-                what=f"a step after the death of {victim}",
-            )
+            until(partial(_moved_on, yard, run, yard.step(run)), within_s=240, what=f"a step after {victim} died")
 
         until(lambda: yard.state(run) in {"finished", "failed"}, within_s=600, what="the end of the run")
         submitter.halt.set()
@@ -130,6 +126,10 @@ def test_a_run_survives_the_death_of_every_process_once(tmp_path: Path) -> None:
         assert submitter.refused == []
         assert flusher.flushed == FLUSHES
         check(yard, run, submitter.acknowledged)
+
+
+def _moved_on(yard: Yard, run: str, from_step: int) -> bool:
+    return yard.step(run) > from_step or yard.state(run) == "finished"
 
 
 def check(yard: Yard, run: str, acknowledged: list[str]) -> None:
