@@ -183,7 +183,7 @@ def make_batch(run: Run, step: int, groups: list[ScoredGroup], *, state: str = B
         sha256=f"{step:064x}",
         size_bytes=72_000,
         token_count=sum(group.token_count for group in groups),
-        delivered_at=now,
+        delivered_at=None if state == BatchState.FORMED else now,
         deliveries=1,
         trained_at=now if is_trained else None,
         epoch=1,
@@ -229,7 +229,13 @@ def make_evaluation(
 
 def make_policy_version(run: Run, version: int, *, state: str = PolicyVersionState.LIVE) -> PolicyVersion:
     """Weights of a version; at most one is live."""
-    return PolicyVersion.objects.create(run=run, version=version, state=state, path=f"/weights/step_{version}")
+    return PolicyVersion.objects.create(
+        run=run,
+        version=version,
+        state=state,
+        path=f"/weights/step_{version}",
+        published_at=None if state == PolicyVersionState.WRITTEN else timezone.now(),
+    )
 
 
 def make_replica(

@@ -5,7 +5,7 @@ from django.db.models import Q
 
 from rollouts.models.group import ScoredGroup
 from rollouts.models.run import Run
-from rollouts.models.stateful import Stateful, known_state
+from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import BatchState
 
 
@@ -42,6 +42,9 @@ class Batch(Stateful):
                 condition=Q(state=BatchState.TRAINED, trained_at__isnull=False)
                 | (~Q(state=BatchState.TRAINED) & Q(trained_at__isnull=True)),
                 name="batch_trained_at_exactly_when_trained",
+            ),
+            set_exactly_in(
+                "delivered_at", [BatchState.DELIVERED, BatchState.TRAINED], "batch_delivered_at_once_delivered"
             ),
         ]
 

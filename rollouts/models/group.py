@@ -4,6 +4,8 @@ import uuid
 
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Length
+from django.db.models.lookups import Exact
 
 from environments.types import ErrorKind, StopReason
 from rollouts.models.run import Run, RunEnvironment
@@ -177,6 +179,9 @@ class Rollout(models.Model):
                 name="rollout_reward_exactly_unless_error",
             ),
             finite("reward", "rollout_reward_finite"),
+            models.CheckConstraint(
+                condition=Q(trained_token_count__lte=F("token_count")), name="rollout_trains_at_most_its_tokens"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -200,6 +205,14 @@ class RolloutTokens(models.Model):
 
     class Meta:
         verbose_name_plural = "rollout tokens"
+        constraints = [
+            # Postgres knows the length of a stored value without reading it.
+            models.CheckConstraint(
+                condition=Q(Exact(Length("token_ids"), 4 * Length("loss_mask")))
+                & Q(Exact(Length("inference_logprobs"), 4 * Length("loss_mask"))),
+                name="tokens_have_one_length",
+            ),
+        ]
 
     def __str__(self) -> str:
         return f"tokens of rollout {self.rollout_id}"

@@ -42,6 +42,12 @@ class PolicyVersion(Stateful):
                 condition=Q(state=PolicyVersionState.LIVE),
                 name="policy_version_one_live_per_run",
             ),
+            models.CheckConstraint(
+                condition=Q(state=PolicyVersionState.LIVE, published_at__isnull=False)
+                | Q(state=PolicyVersionState.WRITTEN, published_at__isnull=True)
+                | Q(state=PolicyVersionState.SUPERSEDED),
+                name="policy_version_live_was_published",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -68,6 +68,7 @@ class Run(Stateful):
             set_exactly_in("finished_at", RUN_TERMINAL, "run_finished_at_in_terminal_states"),
             models.CheckConstraint(condition=Q(kind__in=RunKind.values), name="run_kind_known"),
             models.CheckConstraint(condition=Q(next_step__lte=F("max_steps")), name="run_steps_within_plan"),
+            models.CheckConstraint(condition=Q(live_version__gte=-1), name="run_live_version_from_none"),
         ]
         indexes = [
             models.Index(

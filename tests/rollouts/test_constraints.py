@@ -1,0 +1,130 @@
+"""The database itself refuses rows that make no sense, whoever writes them."""
+
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from rollouts.models import Batch, BatchItem, Evaluation, Lease, MetricPoint, PolicyVersion, Rollout, Run, ScoredGroup
+from rollouts.services import batches
+from tests.rollouts import story
+
+pytestmark = pytest.mark.django_db
+
+NONSENSE = [
+    ("run", "state = 'lost'", "run_state_known"),
+    ("run", "state = ''", "run_state_known"),
+    ("run", "state = 'finished'", "run_finished_at_in_terminal_states"),
+    ("run", "finished_at = now()", "run_finished_at_in_terminal_states"),
+    ("run", "kind = 'sweep'", "run_kind_known"),
+    ("run", "next_step = max_steps + 1", "run_steps_within_plan"),
+    ("run", "next_step = -1", "next_step"),
+    ("run", "epoch = -1", "epoch"),
+    ("run", "live_version = -2", "run_live_version_from_none"),
+    ("runenvironment", "weight = 0", "environment_weight_positive"),
+    ("runenvironment", "weight = 'NaN'", "environment_weight_positive"),
+    ("runenvironment", "weight = 'Infinity'", "environment_weight_positive"),
+    ("scoredgroup", "state = 'nowhere', settled_at = NULL", "group_state_known"),
+    ("scoredgroup", "settled_at = NULL", "group_settled_at_after_playing"),
+    ("scoredgroup", "state = 'playing'", "group_settled_at_after_playing"),
+    ("scoredgroup", "state = 'evaluated'", "group_evaluated_is_eval"),
+    ("scoredgroup", "purpose = 'eval'", "group_evaluation_exactly_for_eval"),
+    ("scoredgroup", "purpose = 'fun'", "group_evaluation_exactly_for_eval"),
+    ("scoredgroup", "state = 'ready', min_policy_version = NULL", "group_trainable_is_complete"),
+    ("scoredgroup", "state = 'ready', rollout_count = 0", "group_trainable_is_complete"),
+    ("scoredgroup", "min_policy_version = max_policy_version + 1", "group_versions_ordered"),
+    ("scoredgroup", "reward_mean = 'NaN'", "group_reward_mean_finite"),
+    ("scoredgroup", "reward_mean = '-Infinity'", "group_reward_mean_finite"),
+    ("rollout", "reward = 'NaN'", "rollout_reward_finite"),
+    ("rollout", "reward = 'Infinity'", "rollout_reward_finite"),
+    ("rollout", "reward = NULL", "rollout_reward_exactly_unless_error"),
+    ("rollout", "stop_reason = 'error'", "rollout_reward_exactly_unless_error"),
+    ("rollout", "stop_reason = 'bored'", "rollout_stop_reason_known"),
+    ("rollout", "trained_token_count = token_count + 1", "rollout_trains_at_most_its_tokens"),
+    ("rollouttokens", "token_ids = token_ids || '\\x00'::bytea", "tokens_have_one_length"),
+    ("rollouttokens", "loss_mask = ''", "tokens_have_one_length"),
+    ("rollouttokens", "inference_logprobs = substring(inference_logprobs FROM 2)", "tokens_have_one_length"),
+    ("batch", "state = 'eaten', delivered_at = NULL", "batch_state_known"),
+    ("batch", "state = 'trained'", "batch_trained_at_exactly_when_trained"),
+    ("batch", "trained_at = now()", "batch_trained_at_exactly_when_trained"),
+    ("batch", "delivered_at = NULL", "batch_delivered_at_once_delivered"),
+    ("policyversion", "state = 'dead'", "policy_version_(state_known|live_was_published)"),
+    ("policyversion", "published_at = NULL", "policy_version_live_was_published"),
+    ("evaluation", "state = 'done'", "evaluation_finished_at_in_terminal_states"),
+    ("evaluation", "reward_mean = 'NaN'", "evaluation_reward_mean_finite"),
+    ("lease", "expires_at = claimed_at", "lease_expires_after_claim"),
+    ("metricpoint", "value = 'NaN'", "metric_point_finite"),
+    ("metricpoint", "value = 'Infinity'", "metric_point_finite"),
+]
+
+
+@pytest.fixture
+def world() -> Run:
+    """A run with a row in every table."""
+    run, epoch = story.train(evaluation={"problems": 1})
+    evaluation, *others = story.claim(run)
+    assert evaluation.split == "eval"
+    for each in others[:2]:
+        story.settle(each)
+    assert batches.fetch(run, epoch=epoch, step=0) is not None
+    return run
+
+
+@pytest.mark.parametrize(("table", "change", "constraint"), NONSENSE, ids=[f"{t}: {c}" for t, c, _ in NONSENSE])
+def test_the_database_refuses(world: Run, table: str, change: str, constraint: str) -> None:
+    where = " WHERE settled_at IS NOT NULL" if table == "scoredgroup" else ""
+    with connection.cursor() as cursor:
+        cursor.execute(f"SELECT count(*) FROM rollouts_{table}{where}")
+        assert cursor.fetchone()[0] > 0
+        with pytest.raises(IntegrityError, match=constraint), transaction.atomic():
+            cursor.execute(f"UPDATE rollouts_{table} SET {change}{where}")
+
+
+def duplicate(row: Any, **changes: Any) -> None:
+    """Insert the row once more, as another one."""
+    row.pk = None
+    for name, value in changes.items():
+        setattr(row, name, value)
+    row._state.adding = True
+    row.save(force_insert=True)
+
+
+@pytest.mark.parametrize(
+    ("model", "changes", "constraint"),
+    [
+        (Batch, {}, "batch_once_per_step"),
+        (BatchItem, {"position": 9}, "batch_item_group_trains_once"),
+        (BatchItem, {"replay": 1}, "batch_item_position_once"),
+        (ScoredGroup, {}, "group_key_once_per_run"),
+        (Rollout, {}, "rollout_index_once_per_group"),
+        (PolicyVersion, {}, "policy_version_once_per_run"),
+        (PolicyVersion, {"version": 1}, "policy_version_one_live_per_run"),
+        (Evaluation, {}, "evaluation_once_per_version"),
+        (MetricPoint, {}, "metric_point_once_per_step"),
+    ],
+)
+def test_the_database_keeps_one_of_each(world: Run, model: Any, changes: dict[str, Any], constraint: str) -> None:
+    row = model.objects.first()
+    assert row is not None
+    with pytest.raises(IntegrityError, match=constraint), transaction.atomic():
+        duplicate(row, **changes)
+
+
+def test_a_group_has_at_most_one_lease(world: Run) -> None:
+    lease = Lease.objects.first()
+    assert lease is not None
+    with pytest.raises(IntegrityError, match="rollouts_lease_pkey"), transaction.atomic():
+        Lease(group=lease.group, run=world, holder="x", claimed_at=lease.claimed_at, expires_at=lease.expires_at).save(
+            force_insert=True
+        )
+
+
+def test_a_group_in_a_batch_cannot_be_deleted(world: Run) -> None:
+    group = ScoredGroup.objects.filter(batch_items__isnull=False).first()
+    assert group is not None
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM rollouts_rollouttokens")
+        cursor.execute("DELETE FROM rollouts_rollout WHERE group_id = %s", [group.pk])
+        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        with pytest.raises(IntegrityError, match="rollouts_batchitem"), transaction.atomic():
+            cursor.execute("DELETE FROM rollouts_scoredgroup WHERE id = %s", [group.pk])
