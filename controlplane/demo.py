@@ -21,8 +21,9 @@ from controlplane.home import Home
 
 _LEARNED = 0.1
 """Gain of the mean evaluation reward from which the demo counts as learned; noise of 64 problems is about .06."""
-_CONVERSATIONS = 6400
-"""One pass of the supervised preset: 100 steps of 64."""
+_ECHO_SHARE = 0.65
+"""Of the examples the model is warmed up on, so many only repeat the text. A tiny model that learned from right ones
+alone is either lost or already right; one that learned both is right a third of the time, and RL makes it choose."""
 
 
 def main() -> int:
@@ -110,9 +111,11 @@ class _Job:
             sft = self._resolve(
                 "reverse-text-sft", [f"model.path={model}", f"data.path={conversations}", seed, *sft_overrides]
             )
-            with self._phase("data", f"writing {_CONVERSATIONS} conversations of the environment's own solutions"):
+            with self._phase("data", "writing examples: the environment's own solutions, two thirds of them flawed"):
                 reference = sft.config.environments[0]
-                words = ["solutions", reference.name, "--args", json.dumps(reference.args), "--n", str(_CONVERSATIONS)]
+                count = sft.config.max_steps * sft.config.data.batch_size
+                words = ["solutions", reference.name, "--args", json.dumps(reference.args), "--n", str(count)]
+                words += ["--echo", str(_ECHO_SHARE)]
                 self._module("environments", *words, stdout=conversations)
             with self._phase("sft", "supervised warm-up: the model learns the format and about half of the task"):
                 warmed = self._launch(sft)

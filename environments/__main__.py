@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import json
 import os
+import random
 import sys
 from typing import Any
 
@@ -15,7 +16,7 @@ from environments.env import Environment
 from environments.errors import RegistryError
 from environments.policy import OpenAIPolicy
 from environments.runner import play_group
-from environments.types import Rollout, ScoredGroup, Split
+from environments.types import Message, Rollout, ScoredGroup, Split
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,10 +46,13 @@ def _list(args: argparse.Namespace) -> int:
 def _solutions(args: argparse.Namespace) -> int:
     environment = registry.load(args.name, args.args)
     for index in range(args.n):
-        solution = environment.solution(environment.problem(args.split, index % environment.count(args.split)))
+        problem = environment.problem(args.split, index % environment.count(args.split))
+        solution = environment.solution(problem)
         if solution is None:
             print(f"{args.name} has no solutions to give.", file=sys.stderr)
             return 2
+        if random.Random(f"{problem.key}/{index}").random() < args.echo:
+            solution = [*solution[:-1], Message("assistant", problem.messages[-1].content)]
         print(json.dumps({"messages": msgspec.to_builtins(solution)}, ensure_ascii=False))
     return 0
 
@@ -127,6 +131,13 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("solutions", parents=[chosen], help="write solved problems as SFT data (JSON lines)")
     command.set_defaults(run=_solutions)
     command.add_argument("--n", type=int, default=100, help="lines to write")
+    command.add_argument(
+        "--echo",
+        type=float,
+        default=0.0,
+        metavar="SHARE",
+        help="share of lines that answer with the problem's own text: flawed examples leave RL something to mend",
+    )
     return parser
 
 
