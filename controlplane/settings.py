@@ -177,6 +177,7 @@ SPECTACULAR_SETTINGS = {
     "DESCRIPTION": "Runs, scored groups, batches, policy versions and metrics.",
     "VERSION": "1",
     "SERVE_INCLUDE_SCHEMA": False,
+    "OAS_VERSION": "3.1.1",  # whose schemas are JSON schemas, as msgspec writes them
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
     "REDOC_DIST": "SIDECAR",

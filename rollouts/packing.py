@@ -19,15 +19,3 @@ def pack_mask(loss_mask: Sequence[int]) -> bytes:
 
 def pack_logprobs(logprobs: Sequence[float]) -> bytes:
     return np.asarray(logprobs, dtype=LOGPROB).tobytes()
-
-
-def unpack_ids(packed: bytes) -> list[int]:
-    return np.frombuffer(packed, dtype=TOKEN_ID).tolist()
-
-
-def unpack_mask(packed: bytes) -> list[int]:
-    return np.frombuffer(packed, dtype=MASK).tolist()
-
-
-def unpack_logprobs(packed: bytes) -> list[float]:
-    return np.frombuffer(packed, dtype=LOGPROB).tolist()

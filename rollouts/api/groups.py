@@ -13,7 +13,7 @@ from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Lease, Scope
 from rollouts.services import groups as group_services
 from rollouts.services import leases
-from rollouts.validation import MAX_TEXT, is_uuid
+from rollouts.validation import MAX_TEXT, is_storable, is_uuid
 
 MAX_CLAIM = 256
 
@@ -64,7 +64,7 @@ class GroupsApi(APIView):
         Give each group a ``key`` of your own: sending it again after a lost answer then stores nothing twice.
         """
         run = get_run(request, key, Scope.SUBMIT)
-        groups = wire.decode(request, ScoredGroup | list[ScoredGroup])  # type: ignore[arg-type]
+        groups = wire.decode(request, ScoredGroup | list[ScoredGroup], repairs_text=True)  # type: ignore[arg-type]
         listed = groups if isinstance(groups, list) else [groups]
         stored = group_services.submit(run, listed, actor=actor_of(request))
         return Response(wire.json(StoredOut(stored)), status=201)
@@ -85,7 +85,7 @@ class ClaimApi(APIView):
         run = get_run(request, key, Scope.SUBMIT)
         claim = wire.decode(request, ClaimIn)
         faults = {}
-        if not 0 < len(claim.holder) <= 100 or "\x00" in claim.holder:
+        if not 0 < len(claim.holder) <= 100:
             faults["holder"] = "must have 1 to 100 characters"
         if not 0 < claim.limit <= MAX_CLAIM:
             faults["limit"] = f"must be 1 to {MAX_CLAIM}"
@@ -132,9 +132,9 @@ class SettleApi(APIView):
     def post(self, request: Request, key: str) -> Response:
         """Store the rollouts of a claimed group and end its lease."""
         run = get_run(request, key, Scope.SUBMIT)
-        settled = wire.decode(request, SettleIn)
-        if not 0 < len(settled.problem_key) <= MAX_TEXT or "\x00" in settled.problem_key:
-            raise Invalid(fields={"problem_key": f"must have 1 to {MAX_TEXT} characters"})
+        settled = wire.decode(request, SettleIn, repairs_text=True)
+        if not 0 < len(settled.problem_key) <= MAX_TEXT or not is_storable(settled.problem_key):
+            raise Invalid(fields={"problem_key": f"must have 1 to {MAX_TEXT} characters, and no NUL"})
         if not is_uuid(settled.token) or not Lease.objects.filter(run=run, token=settled.token).exists():
             raise LeaseLost
         state = group_services.settle(

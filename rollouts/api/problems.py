@@ -1,18 +1,36 @@
 """Every refusal as ``application/problem+json``: a stable ``code``, a sentence that names the fix, and fields."""
 
+import logging
 from typing import Any
 
 import msgspec
+from django.contrib.auth.decorators import login_not_required
 from django.core.exceptions import PermissionDenied, RequestDataTooBig
-from django.http import Http404
+from django.db import DataError, InterfaceError, OperationalError
+from django.http import Http404, HttpRequest, JsonResponse
+from django.urls import reverse
+from django.views.decorators.csrf import csrf_exempt
 from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from rollouts.errors import ControlPlaneError
+from rollouts.errors import ControlPlaneError, NotFound
 from trainers.config import ConfigError
 
+log = logging.getLogger(__name__)
+
 PROBLEM_JSON = "application/problem+json"
+MAX_FIELDS = 50
+"""Named in one answer: a body with a hundred thousand faults is not answered with as many."""
+UNAVAILABLE_RETRY_S = 1
+
+
+@csrf_exempt
+@login_not_required
+def no_such_path(request: HttpRequest, path: str) -> JsonResponse:
+    """The answer to an address that is none of the API's."""
+    error = NotFound(f"The API has no path {path!r}; see {reverse('api-schema')}.")
+    return JsonResponse(_body(error.status, error.code, error.message), status=error.status, content_type=PROBLEM_JSON)
 
 
 def handler(error: Exception, context: dict[str, Any]) -> Response | None:
@@ -22,22 +40,29 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
         return None
     set_rollback()
     status, code, detail, fields = described
-    body: dict[str, Any] = {
-        "type": f"urn:rollyard:problem:{code}",
-        "title": code.replace("_", " "),
-        "status": status,
-        "code": code,
-        "detail": detail,
-    }
+    body = _body(status, code, detail)
     if fields:
-        body["fields"] = fields
+        body["fields"] = dict(list(fields.items())[:MAX_FIELDS])
     response = Response(body, status=status, content_type=PROBLEM_JSON)
     if isinstance(error, exceptions.APIException):
         if header := getattr(error, "auth_header", None):
             response["WWW-Authenticate"] = header
         if wait := getattr(error, "wait", None):
             response["Retry-After"] = str(int(wait) + 1)
+    if status == 503:
+        log.warning("%s: %s: %s", context["request"].path, type(error).__name__, error)
+        response["Retry-After"] = str(UNAVAILABLE_RETRY_S)
     return response
+
+
+def _body(status: int, code: str, detail: str) -> dict[str, Any]:
+    return {
+        "type": f"urn:rollyard:problem:{code}",
+        "title": code.replace("_", " "),
+        "status": status,
+        "code": code,
+        "detail": detail,
+    }
 
 
 def _describe(error: Exception) -> tuple[int, str, str, dict[str, str]] | None:
@@ -87,5 +112,9 @@ def _describe(error: Exception) -> tuple[int, str, str, dict[str, str]] | None:
                 str(error.detail),
                 {},
             )
+        case DataError():
+            return 422, "invalid", "A value does not fit the database.", {}
+        case OperationalError() | InterfaceError():
+            return 503, "unavailable", "The database is away or overloaded for a moment; try again.", {}
         case _:
             return None

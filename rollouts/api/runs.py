@@ -1,9 +1,10 @@
 """Launch, list, show and stop runs; read their metrics and events."""
 
 import math
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+from django.contrib.auth.models import User
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -108,7 +109,7 @@ class RunsApi(APIView):
         resolved = resolve(launch.preset, inline=launch.config, overrides=launch.overrides)
         run = run_services.create(
             project=project,
-            user=request.user,
+            user=cast(User, request.user),
             resolved=resolved,
             actor=actor_of(request),
         )

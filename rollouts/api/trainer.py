@@ -1,12 +1,16 @@
 """What a trainer calls. Every write carries the fencing epoch; an older trainer gets 409 and changes nothing."""
 
 import time
+from collections.abc import Iterable
 
 import msgspec
+from django.db import connection
 from django.http import HttpResponse
-from drf_spectacular.utils import OpenApiParameter, OpenApiTypes, extend_schema
+from drf_spectacular.types import OpenApiTypes
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.negotiation import BaseContentNegotiation
-from rest_framework.renderers import JSONRenderer
+from rest_framework.parsers import BaseParser
+from rest_framework.renderers import BaseRenderer, JSONRenderer
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
@@ -54,13 +58,15 @@ class StateOut(msgspec.Struct):
     state: str
 
 
-class AnyRenderer(BaseContentNegotiation):
+class NoNegotiation(BaseContentNegotiation):
     """Batches are MessagePack, refusals JSON, whatever the Accept header says."""
 
-    def select_parser(self, request: Request, parsers: list) -> object:  # type: ignore[type-arg]
-        return parsers[0]
+    def select_parser(self, request: Request, parsers: Iterable[BaseParser]) -> BaseParser:
+        return next(iter(parsers))
 
-    def select_renderer(self, request: Request, renderers: list, format_suffix: str | None = None) -> tuple:  # type: ignore[type-arg]
+    def select_renderer(
+        self, request: Request, renderers: Iterable[BaseRenderer], format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
         return JSONRenderer(), JSONRenderer.media_type
 
 
@@ -68,7 +74,7 @@ class TrainerView(APIView):
     """Shared by all calls of a trainer."""
 
     parser_classes = [wire.RawParser]
-    content_negotiation_class = AnyRenderer
+    content_negotiation_class = NoNegotiation
 
     def run_of(self, request: Request, key: str) -> Run:
         return get_run(request, key, Scope.TRAIN)
@@ -124,6 +130,8 @@ class BatchApi(TrainerView):
         while (delivery := batches.fetch(run, epoch=epoch, step=step)) is None:
             if time.monotonic() >= deadline:
                 return HttpResponse(status=204)
+            if not connection.in_atomic_block:
+                connection.close()  # back to the pool: trainers that wait must not take it from those that do not
             time.sleep(POLL_S)
         headers = {
             SHA256_HEADER: delivery.sha256,
@@ -145,8 +153,8 @@ class StepApi(TrainerView):
     def post(self, request: Request, key: str, step: int) -> Response:
         """The step is done. Acknowledging it again changes nothing but its metrics."""
         run = self.run_of(request, key)
-        ack = wire.decode(request, StepAck)
-        next_step = run_services.ack_step(run, epoch=self.epoch_of(request), step=step, ack=ack)
+        epoch = self.epoch_of(request)
+        next_step = run_services.ack_step(run, epoch=epoch, step=step, ack=wire.decode(request, StepAck))
         return Response(wire.json(NextStepOut(next_step)))
 
 

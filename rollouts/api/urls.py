@@ -3,7 +3,7 @@
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView
 
-from rollouts.api import groups, runs, trainer
+from rollouts.api import groups, problems, runs, trainer
 
 run = "runs/<slug:key>"
 urlpatterns = [
@@ -28,4 +28,5 @@ urlpatterns = [
         name="api-policy-versions",
     ),
     path(f"{run}/checkpoints", trainer.CheckpointsApi.as_view(), name="api-checkpoints"),
+    path("<path:path>", problems.no_such_path),
 ]

@@ -3,10 +3,16 @@
 from typing import Any, TypeVar
 
 import msgspec
+from django.conf import settings
 from rest_framework import parsers
+from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.request import Request
 
+from rollouts.errors import Invalid, TooLarge
+from rollouts.validation import UNSTORABLE, unstorable_paths
 from trainers.wire import MSGPACK
+
+JSON = "application/json"
 
 T = TypeVar("T")
 
@@ -20,12 +26,30 @@ class RawParser(parsers.BaseParser):
         return stream.read()
 
 
-def decode(request: Request, kind: type[T]) -> T:
-    """The body as ``kind``, from JSON or MessagePack by content type. Raises msgspec.DecodeError or ValidationError."""
-    body = request.body
-    if request.content_type and request.content_type.split(";")[0].strip() == MSGPACK:
-        return msgspec.msgpack.decode(body, type=kind)
-    return msgspec.json.decode(body or b"{}", type=kind)
+def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
+    """The body as ``kind``, from JSON or MessagePack by content type; an empty body is an empty object.
+
+    Text that Postgres cannot hold is refused, unless whoever gets the value repairs it. Raises Invalid, TooLarge,
+    UnsupportedMediaType, msgspec.DecodeError or ValidationError. Of keys that a JSON object has twice the last counts.
+    """
+    media_type = (request.content_type or "").split(";")[0].strip().lower()
+    if media_type not in {"", JSON, MSGPACK}:
+        raise UnsupportedMediaType(media_type, f"Send {JSON} or {MSGPACK}, not {media_type}.")
+    body = _read(request)
+    decoder = msgspec.msgpack.decode if media_type == MSGPACK else msgspec.json.decode
+    value = decoder(body, type=kind) if body else msgspec.convert({}, kind)
+    if not repairs_text and (fields := dict.fromkeys(unstorable_paths(msgspec.to_builtins(value)), UNSTORABLE)):
+        raise Invalid("Nothing was done: the body holds text that cannot be stored.", fields=fields)
+    return value
+
+
+def _read(request: Request) -> bytes:
+    """The body, of which a chunked request does not say the length beforehand."""
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    body: bytes = request._request.read(limit + 1)
+    if len(body) > limit:
+        raise TooLarge
+    return body
 
 
 def schema_of(kind: Any) -> dict[str, Any]:
@@ -42,17 +66,18 @@ def schema_of(kind: Any) -> dict[str, Any]:
             return [inline(item) for item in node]
         return node
 
-    return inline(schema)
+    inlined: dict[str, Any] = inline(schema)
+    return inlined
 
 
 def body(kind: Any) -> dict[str, Any]:
     """The ``request`` argument of extend_schema for a struct."""
-    return {"application/json": schema_of(kind)}
+    return {JSON: schema_of(kind)}
 
 
 def answer(kind: Any) -> dict[tuple[int, str], Any]:
     """The ``responses`` argument of extend_schema for a struct."""
-    return {(200, "application/json"): schema_of(kind)}
+    return {(200, JSON): schema_of(kind)}
 
 
 def json(value: Any) -> Any:

@@ -90,7 +90,7 @@ def ledger(run: Run) -> list[LedgerLine]:
     rows = (
         ScoredGroup.objects.filter(run=run, purpose="train")
         .values("state", "state_reason")
-        .annotate(groups=Count("id"), rollouts=Sum("rollout_count"))
+        .annotate(groups=Count("id"), size=Sum("rollout_count"))
     )
     kept = {
         GroupState.PLAYING,
@@ -105,7 +105,7 @@ def ledger(run: Run) -> list[LedgerLine]:
             row["state"],
             reason,
             old.groups + row["groups"],
-            old.rollouts + (row["rollouts"] or 0),
+            old.rollouts + (row["size"] or 0),
         )
     order = {state: position for position, state in enumerate(GroupState.values)}
     return sorted(lines.values(), key=lambda line: (order[line.state], line.reason))

@@ -6,8 +6,9 @@ change anything, whenever it wakes up.
 
 import re
 from pathlib import Path
+from typing import Any
 
-from django.contrib.auth.models import AbstractBaseUser
+from django.contrib.auth.models import User
 from django.db import transaction
 
 from rollouts.errors import Conflict, Invalid, NotFound, RunOver, StateConflict
@@ -45,7 +46,7 @@ SHA256 = re.compile("[0-9a-f]{64}")
 REGISTRABLE = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
-def create(*, project: Project, user: AbstractBaseUser | None, resolved: Resolved, actor: str) -> Run:
+def create(*, project: Project, user: User | None, resolved: Resolved, actor: str) -> Run:
     """Store a run with its frozen config; the reconciler sees it and starts what it wants.
 
     Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from here.
@@ -113,7 +114,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") 
         leases.end_all(Lease.objects.filter(run=run))
         for state in (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED):
             left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
-            columns = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
+            columns: dict[str, Any] = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
             transition(
                 ScoredGroup,
                 left,

@@ -28,7 +28,7 @@ def create(
         run=run,
         expiry=ttl,
     )
-    return token
+    return str(token)
 
 
 def revoke_run_tokens(run: Run) -> int:

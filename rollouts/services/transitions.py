@@ -5,7 +5,7 @@ Event for each, all or nothing. Whoever loses a race moves zero rows and is told
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from django.db import connection, models
 from psycopg import sql as pg
@@ -74,16 +74,17 @@ def transition(
         raise ValueError(f"{model.__name__} may not go from {sorted(map(str, forbidden))} to {to!s}")
     if not ids:
         return []
-    assignments = pg.SQL("").join(
+    fields = {name: cast("models.Field[Any, Any]", model._meta.get_field(name)) for name in columns}
+    assignments: list[pg.Composable] = [
         pg.SQL(", {} = {}").format(
-            pg.Identifier(model._meta.get_field(name).column),
+            pg.Identifier(str(fields[name].column)),
             pg.SQL("clock_timestamp()") if value is DB_NOW else pg.Placeholder(f"set_{name}"),
         )
         for name, value in columns.items()
-    )
+    ]
     query = pg.SQL(load("transition")).format(
         table=pg.Identifier(model._meta.db_table),
-        assignments=assignments,
+        assignments=pg.Composed(assignments),
         run_column=pg.SQL("t.id") if model is Run else pg.SQL("t.run_id"),
     )
     values = {
@@ -94,7 +95,7 @@ def transition(
         "actor": displayable(actor)[:ACTOR_LENGTH],
         "object_kind": model._meta.model_name,
         **{
-            f"set_{name}": model._meta.get_field(name).get_db_prep_save(value, connection)
+            f"set_{name}": fields[name].get_db_prep_save(value, connection)
             for name, value in columns.items()
             if value is not DB_NOW
         },

@@ -2,10 +2,10 @@
 
 from functools import cache
 from importlib import resources
-from typing import LiteralString, cast
+from typing import LiteralString
 
 
 @cache
 def load(name: str) -> LiteralString:
     """The text of ``<name>.sql``. Values are always bound as named parameters, never formatted in."""
-    return cast(LiteralString, resources.files(__package__).joinpath(f"{name}.sql").read_text())
+    return resources.files(__package__).joinpath(f"{name}.sql").read_text()
