@@ -80,6 +80,7 @@ def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None) -
             # Lets the CPU platform accept the "uni" executor; the API server keeps its own process all the same.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
             "OMP_NUM_THREADS": str(_threads(config.replicas)),
+            "OMP_WAIT_POLICY": "PASSIVE",  # a trainer may want the core that a waiting thread would spin on
             # Without it the first request waits about 15 s for a small kernel to be compiled.
             "TORCHDYNAMO_DISABLE": "1",
         }

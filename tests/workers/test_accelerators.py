@@ -18,12 +18,19 @@ def test_servers_take_the_gpus_behind_the_trainers_and_share_when_there_are_too_
     monkeypatch: pytest.MonkeyPatch, visible: str, world_size: int, trainer: str, servers: list[str]
 ) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert accelerators.trainer_environ(world_size)["CUDA_VISIBLE_DEVICES"] == trainer
+    assert accelerators.trainer_environ(world_size, beside_servers=True)["CUDA_VISIBLE_DEVICES"] == trainer
     given = [accelerators.server_environ(slot, world_size)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
     assert given == servers
 
 
 def test_machine_without_gpus_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert list(accelerators.trainer_environ(1)) == ["OMP_NUM_THREADS"]
+    assert list(accelerators.trainer_environ(1, beside_servers=True)) == ["OMP_NUM_THREADS", "OMP_WAIT_POLICY"]
     assert accelerators.server_environ(0, 1) == {}
+
+
+def test_trainer_beside_servers_on_cpu_leaves_them_half_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: True)
+    assert accelerators.trainer_environ(2, beside_servers=True)["OMP_NUM_THREADS"] == "2"
+    assert accelerators.trainer_environ(2, beside_servers=False)["OMP_NUM_THREADS"] == "4"
