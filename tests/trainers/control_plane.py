@@ -110,9 +110,9 @@ class _Handler(BaseHTTPRequestHandler):
     def _route(self, path: str, body: bytes) -> None:
         plane = self.plane
         area, _, number = path.partition("/")
+        if area in ("batches", "steps") and plane.over_at_step is not None and int(number) >= plane.over_at_step:
+            return self.problem(410, "run_over")
         if area == "batches":
-            if plane.over_at_step is not None and int(number) >= plane.over_at_step:
-                return self.problem(410, "run_over")
             data = plane.batch(int(number))
             if data is None:
                 return self.answer(204)

@@ -91,5 +91,5 @@ def run_trainer(kind: str, url: str, world_size: int = 1) -> int:
     """Run a trainer to its end; prints its output so that a failed test shows it."""
     with start_trainer(kind, url, world_size) as process:
         output, _ = process.communicate(timeout=240)
-    print(output)  # noqa: T201
+    print(output)
     return process.returncode

@@ -44,4 +44,12 @@ def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(model_dir: Path,
         assert run_trainer("sft", url) == 0
     for step in range(6):
         assert killed.acks[step].metrics["loss/mean"] == whole.acks[step].metrics["loss/mean"]
-    assert killed.versions[6].manifest_sha256 != ""
+    assert list(killed.versions) == [6]
+
+
+def test_a_run_that_is_over_ends_every_rank_quietly(model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=40)
+    plane.over_at_step = 2
+    with serving(plane) as url:
+        assert run_trainer("sft", url, world_size=2) == 0
+    assert (plane.ack_log, plane.versions, plane.finished) == ([0, 1], {}, False)
