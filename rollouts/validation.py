@@ -20,6 +20,7 @@ MAX_KEY = 64
 MAX_ENVIRONMENT = 100
 MAX_WEIGHT = 1e9
 MAX_INT = 2**31 - 1
+MAX_DEPTH = 32
 DAY_S = 86_400
 UNSTORABLE = "holds a NUL or a lone surrogate, which the database cannot store"
 MAX_METRIC_KEY = 100
@@ -72,8 +73,7 @@ def check_fits(config: RunConfig) -> None:
             fields[f"environments.{index}.name"] = f"must have at most {MAX_ENVIRONMENT} characters"
         if environment.weight >= MAX_WEIGHT:
             fields[f"environments.{index}.weight"] = f"must be less than {MAX_WEIGHT:.0f}"
-    for path in unstorable_paths(config.model_dump(mode="json")):
-        fields[path] = UNSTORABLE
+    fields |= dict(data_faults(config.model_dump(mode="json")))
     if fields:
         raise Invalid(f"The run config does not fit: {', '.join(fields)}.", fields=fields)
 
@@ -149,20 +149,22 @@ def _finite32(value: float) -> bool:
     return math.isfinite(value) and abs(value) <= FLOAT32_MAX
 
 
-def unstorable_paths(value: Any, at: str = "") -> Iterator[str]:
-    """Dotted paths of the keys and strings in plain data that Postgres cannot hold."""
-    if isinstance(value, str):
+def data_faults(value: Any, at: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """(dotted path, what is wrong there) of plain data that Postgres, or a reader that recurses, could not take."""
+    if depth > MAX_DEPTH:
+        yield at, f"is nested more than {MAX_DEPTH} deep"
+    elif isinstance(value, str):
         if not is_storable(value):
-            yield at
+            yield at, UNSTORABLE
     elif isinstance(value, dict):
         for key, item in value.items():
             path = f"{at}.{displayable(str(key))}".lstrip(".")
             if not is_storable(str(key)):
-                yield path
-            yield from unstorable_paths(item, path)
+                yield path, UNSTORABLE
+            yield from data_faults(item, path, depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):
-            yield from unstorable_paths(item, f"{at}.{index}".lstrip("."))
+            yield from data_faults(item, f"{at}.{index}".lstrip("."), depth + 1)
 
 
 def is_storable(text: str) -> bool:

@@ -27,7 +27,7 @@ UNAVAILABLE_RETRY_S = 1
 
 @csrf_exempt
 @login_not_required
-def no_such_path(request: HttpRequest, path: str) -> JsonResponse:
+def no_such_path(request: HttpRequest, path: str = "") -> JsonResponse:
     """The answer to an address that is none of the API's."""
     error = NotFound(f"The API has no path {path!r}; see {reverse('api-schema')}.")
     return JsonResponse(_body(error.status, error.code, error.message), status=error.status, content_type=PROBLEM_JSON)

@@ -9,7 +9,7 @@ from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.request import Request
 
 from rollouts.errors import Invalid, TooLarge
-from rollouts.validation import UNSTORABLE, unstorable_paths
+from rollouts.validation import data_faults
 from trainers.wire import MSGPACK
 
 JSON = "application/json"
@@ -38,8 +38,8 @@ def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
     body = _read(request)
     decoder = msgspec.msgpack.decode if media_type == MSGPACK else msgspec.json.decode
     value = decoder(body, type=kind) if body else msgspec.convert({}, kind)
-    if not repairs_text and (fields := dict.fromkeys(unstorable_paths(msgspec.to_builtins(value)), UNSTORABLE)):
-        raise Invalid("Nothing was done: the body holds text that cannot be stored.", fields=fields)
+    if not repairs_text and (fields := dict(data_faults(msgspec.to_builtins(value)))):
+        raise Invalid("Nothing was done: the body holds what cannot be stored.", fields=fields)
     return value
 
 

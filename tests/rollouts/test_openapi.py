@@ -1,0 +1,45 @@
+"""The description of the API is complete, without warnings, and changes only on purpose."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+SNAPSHOT = Path(__file__).parent.parent / "snapshots" / "openapi.json"
+REWRITE = "ROLLYARD_REWRITE_SNAPSHOTS"
+
+
+@pytest.fixture
+def schema(tmp_path: Path) -> dict[str, Any]:
+    path = tmp_path / "openapi.json"
+    call_command("spectacular", "--fail-on-warn", "--validate", "--format", "openapi-json", "--file", str(path))
+    described: dict[str, Any] = json.loads(path.read_text())
+    return described
+
+
+def test_the_api_is_what_was_agreed(schema: dict[str, Any]) -> None:
+    """Set ROLLYARD_REWRITE_SNAPSHOTS=1 to accept a change on purpose; the diff of the file is then part of it."""
+    written = json.dumps(schema, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
+    if os.environ.get(REWRITE):
+        SNAPSHOT.write_text(written)
+    assert SNAPSHOT.read_text() == written, f"the API changed; run with {REWRITE}=1 to accept it"
+
+
+def test_the_page_of_the_api_may_style_itself_and_nothing_more(client: Client, db: None) -> None:
+    policy = client.get("/api/v1/docs").headers["Content-Security-Policy"]
+    assert "style-src 'self' 'unsafe-inline'" in policy
+    assert "script-src 'self';" in policy
+
+
+def test_every_operation_is_named_described_and_needs_credentials(schema: dict[str, Any]) -> None:
+    operations = [operation for path in schema["paths"].values() for operation in path.values()]
+    assert len(operations) == 16
+    names = [operation["operationId"] for operation in operations]
+    assert len(set(names)) == len(names)
+    for operation in operations:
+        assert operation["description"]
+        assert operation["security"] == [{"knoxApiToken": []}, {"cookieAuth": []}]
