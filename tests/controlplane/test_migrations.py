@@ -1,4 +1,4 @@
-"""Models and migrations say the same. A test, because the comparison asks the database, which `make lint` has none of."""
+"""Models and migrations say the same. A test, because the comparison asks a database, and `make lint` has none."""
 
 import pytest
 from django.core.management import call_command
