@@ -4,31 +4,41 @@ A lost message therefore cannot lie, and there is nothing to replay after a reco
 may see; messages of one run are merged to at most one per INTERVAL_S.
 
     client -> {"subscribe": ["<run key>", ...]} or {"subscribe": ["*"]}
-    server -> {"run": "<run key>", "seq": n}
+    server -> {"run": "<run key>", "seq": n}, at once for every run subscribed to, then whenever it changed
 """
 
 import asyncio
+import json
+import logging
+import time
+from collections.abc import Iterable
 from typing import Any
 
-from asgiref.sync import sync_to_async
-from channels.generic.websocket import AsyncJsonWebsocketConsumer
+from channels.db import database_sync_to_async
+from channels.generic.websocket import AsyncWebsocketConsumer
 
-from rollouts.bell import ALL_RUNS, group_of
-from rollouts.selectors import runs as run_selectors
+from rollouts.bell import ALL_RUNS, SEND_DEADLINE_S, group_of
+from rollouts.selectors import events, runs
+
+log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.25
 MAX_SUBSCRIPTIONS = 100
+VISIBLE_FOR_S = 60.0
+"""How long an answer to "may this user see that run" is believed: a socket may outlive a membership."""
 FORBIDDEN = 4403
+UNREADABLE = 4400
 TOO_MANY = 4429
 
 
-class ChangesConsumer(AsyncJsonWebsocketConsumer):
+class ChangesConsumer(AsyncWebsocketConsumer):
     """Forwards the bell of the runs a signed-in user subscribed to."""
 
     async def connect(self) -> None:
-        self.groups_joined: set[str] = set()
-        self.visible: set[str] = set()
-        """Keys of runs that were checked against the user's projects."""
+        self.joined: set[str] = set()
+        self.asked = 0
+        self.visible: dict[str, tuple[float, bool]] = {}
+        """Run key -> (asked at, whether the user may see it)."""
         self.pending: dict[str, int] = {}
         self.sender: asyncio.Task[None] | None = None
         if not self.scope["user"].is_authenticated:
@@ -40,43 +50,65 @@ class ChangesConsumer(AsyncJsonWebsocketConsumer):
     async def disconnect(self, code: int) -> None:
         if self.sender is not None:
             self.sender.cancel()
-        for group in self.groups_joined:
-            await self.channel_layer.group_discard(group, self.channel_name)
+        try:
+            async with asyncio.timeout(SEND_DEADLINE_S):
+                for group in self.joined:
+                    await self.channel_layer.group_discard(group, self.channel_name)
+        except Exception as error:  # noqa: BLE001 - Redis is away, and its connection with the subscriptions gone
+            log.info("a page left without unsubscribing (%s: %s)", type(error).__name__, error)
 
-    async def receive_json(self, content: Any, **kwargs: Any) -> None:
-        wanted = content.get("subscribe") if isinstance(content, dict) else None
-        if not isinstance(wanted, list) or not all(isinstance(key, str) for key in wanted):
-            await self.close(FORBIDDEN)
+    async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
+        wanted = _subscription(text_data)
+        if wanted is None:
+            await self.close(UNREADABLE)
             return
-        if len(wanted) + len(self.groups_joined) > MAX_SUBSCRIPTIONS:
+        self.asked += len(wanted)
+        if self.asked > MAX_SUBSCRIPTIONS:
             await self.close(TOO_MANY)
             return
-        keys = [key for key in wanted if key != "*"]
-        allowed = await self._visible(keys)
-        groups = {group_of(key) for key in allowed} | ({ALL_RUNS} if "*" in wanted else set())
-        for group in groups - self.groups_joined:
+        marks = await database_sync_to_async(self._query_marks, thread_sensitive=False)(set(wanted) - {"*"})
+        groups = {group_of(key) for key in marks} | ({ALL_RUNS} if "*" in wanted else set())
+        for group in groups - self.joined:
             await self.channel_layer.group_add(group, self.channel_name)
-            self.groups_joined.add(group)
+            self.joined.add(group)
+        # What changed between the rendering of the page and its subscription.
+        self.pending |= marks
 
     async def bell(self, message: dict[str, Any]) -> None:
-        """A run changed. Through the group of all runs come also those of other projects: check each once."""
+        """A run changed. Through the group of all runs come also those of other projects."""
         key = message["run"]
-        if key in self.visible or await self._visible([key]):
+        asked_at, is_visible = self.visible.get(key, (0.0, False))
+        if time.monotonic() - asked_at > VISIBLE_FOR_S or asked_at == 0.0:
+            await database_sync_to_async(self._query_marks, thread_sensitive=False)([key])
+            _, is_visible = self.visible[key]
+        if is_visible:
             self.pending[key] = max(message["seq"], self.pending.get(key, 0))
 
-    async def _visible(self, keys: list[str]) -> set[str]:
-        unknown = [key for key in keys if key not in self.visible]
-        if unknown:
-            self.visible |= await sync_to_async(self._query_visible, thread_sensitive=False)(unknown)
-        return {key for key in keys if key in self.visible}
-
-    def _query_visible(self, keys: list[str]) -> set[str]:
-        runs = run_selectors.for_user(self.scope["user"]).filter(key__in=keys)
-        return set(runs.values_list("key", flat=True))
+    def _query_marks(self, keys: Iterable[str]) -> dict[str, int]:
+        """Key -> newest event id of those of the runs that the user may see."""
+        if not keys:
+            return {}
+        found = runs.for_user(self.scope["user"]).filter(key__in=list(keys)).values_list("pk", flat=True)
+        marks = dict(events.marks(list(found)))
+        now = time.monotonic()
+        self.visible |= {key: (now, key in marks) for key in keys}
+        return marks
 
     async def _send_pending(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_S)
             pending, self.pending = self.pending, {}
             for key, seq in pending.items():
-                await self.send_json({"run": key, "seq": seq})
+                await self.send(json.dumps({"run": key, "seq": seq}))
+
+
+def _subscription(text: str | None) -> list[str] | None:
+    """What a message asks for; None if it is none of ours."""
+    try:
+        content = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return None
+    wanted = content.get("subscribe") if isinstance(content, dict) else None
+    if not isinstance(wanted, list) or not all(isinstance(key, str) and "\0" not in key for key in wanted):
+        return None
+    return wanted
