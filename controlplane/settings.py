@@ -232,5 +232,6 @@ LOGGING: dict[str, Any] = {
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     # Django has handlers of its own (one mails admins); a line is logged once.
-    "loggers": {"django": {"handlers": [], "propagate": True}},
+    # httpx tells of every request it makes, which is every probe and every sample.
+    "loggers": {"django": {"handlers": [], "propagate": True}, "httpx": {"level": "WARNING"}},
 }

@@ -25,7 +25,6 @@ from workers.inference import SERVED_MODEL
 
 log = logging.getLogger(__name__)
 # It logs every request as news: hundreds of lines a second here.
-logging.getLogger("httpx").setLevel(logging.WARNING)
 
 PATIENCE_S = 600.0
 """How long a group goes on asking without any answer: a large model may take minutes to be served again."""

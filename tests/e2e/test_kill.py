@@ -22,7 +22,7 @@ from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 VICTIMS = ["worker", "web", "reconciler", "redis", "postgres", "vllm", "trainer"]
-STEPS = 24
+STEPS = 120
 FLUSHES = 60
 
 
@@ -97,10 +97,10 @@ def test_a_run_survives_the_death_of_every_process_once(tmp_path: Path) -> None:
             "reverse-text-rl",
             f"model.path={model}",
             f"max_steps={STEPS}",
-            "batch.batch_size=32",
+            "batch.batch_size=64",
             "trainer.checkpoint_every=3",
             "evaluation.problems=16",
-            "evaluation.every=8",
+            "evaluation.every=40",
         )["run"]
         until(lambda: yard.step(run) >= 1, within_s=240, what="the first step")
         submitter = Submitter(yard, run, token)

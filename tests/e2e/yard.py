@@ -3,6 +3,7 @@
 Nothing here imports Django: what the product says of itself is checked against what its tables hold.
 """
 
+import contextlib
 import json
 import os
 import queue
@@ -84,8 +85,13 @@ class Yard:
         return rows[0][0] if rows else 0
 
     def processes(self) -> list[psutil.Process]:
-        """Every living process of this installation, detached ones and PostgreSQL's included."""
+        """Every living process of this installation: children, detached replicas, PostgreSQL's and Redis's.
+
+        Both servers write over the environment that carries the id, so they are found as children as well.
+        """
         own = of_up(self.up_id) + with_cwd(self.home.postgres_data, "postgres")
+        with contextlib.suppress(psutil.NoSuchProcess):
+            own += psutil.Process(self.process.pid).children(recursive=True)
         return list({process.pid: process for process in own}.values())
 
     def victims(self, kind: str) -> list[psutil.Process]:
@@ -110,7 +116,7 @@ PATTERNS: dict[str, Callable[[str, str], bool]] = {
     "worker": _runs("celery"),
     "web": _runs("controlplane.web"),
     "reconciler": _runs("controlplane.cli reconcile"),
-    "redis": lambda name, line: name.startswith("redis-server"),
+    "redis": lambda _name, line: "redis-server" in line and "child.py" not in line,
     "postgres": lambda name, line: "-D" in line.split() and line.split()[0].endswith("postgres"),
     "vllm": _runs("vllm.entrypoints"),
     "trainer": _runs("trainers.rl"),
@@ -141,13 +147,15 @@ def running_yard(log: Path) -> Iterator[Yard]:
             events: queue.Queue[dict[str, Any]] = queue.Queue()
             reader = threading.Thread(target=_read, args=(process, events), daemon=True)
             reader.start()
-            up_id = ""
+            up_id, known = "", set[psutil.Process]()
             try:
                 record = events.get(timeout=60)
                 up_id = record["id"]
                 while events.get(timeout=120).get("event") != "up":
                     pass
-                yield Yard(home, process, environ, record)
+                yard = Yard(home, process, environ, record)
+                yield yard
+                known = set(yard.processes())
             finally:
                 process.send_signal(signal.SIGINT)
                 try:
@@ -155,8 +163,15 @@ def running_yard(log: Path) -> Iterator[Yard]:
                 finally:
                     if process.poll() is None:
                         process.kill()
-            left = [f"{each.pid} {each.name()}" for each in of_up(up_id) + with_cwd(home.postgres_data, "postgres")]
-            assert left == [], f"processes were left behind: {left}"
+            left = {*of_up(up_id), *with_cwd(home.postgres_data, "postgres"), *(each for each in known if _lives(each))}
+            assert left == set(), "processes were left behind"
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def _read(process: subprocess.Popen[str], events: "queue.Queue[dict[str, Any]]") -> None:
