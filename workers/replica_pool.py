@@ -24,7 +24,6 @@ from workers.database import in_database
 from workers.inference import SERVED_MODEL
 
 log = logging.getLogger(__name__)
-# It logs every request as news: hundreds of lines a second here.
 
 PATIENCE_S = 600.0
 """How long a group goes on asking without any answer: a large model may take minutes to be served again."""
