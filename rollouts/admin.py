@@ -1,0 +1,278 @@
+"""The administration site: people, projects and tokens are managed here, the store is only looked at.
+
+Lists stay cheap however large the store grows: they never load payloads (configs, messages, token arrays), never count
+beyond MAX_COUNTED rows, and filter by columns with an index or few values. Search finds by key, not by substring.
+"""
+
+from typing import Any, ClassVar, cast
+
+from django.contrib import admin
+from django.core.paginator import Paginator
+from django.db.models import Model, QuerySet
+from django.db.models.functions import Length
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+
+from rollouts.models import (
+    ApiToken,
+    Batch,
+    BatchItem,
+    Checkpoint,
+    Evaluation,
+    Event,
+    Lease,
+    Membership,
+    MetricPoint,
+    PolicyVersion,
+    Project,
+    Replica,
+    Rollout,
+    RolloutTokens,
+    Run,
+    RunEnvironment,
+    ScoredGroup,
+)
+from rollouts.services.transitions import TRANSITIONS
+
+MAX_COUNTED = 10_000
+"""Rows that a list counts and pages through; what lies behind is found by search and filters."""
+RUN_PAYLOAD = ("run__config", "run__config_origins")
+
+
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts no further than MAX_COUNTED: an exact count of millions of rows takes longer than a page may."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = cast("QuerySet[Any]", self.object_list)
+        return rows.order_by()[:MAX_COUNTED].count()
+
+
+class StoreAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows that only services write: to be looked at."""
+
+    show_full_result_count = False
+    paginator = BoundedPaginator
+    list_per_page = 50
+    defers: ClassVar[tuple[str, ...]] = ()
+    """Payload columns that lists do not load."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        queryset = super().get_queryset(request)
+        match = request.resolver_match
+        is_list = match is not None and (match.url_name or "").endswith("_changelist")
+        return queryset.defer(*self.defers) if is_list else queryset
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
+    model = Membership
+    autocomplete_fields = ("user",)
+    extra = 0
+
+
+@admin.register(Project)
+class ProjectAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ("name", "slug", "created_at")
+    search_fields = ("name", "slug")
+    prepopulated_fields: ClassVar = {"slug": ("name",)}
+    inlines = (MembershipInline,)
+
+
+@admin.register(Membership)
+class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    list_display = ("user", "project", "role")
+    list_filter = ("role", "project")
+    list_select_related = ("user", "project")
+    search_fields = ("user__username", "project__slug")
+    autocomplete_fields = ("user", "project")
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(StoreAdmin):
+    """Tokens are made by `rollyard token create`, which shows them once; here they are seen and revoked."""
+
+    list_display = ("name", "user", "project", "run", "scopes", "created", "expiry")
+    list_select_related = ("user", "project", "run")
+    defers = RUN_PAYLOAD
+    search_fields = ("name", "user__username", "=run__key")
+    date_hierarchy = "created"
+    fields = ("name", "user", "project", "run", "scopes", "created", "expiry")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return bool(admin.ModelAdmin.has_delete_permission(self, request, obj))
+
+
+@admin.register(Run)
+class RunAdmin(StoreAdmin):
+    list_display = ("key", "name", "kind", "project", "state", "state_reason", "next_step", "max_steps", "created_at")
+    list_filter = ("state", "kind", "project")
+    list_select_related = ("project",)
+    defers = ("config", "config_origins")
+    search_fields = ("=key", "name")
+    date_hierarchy = "created_at"
+
+
+@admin.register(RunEnvironment)
+class RunEnvironmentAdmin(StoreAdmin):
+    list_display = ("name", "run", "weight", "cursor")
+    list_select_related = ("run",)
+    defers = (*RUN_PAYLOAD, "args")
+    search_fields = ("=run__key", "=name")
+
+
+@admin.register(ScoredGroup)
+class ScoredGroupAdmin(StoreAdmin):
+    list_display = (
+        *("id", "key", "run", "environment", "purpose", "problem_key", "state", "state_reason"),
+        *("rollout_count", "reward_mean", "min_policy_version", "settled_at"),
+    )
+    list_filter = ("state", "purpose")
+    list_select_related = ("run", "environment")
+    defers = (*RUN_PAYLOAD, "environment__args")
+    search_fields = ("=run__key", "=key")
+
+
+@admin.register(Lease)
+class LeaseAdmin(StoreAdmin):
+    list_display = ("group_id", "run", "holder", "claimed_at", "expires_at")
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key", "=holder")
+
+
+@admin.register(Rollout)
+class RolloutAdmin(StoreAdmin):
+    list_display = (
+        *("id", "group_id", "index", "reward", "stop_reason", "error_kind", "token_count", "trained_token_count"),
+        *("first_policy_version", "last_policy_version", "replica", "worker", "generation_s"),
+    )
+    list_filter = ("stop_reason", "error_kind")
+    defers = ("messages", "metrics", "error")
+    search_fields = ("=group__key",)
+    ordering = ("-id",)
+
+
+@admin.register(RolloutTokens)
+class RolloutTokensAdmin(StoreAdmin):
+    """The arrays themselves are never loaded: their sizes come from the database."""
+
+    list_display = fields = readonly_fields = ("rollout_id", "ids_bytes", "mask_bytes", "logprobs_bytes")
+    search_fields = ("=rollout__group__key",)
+    ordering = ("-rollout_id",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        sizes = {
+            "_ids_bytes": Length("token_ids"),
+            "_mask_bytes": Length("loss_mask"),
+            "_logprobs_bytes": Length("inference_logprobs"),
+        }
+        rows: QuerySet[Any] = admin.ModelAdmin.get_queryset(self, request).only("rollout_id").annotate(**sizes)
+        return rows
+
+    @admin.display(description="token ids, bytes")
+    def ids_bytes(self, row: Any) -> int:
+        return int(row._ids_bytes)
+
+    @admin.display(description="loss mask, bytes")
+    def mask_bytes(self, row: Any) -> int:
+        return int(row._mask_bytes)
+
+    @admin.display(description="inference logprobs, bytes")
+    def logprobs_bytes(self, row: Any) -> int:
+        return int(row._logprobs_bytes)
+
+
+@admin.register(Batch)
+class BatchAdmin(StoreAdmin):
+    list_display = ("id", "run", "step", "state", "epoch", "token_count", "size_bytes", "deliveries", "formed_at")
+    list_filter = ("state",)
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key", "=sha256")
+    ordering = ("-id",)
+
+
+@admin.register(BatchItem)
+class BatchItemAdmin(StoreAdmin):
+    list_display = ("id", "batch_id", "position", "group_id", "replay")
+    defers = ("advantages",)
+    search_fields = ("=batch__run__key", "=group__key")
+    ordering = ("-id",)
+
+
+@admin.register(PolicyVersion)
+class PolicyVersionAdmin(StoreAdmin):
+    list_display = ("id", "run", "version", "state", "epoch", "size_bytes", "path", "created_at", "published_at")
+    list_filter = ("state",)
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key",)
+    ordering = ("-id",)
+
+
+@admin.register(Checkpoint)
+class CheckpointAdmin(StoreAdmin):
+    list_display = ("id", "run", "step", "state", "epoch", "size_bytes", "path", "created_at")
+    list_filter = ("state",)
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key",)
+    ordering = ("-id",)
+
+
+@admin.register(Evaluation)
+class EvaluationAdmin(StoreAdmin):
+    list_display = ("id", "run", "environment", "version", "state", "problems", "cursor", "reward_mean", "created_at")
+    list_filter = ("state",)
+    list_select_related = ("run", "environment")
+    defers = (*RUN_PAYLOAD, "environment__args")
+    search_fields = ("=run__key",)
+
+
+@admin.register(Replica)
+class ReplicaAdmin(StoreAdmin):
+    list_display = ("name", "run", "state", "state_reason", "loaded_version", "answered_at", "exit_code", "created_at")
+    list_filter = ("state", "kind")
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key", "=token")
+
+
+class ObjectKindFilter(admin.SimpleListFilter):
+    """Kinds from the state machines: asking the log for its distinct values would read all of it."""
+
+    title = "kind of object"
+    parameter_name = "object_kind"
+
+    def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
+        return [(str(model._meta.model_name), str(model._meta.verbose_name)) for model in TRANSITIONS]
+
+    def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
+        return queryset if self.value() is None else queryset.filter(object_kind=self.value())
+
+
+@admin.register(Event)
+class EventAdmin(StoreAdmin):
+    list_display = ("id", "at", "run", "object_kind", "object_id", "from_state", "to_state", "actor", "reason")
+    list_filter = (ObjectKindFilter,)
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key",)
+
+
+@admin.register(MetricPoint)
+class MetricPointAdmin(StoreAdmin):
+    list_display = ("id", "run", "key", "step", "value", "recorded_at")
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key", "=key")
+    ordering = ("-id",)
