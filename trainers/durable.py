@@ -98,11 +98,8 @@ def newest_step(parent: Path) -> int:
     return max(_steps(parent), default=-1)
 
 
-def prune_directories(parent: Path, *, keep_last: int, epoch: int) -> None:
-    """Delete all but the newest `keep_last` steps, and what dead attempts before `epoch` left half done."""
-    steps = _steps(parent)
-    for step in sorted(steps)[:-keep_last]:
-        _remove(steps[step])
+def sweep_partials(parent: Path, *, epoch: int) -> None:
+    """Delete what dead attempts before `epoch` left half done."""
     for path in parent.glob(f"{_PREFIX}*"):
         _, _, writer_epoch = path.name.partition(_PARTIAL)
         if path.name.endswith(_DELETING) or (writer_epoch.isdecimal() and int(writer_epoch) < epoch):

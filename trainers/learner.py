@@ -28,7 +28,7 @@ from trainers.checkpoint import (
     write_checkpoint,
     write_weights,
 )
-from trainers.durable import CompleteDirectory, find_directory, newest_step, prune_directories, write_directory
+from trainers.durable import CompleteDirectory, find_directory, newest_step, sweep_partials, write_directory
 from trainers.link import RunLink
 from trainers.losses.base import Loss, LossInputs
 from trainers.model import DTYPES, load_policy, load_tokenizer, score_tokens
@@ -54,6 +54,10 @@ class Learner:
         self.model = load_policy(config.model, world)
         self._optimizer = build_optimizer(self.model, config.optimizer)
         self._times: dict[str, float] = {}
+        if world.is_main:
+            # Whole directories are the control plane's to delete: only it knows what is live or waits to go live.
+            sweep_partials(self._weights, epoch=registration.epoch)
+            sweep_partials(self._checkpoints, epoch=registration.epoch)
         self.step = self._resume()
         """Optimizer steps behind the weights; also the number of the next step."""
 
@@ -99,15 +103,12 @@ class Learner:
             tensors = gather_model(self.model)
             if self._world.is_main and newest_step(self._weights) <= self.step:
                 self._link.tell(lambda plane: plane.announce_policy_version(self._write_weights(tensors)))
-                self._prune(self._weights, self.config.trainer.keep_weights)
 
     def checkpoint(self) -> None:
-        """Write everything needed to go on from here, announce it, and only then delete what is too old."""
+        """Write everything needed to go on from here, and announce it."""
         with self.timed("checkpoint"):
             model, optimizer = gather_model(self.model), gather_optimizer(self.model, self._optimizer)
             self._link.tell(lambda plane: plane.announce_checkpoint(self._write_checkpoint(model, optimizer)))
-            if self._world.is_main:
-                self._prune(self._checkpoints, self.config.trainer.keep_checkpoints)
 
     def take_times(self) -> dict[str, float]:
         """Seconds per phase since the last call, as `time/<phase>` metrics."""
@@ -156,6 +157,3 @@ class Learner:
     def _write(self, parent: Path, write: Callable[[Path], None]) -> CompleteDirectory:
         epoch, run = self._registration.epoch, self._registration.run
         return find_directory(parent, self.step) or write_directory(parent, self.step, write, epoch=epoch, run=run)
-
-    def _prune(self, parent: Path, keep_last: int) -> None:
-        prune_directories(parent, keep_last=keep_last, epoch=self._registration.epoch)

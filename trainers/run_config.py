@@ -146,7 +146,7 @@ class TrainerConfig(Section):
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints kept on disk."""
     keep_weights: int = Field(default=4, ge=1)
-    """Newest policy versions kept on disk."""
+    """Superseded policy versions kept on disk, besides the live one and those that wait to go live."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; `auto` takes CUDA when there is any."""
 
@@ -254,7 +254,7 @@ class RunConfig(Section):
 
     def _rl_problems(self) -> list[tuple[str, str]]:
         problems = []
-        sampling, algorithm = self.sampling, self.algorithm
+        sampling = self.sampling
         if not self.environments:
             problems.append(("environments", "is empty: an RL run needs at least one environment."))
         names = [environment.name for environment in self.environments]
@@ -279,8 +279,4 @@ class RunConfig(Section):
         if sampling.max_tokens >= self.trainer.seq_len:
             fix = f"Use more than sampling.max_tokens ({sampling.max_tokens}) plus the longest prompt."
             problems.append(("trainer.seq_len", f"{self.trainer.seq_len} would cut rollouts short. {fix}"))
-        if self.trainer.keep_weights < algorithm.max_async_level + 2:
-            need = f"versions that may still be needed with algorithm.max_async_level {algorithm.max_async_level}"
-            fix = f"Use at least {algorithm.max_async_level + 2}."
-            problems.append(("trainer.keep_weights", f"{self.trainer.keep_weights} deletes {need}. {fix}"))
         return problems

@@ -1,7 +1,7 @@
 """Remove weights and checkpoints that nobody needs any more. Their rows stay for lineage.
 
-The trainer removes old weights as it writes new ones; a trainer that is gone, or that went back to a checkpoint, leaves
-some. What is live, newer than live, or the newest checkpoint is never touched.
+Only here, because only the store knows what is live: a trainer that deleted by age would, while a server is being
+restarted, delete the very version that server is to load. What is live, newer than live, or the newest checkpoint stays.
 """
 
 import shutil

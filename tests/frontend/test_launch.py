@@ -102,7 +102,7 @@ def test_a_fault_is_shown_at_its_field_and_nothing_is_launched(
 
 
 def test_a_fold_with_a_fault_inside_is_open(client: Client) -> None:
-    response = post(client, **{"trainer.keep_weights": "1"})
+    response = post(client, **{"trainer.keep_weights": "0"})
     trainer = next(section for section in response.context["filled"].sections if section.key == "trainer")
     assert trainer.is_open
 

@@ -11,8 +11,8 @@ from trainers import durable
 from trainers.durable import (
     find_directory,
     newest_step,
-    prune_directories,
     step_directory,
+    sweep_partials,
     verify_directory,
     write_directory,
 )
@@ -83,22 +83,6 @@ def test_a_kill_at_any_moment_of_a_save_leaves_a_complete_directory_or_none(tmp_
     assert outcomes == {(True, False), (True, True), (False, True)}
 
 
-def test_a_kill_at_any_moment_of_pruning_leaves_no_torn_directory(tmp_path: Path) -> None:
-    for number in range(100):
-        parent = tmp_path / str(number)
-        for step in (1, 2, 3):
-            save(parent, step)
-        killed = killed_at_call(number, lambda parent=parent: prune_directories(parent, keep_last=1, epoch=1))  # type: ignore[misc]
-        assert find_directory(parent, 3)
-        for step in (1, 2):
-            assert not step_directory(parent, step).exists() or find_directory(parent, step)
-        prune_directories(parent, keep_last=1, epoch=1)
-        assert [path.name for path in parent.iterdir()] == ["step_3"]
-        if not killed:
-            return
-    pytest.fail("pruning never ended")
-
-
 @pytest.mark.parametrize(
     "damage",
     [
@@ -131,16 +115,17 @@ def test_a_complete_directory_is_never_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
 
 
-def test_pruning_keeps_the_newest_and_leaves_a_live_writer_alone(tmp_path: Path) -> None:
+def test_what_dead_attempts_left_is_swept_and_a_live_writer_left_alone(tmp_path: Path) -> None:
     for step in (2, 9, 10):
         save(tmp_path, step)
     (tmp_path / "step_11.partial-1").mkdir()
     (tmp_path / "step_11.partial-2").mkdir()
-    prune_directories(tmp_path, keep_last=2, epoch=2)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["step_10", "step_11.partial-2", "step_9"]
+    sweep_partials(tmp_path, epoch=2)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["step_10", "step_11.partial-2", "step_2", "step_9"]
     assert newest_step(tmp_path) == 10
 
 
 def test_no_directory_is_no_step(tmp_path: Path) -> None:
     assert newest_step(tmp_path / "missing") == -1
-    prune_directories(tmp_path / "missing", keep_last=1, epoch=1)
+    sweep_partials(tmp_path / "missing", epoch=1)

@@ -126,11 +126,11 @@ def test_a_trainer_that_was_replaced_stops_with_an_error(model_dir: Path, tmp_pa
     assert len(plane.ack_log) <= acks + 1  # one may have been on its way
 
 
-def test_old_weights_and_checkpoints_are_deleted(model_dir: Path, tmp_path: Path) -> None:
-    overrides = {"trainer__checkpoint_every": 1, "trainer__keep_checkpoints": 1, "algorithm__max_async_level": 0}
-    plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__keep_weights=2, **overrides)
+def test_a_trainer_deletes_nothing_that_is_whole(model_dir: Path, tmp_path: Path) -> None:
+    overrides = {"trainer__checkpoint_every": 2, "trainer__keep_checkpoints": 1, "algorithm__max_async_level": 0}
+    plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__keep_weights=1, **overrides)
     with serving(plane) as url:
         assert run_trainer("rl", url) == 0
-    assert {path.name for path in (tmp_path / "weights").iterdir()} == {"step_3", "step_4"}
-    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step_4"}
+    assert {path.name for path in (tmp_path / "weights").iterdir()} == {f"step_{step}" for step in (1, 2, 3, 4)}
+    assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step_2", "step_4"}
     assert find_directory(tmp_path / "checkpoints", 4)
