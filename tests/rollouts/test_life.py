@@ -1,24 +1,19 @@
 """A run from launch to its end, and every group of it in the ledger."""
 
-from collections import Counter
-
 import msgspec
 import pytest
+from django.db import connection
 
 from environments.types import Split
 from rollouts.models import (
     Batch,
-    BatchItem,
     Evaluation,
     Event,
-    Lease,
     PolicyVersion,
     Rollout,
-    RolloutTokens,
     ScoredGroup,
 )
 from rollouts.selectors import metrics as metric_selectors
-from rollouts.selectors import runs as run_selectors
 from rollouts.services import batches, evaluations, leases, runs
 from rollouts.states import (
     BatchState,
@@ -28,6 +23,7 @@ from rollouts.states import (
     RunState,
 )
 from tests.rollouts import story
+from tests.rollouts.invariants import check_ledger
 from trainers.wire import TrainingBatch
 
 pytestmark = pytest.mark.django_db
@@ -72,19 +68,6 @@ def test_a_run_lives_from_launch_to_its_last_evaluation() -> None:
     check_ledger(run)
 
 
-def check_ledger(run: runs.Run) -> None:
-    """Every group of a run that is over ended once, in one state, with its story in the log."""
-    states = Counter(ScoredGroup.objects.filter(run=run).values_list("state", flat=True))
-    created = Event.objects.filter(run=run, object_kind="scoredgroup", from_state="").count()
-    assert sum(states.values()) == created
-    assert set(states) <= {"trained", "evaluated", "stale", "filtered", "failed", "surplus"}
-    train = ScoredGroup.objects.filter(run=run, purpose="train")
-    assert sum(line.groups for line in run_selectors.ledger(run)) == train.count()
-    assert states["trained"] == BatchItem.objects.filter(batch__run=run).count()
-    assert not Lease.objects.filter(run=run).exists()
-    assert Rollout.objects.count() == RolloutTokens.objects.count()
-
-
 def test_every_change_of_a_group_is_an_event_that_says_who_and_why() -> None:
     run, epoch = story.train()
     story.step(run, epoch, 0)
@@ -121,3 +104,30 @@ def test_a_trained_token_is_attributable_to_everything_behind_it() -> None:
     assert (stored.first_policy_version, stored.worker) == (0, "w")
     assert stored.group.environment.name == first.environment == "reverse_text"
     assert batches.fetch(run, epoch=epoch, step=0) == delivery
+
+
+@pytest.mark.parametrize(
+    "tampering",
+    [
+        "UPDATE rollouts_scoredgroup SET state = 'stale' WHERE state = 'trained'",
+        "UPDATE rollouts_scoredgroup SET state = 'ready' WHERE state = 'surplus'",
+        "DELETE FROM rollouts_event WHERE object_kind = 'scoredgroup' AND from_state = ''",
+        "DELETE FROM rollouts_event WHERE to_state = 'batched'",
+        "DELETE FROM rollouts_rollouttokens",
+        "UPDATE rollouts_batch SET step = step + 1",
+        "UPDATE rollouts_run SET next_step = 0",
+        "UPDATE rollouts_batchitem SET group_id = (SELECT min(group_id) FROM rollouts_batchitem), replay = id",
+        "INSERT INTO rollouts_lease (group_id, run_id, holder, token, claimed_at, expires_at)"
+        " SELECT min(id), min(run_id), '', gen_random_uuid(), now(), now() + interval '1 s' FROM rollouts_scoredgroup",
+    ],
+)
+def test_the_checker_of_the_ledger_sees_what_is_wrong(tampering: str) -> None:
+    run, epoch = story.train()
+    story.step(run, epoch, 0)
+    runs.end(story.fresh(run), to=RunState.FAILED, reason="test")
+    check_ledger(run)
+    with connection.cursor() as cursor:
+        cursor.execute(tampering)
+        assert cursor.rowcount > 0
+    with pytest.raises(AssertionError):
+        check_ledger(run)
