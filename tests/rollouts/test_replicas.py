@@ -1,0 +1,80 @@
+"""The record of processes: one alive per slot, and every end with its reason."""
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from rollouts.errors import StateConflict
+from rollouts.models import Event, Replica, ReplicaKind, Run
+from rollouts.selectors import fleet
+from rollouts.services import replicas
+from rollouts.states import ReplicaState
+from tests.rollouts import story
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run() -> Run:
+    return story.launch()
+
+
+def create(run: Run, slot: int = 0, kind: ReplicaKind = ReplicaKind.INFERENCE) -> Replica:
+    return replicas.create(run, kind=kind, slot=slot, launcher="local")
+
+
+def test_a_slot_is_taken_by_one_process_until_it_has_ended(run: Run) -> None:
+    first = create(run)
+    with pytest.raises(IntegrityError, match="replica_one_alive_per_slot"), transaction.atomic():
+        create(run)
+    replicas.lost(first, exit_code=-9, reason="killed")
+    second = create(run)
+    assert (second.pk, second.token) != (first.pk, first.token)
+    create(run, slot=1)
+    create(run, kind=ReplicaKind.TRAINER)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_two_processes_that_reserve_a_slot_one_wins() -> None:
+    run = story.launch()
+    results = story.together(lambda: create(run), lambda: create(run))
+    assert sorted(type(each).__name__ for each in results) == ["IntegrityError", "Replica"]
+    assert Replica.objects.count() == 1
+
+
+def test_a_replica_lives_suspected_and_cleared_until_its_end(run: Run) -> None:
+    replica = create(run)
+    assert replica.directory == str(run.directory / "replicas" / replica.name)
+    replicas.address(replica, base_url="http://127.0.0.1:8001")
+    assert list(fleet.list_serving(run)) == []
+    replicas.ready(replica, loaded_version=0)
+    assert list(fleet.list_serving(run)) == [replica]
+    replicas.answered(replica, loaded_version=3)
+    assert replica.loaded_version == 3
+    for count in (1, 2, 3):
+        replicas.suspect(replica, reason=f"no answer {count}")
+        assert (replica.state, replica.probe_failures) == (ReplicaState.SUSPECT, count)
+    assert list(fleet.list_serving(run)) == []
+    assert list(fleet.list_alive(run, ReplicaKind.INFERENCE)) == [replica]
+    replicas.ready(replica, loaded_version=3)
+    assert replica.probe_failures == 0
+    replicas.stopping(replica, reason="over")
+    replicas.exited(replica, exit_code=0)
+    assert replica.ended_at is not None
+    log = Event.objects.filter(object_kind="replica").order_by("id")
+    assert list(log.values_list("to_state", flat=True)) == [
+        *("starting", "ready", "suspect", "ready", "stopping", "exited")
+    ]
+
+
+def test_a_replica_that_has_ended_stays_so(run: Run) -> None:
+    replica = create(run)
+    replicas.lost(replica, exit_code=None, reason="log ends with \x00\ud800")
+    assert replica.state_reason == "log ends with \ufffd\ufffd"
+    for act in (
+        lambda: replicas.ready(replica),
+        lambda: replicas.stopping(replica, reason="x"),
+        lambda: replicas.exited(replica, exit_code=0),
+        lambda: replicas.lost(replica, exit_code=0, reason="again"),
+    ):
+        with pytest.raises(StateConflict, match="is lost"):
+            act()
