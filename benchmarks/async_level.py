@@ -3,8 +3,8 @@
     python benchmarks/async_level.py --pairs 2 --steps 30
 
 Needs a running `rollyard up` on ROLLYARD_HOME. Prints one JSON object: seconds from the first batch formed to the last
-step acknowledged for each run, medians with minimum and maximum, and the ratio. Pairs alternate in order, because machines
-drift.
+step acknowledged for each run, medians with minimum and maximum, and the ratio. Pairs alternate in order, because
+machines drift.
 """
 
 import argparse

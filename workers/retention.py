@@ -1,7 +1,7 @@
 """Remove weights and checkpoints that nobody needs any more. Their rows stay for lineage.
 
-Only here, because only the store knows what is live: a trainer that deleted by age would, while a server is being
-restarted, delete the very version that server is to load. What is live, newer than live, or the newest checkpoint stays.
+Only here, because only the store knows what is live: a trainer that deleted by age would, while a server is restarted,
+delete the very version that server is to load. What is live, newer than live, or the newest checkpoint stays.
 """
 
 import shutil
