@@ -19,6 +19,7 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},  # no collectstatic first
 }
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = True  # look for a file when it is asked for: listing all costs 40 ms for every test client
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "testserver"]
 
 HOME.create()

@@ -70,14 +70,15 @@ def world() -> Run:
     return run
 
 
-@pytest.mark.parametrize(("table", "change", "constraint"), NONSENSE, ids=[f"{t}: {c}" for t, c, _ in NONSENSE])
-def test_the_database_refuses(world: Run, table: str, change: str, constraint: str) -> None:
+@pytest.mark.parametrize("table", sorted({table for table, _, _ in NONSENSE}))
+def test_the_database_refuses_nonsense_in(world: Run, table: str) -> None:
     where = " WHERE settled_at IS NOT NULL" if table == "scoredgroup" else ""
     with connection.cursor() as cursor:
         cursor.execute(f"SELECT count(*) FROM rollouts_{table}{where}")
         assert cursor.fetchone()[0] > 0
-        with pytest.raises(IntegrityError, match=constraint), transaction.atomic():
-            cursor.execute(f"UPDATE rollouts_{table} SET {change}{where}")
+        for change, constraint in [(change, name) for each, change, name in NONSENSE if each == table]:
+            with pytest.raises(IntegrityError, match=constraint), transaction.atomic():
+                cursor.execute(f"UPDATE rollouts_{table} SET {change}{where}")
 
 
 def duplicate(row: Any, **changes: Any) -> None:
@@ -89,25 +90,25 @@ def duplicate(row: Any, **changes: Any) -> None:
     row.save(force_insert=True)
 
 
-@pytest.mark.parametrize(
-    ("model", "changes", "constraint"),
-    [
-        (Batch, {}, "batch_once_per_step"),
-        (BatchItem, {"position": 9}, "batch_item_group_trains_once"),
-        (BatchItem, {"replay": 1}, "batch_item_position_once"),
-        (ScoredGroup, {}, "group_key_once_per_run"),
-        (Rollout, {}, "rollout_index_once_per_group"),
-        (PolicyVersion, {}, "policy_version_once_per_run"),
-        (PolicyVersion, {"version": 1}, "policy_version_one_live_per_run"),
-        (Evaluation, {}, "evaluation_once_per_version"),
-        (MetricPoint, {}, "metric_point_once_per_step"),
-    ],
-)
-def test_the_database_keeps_one_of_each(world: Run, model: Any, changes: dict[str, Any], constraint: str) -> None:
-    row = model.objects.first()
-    assert row is not None
-    with pytest.raises(IntegrityError, match=constraint), transaction.atomic():
-        duplicate(row, **changes)
+ONCE: list[tuple[Any, dict[str, Any], str]] = [
+    (Batch, {}, "batch_once_per_step"),
+    (BatchItem, {"position": 9}, "batch_item_group_trains_once"),
+    (BatchItem, {"replay": 1}, "batch_item_position_once"),
+    (ScoredGroup, {}, "group_key_once_per_run"),
+    (Rollout, {}, "rollout_index_once_per_group"),
+    (PolicyVersion, {}, "policy_version_once_per_run"),
+    (PolicyVersion, {"version": 1}, "policy_version_one_live_per_run"),
+    (Evaluation, {}, "evaluation_once_per_version"),
+    (MetricPoint, {}, "metric_point_once_per_step"),
+]
+
+
+def test_the_database_keeps_one_of_each(world: Run) -> None:
+    for model, changes, constraint in ONCE:
+        row = model.objects.first()
+        assert row is not None
+        with pytest.raises(IntegrityError, match=constraint), transaction.atomic():
+            duplicate(row, **changes)
 
 
 def test_a_group_has_at_most_one_lease(world: Run) -> None:

@@ -13,9 +13,9 @@ SNAPSHOT = Path(__file__).parent.parent / "snapshots" / "openapi.json"
 REWRITE = "ROLLYARD_REWRITE_SNAPSHOTS"
 
 
-@pytest.fixture
-def schema(tmp_path: Path) -> dict[str, Any]:
-    path = tmp_path / "openapi.json"
+@pytest.fixture(scope="module")
+def schema(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    path = tmp_path_factory.mktemp("schema") / "openapi.json"
     call_command("spectacular", "--fail-on-warn", "--validate", "--format", "openapi-json", "--file", str(path))
     described: dict[str, Any] = json.loads(path.read_text())
     return described
