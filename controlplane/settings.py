@@ -180,7 +180,7 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.1",  # whose schemas are JSON schemas, as msgspec writes them
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
-    "REDOC_DIST": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "validatorUrl": None},
 }
 
 # --- what a browser may do -------------------------------------------------------------------------------------------

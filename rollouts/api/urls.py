@@ -2,14 +2,12 @@
 
 from csp.decorators import csp_update
 from django.urls import path
-from drf_spectacular.views import SpectacularAPIView, SpectacularRedocView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from rollouts.api import groups, problems, runs, trainer
 
-# Redoc styles itself from its script and searches in a worker. The page shows nothing that users or models wrote.
-docs = csp_update({"style-src": ["'unsafe-inline'"], "worker-src": ["blob:"]})(
-    SpectacularRedocView.as_view(url_name="api-schema")
-)
+# Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
+docs = csp_update({"style-src": ["'unsafe-inline'"]})(SpectacularSwaggerSplitView.as_view(url_name="api-schema"))
 run = "runs/<slug:key>"
 urlpatterns = [
     path("schema", SpectacularAPIView.as_view(), name="api-schema"),

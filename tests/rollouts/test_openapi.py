@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.test import Client
 
 SNAPSHOT = Path(__file__).parent.parent / "snapshots" / "openapi.json"
-REWRITE = "ROLLYARD_REWRITE_SNAPSHOTS"
+REWRITE = "ROLLYARD_UPDATE_SNAPSHOTS"
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +22,7 @@ def schema(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def test_the_api_is_what_was_agreed(schema: dict[str, Any]) -> None:
-    """Set ROLLYARD_REWRITE_SNAPSHOTS=1 to accept a change on purpose; the diff of the file is then part of it."""
+    """Set ROLLYARD_UPDATE_SNAPSHOTS=1 to accept a change on purpose; the diff of the file is then part of it."""
     written = json.dumps(schema, indent=2, ensure_ascii=False, sort_keys=True) + "\n"
     if os.environ.get(REWRITE):
         SNAPSHOT.write_text(written)
