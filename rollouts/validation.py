@@ -11,6 +11,7 @@ import numpy as np
 
 from environments.types import MAX_TOKEN_ID, Rollout, ScoredGroup, StopReason
 from rollouts.errors import Invalid
+from rollouts.models.group import FINITE
 from trainers.config import RunConfig
 
 MAX_GROUP_SIZE = 1024
@@ -25,7 +26,6 @@ DAY_S = 86_400
 UNSTORABLE = "holds a NUL or a lone surrogate, which the database cannot store"
 MAX_METRIC_KEY = 100
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 
 def check_groups(groups: list[ScoredGroup]) -> None:
@@ -118,7 +118,7 @@ def _faults(rollout: Rollout) -> list[tuple[str, str]]:
         faults.append(("loss_mask", "must hold only 0 and 1"))
     if rollout.inference_logprobs and not np.isfinite(np.asarray(rollout.inference_logprobs, dtype=np.float64)).all():
         faults.append(("inference_logprobs", "must be finite"))
-    elif rollout.inference_logprobs and min(rollout.inference_logprobs) < -FLOAT32_MAX:
+    elif rollout.inference_logprobs and min(rollout.inference_logprobs) < -FINITE:
         faults.append(("inference_logprobs", "must fit 32 bits"))
     elif rollout.inference_logprobs and max(rollout.inference_logprobs) > LOGPROB_SLACK:
         faults.append(("inference_logprobs", "a logprob is never positive"))
@@ -146,7 +146,7 @@ LOGPROB_SLACK = 1e-3
 
 
 def _finite32(value: float) -> bool:
-    return math.isfinite(value) and abs(value) <= FLOAT32_MAX
+    return math.isfinite(value) and abs(value) <= FINITE
 
 
 def data_faults(value: Any, at: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:

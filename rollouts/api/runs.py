@@ -197,7 +197,11 @@ class EventsApi(APIView):
         responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
     )
     def get(self, request: Request, key: str) -> Response:
-        """The newest 200 changes of state, newest first."""
+        """The newest 200 changes of state, newest first.
+
+        Of two changes at the same moment the one with the larger number may be seen first: to miss none, begin the
+        next question a little before the newest number you have.
+        """
         run = get_run(request, key, Scope.READ)
         events = event_selectors.list_recent(run, limit=200, after_seq=integer(request, "after_seq"))
         columns = (

@@ -13,7 +13,7 @@ from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import GroupState
 
 FINITE = 3.4e38
-"""NaN and infinities fall outside [-FINITE, FINITE]: Postgres orders NaN above every number."""
+"""What fits 32 bits, roughly. NaN and infinities fall outside of it: Postgres orders NaN above every number."""
 
 
 def finite(column: str, name: str) -> models.CheckConstraint:

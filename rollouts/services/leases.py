@@ -18,7 +18,7 @@ from django.db import connection, models, transaction
 from django.db.models.functions import Now
 
 from environments.types import Split
-from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, ScoredGroup
+from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
 from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
@@ -95,7 +95,8 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
     with transaction.atomic():
         environments = list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
         now = capacity(run)
-        if now.state not in RUN_GENERATING and now.state != RunState.PENDING:
+        is_generating = now.state in RUN_GENERATING or now.state == RunState.PENDING
+        if run.kind != RunKind.RL or not is_generating:
             return Claims(claims=[], reason="over")
         if now.live_version < 0:
             return Claims(claims=[], reason="no_policy")

@@ -5,7 +5,7 @@ from datetime import timedelta
 from django.db import transaction
 from django.db.models.functions import Now
 
-from rollouts.errors import Invalid
+from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, PolicyVersion, Purpose, Run, ScoredGroup
 from rollouts.services import leases
 from rollouts.services.runs import check_files, lock_for_trainer
@@ -74,10 +74,12 @@ def find_publishable(run: Run) -> PolicyVersion | None:
 def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVersion:
     """Every ready replica serves it now: it becomes live, older ones are superseded, due evaluations are opened.
 
-    Locks the run's row.
+    Raises StateConflict when it was published already, or its run is over. Locks the run's row.
     """
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=version.run_id)
+        if run.is_over:
+            raise StateConflict(f"Run {run.key} is {run.state}; nothing is published any more.")
         older = PolicyVersion.objects.filter(run=run, version__lt=version.version)
         transition(
             PolicyVersion,

@@ -4,8 +4,9 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from rollouts.models import Replica, ReplicaKind, Run
-from rollouts.services.transitions import DB_NOW, move, record_creation
+from rollouts.services.transitions import DB_NOW, REASON_LENGTH, move, record_creation
 from rollouts.states import ReplicaState
+from rollouts.validation import displayable
 
 
 def create(run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler") -> Replica:
@@ -50,7 +51,9 @@ def suspect(replica: Replica, *, reason: str) -> Replica:
     """A probe failed: no new work goes to it until it answers."""
     failures = replica.probe_failures + 1
     if replica.state == ReplicaState.SUSPECT:
-        Replica.objects.filter(pk=replica.pk).update(probe_failures=failures, state_reason=reason[:500])
+        Replica.objects.filter(pk=replica.pk).update(
+            probe_failures=failures, state_reason=displayable(reason)[:REASON_LENGTH]
+        )
         replica.refresh_from_db()
         return replica
     return move(

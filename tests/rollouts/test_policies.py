@@ -5,10 +5,10 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
-from rollouts.errors import Invalid
+from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Event, MetricPoint, PolicyVersion, Rollout, ScoredGroup
-from rollouts.services import batches, evaluations, policies
-from rollouts.states import EvaluationState, GroupState, PolicyVersionState
+from rollouts.services import batches, evaluations, policies, runs
+from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
 from tests.rollouts import story
 from trainers.wire import PolicyVersionIn
 
@@ -56,6 +56,16 @@ def test_of_two_publishers_one_wins() -> None:
     results = story.together(lambda: policies.published(version), lambda: policies.published(again))
     assert sorted(type(result).__name__ for result in results) == ["PolicyVersion", "StateConflict"]
     assert story.fresh(run).live_version == 1
+
+
+def test_nothing_is_published_in_a_run_that_is_over() -> None:
+    run, epoch = story.train(evaluation={"problems": 1}, max_steps=1)
+    story.announce(run, epoch, 1)
+    version = PolicyVersion.objects.get(version=1)
+    runs.end(run, to=RunState.FAILED, reason="test")
+    with pytest.raises(StateConflict, match="nothing is published"):
+        policies.published(version)
+    assert set(Evaluation.objects.values_list("state", flat=True)) == {EvaluationState.EXPIRED}
 
 
 def test_announcing_twice_is_announcing_once() -> None:

@@ -51,7 +51,7 @@ def test_a_replica_lives_suspected_and_cleared_until_its_end(run: Run) -> None:
     replicas.answered(replica, loaded_version=3)
     assert replica.loaded_version == 3
     for count in (1, 2, 3):
-        replicas.suspect(replica, reason=f"no answer {count}")
+        replicas.suspect(replica, reason=f"no answer {count}\x00")
         assert (replica.state, replica.probe_failures) == (ReplicaState.SUSPECT, count)
     assert list(fleet.list_serving(run)) == []
     assert list(fleet.list_alive(run, ReplicaKind.INFERENCE)) == [replica]

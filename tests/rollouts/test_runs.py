@@ -7,7 +7,7 @@ import pytest
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StaleEpoch, StateConflict
 from rollouts.models import Checkpoint, Evaluation, Event, Lease, MetricPoint, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.selectors import runs as run_selectors
-from rollouts.services import batches, groups, replicas, runs
+from rollouts.services import batches, groups, leases, replicas, runs
 from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
 from tests.rollouts import story
 from trainers.wire import CheckpointIn
@@ -210,6 +210,7 @@ def test_a_supervised_run_acknowledges_steps_without_batches() -> None:
     assert MetricPoint.objects.get(run=run).value == 2.0
     with pytest.raises(Conflict, match="no batches"):
         batches.fetch(run, epoch=epoch, step=1)
+    assert leases.claim(run, holder="x", limit=1, lease_s=9).reason == "over"
     with pytest.raises(Conflict, match="takes no groups"):
         groups.submit(run, [story.scored("a")], actor="api:x")
 
