@@ -4,26 +4,6 @@ from django.db.models import Prefetch, QuerySet
 
 from rollouts.errors import NotFound
 from rollouts.models import BatchItem, Rollout, Run, ScoredGroup
-from rollouts.states import GroupState
-
-
-def list_recent(
-    run: Run,
-    *,
-    limit: int = 20,
-    before_id: int | None = None,
-    state: str | None = None,
-    purpose: str | None = None,
-) -> QuerySet[ScoredGroup]:
-    """Settled groups with their rollouts, newest first. Two queries whatever the limit."""
-    groups = ScoredGroup.objects.filter(run=run).exclude(state=GroupState.PLAYING)
-    if before_id is not None:
-        groups = groups.filter(id__lt=before_id)
-    if state:
-        groups = groups.filter(state=state)
-    if purpose:
-        groups = groups.filter(purpose=purpose)
-    return with_rollouts(groups).order_by("-settled_at", "-id")[:limit]
 
 
 def get(run: Run, key: str) -> ScoredGroup:

@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from rollouts.errors import Forbidden, NotFound
 from rollouts.models import Membership, MetricPoint, ReplicaKind, Role, Run
-from rollouts.selectors import events, groups, runs
+from rollouts.selectors import events, groups, pages, runs
 from rollouts.services import projects
 from rollouts.states import RunState
 from tests.factories import make_event, make_group, make_metrics, make_project, make_replica, make_run, make_user
@@ -101,11 +101,11 @@ def test_the_newest_groups_come_with_their_rollouts_in_as_many_queries_whatever_
     make_group(run, state="playing")
     for limit in (2, 6):
         with django_assert_num_queries(3):
-            found = list(groups.list_recent(run, limit=limit))
+            found = list(pages.list_groups(run, limit=limit))
             assert [row.index for group in found for row in group.rollouts.all()] == [0, 1] * limit
         assert found == made[::-1][:limit]
-    assert list(groups.list_recent(run, state="failed")) == []
-    assert list(groups.list_recent(run, purpose="train", limit=1)) == made[-1:]
+    assert list(pages.list_groups(run, state="failed", limit=9)) == []
+    assert list(pages.list_groups(run, purpose="train", limit=1)) == made[-1:]
 
 
 def test_one_group_is_found_by_its_key_and_only_in_its_run() -> None:
