@@ -1,11 +1,14 @@
 """Bad bodies: each is answered with a problem that says why, and leaves no row. Every past bug adds one."""
 
+import asyncio
 import json
 from typing import Any
 
 import msgspec
 import pytest
+from asgiref.testing import ApplicationCommunicator
 
+from controlplane.asgi import application
 from environments.types import Message
 from rollouts.models import Rollout, Run, ScoredGroup
 from tests.factories import make_run
@@ -191,7 +194,7 @@ def test_a_body_of_another_type_is_refused(run: Run, api: Api, content_type: str
     assert "application/json" in problem(response, 415, "unsupported_media_type")["detail"]
 
 
-def test_a_body_over_the_limit_is_refused_also_when_its_length_is_not_told(run: Run, api: Api, settings: Any) -> None:
+def test_a_body_over_the_limit_is_refused(run: Run, api: Api, settings: Any) -> None:
     body = msgspec.json.encode([good() | {"key": str(number)} for number in range(20)])
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = len(body) - 1
     before = row_counts()
@@ -199,6 +202,35 @@ def test_a_body_over_the_limit_is_refused_also_when_its_length_is_not_told(run: 
     assert row_counts() == before
     settings.DATA_UPLOAD_MAX_MEMORY_SIZE = len(body)
     assert api.post(f"runs/{run.key}/groups", body).status_code == 201
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_body_in_chunks_is_read_no_further_than_the_limit(settings: Any) -> None:
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 10_000
+    run, token = make_run(), make_token()
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": f"/api/v1/runs/{run.key}/groups",
+        "headers": [
+            (b"host", b"testserver"),
+            (b"authorization", f"Token {token}".encode()),
+            (b"content-type", b"application/json"),
+            (b"transfer-encoding", b"chunked"),
+        ],
+        "query_string": b"",
+    }
+
+    async def send() -> tuple[int, bytes]:
+        web = ApplicationCommunicator(application, scope)
+        for number in range(5):
+            await web.send_input({"type": "http.request", "body": b"[" * 4000, "more_body": number < 4})
+        head, body = await web.receive_output(15), await web.receive_output(15)
+        await web.wait(15)
+        return head["status"], body["body"]
+
+    status, body = asyncio.run(send())
+    assert (status, json.loads(body)["code"]) == (413, "too_large")
 
 
 def test_json_and_messagepack_store_the_same(run: Run, api: Api) -> None:
