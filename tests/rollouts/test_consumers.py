@@ -22,7 +22,7 @@ from tests.factories import make_event, make_project, make_run, make_user
 pytestmark = pytest.mark.django_db(transaction=True)
 
 LONG_S = 15.0
-SHORT_S = 0.6
+SHORT_S = 0.4
 
 
 class Page(ApplicationCommunicator):
