@@ -153,7 +153,7 @@ def test_smoothing_is_remembered_and_redraws_the_charts(watched: Watched) -> Non
 
 def test_the_config_is_filtered_as_one_types(watched: Watched) -> None:
     page = watched.open(f"/runs/{make_run().key}/config/")
-    page.get_by_role("searchbox").fill("optimizer preset")
+    page.get_by_role("searchbox").fill("optimizer.lr preset")
     expect(page.locator("[data-filter-row]:visible")).to_have_count(1)
     expect(page.locator("[data-filter-row]:visible")).to_contain_text("optimizer.lr")
 
