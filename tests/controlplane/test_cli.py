@@ -15,7 +15,7 @@ from controlplane.home import Home
 from rollouts.models import ApiToken, Run
 from rollouts.services import projects
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
 Rollyard = Callable[..., "subprocess.CompletedProcess[str]"]
 TINY = ["reverse-text-rl", "max_steps=3", "name=tiny"]

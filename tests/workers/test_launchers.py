@@ -36,6 +36,8 @@ for _ in range(2):
     subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], start_new_session=True)
 print("family", flush=True)
 import signal
+
+pytestmark = pytest.mark.slow  # real processes, killed and waited for
 signal.pause()
 """
 """A command whose children lead sessions of their own and ignore SIGTERM, as an engine that hangs does."""

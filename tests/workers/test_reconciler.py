@@ -32,7 +32,7 @@ from workers.convergence import Convergence
 from workers.database import with_connection
 from workers.leadership import Leadership
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]
 
 
 def train(run: Run) -> None:

@@ -30,7 +30,7 @@ from trainers.wire import CheckpointIn, StepAck
 from workers import inference, lifecycle, retention, serving, training
 from workers.launchers.processes import carriers
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]
 
 
 def test_killed_server_is_replaced_and_serves_the_live_version() -> None:
