@@ -16,6 +16,8 @@ from workers.launchers.base import Handle, LaunchError, LaunchSpec
 from workers.launchers.local import LocalLauncher
 from workers.launchers.processes import carriers, send, start_time
 
+pytestmark = pytest.mark.slow
+
 STAY = "import signal; signal.pause()"
 STUBBORN = """
 import signal
@@ -36,8 +38,6 @@ for _ in range(2):
     subprocess.Popen([sys.executable, "-c", {STUBBORN!r}], start_new_session=True)
 print("family", flush=True)
 import signal
-
-pytestmark = pytest.mark.slow  # real processes, killed and waited for
 signal.pause()
 """
 """A command whose children lead sessions of their own and ignore SIGTERM, as an engine that hangs does."""
