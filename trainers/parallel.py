@@ -77,7 +77,12 @@ def run_rank(train: Callable[[], None]) -> None:
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     join_ranks()
     train()
+    dist.barrier()
     dist.destroy_process_group()
+    logging.shutdown()
+    sys.stdout.flush()
+    # gloo's threads may still run while the interpreter takes its libraries down, and then abort a rank that succeeded.
+    os._exit(0)
 
 
 def shard(model: PreTrainedModel, mesh: DeviceMesh, dtype: torch.dtype) -> None:
