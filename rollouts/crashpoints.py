@@ -1,0 +1,104 @@
+"""Named places at which a process can be told to kill itself, so that a test meets exactly that moment.
+
+ROLLYARD_CRASH_POINT=before_insert         the first time it is reached
+ROLLYARD_CRASH_POINT=before_insert:3       the third time
+ROLLYARD_CRASH_POINT=before_insert%0.01    every time with this probability, repeatable with ROLLYARD_CRASH_SEED
+
+It is read once, when the process starts. Without it a crash point costs one comparison. The end is SIGKILL: nothing is
+flushed, closed or rolled back by us, as when the machine kills the process.
+"""
+
+import asyncio
+import itertools
+import os
+import random
+import re
+import signal
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from django.http import HttpResponse, StreamingHttpResponse
+from django.http.response import HttpResponseBase
+
+VARIABLE = "ROLLYARD_CRASH_POINT"
+SEED_VARIABLE = "ROLLYARD_CRASH_SEED"
+_SPEC = re.compile(r"(?P<name>[a-z_]+)(:(?P<nth>[1-9]\d*)|%(?P<chance>0?\.\d+|1))?")
+
+
+class CrashPoint(StrEnum):
+    """A moment at which dying is interesting, and what has to hold afterwards."""
+
+    BEFORE_INSERT = "before_insert"
+    """A group was received and checked, nothing of it was written: it is not stored, and was not acknowledged."""
+    AFTER_INSERT = "after_insert"
+    """A group's rows were written, not committed: it is not stored, and was not acknowledged."""
+    AFTER_COMMIT = "after_commit"
+    """A group was committed, its submitter was not told: it is stored, and sending it again stores nothing."""
+    BEFORE_ASSEMBLY = "before_assembly"
+    """The run is locked to form a batch, nothing of the batch was written: its groups are still ready."""
+    BEFORE_SEND = "before_send"
+    """A batch was committed, nothing of it was sent: the next fetch of the step gets just this batch."""
+    MID_BODY = "mid_body"
+    """Half of a batch was sent: the trainer has nothing, and the next fetch gets the same bytes."""
+    BEFORE_ACK = "before_ack"
+    """A trainer's acknowledgement was received, nothing of it was written: sending it again counts the step once."""
+
+
+@dataclass
+class _Armed:
+    """The crash point this process dies at, and when."""
+
+    point: CrashPoint
+    nth: int = 1
+    chance: float | None = None
+    dice: random.Random = field(default_factory=random.Random)
+    reached: "itertools.count[int]" = field(default_factory=lambda: itertools.count(1))
+
+    def is_due(self) -> bool:
+        """Whether this time is the one. Safe from several threads: each call draws a number of its own."""
+        return self.dice.random() < self.chance if self.chance is not None else next(self.reached) == self.nth
+
+
+def parse(spec: str, seed: str = "") -> _Armed | None:
+    """What the two variables ask for; None when the first is empty. Raises ValueError for what they cannot mean."""
+    if not spec:
+        return None
+    match = _SPEC.fullmatch(spec)
+    if match is None or match["name"] not in set(CrashPoint):
+        names = ", ".join(CrashPoint)
+        raise ValueError(f"{VARIABLE}={spec}: give NAME, NAME:N or NAME%PROBABILITY, where NAME is one of {names}")
+    return _Armed(
+        CrashPoint(match["name"]),
+        nth=int(match["nth"] or 1),
+        chance=float(match["chance"]) if match["chance"] else None,
+        dice=random.Random(seed or None),
+    )
+
+
+_ARMED = parse(os.environ.get(VARIABLE, ""), os.environ.get(SEED_VARIABLE, ""))
+
+
+def crash_point(point: CrashPoint) -> None:
+    """Die here if the environment says so."""
+    if _ARMED is not None and _ARMED.point is point and _ARMED.is_due():
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def crash_mid_body(response: HttpResponse) -> HttpResponseBase:
+    """The same response, unless MID_BODY is armed: then one that is sent in two halves with the crash point between.
+
+    It keeps its Content-Length, so a client sees that the second half is missing. Needs an ASGI server.
+    """
+    if _ARMED is None or _ARMED.point is not CrashPoint.MID_BODY:
+        return response
+    headers = {**response.headers, "Content-Length": str(len(response.content))}
+    return StreamingHttpResponse(_halves(response.content), status=response.status_code, headers=headers)
+
+
+async def _halves(body: bytes) -> AsyncIterator[bytes]:
+    middle = len(body) // 2
+    yield body[:middle]
+    await asyncio.sleep(0)  # the event loop writes what it was given when it comes round
+    crash_point(CrashPoint.MID_BODY)
+    yield body[middle:]
