@@ -17,7 +17,8 @@ REACH += "for name in sys.argv[1:]: print(name, flush=True); crash_point(CrashPo
 def reach(spec: str, *names: str, seed: str = "") -> tuple[int, list[str]]:
     """Exit status of a process that reaches these points, and those it reached."""
     environ = {**os.environ, crashpoints.VARIABLE: spec, crashpoints.SEED_VARIABLE: seed}
-    done = subprocess.run([sys.executable, "-c", REACH, *names], env=environ, capture_output=True, text=True, timeout=30)
+    argv = [sys.executable, "-c", REACH, *names]
+    done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=30)
     return done.returncode, done.stdout.split()
 
 
@@ -49,4 +50,3 @@ def test_without_the_variable_every_point_is_passed() -> None:
 def test_a_variable_that_means_nothing_is_refused_with_the_names_there_are(spec: str) -> None:
     with pytest.raises(ValueError, match=r"NAME%PROBABILITY.*before_insert, after_insert"):
         crashpoints.parse(spec)
-

@@ -1,0 +1,258 @@
+"""Submitters and trainers of a run over the native API, as processes that write down all they ask and hear.
+
+    python -m tests.chaos.clients submitter|trainer --url URL --run KEY --token TOKEN --number N --history FILE
+
+Each goes on until SIGTERM or until the run is over. What it does when is drawn from its number and the seed.
+"""
+
+import argparse
+import hashlib
+import random
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+
+from environments.types import ScoredGroup
+from tests.chaos.history import Act, Outcome, Recorder
+from tests.chaos.load import make_group, packed, sent
+from trainers.wire import EPOCH_HEADER, MSGPACK
+
+PAUSE_S = 0.2
+"""Before an unknown outcome is asked again."""
+OLD_VERSIONS = 3
+"""So many versions more than the limit a submitter lags at most."""
+
+
+FORMATS: list[tuple[str, Callable[[list[ScoredGroup]], bytes]]] = [
+    ("application/json", msgspec.json.encode),
+    (MSGPACK, msgspec.msgpack.encode),
+    (MSGPACK, lambda groups: msgspec.msgpack.encode([packed(group) for group in groups])),
+]
+
+
+class RunOver(Exception):
+    """The run takes nothing more."""
+
+
+class Client:
+    """What all clients share: a connection, dice, a history, and the end."""
+
+    def __init__(self, options: argparse.Namespace, transport: httpx.BaseTransport | None = None) -> None:
+        self.options = options
+        self.number: int = options.number
+        self.dice = random.Random(f"{options.seed}/{options.number}")
+        self.history = Recorder(options.history, options.run)
+        self.halt = threading.Event()
+        self.http = httpx.Client(timeout=options.timeout, trust_env=False, transport=transport)
+
+    def run(self) -> None:
+        """Act until told to stop, or until the run is over."""
+        signal.signal(signal.SIGTERM, lambda *_: self.halt.set())
+        try:
+            while not self.halt.is_set():
+                self.act()
+        except RunOver:
+            pass
+
+    def act(self) -> None:
+        """One turn."""
+        raise NotImplementedError
+
+    def call(self, act: Act, method: str, url: str, hears: "Hears", asked: dict[str, Any], **options: Any) -> Outcome:
+        """Make one call and write it down; `hears` says what else to write of an answer that is a success.
+
+        Raises RunOver on 410.
+        """
+        number = self.history.ask(act, **asked)
+        detail: dict[str, Any] = {}
+        try:
+            answer = self.http.request(method, url, **options)
+        except httpx.TransportError as error:
+            outcome, detail = Outcome.UNKNOWN, {"detail": f"{type(error).__name__}: {error}"[:200]}
+        else:
+            outcome = outcome_of(answer)
+            detail = hears(answer) if outcome is Outcome.OK else {"detail": f"{answer.status_code} {answer.text[:200]}"}
+        self.history.hear(number, act, outcome, **detail)
+        if outcome is Outcome.FAIL and detail["detail"].startswith("410"):
+            raise RunOver
+        return outcome
+
+    def pause(self, seconds: float = PAUSE_S) -> None:
+        """Wait, or not if it is time to stop."""
+        self.halt.wait(self.dice.uniform(0.5, 1.5) * seconds)
+
+
+Hears = Callable[[httpx.Response], dict[str, Any]]
+
+
+def outcome_of(answer: httpx.Response) -> Outcome:
+    """Whether what was asked happened. A 429 or a 4xx is a no; a 5xx says nothing."""
+    if answer.is_success:
+        return Outcome.OK
+    return Outcome.UNKNOWN if answer.status_code >= 500 else Outcome.FAIL
+
+
+class Native(Client):
+    """A client with a token."""
+
+    def __init__(self, options: argparse.Namespace, transport: httpx.BaseTransport | None = None) -> None:
+        super().__init__(options, transport)
+        self.http.base_url = httpx.URL(f"{options.url}/api/v1/runs/{options.run}/")
+        self.http.headers["Authorization"] = f"Token {options.token}"
+
+    def look(self) -> tuple[int, int] | None:
+        """(next step, most off-policy steps) of the run; None while nobody answers."""
+        try:
+            answer = self.http.get(f"{self.options.url}/api/v1/runs/{self.options.run}")
+        except httpx.TransportError:
+            return None
+        if not answer.is_success:
+            return None
+        run = answer.json()
+        return run["step"], run["config"]["algorithm"]["max_off_policy_steps"]
+
+
+class Submitter(Native):
+    """Sends groups of its own, one or a few at a time, in JSON or MessagePack, and again until it knows of them."""
+
+    def __init__(self, options: argparse.Namespace, transport: httpx.BaseTransport | None = None) -> None:
+        super().__init__(options, transport)
+        self.next_group = options.first_group
+        self.version = 0
+
+    def act(self) -> None:
+        if self.next_group % 16 == 0 and (seen := self.look()):
+            # Now and then older than the limit allows: such groups are stored, and must not be trained on.
+            self.version = max(0, seen[0] - self.dice.choice([0, 0, 0, 1, seen[1], seen[1] + OLD_VERSIONS]))
+        count = self.dice.choice([1, 1, 1, 2, 5])
+        groups = [
+            make_group(self.number, self.next_group + at, rollouts=self.options.group_size, version=self.version)
+            for at in range(count)
+        ]
+        self.next_group += count
+        while self.submit(groups) is Outcome.UNKNOWN and not self.halt.is_set():
+            if self.dice.random() < 0.05:
+                break  # nobody will ever tell what became of them
+            self.pause()
+        if self.dice.random() < 0.05:
+            self.submit(groups)  # whatever became of it, it may be sent again
+        self.halt.wait(self.dice.expovariate(self.options.rate))
+
+    def submit(self, groups: list[ScoredGroup]) -> Outcome:
+        media_type, encode = self.dice.choice(FORMATS)
+        return self.call(
+            Act.SUBMIT,
+            "POST",
+            "groups",
+            _nothing,
+            {"groups": [sent(group) for group in groups]},
+            content=encode(groups),
+            headers={"Content-Type": media_type},
+        )
+
+
+class Trainer(Native):
+    """Registers, trains steps for a while, pauses while others take over, finds out, registers again."""
+
+    def __init__(self, options: argparse.Namespace, transport: httpx.BaseTransport | None = None) -> None:
+        super().__init__(options, transport)
+        self.epoch: int | None = None
+        self.step = 0
+
+    def act(self) -> None:
+        if self.epoch is None:
+            self.register()
+        elif self.dice.random() < 0.02:
+            self.pause(2.0)  # as if it hung: whoever registers meanwhile makes a zombie of it
+        else:
+            self.train()
+
+    def register(self) -> None:
+        def hears(answer: httpx.Response) -> dict[str, Any]:
+            self.epoch = answer.json()["epoch"]
+            return {"epoch": self.epoch}
+
+        body = {"world_size": 1, "hostname": "chaos", "pid": self.number}
+        if self.call(Act.REGISTER, "POST", "trainer", hears, {}, json=body) is not Outcome.OK:
+            self.pause()
+        self.find_step()
+
+    def find_step(self) -> None:
+        while not self.halt.is_set() and (seen := self.look()) is None:
+            self.pause()
+        self.step = seen[0] if not self.halt.is_set() and seen else self.step
+
+    def train(self) -> None:
+        sha256 = self.fetch()
+        if sha256 and self.dice.random() < 0.1:
+            sha256 = self.fetch() or sha256
+        if not sha256 or self.epoch is None:
+            return
+        asked = {"epoch": self.epoch, "step": self.step, "sha256": sha256}
+        body = {"metrics": {"loss/mean": self.dice.random()}, "batch_sha256": sha256}
+        while not self.halt.is_set():
+            outcome = self.call(Act.ACK, "POST", f"steps/{self.step}", _nothing, asked, json=body, headers=self.fence())
+            if outcome is Outcome.OK:
+                self.step += 1
+                return
+            if outcome is Outcome.FAIL:
+                return self.give_way()
+            self.pause()
+
+    def fetch(self) -> str | None:
+        """The hash of the body received, which must be the one that was promised; None when there was none."""
+        received: list[str] = []
+
+        def hears(answer: httpx.Response) -> dict[str, Any]:
+            if answer.status_code == httpx.codes.NO_CONTENT:
+                return {"step": self.step}
+            received.append(hashlib.sha256(answer.content).hexdigest())
+            return {"step": self.step, "sha256": received[0]}
+
+        asked = {"epoch": self.epoch, "step": self.step}
+        url = f"batches/{self.step}"
+        outcome = self.call(Act.FETCH, "GET", url, hears, asked, params={"wait_s": 2}, headers=self.fence())
+        if outcome is Outcome.FAIL:
+            self.give_way()
+        elif outcome is Outcome.UNKNOWN:
+            self.pause()
+        return received[0] if received else None
+
+    def give_way(self) -> None:
+        """Somebody else registered. Let it work before taking over again."""
+        self.epoch = None
+        self.pause(3.0)
+
+    def fence(self) -> dict[str, str]:
+        return {EPOCH_HEADER: str(self.epoch)}
+
+
+def _nothing(_answer: httpx.Response) -> dict[str, Any]:
+    return {}
+
+
+def parser() -> argparse.ArgumentParser:
+    """Options that every client takes."""
+    made = argparse.ArgumentParser(prog="python -m tests.chaos.clients", description=__doc__)
+    made.add_argument("kind")
+    made.add_argument("--url", required=True, help="of the control plane, or of a proxy before it")
+    made.add_argument("--run", required=True)
+    made.add_argument("--token", default="")
+    made.add_argument("--number", type=int, required=True, help="of this client; no two of a run have the same")
+    made.add_argument("--history", type=Path, required=True)
+    made.add_argument("--seed", type=int, default=0)
+    made.add_argument("--first-group", type=int, default=0)
+    made.add_argument("--group-size", type=int, default=4, help="rollouts per group")
+    made.add_argument("--rate", type=float, default=10.0, help="submissions per second, at most")
+    made.add_argument("--timeout", type=float, default=15.0, help="seconds after which an answer is given up")
+    return made
+
+
+if __name__ == "__main__":
+    chosen = parser().parse_args()
+    {"submitter": Submitter, "trainer": Trainer}[chosen.kind](chosen).run()

@@ -1,0 +1,63 @@
+"""The clients of a storm, as processes."""
+
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from tests.chaos.history import Act, Outcome, read
+
+
+class Crowd:
+    """Submitters and trainers; each writes a history of its own into one directory."""
+
+    def __init__(self, directory: Path, seed: int) -> None:
+        self.directory = directory
+        self._seed = seed
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def add(self, kind: str, *, module: str = "tests.chaos.clients", **options: object) -> None:
+        """Start a client. The options are those of its command line."""
+        number = len(self._processes) + 1
+        name = f"{kind}-{number}"
+        options |= {"number": number, "seed": self._seed, "history": self.directory / f"{name}.jsonl"}
+        words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
+        with (self.directory / f"{name}.log").open("w") as log:
+            self._processes[name] = subprocess.Popen([sys.executable, "-m", module, kind, *words], stderr=log)
+
+    def stop(self, kind: str = "") -> None:
+        """Ask the clients of a kind to end, wait until they did. Raises AssertionError for one that broke."""
+        chosen = {name: process for name, process in self._processes.items() if name.startswith(kind)}
+        for process in chosen.values():
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+        for name, process in chosen.items():
+            assert process.wait(120) in {0, -signal.SIGTERM}, f"{name} broke: {self._complaint(name)}"
+
+    def kill(self) -> None:
+        """End what is left, whatever happened."""
+        for process in self._processes.values():
+            process.kill()
+            process.wait()
+
+    def check(self) -> None:
+        """Raise AssertionError if a client ended by itself: there is no load any more, and no reason for it."""
+        for name, process in self._processes.items():
+            assert process.poll() is None, f"{name} ended with {process.returncode}: {self._complaint(name)}"
+
+    def counts(self, run: str) -> dict[str, int]:
+        """How the calls about a run ended."""
+        counted = {"acknowledged": 0, "refused": 0, "unknown": 0, "registrations": 0, "batches_received": 0}
+        names = {Outcome.OK: "acknowledged", Outcome.FAIL: "refused", Outcome.UNKNOWN: "unknown"}
+        for call in read(self.directory, run):
+            if call.asked.act is Act.SUBMIT:
+                counted[names[call.outcome]] += len(call.asked.groups)
+            elif call.asked.act is Act.REGISTER and call.outcome is Outcome.OK:
+                counted["registrations"] += 1
+            elif call.asked.act is Act.FETCH and call.outcome is Outcome.OK and call.heard and call.heard.sha256:
+                counted["batches_received"] += 1
+        return counted
+
+    def _complaint(self, name: str) -> str:
+        return (self.directory / f"{name}.log").read_text()[-2000:]

@@ -1,0 +1,221 @@
+"""Kill processes of a whole installation at random under load, then hold what is left against the promises.
+
+    python -m tests.chaos.storm --kills 1000 --seed 7 --cuts 200
+
+    schedule (from the seed) ─► the kind is alive again ─► pause ─► SIGKILL ─► next
+    submitters, trainers ─► proxy that cuts ─► web ...          at the end: quiesce, stop the run, checker
+
+The seed replays the order of the kills and the pauses between them, not what the machine was doing then. Prints a line
+now and then and at the end one JSON object; the exit status is 1 if a promise was broken.
+"""
+
+import argparse
+import json
+import os
+import random
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import httpx
+import psutil
+import redis
+
+from controlplane import embedded
+from tests.chaos.crowd import Crowd
+from tests.chaos.proxy import Proxy, running_proxy
+from tests.e2e.yard import Yard, running_yard, until
+
+KINDS = ("web", "worker", "reconciler", "redis", "postgres")
+MEAN_PAUSE_S = 0.3
+RECOVERY_DEADLINE_S = 120.0
+"""Within this every killed process has to be back by itself."""
+PROGRESS_EVERY_S = 10.0
+SETTINGS = ["batch.batch_size=32", "sampling.group_size=4", "algorithm.max_off_policy_steps=4"]
+BATCH_PATHS = r"/batches/\d+|/batch$"
+
+
+class Strike(NamedTuple):
+    """One planned kill."""
+
+    kind: str
+    pause_s: float
+    """Between the moment the kind is seen alive and the kill."""
+    choice: float
+    """In [0, 1): which of several processes of the kind."""
+
+
+def schedule(seed: int, kills: int) -> Iterator[Strike]:
+    """What is killed when: the same for the same seed."""
+    dice = random.Random(seed)
+    for _ in range(kills):
+        yield Strike(dice.choice(KINDS), dice.expovariate(1 / MEAN_PAUSE_S), dice.random())
+
+
+def is_alive(yard: Yard, kind: str) -> bool:
+    """Whether the process does what it is there for, not only whether it exists."""
+    if kind == "web":
+        try:
+            return httpx.get(f"{yard.url}/healthz", timeout=5).is_success
+        except httpx.TransportError:
+            return False
+    if kind == "redis":
+        return embedded.redis_answers(yard.home)
+    if kind == "postgres":
+        return bool(yard.try_sql("SELECT 1"))
+    if kind == "worker":
+        return _waits_for_tasks(yard.home.redis_url)
+    leaders = yard.try_sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock'")
+    return bool(leaders) and bool(yard.victims(kind))
+
+
+def _waits_for_tasks(redis_url: str) -> bool:
+    try:
+        with redis.Redis.from_url(redis_url, socket_timeout=2) as client:
+            return any(each["cmd"] == "brpop" for each in client.client_list())
+    except redis.RedisError:
+        return False
+
+
+def _has_cut(proxy: Proxy, count: int) -> bool:
+    return len(proxy.cuts) >= count
+
+
+class Storm:
+    """One installation, one run, one crowd, and what was done to them."""
+
+    def __init__(self, yard: Yard, crowd: Crowd, run: str) -> None:
+        self.yard = yard
+        self.crowd = crowd
+        self.run = run
+        self.kills: Counter[str] = Counter()
+        self.waited_s: Counter[str] = Counter()
+        self._said_at = self._began_at = time.monotonic()
+
+    def strike(self, strike: Strike) -> None:
+        """Wait until the kind is alive, pause, kill one of it."""
+        began_at = time.monotonic()
+        until(partial(is_alive, self.yard, strike.kind), within_s=RECOVERY_DEADLINE_S, what=f"{strike.kind} is back")
+        self.waited_s[strike.kind] += time.monotonic() - began_at
+        time.sleep(strike.pause_s)  # the random moment is the point of it
+        found = until(partial(self.yard.victims, strike.kind), within_s=RECOVERY_DEADLINE_S, what=f"a {strike.kind}")
+        target = found[int(strike.choice * len(found))]
+        target.kill()
+        psutil.wait_procs([target], timeout=10)
+        self.kills[strike.kind] += 1
+        self.crowd.check()
+        self.say()
+
+    def say(self, *, now: bool = False) -> None:
+        """Print how far it is, every few seconds."""
+        if now or time.monotonic() - self._said_at > PROGRESS_EVERY_S:
+            self._said_at = time.monotonic()
+            killed = " ".join(f"{kind} {self.kills[kind]}" for kind in KINDS)
+            took_s = self._said_at - self._began_at
+            print(
+                f"{took_s:6.0f} s  {self.kills.total()} kills ({killed}), step {self.yard.step(self.run)}", flush=True
+            )
+
+    def cut(self, proxy: Proxy, cuts: int) -> None:
+        """Go on until so many responses were cut."""
+        while len(proxy.cuts) < cuts:
+            more = len(proxy.cuts) + 1
+            until(partial(_has_cut, proxy, more), within_s=RECOVERY_DEADLINE_S, what="another batch is fetched")
+            self.crowd.check()
+            self.say()
+        proxy.is_cutting = False
+
+    def quiesce(self) -> None:
+        """Everything is alive and works again, by itself; then nobody asks for anything any more."""
+        for kind in KINDS:
+            until(partial(is_alive, self.yard, kind), within_s=RECOVERY_DEADLINE_S, what=f"{kind} is back")
+        step = self.yard.step(self.run)
+        until(lambda: self.yard.step(self.run) > step, within_s=RECOVERY_DEADLINE_S, what="a step after the storm")
+        self.crowd.stop("submitter")
+        self.crowd.stop()
+        self.yard.rollyard("runs", "stop", self.run)
+        until(lambda: self.yard.state(self.run) == "stopped", within_s=RECOVERY_DEADLINE_S, what="the run is stopped")
+
+
+def violations(yard: Yard, run: str, histories: Path) -> list[tuple[str, str, str]]:
+    """What the checker finds. Loads Django, on the installation's database."""
+    os.environ |= {"ROLLYARD_HOME": str(yard.home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+    import django
+
+    django.setup()
+    from rollouts.models import Run
+    from tests.chaos import checker, history
+
+    return [tuple(each) for each in checker.check(Run.objects.get(key=run), history.read(histories, run))]
+
+
+def storm(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
+    """The whole story; returns its summary."""
+    began_at = time.monotonic()
+    with ExitStack() as stack:
+        yard = stack.enter_context(running_yard(directory / "up.log"))
+        scopes = [word for scope in ("submit", "train", "read") for word in ("--scope", scope)]
+        token = yard.rollyard("token", "create", "storm", *scopes)["token"]
+        run = yard.rollyard("launch", "external-trainer", *SETTINGS)["run"]
+        until(lambda: yard.state(run) in {"starting", "running"}, within_s=60, what="the run takes groups")
+        proxy = Proxy(yard.url, path=BATCH_PATHS, seed=options.seed)
+        proxy.is_cutting = options.cuts > 0
+        url = stack.enter_context(running_proxy(proxy))
+        crowd = Crowd(directory, options.seed)
+        stack.callback(crowd.kill)
+        for _ in range(options.submitters):
+            crowd.add("submitter", url=yard.url, run=run, token=token)
+        for _ in range(options.trainers):
+            crowd.add("trainer", url=url if options.cuts else yard.url, run=run, token=token)
+        story = Storm(yard, crowd, run)
+        until(lambda: yard.step(run) > 0, within_s=60, what="the first step")
+        for strike in schedule(options.seed, options.kills):
+            story.strike(strike)
+        story.cut(proxy, options.cuts)
+        story.say(now=True)
+        story.quiesce()
+        found = violations(yard, run, directory)
+        [(batches,)] = yard.sql(
+            "SELECT count(*) FROM rollouts_batch b JOIN rollouts_run r ON r.id = run_id WHERE key = %s", run
+        )
+        return {
+            "seed": options.seed,
+            "kills": dict(story.kills),
+            "cuts": len(proxy.cuts),
+            **crowd.counts(run),
+            "batches": batches,
+            "steps": yard.step(run),
+            "violations": found,
+            "waited_s": {kind: round(seconds, 1) for kind, seconds in story.waited_s.items()},
+            "wall_s": round(time.monotonic() - began_at, 1),
+        }
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos.storm", description=__doc__)
+    parser.add_argument("--kills", type=int, default=0)
+    parser.add_argument("--cuts", type=int, default=0, help="batch responses to cut in the middle")
+    parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
+    parser.add_argument("--submitters", type=int, default=3)
+    parser.add_argument("--trainers", type=int, default=2)
+    parser.add_argument("--keep", type=Path, help="directory that keeps the histories and logs")
+    options = parser.parse_args()
+    print(
+        f"python -m tests.chaos.storm --seed {options.seed} --kills {options.kills} --cuts {options.cuts}", flush=True
+    )
+    with tempfile.TemporaryDirectory(prefix="rollyard-storm-") as temporary:
+        directory = options.keep or Path(temporary)
+        directory.mkdir(parents=True, exist_ok=True)
+        summary = storm(options, directory)
+    print(json.dumps(summary))
+    return 1 if summary["violations"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
