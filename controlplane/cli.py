@@ -177,9 +177,12 @@ def launch(
         _fail(str(error))
     run = runs.create(project=_project(project), user=None, resolved=resolved, actor=_actor())
     if as_json:
-        _print_json({"run": run.key, "url": f"{settings.ROLLYARD_URL}/runs/{run.key}"})
+        addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": run.atropos_url}
+        _print_json({"run": run.key, "state": run.state, **addresses})
     else:
         typer.echo(f"{run.key}  {settings.ROLLYARD_URL}/runs/{run.key}")
+        if run.kind == "external":
+            typer.echo(f"environments and trainers that speak the Atropos protocol: {run.atropos_url}")
     if follow:
         raise typer.Exit(following.follow(run.key, lambda line: typer.echo(line, err=as_json)))
 

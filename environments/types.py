@@ -73,18 +73,9 @@ class RolloutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """The last few frames only."""
 
 
-class Rollout(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The record one episode leaves. The three token arrays have one length T.
+class RolloutFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What an episode leaves besides its tokens."""
 
-    Position t holds the token, whether the policy sampled it (and it trains), and the logprob the inference engine
-    gave it after temperature, given all tokens before it.
-    """
-
-    token_ids: list[int]
-    loss_mask: list[int]
-    """1 where the policy sampled the token, else 0."""
-    inference_logprobs: list[float]
-    """0.0 where ``loss_mask`` is 0."""
     reward: float | None = None
     """None exactly when the episode failed."""
     messages: list[Message] = []
@@ -102,6 +93,35 @@ class Rollout(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_def
     """Seconds spent waiting for the policy."""
 
 
+class Rollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The record one episode leaves. The three token arrays have one length T.
+
+    Position t holds the token, whether the policy sampled it (and it trains), and the logprob the inference engine
+    gave it after temperature, given all tokens before it.
+    """
+
+    token_ids: list[int]
+    loss_mask: list[int]
+    """1 where the policy sampled the token, else 0."""
+    inference_logprobs: list[float]
+    """0.0 where ``loss_mask`` is 0."""
+
+
+class PackedRollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A rollout whose arrays are little-endian bytes: in MessagePack as they are, in JSON as base64."""
+
+    token_ids: bytes
+    """u32 [T]."""
+    loss_mask: bytes
+    """u8 [T]."""
+    inference_logprobs: bytes
+    """f32 [T]."""
+    ref_logprobs: bytes | None = None
+    """f32 [T], of a reference or teacher policy; in all rollouts of a group or in none."""
+    advantages: bytes | None = None
+    """f32 [T], per token, in place of advantages from the rewards; in all rollouts of a group or in none."""
+
+
 class ScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The G rollouts of one problem, scored together: the unit that is stored, leased, batched, trained or dropped."""
 
@@ -110,3 +130,13 @@ class ScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     rollouts: list[Rollout]
     key: str | None = None
     """Chosen by the submitter to make a retry harmless: the same key is stored once per run."""
+
+
+class PackedScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A scored group with packed rollouts: an eighth of the bytes of lists, and no numbers to parse."""
+
+    environment: str
+    problem_key: str
+    rollouts: list[PackedRollout]
+    key: str | None = None
+    """As in ScoredGroup."""

@@ -20,14 +20,15 @@ from rollouts.models import (
     Checkpoint,
     Evaluation,
     Event,
+    GroupTokens,
     Lease,
     Membership,
     MetricPoint,
     PolicyVersion,
     Project,
+    Replay,
     Replica,
     Rollout,
-    RolloutTokens,
     Run,
     RunEnvironment,
     ScoredGroup,
@@ -161,13 +162,13 @@ class RolloutAdmin(StoreAdmin):
     ordering = ("-id",)
 
 
-@admin.register(RolloutTokens)
-class RolloutTokensAdmin(StoreAdmin):
+@admin.register(GroupTokens)
+class GroupTokensAdmin(StoreAdmin):
     """The arrays themselves are never loaded: their sizes come from the database."""
 
-    list_display = fields = readonly_fields = ("rollout_id", "ids_bytes", "mask_bytes", "logprobs_bytes")
-    search_fields = ("=rollout__group__key",)
-    ordering = ("-rollout_id",)
+    list_display = fields = readonly_fields = ("group_id", "ids_bytes", "mask_bytes", "logprobs_bytes")
+    search_fields = ("=group__key",)
+    ordering = ("-group_id",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
         sizes = {
@@ -175,7 +176,7 @@ class RolloutTokensAdmin(StoreAdmin):
             "_mask_bytes": Length("loss_mask"),
             "_logprobs_bytes": Length("inference_logprobs"),
         }
-        rows: QuerySet[Any] = admin.ModelAdmin.get_queryset(self, request).only("rollout_id").annotate(**sizes)
+        rows: QuerySet[Any] = admin.ModelAdmin.get_queryset(self, request).only("group_id").annotate(**sizes)
         return rows
 
     @admin.display(description="token ids, bytes")
@@ -206,6 +207,15 @@ class BatchItemAdmin(StoreAdmin):
     list_display = ("id", "batch_id", "position", "group_id", "replay")
     defers = ("advantages",)
     search_fields = ("=batch__run__key", "=group__key")
+    ordering = ("-id",)
+
+
+@admin.register(Replay)
+class ReplayAdmin(StoreAdmin):
+    list_display = ("id", "run", "source", "first_step", "last_step", "taken", "actor", "reason", "created_at")
+    list_select_related = ("run", "source")
+    defers = (*RUN_PAYLOAD, "source__config", "source__config_origins")
+    search_fields = ("=run__key", "=source__key")
     ordering = ("-id",)
 
 

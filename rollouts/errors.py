@@ -9,6 +9,7 @@ ControlPlaneError
 |  `- LeaseLost        409 lease_lost
 |- RunOver         410 run_over
 |- TooLarge        413 too_large
+|- QueueFull       429 queue_full
 `- Invalid         422 invalid
 
 The docstring is the default message. Every ``code`` is stable: clients decide on it, people read the message.
@@ -88,6 +89,14 @@ class TooLarge(ControlPlaneError):
 
     code = "too_large"
     status = 413
+
+
+class QueueFull(ControlPlaneError):
+    """The trainer is behind: nothing more is stored until it has taken some. Try again later."""
+
+    code = "queue_full"
+    status = 429
+    retry_after_s: ClassVar[int] = 5
 
 
 class Invalid(ControlPlaneError):

@@ -4,14 +4,15 @@ import math
 import re
 import uuid
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from environments.types import MAX_TOKEN_ID, Rollout, ScoredGroup, StopReason
+from environments.types import MAX_TOKEN_ID, StopReason
 from rollouts.errors import Invalid
 from rollouts.models.group import FINITE
+from rollouts.packing import MASK_FAULT, TOKEN_FAULT, UNSTORED, Array, GroupArrays, PackedGroup, RolloutRecord
 from trainers.config import RunConfig
 
 MAX_GROUP_SIZE = 1024
@@ -28,7 +29,7 @@ MAX_METRIC_KEY = 100
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 
-def check_groups(groups: list[ScoredGroup]) -> None:
+def check_groups(groups: Sequence[PackedGroup]) -> None:
     """Raise Invalid naming every field at fault, if any."""
     fields: dict[str, str] = {}
     if not groups:
@@ -48,7 +49,7 @@ def check_groups(groups: list[ScoredGroup]) -> None:
         ):
             if text is not None and not is_storable(text):
                 fields[f"{at}.{name}"] = UNSTORABLE
-        fields |= _rollout_faults(group.rollouts, at)
+        fields |= _rollout_faults(group, at)
     keys = Counter(group.key for group in groups if group.key is not None)
     fields |= {f"groups.key {key}": "is used twice in one request" for key, count in keys.items() if count > 1}
     if fields:
@@ -78,67 +79,71 @@ def check_fits(config: RunConfig) -> None:
         raise Invalid(f"The run config does not fit: {', '.join(fields)}.", fields=fields)
 
 
-def check_rollouts(rollouts: list[Rollout]) -> None:
+def check_rollouts(group: PackedGroup) -> None:
     """Raise Invalid naming every field at fault, if any."""
-    if fields := _rollout_faults(rollouts, "work"):
-        raise Invalid("Nothing was stored: the rollouts do not hold together.", fields=fields)
+    if fields := _rollout_faults(group, "work"):
+        raise Invalid(UNSTORED, fields=fields)
 
 
-def _rollout_faults(rollouts: list[Rollout], at: str) -> dict[str, str]:
-    if not 0 < len(rollouts) <= MAX_GROUP_SIZE:
-        return {f"{at}.rollouts": f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {len(rollouts)}"}
-    faults: dict[str, str] = {}
-    for index, rollout in enumerate(rollouts):
-        for name, fault in _faults(rollout):
-            faults[f"{at}.rollouts.{index}.{name}"] = fault
+def _rollout_faults(group: PackedGroup, at: str) -> dict[str, str]:
+    count = len(group.rollouts)
+    if not 0 < count <= MAX_GROUP_SIZE:
+        return {f"{at}.rollouts": f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {count}"}
+    lengths = group.arrays.lengths.tolist()
+    faults = {
+        f"{at}.rollouts.{index}.{name}": fault
+        for index, (rollout, length) in enumerate(zip(group.rollouts, lengths, strict=True))
+        for name, fault in _record_faults(rollout, length)
+    }
+    for name, is_bad, fault in _array_faults(group.arrays):
+        ends = np.cumsum(group.arrays.lengths, dtype=np.int64)
+        for index in np.unique(np.searchsorted(ends, np.flatnonzero(is_bad), side="right")).tolist():
+            faults.setdefault(f"{at}.rollouts.{index}.{name}", fault)
     return faults
 
 
-def _faults(rollout: Rollout) -> list[tuple[str, str]]:
-    faults = []
-    length = len(rollout.token_ids)
+def _array_faults(arrays: GroupArrays) -> Iterator[tuple[str, Array, str]]:
+    """(field, where it is wrong, why). One look at all numbers tells that nothing is, as nearly always."""
+    if not len(arrays.token_ids):
+        return
+    if arrays.token_ids.max() > MAX_TOKEN_ID:
+        yield "token_ids", arrays.token_ids > MAX_TOKEN_ID, TOKEN_FAULT
+    if arrays.loss_mask.max() > 1:
+        yield "loss_mask", arrays.loss_mask > 1, MASK_FAULT
+    for name in ("inference_logprobs", "ref_logprobs", "advantages"):
+        values = getattr(arrays, f"{name}")
+        if values is None:
+            continue
+        # NaN is the minimum and the maximum of whatever holds one.
+        low, high = values.min(), values.max()
+        if not (low >= -FINITE and high <= FINITE):
+            yield name, ~np.isfinite(values), "must be finite 32-bit numbers"
+        elif name != "advantages" and high > LOGPROB_SLACK:
+            yield name, values > LOGPROB_SLACK, "a logprob is never positive"
+
+
+def _record_faults(rollout: RolloutRecord, length: int) -> Iterator[tuple[str, str]]:
     errored = rollout.stop_reason is StopReason.ERROR
     if (rollout.reward is None) != errored:
-        faults.append(("reward", "must be null exactly when stop_reason is error"))
+        yield "reward", "must be null exactly when stop_reason is error"
     if rollout.reward is not None and not _finite32(rollout.reward):
-        faults.append(("reward", "must be a finite 32-bit number"))
+        yield "reward", "must be a finite 32-bit number"
     if not errored and length == 0:
-        faults.append(("token_ids", "must not be empty unless the episode failed"))
+        yield "token_ids", "must not be empty unless the episode failed"
     if length > MAX_ROLLOUT_TOKENS:
-        faults.append(("token_ids", f"must have at most {MAX_ROLLOUT_TOKENS} tokens"))
-    for name, values in (
-        ("loss_mask", rollout.loss_mask),
-        ("inference_logprobs", rollout.inference_logprobs),
-    ):
-        if len(values) != length:
-            faults.append((name, f"has {len(values)} entries for {length} tokens"))
-    if length and not (min(rollout.token_ids) >= 0 and max(rollout.token_ids) <= MAX_TOKEN_ID):
-        faults.append(("token_ids", f"must lie in 0..{MAX_TOKEN_ID}"))
-    if not set(rollout.loss_mask) <= {0, 1}:
-        faults.append(("loss_mask", "must hold only 0 and 1"))
-    if rollout.inference_logprobs and not np.isfinite(np.asarray(rollout.inference_logprobs, dtype=np.float64)).all():
-        faults.append(("inference_logprobs", "must be finite"))
-    elif rollout.inference_logprobs and min(rollout.inference_logprobs) < -FINITE:
-        faults.append(("inference_logprobs", "must fit 32 bits"))
-    elif rollout.inference_logprobs and max(rollout.inference_logprobs) > LOGPROB_SLACK:
-        faults.append(("inference_logprobs", "a logprob is never positive"))
+        yield "token_ids", f"must have at most {MAX_ROLLOUT_TOKENS} tokens"
     if any(not _finite32(value) for value in rollout.metrics.values()):
-        faults.append(("metrics", "must be finite"))
+        yield "metrics", "must be finite"
     if not all(0 < len(key) <= MAX_METRIC_KEY and is_storable(key) for key in rollout.metrics):
-        faults.append(("metrics", f"a key must have 1 to {MAX_METRIC_KEY} characters, and no NUL"))
-    for name in (
-        "dispatch_policy_version",
-        "first_policy_version",
-        "last_policy_version",
-    ):
+        yield "metrics", f"a key must have 1 to {MAX_METRIC_KEY} characters, and no NUL"
+    for name in ("dispatch_policy_version", "first_policy_version", "last_policy_version"):
         version = getattr(rollout, name)
         if version is not None and not 0 <= version <= MAX_TOKEN_ID:
-            faults.append((name, f"must lie in 0..{MAX_TOKEN_ID}"))
+            yield name, f"must lie in 0..{MAX_TOKEN_ID}"
     if len(rollout.replica) > 100 or not is_storable(rollout.replica):
-        faults.append(("replica", "must have at most 100 characters, and no NUL"))
+        yield "replica", "must have at most 100 characters, and no NUL"
     if not _finite32(rollout.generation_s) or rollout.generation_s < 0:
-        faults.append(("generation_s", "must be a number of seconds"))
-    return faults
+        yield "generation_s", "must be a number of seconds"
 
 
 LOGPROB_SLACK = 1e-3

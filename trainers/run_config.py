@@ -36,7 +36,7 @@ class Section(BaseModel):
 class ModelConfig(Section):
     """Where the run starts from."""
 
-    path: str = Field(min_length=1)
+    path: str = ""
     """Directory with a Hugging Face model and its tokenizer, or a hub name. These weights are policy version 0."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format the trainer computes in and writes weights in. Master weights and gradients stay float32."""
@@ -81,6 +81,14 @@ class BatchConfig(Section):
 
     batch_size: int = Field(default=128, ge=1)
     """Rollouts per optimizer step; a multiple of the group size."""
+    token_batch_size: int | None = Field(default=None, ge=1)
+    """Tokens per optimizer step, at most: batches are then full by their tokens, whatever their number of rollouts."""
+    window: int | None = Field(default=None, ge=0)
+    """Older groups, still being played, that a group may overtake into a batch. 0 trains strictly in the order in which
+    groups were begun; without a number it is as many as a batch holds."""
+    max_queued_rollouts: int = Field(default=1_000_000, ge=1)
+    """Rollouts from outside that may wait. Beyond it submissions are refused with 429; from half of it senders are
+    asked to slow down."""
 
 
 class GrpoLoss(Section):
@@ -209,15 +217,16 @@ class LauncherConfig(Section):
 class RunConfig(Section):
     """Everything that defines a run. Never changed after the run is created."""
 
-    kind: Literal["rl", "sft"] = "rl"
-    """`rl` learns from scored rollouts, `sft` from example conversations."""
+    kind: Literal["rl", "sft", "external"] = "rl"
+    """`rl` learns from scored rollouts, `sft` from example conversations; an `external` run stores and hands out groups
+    for a trainer of your own."""
     name: str = Field(default="", max_length=64, pattern=r"^([a-z0-9][a-z0-9-]*)?$")
     """Short name: lower-case letters, digits and dashes. Empty: one is made up."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of everything random."""
     max_steps: int = Field(ge=1)
     """Optimizer steps; the run ends with policy version `max_steps`."""
-    model: ModelConfig
+    model: ModelConfig = ModelConfig()
     environments: list[EnvironmentRef] = []
     """The environments that problems are drawn from. An SFT run needs them only for evaluation."""
     sampling: SamplingConfig = SamplingConfig()
@@ -235,7 +244,8 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
-        problems = [*self._optimizer_problems(), *(self._rl_problems() if self.kind == "rl" else self._sft_problems())]
+        of_kind = {"rl": self._rl_problems, "sft": self._sft_problems, "external": list}[self.kind]
+        problems = [*self._optimizer_problems(), *self._model_problems(), *of_kind()]
         if problems:
             raise CrossFieldError([ConfigProblem(path, message) for path, message in problems])
         return self
@@ -245,6 +255,11 @@ class RunConfig(Section):
         if optimizer.schedule == "linear" and optimizer.warmup_steps >= self.max_steps:
             fix = f"Lower it or raise max_steps ({self.max_steps})."
             return [("optimizer.warmup_steps", f"leaves no step for the linear decay. {fix}")]
+        return []
+
+    def _model_problems(self) -> list[tuple[str, str]]:
+        if self.kind != "external" and not self.model.path:
+            return [("model.path", "is required: name a directory with a Hugging Face model, or a model of the hub.")]
         return []
 
     def _sft_problems(self) -> list[tuple[str, str]]:

@@ -11,8 +11,11 @@ SHA256_HEADER = "Rollyard-SHA256"
 MSGPACK = "application/msgpack"
 
 
-class TrainingRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """One rollout as the optimizer sees it. The three arrays have one length T."""
+class TrainingRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One rollout as the optimizer sees it. Its arrays have one length T.
+
+    What is absent is left out of the bytes, so that a field that is added later changes no batch that was ever served.
+    """
 
     group: str
     index: int
@@ -29,6 +32,10 @@ class TrainingRollout(msgspec.Struct, frozen=True, kw_only=True):
     reward: float
     min_policy_version: int
     max_policy_version: int
+    ref_logprobs: bytes | None = None
+    """f32 [T], of a reference or teacher policy, if the environment sent them."""
+    advantages: bytes | None = None
+    """f32 [T], per token, if the environment sent them: they stand in place of `advantage`."""
 
 
 class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):

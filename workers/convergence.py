@@ -85,8 +85,9 @@ class Convergence:
             self._servers.tend(run)
             run.refresh_from_db()
             publishing.publish(run)
-        training.tend(run)
-        retention.prune(run)
+        if run.kind != RunKind.EXTERNAL:
+            training.tend(run)
+            retention.prune(run)
         run.refresh_from_db()
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
             _end(run, to=RunState.FINISHED, reason=f"{run.next_step} steps")

@@ -1,21 +1,32 @@
 """Scored groups from outside: submit whole groups, or claim work and settle it."""
 
+from typing import Any
+
 import msgspec
-from drf_spectacular.utils import extend_schema
+from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from environments.types import Rollout, ScoredGroup
+from environments.types import PackedScoredGroup, Rollout, ScoredGroup
 from rollouts.api import wire
 from rollouts.api.access import actor_of, get_run
-from rollouts.errors import Invalid, LeaseLost
+from rollouts.errors import Invalid, LeaseLost, QueueFull
 from rollouts.models import Lease, Scope
+from rollouts.packing import pack_group
+from rollouts.selectors import queue
 from rollouts.services import groups as group_services
 from rollouts.services import leases
 from rollouts.validation import MAX_TEXT, is_storable, is_uuid
+from trainers.wire import MSGPACK
 
 MAX_CLAIM = 256
+IDEMPOTENCY = OpenApiParameter(
+    "Idempotency-Key",
+    str,
+    OpenApiParameter.HEADER,
+    description="Names this request: groups without a key of their own get keys from it, so a repetition is harmless.",
+)
 
 
 class StoredOut(msgspec.Struct):
@@ -55,19 +66,56 @@ class GroupsApi(APIView):
 
     @extend_schema(
         operation_id="submitGroups",
-        request=wire.body(ScoredGroup | list[ScoredGroup]),
-        responses={(201, "application/json"): wire.schema_of(StoredOut)},
+        parameters=[IDEMPOTENCY],
+        request={
+            wire.JSON: wire.schema_of(ScoredGroup | list[ScoredGroup]),
+            MSGPACK: wire.schema_of(PackedScoredGroup),
+        },
+        responses={
+            (201, wire.JSON): wire.schema_of(StoredOut),
+            (202, wire.JSON): wire.schema_of(StoredOut),
+        },
     )
     def post(self, request: Request, key: str) -> Response:
-        """Store one scored group or a list of them, all or none. A 201 means they survive any crash.
+        """Store one scored group or a list of them, all or none. A 201 or 202 means they survive any crash.
 
-        Give each group a ``key`` of your own: sending it again after a lost answer then stores nothing twice.
+        Give each group a ``key`` of your own, or the request an ``Idempotency-Key``: sending it again after a lost
+        answer then stores nothing twice. MessagePack may carry the arrays as little-endian bytes. A 202 asks to slow
+        down and a 429 to come back, both after ``Retry-After`` seconds: the trainer is behind.
         """
         run = get_run(request, key, Scope.SUBMIT)
-        groups = wire.decode(request, ScoredGroup | list[ScoredGroup], repairs_text=True)  # type: ignore[arg-type]
-        listed = groups if isinstance(groups, list) else [groups]
-        stored = group_services.submit(run, listed, actor=actor_of(request))
-        return Response(wire.json(StoredOut(stored)), status=201)
+        level = queue.pressure(run)
+        if level is queue.Pressure.FULL:
+            raise QueueFull(
+                f"{run.parsed.batch.max_queued_rollouts} rollouts wait for the trainer; submit again later."
+            )
+        groups = _decode(request)
+        if (idempotency_key := request.headers.get("Idempotency-Key")) is not None:
+            groups = _with_keys(groups, idempotency_key)
+        packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(groups)]
+        answer = StoredOut(group_services.submit(run, packed, actor=actor_of(request)))
+        if level is queue.Pressure.HIGH:
+            return Response(wire.json(answer), status=202, headers={"Retry-After": str(QueueFull.retry_after_s)})
+        return Response(wire.json(answer), status=201)
+
+
+def _decode(request: Request) -> list[Any]:
+    lists: Any = ScoredGroup | list[ScoredGroup]
+    packed: Any = PackedScoredGroup | list[PackedScoredGroup]
+    if wire.media_type_of(request) == MSGPACK:
+        groups = wire.decode(request, packed, repairs_text=True, otherwise=lists)
+    else:
+        groups = wire.decode(request, lists, repairs_text=True)
+    return groups if isinstance(groups, list) else [groups]
+
+
+def _with_keys(groups: Any, idempotency_key: str) -> Any:
+    if not 0 < len(idempotency_key) <= MAX_TEXT or not is_storable(idempotency_key):
+        raise Invalid(fields={"Idempotency-Key": f"must have 1 to {MAX_TEXT} characters"})
+    keys = group_services.derived_keys(idempotency_key, len(groups))
+    for group, key in zip(groups, keys, strict=True):
+        group.key = group.key or key
+    return groups
 
 
 class ClaimApi(APIView):

@@ -14,7 +14,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from rollouts.errors import ControlPlaneError, NotFound
+from rollouts.errors import ControlPlaneError, NotFound, QueueFull
 from trainers.config import ConfigError
 
 log = logging.getLogger(__name__)
@@ -49,6 +49,8 @@ def handler(error: Exception, context: dict[str, Any]) -> Response | None:
             response["WWW-Authenticate"] = header
         if wait := getattr(error, "wait", None):
             response["Retry-After"] = str(int(wait) + 1)
+    if isinstance(error, QueueFull):
+        response["Retry-After"] = str(QueueFull.retry_after_s)
     if status == 503:
         log.warning("%s: %s: %s", context["request"].path, type(error).__name__, error)
         response["Retry-After"] = str(UNAVAILABLE_RETRY_S)

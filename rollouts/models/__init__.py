@@ -1,8 +1,9 @@
 """The store, one file per part of the story. Import models from here."""
 
 from rollouts.models.access import ApiToken, Membership, Project, Role, Scope
-from rollouts.models.batch import Batch, BatchItem
-from rollouts.models.group import Lease, Purpose, Rollout, RolloutTokens, ScoredGroup
+from rollouts.models.attempt import Attempt, Delivery, EnvironmentClient
+from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay
+from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup
 from rollouts.models.log import Event, MetricPoint
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
 from rollouts.models.replica import Replica, ReplicaKind
@@ -10,22 +11,27 @@ from rollouts.models.run import Run, RunEnvironment, RunKind
 
 __all__ = [
     "ApiToken",
+    "Attempt",
     "Batch",
+    "BatchEncoding",
     "BatchItem",
     "Checkpoint",
+    "Delivery",
+    "EnvironmentClient",
     "Evaluation",
     "Event",
+    "GroupTokens",
     "Lease",
     "Membership",
     "MetricPoint",
     "PolicyVersion",
     "Project",
     "Purpose",
+    "Replay",
     "Replica",
     "ReplicaKind",
     "Role",
     "Rollout",
-    "RolloutTokens",
     "Run",
     "RunEnvironment",
     "RunKind",

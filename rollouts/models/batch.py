@@ -1,12 +1,17 @@
 """The groups of one optimizer step."""
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from rollouts.models.group import ScoredGroup
 from rollouts.models.run import Run
 from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import BatchState
+
+
+class BatchEncoding(models.TextChoices):
+    MSGPACK = "msgpack", "MessagePack of a TrainingBatch"
+    ATROPOS = "atropos", "JSON as the Atropos protocol has it"
 
 
 class Batch(Stateful):
@@ -19,8 +24,9 @@ class Batch(Stateful):
         choices=[(s.value, s.name) for s in BatchState],
         default=BatchState.FORMED,
     )
+    encoding = models.CharField(max_length=8, choices=BatchEncoding.choices, default=BatchEncoding.MSGPACK)
     sha256 = models.CharField(max_length=64)
-    """Of the MessagePack body."""
+    """Of the body in its encoding."""
     size_bytes = models.PositiveBigIntegerField()
     token_count = models.PositiveBigIntegerField()
     """Tokens under the loss mask."""
@@ -31,6 +37,8 @@ class Batch(Stateful):
     trained_at = models.DateTimeField(null=True)
     epoch = models.PositiveIntegerField()
     """Fencing epoch of the trainer it was formed for; a later epoch may train it again after a resume."""
+    replay_of = models.ForeignKey("self", null=True, blank=True, on_delete=models.PROTECT, related_name="replays")
+    """The batch, of another run, whose groups it trains on again; null: its groups are new."""
 
     class Meta:
         ordering = ["-step"]
@@ -72,3 +80,33 @@ class BatchItem(models.Model):
 
     def __str__(self) -> str:
         return f"group {self.group_id} in {self.batch_id}"
+
+
+class Replay(models.Model):
+    """A person's order to train a run on stored batches of another: for another objective, or to look again.
+
+    The run takes its batches from here before it forms any of its own; they have the same groups in the same order.
+    """
+
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="replays")
+    source = models.ForeignKey(Run, on_delete=models.PROTECT, related_name="+")
+    first_step = models.PositiveIntegerField()
+    last_step = models.PositiveIntegerField()
+    """Inclusive."""
+    taken = models.PositiveIntegerField(default=0)
+    """Batches of it that the run has formed."""
+    actor = models.CharField(max_length=150)
+    reason = models.CharField(max_length=500, blank=True)
+    created_at = models.DateTimeField(auto_now_add=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.CheckConstraint(condition=Q(first_step__lte=F("last_step")), name="replay_steps_ordered"),
+            models.CheckConstraint(
+                condition=Q(taken__lte=F("last_step") - F("first_step") + 1), name="replay_takes_its_steps"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"steps {self.first_step} to {self.last_step} of run {self.source_id} into run {self.run_id}"

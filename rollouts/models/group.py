@@ -94,10 +94,16 @@ class ScoredGroup(Stateful):
             finite("reward_mean", "group_reward_mean_finite"),
         ]
         indexes = [
+            # Batch formation skips from one (environment, size) to the next and reads the oldest few of each.
             models.Index(
-                fields=["run", "id"],
+                fields=["run", "environment", "rollout_count", "id"],
                 condition=Q(state=GroupState.READY),
                 name="group_ready",
+            ),
+            models.Index(
+                fields=["run", "min_policy_version"],
+                condition=Q(state=GroupState.READY),
+                name="group_ready_by_version",
             ),
             models.Index(
                 fields=["run", "id"],
@@ -188,31 +194,41 @@ class Rollout(models.Model):
         return f"rollout {self.index} of group {self.group_id}"
 
 
-class RolloutTokens(models.Model):
-    """The packed token arrays of a rollout, little-endian, one length T. Insert-only, never loaded by lists.
+class GroupTokens(models.Model):
+    """The token arrays of a group's rollouts, end to end, apart from what lists show. Insert-only.
 
-    ``STORAGE EXTERNAL`` (migration 0002): stored out of line and uncompressed, because ids and logprobs hardly
-    compress and reading them back is the data path.
+    Little-endian, out of line and uncompressed: ids and logprobs hardly compress and reading them back is the data
+    path. Layout and slicing: ``rollouts.packing``.
     """
 
-    rollout = models.OneToOneField(Rollout, primary_key=True, on_delete=models.CASCADE, related_name="tokens")
+    group = models.OneToOneField(ScoredGroup, primary_key=True, on_delete=models.CASCADE, related_name="tokens")
+    lengths = models.BinaryField()
+    """u32 [G]: tokens of each rollout, in rollout order."""
     token_ids = models.BinaryField()
-    """u32 [T]."""
+    """u32 [N], N the sum of the lengths."""
     loss_mask = models.BinaryField()
-    """u8 [T]."""
+    """u8 [N]."""
     inference_logprobs = models.BinaryField()
-    """f32 [T]."""
+    """f32 [N]."""
+    ref_logprobs = models.BinaryField(null=True)
+    """f32 [N], of a reference or teacher policy."""
+    advantages = models.BinaryField(null=True)
+    """f32 [N], per token, from the environment."""
+    extras = models.BinaryField(null=True)
+    """What else an external environment sent, as its API encodes it."""
 
     class Meta:
-        verbose_name_plural = "rollout tokens"
+        verbose_name_plural = "group tokens"
         constraints = [
-            # Postgres knows the length of a stored value without reading it.
+            # Postgres knows the length of a stored value without reading it. A null is no fault: null columns pass.
             models.CheckConstraint(
                 condition=Q(Exact(Length("token_ids"), 4 * Length("loss_mask")))
-                & Q(Exact(Length("inference_logprobs"), 4 * Length("loss_mask"))),
+                & Q(Exact(Length("inference_logprobs"), 4 * Length("loss_mask")))
+                & (Q(ref_logprobs__isnull=True) | Q(Exact(Length("ref_logprobs"), 4 * Length("loss_mask"))))
+                & (Q(advantages__isnull=True) | Q(Exact(Length("advantages"), 4 * Length("loss_mask")))),
                 name="tokens_have_one_length",
             ),
         ]
 
     def __str__(self) -> str:
-        return f"tokens of rollout {self.rollout_id}"
+        return f"tokens of group {self.group_id}"

@@ -22,9 +22,15 @@ def new_key() -> str:
     return "".join(secrets.choice(KEY_ALPHABET) for _ in range(10))
 
 
+def new_atropos_key() -> str:
+    """A random URL-safe key of 192 bits: whoever knows it may feed the run and train it, so it is a credential."""
+    return secrets.token_urlsafe(24)
+
+
 class RunKind(models.TextChoices):
     RL = "rl", "Reinforcement learning"
     SFT = "sft", "Supervised fine-tuning"
+    EXTERNAL = "external", "Training of groups from outside by a trainer from outside"
 
 
 class Run(Stateful):
@@ -42,6 +48,9 @@ class Run(Stateful):
     """Dotted key -> where its value came from."""
     max_steps = models.PositiveIntegerField()
 
+    atropos_key = models.CharField(max_length=64, unique=True, default=new_atropos_key, editable=False)
+    """Path under /atropos/ of the run's Atropos-compatible API; see ``rollouts.atropos``."""
+
     state = models.CharField(
         max_length=16,
         choices=[(s.value, s.name) for s in RunState],
@@ -53,6 +62,8 @@ class Run(Stateful):
     """Number of acknowledged steps."""
     live_version = models.IntegerField(default=-1)
     """Newest policy version that the inference replicas serve; -1 before the first."""
+    mixture_clock = models.FloatField(default=0.0)
+    """Virtual time of the mixture: see ``services.formation``."""
     trainer_restarts = models.PositiveIntegerField(default=0)
     """Trainer attempts that died without a step of progress; a step of progress resets it."""
 
@@ -98,6 +109,11 @@ class Run(Stateful):
         return Path(settings.ROLLYARD_RUNS_DIR) / self.key
 
     @property
+    def atropos_url(self) -> str:
+        """Base URL of the run's Atropos-compatible API. Whoever has it may feed the run and train it."""
+        return f"{settings.ROLLYARD_URL}/atropos/{self.atropos_key}"
+
+    @property
     def is_over(self) -> bool:
         return self.state in RUN_TERMINAL
 
@@ -111,6 +127,8 @@ class RunEnvironment(models.Model):
     weight = models.FloatField(default=1.0)
     cursor = models.PositiveBigIntegerField(default=0)
     """Index of the next training problem; drivers wrap it by the environment's problem count."""
+    virtual_time = models.FloatField(default=0.0)
+    """Rollouts batched so far over weight: see ``services.formation``."""
 
     class Meta:
         constraints = [

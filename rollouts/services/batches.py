@@ -1,6 +1,6 @@
 """Form the batch of a step, once, and deliver it as often as it is asked for.
 
-    ready groups, oldest first -> stale ones dropped -> batch_size rollouts -> advantages -> hash -> stored -> sent
+    candidates -> chosen (services.formation) -> advantages -> hash -> stored -> sent
 
 The run's row is locked while a batch is formed, so formation is serial per run; (run, step) and (group, replay) are
 unique in the database, so neither a second batch of a step nor a second step of a group can be committed.
@@ -12,18 +12,19 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import msgspec
 from django.db import transaction
-from django.db.models import Count, F, Q, QuerySet, Sum
-from django.db.models.functions import Coalesce
+from django.db.models import F, QuerySet
 
+from rollouts.batch_body import encode
+from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
-from rollouts.models import Batch, BatchItem, Rollout, Run, RunKind, ScoredGroup
-from rollouts.services import metrics
+from rollouts.models import Batch, BatchEncoding, BatchItem, Rollout, Run, RunKind, ScoredGroup
+from rollouts.selectors.next_batch import demand_of, preview
+from rollouts.services import metrics, replays
+from rollouts.services.formation import Chosen, Demand, Stuck, Waiting
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.states import BatchState, GroupState, RunState
 from trainers.advantages import group_advantages
-from trainers.wire import TrainingBatch, TrainingRollout
 
 TRAINING = frozenset({RunState.STARTING, RunState.RUNNING})
 
@@ -37,6 +38,14 @@ class Delivery:
     sha256: str
 
 
+@dataclass(frozen=True)
+class Formed:
+    """A batch that was just stored, and its body."""
+
+    batch: Batch
+    body: bytes
+
+
 def fetch(run: Run, *, epoch: int, step: int) -> Delivery | None:
     """The batch of ``step``, formed now if enough groups are ready; None if not yet.
 
@@ -45,42 +54,66 @@ def fetch(run: Run, *, epoch: int, step: int) -> Delivery | None:
     next one that can be formed. Locks the run's row while it forms; asking in vain locks and writes nothing.
     """
     run = Run.objects.get(pk=run.pk)
-    _check_trains(run, epoch, step)
-    batch = Batch.objects.filter(run=run, step=step).first()
+    batch = _find(run, epoch, step)
+    body = None
     if batch is None:
         if not _is_worth_forming(run, step):
             return None
         with transaction.atomic():
             run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-            _check_trains(run, epoch, step)
-            batch = Batch.objects.filter(run=run, step=step).first() or _form(run, step)
-        if batch is None:
-            return None
-    body = encode(batch)
-    if hashlib.sha256(body).hexdigest() != batch.sha256:
-        raise AssertionError(f"batch {batch.pk} no longer encodes to its hash {batch.sha256}: its rows were changed")
+            batch = _find(run, epoch, step)
+            if batch is None:
+                formed = form(run, step, demand_of(run))
+                if not isinstance(formed, Formed):
+                    return None
+                batch, body = formed.batch, formed.body
+        crash_point(CrashPoint.BEFORE_SEND)
+    if body is None:
+        body = body_of(batch)
     transition(Batch, [batch.pk], to=BatchState.DELIVERED, actor=f"trainer:{epoch}", delivered_at=DB_NOW)
     Batch.objects.filter(pk=batch.pk).update(deliveries=F("deliveries") + 1)
     return Delivery(body=body, sha256=batch.sha256)
 
 
-def _check_trains(run: Run, epoch: int, step: int) -> None:
-    check_epoch(run, epoch)
-    if run.kind != RunKind.RL:
-        raise Conflict(f"Run {run.key} is supervised: it has no batches.")
-    if run.state not in TRAINING or step >= run.max_steps:
-        raise RunOver(f"Run {run.key} is {run.state}: there is no step {step} to train.")
-    formed = Batch.objects.filter(run=run).count()
-    if step > formed:
-        raise StateConflict(f"Step {step} cannot be formed: {formed} is the next.")
+def body_of(batch: Batch) -> bytes:
+    """The body of a stored batch, as it was hashed when it was formed."""
+    body = encode(batch)
+    if hashlib.sha256(body).hexdigest() != batch.sha256:
+        raise AssertionError(f"batch {batch.pk} no longer encodes to its hash {batch.sha256}: its rows were changed")
+    return body
 
 
-def _is_worth_forming(run: Run, step: int) -> bool:
-    """Whether there is enough for a batch, or something to drop. A trainer that waits asks many times a second."""
-    ready = _ready(run).aggregate(
-        rollouts=Coalesce(Sum("rollout_count"), 0), stale=Count("pk", filter=_is_stale(run, step))
+def form(
+    run: Run, step: int, demand: Demand, *, encoding: BatchEncoding = BatchEncoding.MSGPACK
+) -> Formed | Waiting | Stuck:
+    """Store the batch of ``step``, or say why there is none yet. Groups that are too old for it become stale.
+
+    The caller holds the lock on the run's row, in a transaction, and checked that the batch does not exist.
+    """
+    crash_point(CrashPoint.BEFORE_ASSEMBLY)
+    if (source := replays.take_source(run)) is not None:
+        items = source.items.select_related("group__environment").order_by("position")
+        return _store(run, step, [item.group for item in items], encoding, replay_of=source)
+    _drop_stale(run, step)
+    chosen = preview(run, step, demand)
+    if not isinstance(chosen, Chosen):
+        return chosen
+    moved = transition(
+        ScoredGroup,
+        chosen.group_ids,
+        to=GroupState.BATCHED,
+        actor=f"trainer:{run.epoch}",
+        reason=f"step {step}",
     )
-    return bool(ready["stale"]) or ready["rollouts"] >= run.parsed.batch.batch_size
+    if len(moved) != len(chosen.group_ids):
+        raise StateConflict(f"Groups of step {step} were changed while its batch was formed; ask again.")
+    run.mixture_clock = chosen.clock
+    run.save(update_fields=["mixture_clock"])
+    groups = list(ScoredGroup.objects.filter(pk__in=moved).select_related("environment").order_by("id"))
+    for environment in {group.environment for group in groups}:
+        environment.virtual_time = chosen.virtual_times[environment.pk]
+        environment.save(update_fields=["virtual_time"])
+    return _store(run, step, groups, encoding, replay_of=None)
 
 
 def check_epoch(run: Run, epoch: int) -> None:
@@ -91,75 +124,80 @@ def check_epoch(run: Run, epoch: int) -> None:
         )
 
 
-def encode(batch: Batch) -> bytes:
-    """The MessagePack body of a batch, rebuilt from its rows: the same bytes every time."""
-    items = list(batch.items.select_related("group__environment").order_by("position"))
-    advantages = {item.group_id: item.advantages for item in items}
-    by_group: dict[int, list[Rollout]] = {item.group_id: [] for item in items}
-    rollouts = Rollout.objects.filter(group_id__in=by_group).select_related("tokens").order_by("group_id", "index")
-    for rollout in rollouts:
-        by_group[rollout.group_id].append(rollout)
-    run = batch.run
-    return msgspec.msgpack.encode(
-        TrainingBatch(
-            run=run.key,
-            step=batch.step,
-            temperature=run.parsed.sampling.temperature,
-            rollouts=[
-                _training_rollout(item.group, rollout, advantage)
-                for item in items
-                for rollout, advantage in zip(by_group[item.group_id], advantages[item.group_id], strict=True)
-                if advantage is not None and rollout.trained_token_count > 0
-            ],
-        )
+def _is_worth_forming(run: Run, step: int) -> bool:
+    """Whether there is a batch, or something to drop. A trainer that waits asks many times a second."""
+    return (
+        replays.is_due(run)
+        or (step > run.parsed.algorithm.max_off_policy_steps and _stale(run, step).exists())
+        or isinstance(preview(run, step, demand_of(run)), Chosen)
     )
 
 
-def _training_rollout(group: ScoredGroup, rollout: Rollout, advantage: float) -> TrainingRollout:
-    versions = [v for v in (rollout.dispatch_policy_version, rollout.first_policy_version) if v is not None]
-    oldest = min(versions, default=group.min_policy_version or 0)
-    assert rollout.reward is not None, "only scored rollouts have an advantage"
-    return TrainingRollout(
-        group=group.key,
-        index=rollout.index,
-        environment=group.environment.name,
-        problem_key=group.problem_key,
-        token_ids=bytes(rollout.tokens.token_ids),
-        loss_mask=bytes(rollout.tokens.loss_mask),
-        inference_logprobs=bytes(rollout.tokens.inference_logprobs),
-        advantage=advantage,
-        reward=rollout.reward,
-        min_policy_version=oldest,
-        max_policy_version=max(oldest, rollout.last_policy_version or 0),
-    )
-
-
-def _form(run: Run, step: int) -> Batch | None:
-    _drop_stale(run, step)
-    groups = _take_ready(run)
-    if not groups:
+def _find(run: Run, epoch: int, step: int) -> Batch | None:
+    """The batch of ``step`` if it was formed. Raises what `fetch` does when the trainer may not have it."""
+    check_epoch(run, epoch)
+    if run.kind not in {RunKind.RL, RunKind.EXTERNAL}:
+        raise Conflict(f"Run {run.key} is supervised: it has no batches.")
+    if run.state not in TRAINING or step >= run.max_steps:
+        raise RunOver(f"Run {run.key} is {run.state}: there is no step {step} to train.")
+    newest = Batch.objects.select_related("run").filter(run=run).order_by("-step").first()
+    formed = 0 if newest is None else newest.step + 1
+    if step > formed:
+        raise StateConflict(f"Step {step} cannot be formed: {formed} is the next.")
+    if newest is None or step == formed:
         return None
-    config = run.parsed.algorithm
-    moved = transition(
+    return newest if newest.step == step else Batch.objects.select_related("run").get(run=run, step=step)
+
+
+def next_step(run: Run) -> int:
+    """The step of the next batch to be formed. Steps are contiguous, so the newest batch tells."""
+    newest = Batch.objects.filter(run=run).order_by("-step").values_list("step", flat=True).first()
+    return 0 if newest is None else newest + 1
+
+
+def _stale(run: Run, step: int) -> QuerySet[ScoredGroup]:
+    oldest = step - run.parsed.algorithm.max_off_policy_steps
+    return ScoredGroup.objects.filter(run=run, state=GroupState.READY, min_policy_version__lt=max(0, oldest))
+
+
+def _drop_stale(run: Run, step: int) -> None:
+    limit = run.parsed.algorithm.max_off_policy_steps
+    transition(
         ScoredGroup,
-        [group.pk for group in groups],
-        to=GroupState.BATCHED,
-        actor=f"trainer:{run.epoch}",
-        reason=f"step {step}",
+        _stale(run, step).values_list("pk", flat=True),
+        to=GroupState.STALE,
+        actor="control plane",
+        reason=f"lag over {limit} steps at step {step}",
     )
-    if len(moved) != len(groups):
-        raise StateConflict(f"Groups of step {step} were changed while its batch was formed; ask again.")
+
+
+def _store(
+    run: Run, step: int, groups: Sequence[ScoredGroup], encoding: BatchEncoding, replay_of: Batch | None
+) -> Formed:
+    config = run.parsed.algorithm
     rewards: dict[int, list[float | None]] = {group.pk: [] for group in groups}
-    for group_id, reward in (
-        Rollout.objects.filter(group_id__in=rewards).order_by("group_id", "index").values_list("group_id", "reward")
-    ):
+    trained = 0
+    rows = Rollout.objects.filter(group_id__in=rewards).order_by("group_id", "index")
+    for group_id, reward, tokens in rows.values_list("group_id", "reward", "trained_token_count"):
         rewards[group_id].append(reward)
-    batch = Batch.objects.create(run=run, step=step, epoch=run.epoch, sha256="", size_bytes=0, token_count=0)
+        trained += 0 if reward is None else tokens
+    batch = Batch.objects.create(
+        run=run,
+        step=step,
+        epoch=run.epoch,
+        encoding=encoding,
+        sha256="",
+        size_bytes=0,
+        token_count=trained,
+        replay_of=replay_of,
+    )
+    numbers = replays.numbers(groups) if replay_of else {}
     BatchItem.objects.bulk_create(
         BatchItem(
             batch=batch,
             group=group,
             position=position,
+            replay=numbers.get(group.pk, 0),
             advantages=group_advantages(rewards[group.pk], config.advantage, config.std_epsilon),
         )
         for position, group in enumerate(groups)
@@ -167,49 +205,16 @@ def _form(run: Run, step: int) -> Batch | None:
     body = encode(batch)
     batch.sha256 = hashlib.sha256(body).hexdigest()
     batch.size_bytes = len(body)
-    batch.token_count = sum(
-        Rollout.objects.filter(group_id__in=rewards, reward__isnull=False).values_list("trained_token_count", flat=True)
-    )
-    batch.save(update_fields=["sha256", "size_bytes", "token_count"])
-    record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}")
-    metrics.record(run, step=step, values=_statistics(step, groups, rewards))
-    return batch
+    batch.save(update_fields=["sha256", "size_bytes"])
+    reason = f"replays step {replay_of.step} of run {replay_of.run.key}" if replay_of else ""
+    record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}", reason=reason)
+    metrics.record(run, step=step, values=_statistics(step, groups, rewards, is_replay=replay_of is not None))
+    return Formed(batch, body)
 
 
-def _ready(run: Run) -> QuerySet[ScoredGroup]:
-    return ScoredGroup.objects.filter(run=run, state=GroupState.READY)
-
-
-def _is_stale(run: Run, step: int) -> Q:
-    return Q(min_policy_version__lt=step - run.parsed.algorithm.max_off_policy_steps)
-
-
-def _drop_stale(run: Run, step: int) -> None:
-    limit = run.parsed.algorithm.max_off_policy_steps
-    transition(
-        ScoredGroup,
-        _ready(run).filter(_is_stale(run, step)).values_list("pk", flat=True),
-        to=GroupState.STALE,
-        actor="control plane",
-        reason=f"lag over {limit} steps at step {step}",
-    )
-
-
-def _take_ready(run: Run) -> list[ScoredGroup]:
-    """The oldest ready groups that together hold at least ``batch_size`` rollouts, locked; none if they hold fewer."""
-    wanted = run.parsed.batch.batch_size
-    ready = _ready(run).select_for_update(of=("self",), no_key=True).select_related("environment").order_by("id")
-    taken: list[ScoredGroup] = []
-    have = 0
-    for group in ready[:wanted]:
-        taken.append(group)
-        have += group.rollout_count
-        if have >= wanted:
-            return taken
-    return []
-
-
-def _statistics(step: int, groups: Sequence[ScoredGroup], rewards: dict[int, list[float | None]]) -> dict[str, float]:
+def _statistics(
+    step: int, groups: Sequence[ScoredGroup], rewards: dict[int, list[float | None]], *, is_replay: bool
+) -> dict[str, float]:
     scored = {pk: [reward for reward in values if reward is not None] for pk, values in rewards.items()}
     every = [reward for values in scored.values() for reward in values]
     # Outside, a version may be in use before the step that trains on it is even formed: that is no lag.
@@ -220,11 +225,11 @@ def _statistics(step: int, groups: Sequence[ScoredGroup], rewards: dict[int, lis
         "reward/zero_advantage_share": statistics.fmean(
             float(min(values) == max(values)) for values in scored.values()
         ),
-        "lag/max": max(lags),
-        "lag/mean": statistics.fmean(lags),
         "batch/groups": len(groups),
         "batch/failed_rollouts": sum(len(values) for values in rewards.values()) - len(every),
     }
+    if not is_replay:  # whose groups count their versions by the run they were made in
+        values |= {"lag/max": max(lags), "lag/mean": statistics.fmean(lags)}
     for name in {group.environment.name for group in groups}:
         members = [reward for group in groups if group.environment.name == name for reward in scored[group.pk]]
         values[f"reward/{name}/mean"[:100]] = statistics.fmean(members)

@@ -11,6 +11,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
+from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, NotFound, RunOver, StateConflict
 from rollouts.models import (
     Batch,
@@ -22,10 +23,12 @@ from rollouts.models import (
     ReplicaKind,
     Run,
     RunEnvironment,
+    RunKind,
     ScoredGroup,
 )
 from rollouts.services import leases, metrics
 from rollouts.services.batches import check_epoch
+from rollouts.services.groups import close_gate
 from rollouts.services.transitions import DB_NOW, move, record_creation, transition
 from rollouts.states import (
     RUN_ACTIVE,
@@ -101,6 +104,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") 
         raise ValueError(f"{to} is not an end")
     with transaction.atomic():
         Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        close_gate(run)
         list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
         open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
         transition(
@@ -164,7 +168,8 @@ def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
         run = lock_for_trainer(run, epoch)
         if step > run.next_step or step >= run.max_steps:
             raise Conflict(f"Step {step} cannot be acknowledged: {run.next_step} is the next of {run.max_steps}.")
-        if run.parsed.kind == "rl":
+        crash_point(CrashPoint.BEFORE_ACK)
+        if run.kind != RunKind.SFT:
             _ack_batch(run, epoch=epoch, step=step, sha256=ack.batch_sha256)
         metrics.record(run, step=step, values=ack.metrics)
         if step == run.next_step:
@@ -258,6 +263,7 @@ def finish_training(run: Run, *, epoch: int) -> Run:
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         check_epoch(run, epoch)
+        close_gate(run)
         if run.next_step < run.max_steps:
             raise Conflict(f"Only {run.next_step} of {run.max_steps} steps are acknowledged.")
         actor = f"trainer:{epoch}"

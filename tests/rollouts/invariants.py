@@ -9,10 +9,10 @@ from rollouts.models import (
     BatchItem,
     Evaluation,
     Event,
+    GroupTokens,
     Lease,
     PolicyVersion,
     Rollout,
-    RolloutTokens,
     Run,
     ScoredGroup,
 )
@@ -47,7 +47,8 @@ def check_ledger(run: Run) -> None:
     for group in groups.annotate(stored=Count("rollouts")):
         assert group.stored == group.rollout_count, f"{group.state} group {group.pk} is not whole"
     rollouts = Rollout.objects.filter(group__run=run)
-    assert rollouts.count() == RolloutTokens.objects.filter(rollout__group__run=run).count()
+    stored = rollouts.values("group").distinct().count()
+    assert stored == GroupTokens.objects.filter(group__run=run).count(), "rollouts without tokens, or the reverse"
     assert PolicyVersion.objects.filter(run=run, state="live").count() <= 1
 
     for kind, model in (("scoredgroup", ScoredGroup), ("batch", Batch), ("evaluation", Evaluation)):

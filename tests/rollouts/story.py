@@ -8,6 +8,7 @@ from django.db import connection
 
 from environments.types import Rollout, ScoredGroup, StopReason
 from rollouts.models import PolicyVersion, Run
+from rollouts.packing import pack_group
 from rollouts.services import batches, groups, leases, policies, runs
 from rollouts.services.leases import Claim
 from rollouts.states import GroupState
@@ -91,6 +92,11 @@ def scored(key: str | None = None, rewards: Sequence[float | None] = (1.0, 0.0),
     version = fields.pop("version", 0)
     values = {"environment": "reverse_text", "problem_key": "cat"} | fields
     return ScoredGroup(key=key, rollouts=[rollout(reward, version=version) for reward in rewards], **values)
+
+
+def submit(run: Run, scored_groups: Sequence[ScoredGroup], *, actor: str) -> list[str]:
+    packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(scored_groups)]
+    return groups.submit(run, packed, actor=actor)
 
 
 def claim(run: Run, limit: int = 100, *, holder: str = "driver", lease_s: float = 30.0) -> list[Claim]:

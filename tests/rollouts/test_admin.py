@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
 from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin
-from rollouts.models import ApiToken, Event, Membership, Project, ReplicaKind, RolloutTokens, Run
-from rollouts.services import batches, replicas, runs
+from rollouts.models import ApiToken, Event, GroupTokens, Membership, Project, ReplicaKind, Run
+from rollouts.services import batches, replays, replicas, runs
 from tests.factories import make_project
 from tests.rollouts import story
 from tests.rollouts.api import make_token
@@ -36,6 +36,8 @@ PAYLOADS = {
     "token_ids",
     "loss_mask",
     "inference_logprobs",
+    "ref_logprobs",
+    "extras",
 }
 LIST_QUERIES = {"run": 7, "apitoken": 6, "membership": 6, "project": 5}
 """Beyond the usual four: the session, its user, the count, the rows."""
@@ -56,6 +58,8 @@ def world() -> Run:
         story.announce(run, epoch, step + 1)
         runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
         replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
+    for step in range(3):
+        replays.order(story.launch(), source=run, first_step=step, last_step=step, actor="user:ada")
     for number in range(3):
         story.launch(evaluation={"problems": 1})
         make_project(f"project-{number}")
@@ -77,7 +81,7 @@ def address(model: type[Model], page: str, *args: Any) -> str:
 def payload_columns(sql: str) -> set[str]:
     """Payload columns that a query selects as they are; their lengths do not count."""
     selected = sql.split(" FROM ")[0]
-    return {name for name in PAYLOADS if f'."{name}"' in selected.replace('LENGTH("rollouts_rollouttokens"."', "(")}
+    return {name for name in PAYLOADS if f'."{name}"' in selected.replace('LENGTH("rollouts_grouptokens"."', "(")}
 
 
 def test_every_model_is_registered() -> None:
@@ -129,10 +133,10 @@ def test_rows_of_the_store_are_not_written_by_hand(client: Client) -> None:
 
 
 def test_the_page_of_token_arrays_tells_their_sizes_and_never_reads_them(client: Client) -> None:
-    row = RolloutTokens.objects.order_by("pk").defer("token_ids").first()
+    row = GroupTokens.objects.order_by("pk").defer("token_ids").first()
     assert row is not None
     with CaptureQueriesContext(connection) as seen:
-        answer = client.get(address(RolloutTokens, "change", row.pk))
+        answer = client.get(address(GroupTokens, "change", row.pk))
     assert b"16" in answer.content
     assert [payload_columns(query["sql"]) for query in seen.captured_queries if payload_columns(query["sql"])] == []
 

@@ -239,7 +239,7 @@ def test_json_and_messagepack_store_the_same(run: Run, api: Api) -> None:
     packed = msgspec.msgpack.encode([group | {"key": "packed"}])
     answer = api.post(f"runs/{run.key}/groups", packed, content_type=MSGPACK)
     assert (answer.status_code, answer.json()) == (201, {"stored": ["packed"]})
-    columns = ["index", "reward", "token_count", "tokens__token_ids", "tokens__inference_logprobs"]
+    columns = ["index", "reward", "token_count", "group__tokens__token_ids", "group__tokens__inference_logprobs"]
     stored = [
         [tuple(map(str, row)) for row in Rollout.objects.filter(group__key=key).order_by("index").values_list(*columns)]
         for key in ("json", "packed")

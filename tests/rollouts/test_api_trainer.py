@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from rollouts.models import Batch, Run
-from rollouts.services import groups, runs
+from rollouts.services import runs
 from rollouts.states import RunState
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
@@ -134,7 +134,7 @@ def test_a_waiting_fetch_is_answered_as_soon_as_the_batch_is_full() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    groups.submit(run, [story.scored("a"), story.scored("b")], actor="api:x")
+    story.submit(run, [story.scored("a"), story.scored("b")], actor="api:x")
     thread.join(15)
     assert not thread.is_alive()
     assert answers[0].status_code == 200

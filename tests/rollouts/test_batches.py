@@ -8,7 +8,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from rollouts.errors import Conflict, NotFound, RunOver, StaleEpoch, StateConflict
-from rollouts.models import Batch, BatchItem, Event, MetricPoint, Rollout, RolloutTokens, ScoredGroup
+from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Rollout, ScoredGroup
 from rollouts.services import batches, groups, runs
 from rollouts.states import BatchState, GroupState
 from tests.rollouts import story
@@ -111,7 +111,7 @@ def test_groups_that_lag_too_far_are_dropped_as_stale() -> None:
     run, epoch = story.train(algorithm__max_off_policy_steps=1, algorithm__max_async_level=1, max_steps=5)
     for number in range(3):
         story.step(run, epoch, number)
-    late = groups.submit(run, [story.scored(f"late-{version}", version=version) for version in (1, 2)], actor="api:x")
+    late = story.submit(run, [story.scored(f"late-{version}", version=version) for version in (1, 2)], actor="api:x")
     story.generate(run)
     delivery = fetch(run, epoch, 3)
     stale = ScoredGroup.objects.get(key=late[0])
@@ -124,7 +124,7 @@ def test_stale_groups_are_dropped_even_when_they_are_too_few_for_a_batch() -> No
     """They count as ready: kept, they would take the room of groups that can be trained on."""
     run, epoch = story.train(algorithm__max_off_policy_steps=0, algorithm__max_async_level=0)
     story.step(run, epoch, 0)
-    groups.submit(run, [story.scored("late", version=0)], actor="api:x")
+    story.submit(run, [story.scored("late", version=0)], actor="api:x")
     assert batches.fetch(run, epoch=epoch, step=1) is None
     assert ScoredGroup.objects.get(key="late").state == GroupState.STALE
 
@@ -159,7 +159,7 @@ def test_rollouts_without_a_sampled_token_are_not_sent() -> None:
 
 def test_groups_from_a_version_newer_than_the_step_do_not_lag_backwards() -> None:
     run, epoch = story.train()
-    groups.submit(run, [story.scored("a", version=1), story.scored("b", version=1)], actor="api:x")
+    story.submit(run, [story.scored("a", version=1), story.scored("b", version=1)], actor="api:x")
     fetch(run, epoch, 0)
     assert MetricPoint.objects.get(key="lag/max").value == 0
     assert MetricPoint.objects.get(key="lag/mean").value == 0
@@ -253,7 +253,7 @@ def test_a_batch_whose_rows_were_changed_is_never_sent() -> None:
 
 def test_asking_in_vain_locks_and_writes_nothing(django_assert_num_queries: Any) -> None:
     run, epoch = story.train()
-    with django_assert_num_queries(4) as seen:
+    with django_assert_num_queries(5) as seen:
         assert batches.fetch(run, epoch=epoch, step=0) is None
     assert not [query for query in seen.captured_queries if "FOR " in query["sql"] or "UPDATE" in query["sql"]]
 
@@ -264,7 +264,7 @@ def test_a_batch_is_formed_and_sent_in_as_many_queries_whatever_its_size(
 ) -> None:
     run, epoch = story.train(batch__batch_size=size)
     story.generate(run)
-    with django_assert_num_queries(24):
+    with django_assert_num_queries(25):
         fetch(run, epoch, 0)
 
 
@@ -272,8 +272,12 @@ def test_tokens_are_stored_as_they_are_sent() -> None:
     run, epoch = story.train()
     story.generate(run)
     first = decode(fetch(run, epoch, 0)).rollouts[0]
-    tokens = RolloutTokens.objects.order_by("pk").first()
+    tokens = GroupTokens.objects.order_by("pk").first()
     assert tokens is not None
-    assert bytes(tokens.token_ids) == first.token_ids == bytes([65, 0, 0, 0, 66, 0, 0, 0, 67, 0, 0, 0, 68, 0, 0, 0])
-    assert bytes(tokens.loss_mask) == first.loss_mask == b"\0\0\1\1"
-    assert bytes(tokens.inference_logprobs) == first.inference_logprobs == b"\0" * 8 + b"\0\0\0\xbf" * 2
+    assert first.token_ids == bytes([65, 0, 0, 0, 66, 0, 0, 0, 67, 0, 0, 0, 68, 0, 0, 0])
+    assert first.loss_mask == b"\0\0\1\1"
+    assert first.inference_logprobs == b"\0" * 8 + b"\0\0\0\xbf" * 2
+    assert bytes(tokens.lengths) == b"\4\0\0\0\4\0\0\0"
+    assert bytes(tokens.token_ids) == 2 * first.token_ids
+    assert bytes(tokens.loss_mask) == 2 * first.loss_mask
+    assert bytes(tokens.inference_logprobs) == 2 * first.inference_logprobs

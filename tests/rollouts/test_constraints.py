@@ -41,9 +41,9 @@ NONSENSE = [
     ("rollout", "stop_reason = 'error'", "rollout_reward_exactly_unless_error"),
     ("rollout", "stop_reason = 'bored'", "rollout_stop_reason_known"),
     ("rollout", "trained_token_count = token_count + 1", "rollout_trains_at_most_its_tokens"),
-    ("rollouttokens", "token_ids = token_ids || '\\x00'::bytea", "tokens_have_one_length"),
-    ("rollouttokens", "loss_mask = ''", "tokens_have_one_length"),
-    ("rollouttokens", "inference_logprobs = substring(inference_logprobs FROM 2)", "tokens_have_one_length"),
+    ("grouptokens", "token_ids = token_ids || '\\x00'::bytea", "tokens_have_one_length"),
+    ("grouptokens", "loss_mask = ''", "tokens_have_one_length"),
+    ("grouptokens", "inference_logprobs = substring(inference_logprobs FROM 2)", "tokens_have_one_length"),
     ("batch", "state = 'eaten', delivered_at = NULL", "batch_state_known"),
     ("batch", "state = 'trained'", "batch_trained_at_exactly_when_trained"),
     ("batch", "trained_at = now()", "batch_trained_at_exactly_when_trained"),
@@ -124,7 +124,7 @@ def test_a_group_in_a_batch_cannot_be_deleted(world: Run) -> None:
     group = ScoredGroup.objects.filter(batch_items__isnull=False).first()
     assert group is not None
     with connection.cursor() as cursor:
-        cursor.execute("DELETE FROM rollouts_rollouttokens")
+        cursor.execute("DELETE FROM rollouts_grouptokens")
         cursor.execute("DELETE FROM rollouts_rollout WHERE group_id = %s", [group.pk])
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         with pytest.raises(IntegrityError, match="rollouts_batchitem"), transaction.atomic():

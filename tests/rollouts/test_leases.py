@@ -145,7 +145,7 @@ def test_dropped_groups_make_room_for_others() -> None:
 def test_submitted_groups_of_another_size_never_stop_generation_for_good() -> None:
     """Counted as groups, four submitted ones of one rollout would fill a batch that they are too small for."""
     run, epoch = story.train(batch__batch_size=8, algorithm__max_async_level=0)
-    groups.submit(run, [story.scored(f"small-{number}", [1.0]) for number in range(4)], actor="api:x")
+    story.submit(run, [story.scored(f"small-{number}", [1.0]) for number in range(4)], actor="api:x")
     assert batches.fetch(run, epoch=epoch, step=0) is None
     assert story.generate(run) == 2
     assert batches.fetch(run, epoch=epoch, step=0) is not None
@@ -165,7 +165,7 @@ def test_problems_of_an_environment_are_handed_out_in_order_and_environments_by_
 
 def test_no_problem_is_handed_out_of_an_environment_that_only_submits() -> None:
     run = story.launch(batch__batch_size=32, evaluation={"problems": 1})
-    groups.submit(run, [story.scored("a", environment="outside")], actor="api:outside")
+    story.submit(run, [story.scored("a", environment="outside")], actor="api:outside")
     assert {each.environment for each in story.claim(run)} == {"reverse_text"}
     assert Evaluation.objects.count() == 1
 

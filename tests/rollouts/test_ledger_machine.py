@@ -20,7 +20,7 @@ from hypothesis.stateful import (
 
 from rollouts.errors import LeaseLost, RunOver, StaleEpoch
 from rollouts.models import Batch, BatchItem, Event, Lease, Rollout, Run, ScoredGroup
-from rollouts.services import batches, groups, leases, runs
+from rollouts.services import batches, leases, runs
 from rollouts.services.leases import Claim
 from rollouts.states import GROUP_TERMINAL, RunState
 from tests.rollouts import story
@@ -90,7 +90,7 @@ class Ledger(RuleBasedStateMachine):
     def submit(self, key: str, version: int) -> None:
         if self.over or version > self.acked + 1:
             return
-        first = groups.submit(self.run, [story.scored(key, problem_key=key, version=version)], actor="api:x")
+        first = story.submit(self.run, [story.scored(key, problem_key=key, version=version)], actor="api:x")
         assert first == [key]
         self.states.setdefault(key, "ready")
 

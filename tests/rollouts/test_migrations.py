@@ -29,7 +29,7 @@ def test_the_newest_migrations_go_back_and_forth() -> None:
 def test_token_arrays_are_stored_out_of_line_and_uncompressed() -> None:
     with connection.cursor() as cursor:
         cursor.execute(
-            "SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'rollouts_rollouttokens'::regclass"
+            "SELECT attname, attstorage FROM pg_attribute WHERE attrelid = 'rollouts_grouptokens'::regclass"
             " AND attname IN ('token_ids', 'loss_mask', 'inference_logprobs')"
         )
         assert {

@@ -7,7 +7,7 @@ import pytest
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StaleEpoch, StateConflict
 from rollouts.models import Checkpoint, Evaluation, Event, Lease, MetricPoint, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.selectors import runs as run_selectors
-from rollouts.services import batches, groups, leases, replicas, runs
+from rollouts.services import batches, leases, replicas, runs
 from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
 from tests.rollouts import story
 from trainers.wire import CheckpointIn
@@ -104,7 +104,7 @@ def test_the_ledger_sums_to_the_groups_that_were_created() -> None:
     story.settle(second, [None, None])
     for number in range(4):
         if number == 3:
-            groups.submit(story.fresh(run), [story.scored("late", version=0)], actor="api:x")
+            story.submit(story.fresh(run), [story.scored("late", version=0)], actor="api:x")
             assert batches.fetch(run, epoch=epoch, step=3) is None
         for claim in story.claim(run):
             story.settle(claim)
@@ -196,7 +196,7 @@ def test_training_finishes_once_and_only_after_its_last_step() -> None:
 def test_groups_that_wait_when_training_finishes_are_surplus() -> None:
     run, epoch = story.train(max_steps=1)
     story.generate(run)
-    groups.submit(run, [story.scored("late")], actor="api:x")
+    story.submit(run, [story.scored("late")], actor="api:x")
     story.step(run, epoch, 0)
     runs.finish_training(run, epoch=epoch)
     late = ScoredGroup.objects.get(key="late")
@@ -212,7 +212,7 @@ def test_a_supervised_run_acknowledges_steps_without_batches() -> None:
         batches.fetch(run, epoch=epoch, step=1)
     assert leases.claim(run, holder="x", limit=1, lease_s=9).reason == "over"
     with pytest.raises(Conflict, match="takes no groups"):
-        groups.submit(run, [story.scored("a")], actor="api:x")
+        story.submit(run, [story.scored("a")], actor="api:x")
 
 
 @pytest.mark.parametrize(

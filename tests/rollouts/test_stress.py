@@ -102,7 +102,7 @@ def test_a_run_that_everybody_pulls_at_keeps_every_promise(ending: str, level: i
         batch = [
             story.scored(key, problem_key=key, environment="outside", version=version) for key in dict.fromkeys(keys)
         ]
-        groups.submit(fresh, batch, actor="api:outside")
+        story.submit(fresh, batch, actor="api:outside")
         crowd.over.wait(0.02)
 
     def train(dice: random.Random) -> None:

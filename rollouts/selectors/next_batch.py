@@ -1,0 +1,47 @@
+"""What the next batch of a run would be now, or why there is none. Reads few rows however long the queue is."""
+
+from django.db import connection
+
+from rollouts.models import Run, RunEnvironment
+from rollouts.services.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
+from rollouts.sql import load
+
+FIRST_LOOK = 512
+"""Rollouts of each environment and size that are read first for a batch measured in tokens; then twice as many."""
+
+
+def demand_of(run: Run) -> Demand:
+    """What the run's config asks of a batch."""
+    batch = run.parsed.batch
+    return Demand(rollouts=batch.batch_size, tokens=batch.token_batch_size)
+
+
+def preview(run: Run, step: int, demand: Demand) -> Chosen | Waiting | Stuck:
+    """What would become of the batch of ``step`` now, and why not if it cannot be formed. Reads few rows, always."""
+    environments = RunEnvironment.objects.filter(run=run)
+    shares = {row.pk: Share(row.name, row.weight, row.virtual_time) for row in environments}
+    if demand.tokens is None:
+        return choose(_candidates(run, step, demand.rollouts), demand, shares, run.mixture_clock)
+    seen, rollouts = -1, FIRST_LOOK
+    while True:
+        candidates = _candidates(run, step, rollouts)
+        chosen = choose(candidates, demand, shares, run.mixture_clock)
+        if isinstance(chosen, Chosen) or len(candidates) == seen:
+            return chosen
+        seen, rollouts = len(candidates), rollouts * 2
+
+
+def _candidates(run: Run, step: int, rollouts: int) -> list[Candidate]:
+    config = run.parsed
+    window = config.batch.window
+    with connection.cursor() as cursor:
+        cursor.execute(
+            load("candidates"),
+            {
+                "run_id": run.pk,
+                "rollouts": rollouts,
+                "window": config.batch.batch_size // config.sampling.group_size if window is None else window,
+                "oldest_version": step - config.algorithm.max_off_policy_steps,
+            },
+        )
+        return [Candidate(*row) for row in cursor.fetchall()]

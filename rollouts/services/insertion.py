@@ -1,0 +1,101 @@
+"""Write groups with their rollouts and token arrays: two statements for any number of groups, arrays in binary.
+
+The ORM would take a statement's worth of Python per rollout; this is the path every group of every run goes.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rollouts.models import ScoredGroup
+from rollouts.packing import COUNT, Array, GroupArrays, PackedGroup, RolloutRecord
+from rollouts.sql import binary_cursor, load
+from rollouts.validation import displayable
+
+
+def insert_groups(run_id: int, rows: Sequence[ScoredGroup], *, actor: str) -> dict[str, int]:
+    """Insert settled groups and their first events; return the ids of those whose key is new, by key."""
+    with binary_cursor() as cursor:
+        cursor.execute(
+            load("insert_groups"),
+            {
+                "run_id": run_id,
+                "actor": actor,
+                "keys": [row.key for row in rows],
+                "environment_ids": [row.environment_id for row in rows],
+                "problem_keys": [row.problem_key for row in rows],
+                "states": [str(row.state) for row in rows],
+                "reasons": [row.state_reason for row in rows],
+                "rollout_counts": [row.rollout_count for row in rows],
+                "token_counts": [row.token_count for row in rows],
+                "reward_means": [row.reward_mean for row in rows],
+                "reward_stds": [row.reward_std for row in rows],
+                "min_versions": [row.min_policy_version for row in rows],
+                "max_versions": [row.max_policy_version for row in rows],
+            },
+        )
+        return {key: group_id for group_id, key in cursor.fetchall()}
+
+
+def insert_rollouts(groups: Sequence[tuple[int, PackedGroup]], *, worker: str) -> None:
+    """Insert the rollouts and arrays of groups whose rows exist: (id of the row, what to store)."""
+    if not groups:
+        return
+    arrays = [group.arrays for _, group in groups]
+    rollouts = [rollout for _, group in groups for rollout in group.rollouts]
+    with binary_cursor() as cursor:
+        cursor.execute(
+            load("insert_rollouts"),
+            {
+                "worker": worker[:100],
+                "group_ids": [group_id for group_id, _ in groups],
+                "lengths": [each.lengths.astype(COUNT).tobytes() for each in arrays],
+                "token_ids": [each.token_ids.data for each in arrays],
+                "loss_masks": [each.loss_mask.data for each in arrays],
+                "inference_logprobs": [each.inference_logprobs.data for each in arrays],
+                "ref_logprobs": [_optional(each.ref_logprobs) for each in arrays],
+                "advantages": [_optional(each.advantages) for each in arrays],
+                "extras": [group.extras for _, group in groups],
+                "of_groups": [group_id for group_id, group in groups for _ in group.rollouts],
+                "indexes": [index for _, group in groups for index in range(len(group.rollouts))],
+                "rollout_lengths": _per_rollout(arrays, "lengths"),
+                "trained": _per_rollout(arrays, "trained_counts"),
+                "rewards": [rollout.reward for rollout in rollouts],
+                "metrics": [_json(rollout.metrics) for rollout in rollouts],
+                "messages": [_json([_displayable(each) for each in rollout.messages]) for rollout in rollouts],
+                "stop_reasons": [str(rollout.stop_reason) for rollout in rollouts],
+                "error_kinds": [str(rollout.error.kind) if rollout.error else "" for rollout in rollouts],
+                "errors": [_error(rollout) for rollout in rollouts],
+                "dispatch_versions": [rollout.dispatch_policy_version for rollout in rollouts],
+                "first_versions": [rollout.first_policy_version for rollout in rollouts],
+                "last_versions": [rollout.last_policy_version for rollout in rollouts],
+                "replicas": [rollout.replica for rollout in rollouts],
+                "generation_s": [rollout.generation_s for rollout in rollouts],
+            },
+        )
+
+
+def _optional(array: Array | None) -> memoryview | None:
+    return None if array is None else array.data
+
+
+def _per_rollout(arrays: Sequence[GroupArrays], name: str) -> list[int]:
+    return [int(value) for each in arrays for value in getattr(each, name).tolist()]
+
+
+def _json(value: Any) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+def _error(rollout: RolloutRecord) -> str | None:
+    return None if rollout.error is None else _json(_displayable(msgspec.to_builtins(rollout.error)))
+
+
+def _displayable(values: dict[str, Any]) -> dict[str, Any]:
+    """An object whose text Postgres can hold; absent values are left out."""
+    return {
+        name: displayable(value) if isinstance(value, str) else value
+        for name, value in values.items()
+        if value is not None
+    }

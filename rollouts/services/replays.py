@@ -1,0 +1,71 @@
+"""Train stored batches again, in another run and on record. The groups keep the state they ended in.
+
+A group is in at most one step unless somebody orders a replay: then it is there under the next replay number.
+"""
+
+from collections.abc import Sequence
+
+from django.db import transaction
+from django.db.models import F, Max, QuerySet
+
+from rollouts.errors import Conflict, Invalid, RunOver
+from rollouts.models import Batch, BatchItem, Replay, Run, RunKind, ScoredGroup
+from rollouts.states import RUN_TERMINAL, BatchState
+from rollouts.validation import displayable
+
+
+def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str, reason: str = "") -> Replay:
+    """Have ``run`` train the batches of ``source`` from ``first_step`` to ``last_step`` next, before any of its own.
+
+    Raises Invalid for steps that the source has not trained, Conflict for runs that cannot, RunOver when ``run`` ended.
+    The caller checked that the actor may read the source and operate the run. Locks the run's row.
+    """
+    if not 0 <= first_step <= last_step:
+        raise Invalid(fields={"first_step": "must be 0 or more, and not after last_step"})
+    wanted = last_step - first_step + 1
+    trained = Batch.objects.filter(run=source, step__range=(first_step, last_step), state=BatchState.TRAINED).count()
+    if trained != wanted:
+        fields = {"last_step": f"run {source.key} has trained {trained} of these {wanted} steps"}
+        raise Invalid("Only steps that were trained can be replayed.", fields=fields)
+    if run.pk == source.pk or run.kind not in {RunKind.RL, RunKind.EXTERNAL}:
+        raise Conflict(f"Run {run.key} cannot replay run {source.key}: name another run that trains on batches.")
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        if run.state in RUN_TERMINAL:
+            raise RunOver(f"Run {run.key} is {run.state}.")
+        return Replay.objects.create(
+            run=run,
+            source=source,
+            first_step=first_step,
+            last_step=last_step,
+            actor=displayable(actor)[:150],
+            reason=displayable(reason)[:500],
+        )
+
+
+def is_due(run: Run) -> bool:
+    """Whether the run's next batch is one of another run."""
+    return _open(run).exists()
+
+
+def take_source(run: Run) -> Batch | None:
+    """The stored batch that the run's next one repeats, counted as taken; None: form one of its own. Run is locked."""
+    replay = _open(run).first()
+    if replay is None:
+        return None
+    source = Batch.objects.select_related("run").get(run=replay.source_id, step=replay.first_step + replay.taken)
+    replay.taken += 1
+    replay.save(update_fields=["taken"])
+    return source
+
+
+def numbers(groups: Sequence[ScoredGroup]) -> dict[int, int]:
+    """The next replay number of each group. Locks the groups, so that two runs that replay one count apart."""
+    ids = [group.pk for group in groups]
+    list(ScoredGroup.objects.select_for_update(no_key=True).filter(pk__in=ids).order_by("id").values_list("pk"))
+    highest = BatchItem.objects.filter(group__in=ids).values("group").annotate(highest=Max("replay"))
+    return {row["group"]: row["highest"] + 1 for row in highest}
+
+
+def _open(run: Run) -> QuerySet[Replay]:
+    return Replay.objects.filter(run=run, taken__lt=F("last_step") - F("first_step") + 1).order_by("id")

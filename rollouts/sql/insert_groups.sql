@@ -1,0 +1,29 @@
+-- Store submitted groups of a run in the order given, and log one event for each. A key the run already has is left
+-- alone: its id is not among those returned.
+-- Locks: nothing, but waits for a transaction that is inserting the same key.
+-- Index: group_key_once_per_run.
+WITH incoming AS (
+    SELECT * FROM unnest(
+        %(keys)s::text[], %(environment_ids)s::bigint[], %(problem_keys)s::text[], %(states)s::text[], %(reasons)s::text[],
+        %(rollout_counts)s::int[], %(token_counts)s::bigint[], %(reward_means)s::float8[], %(reward_stds)s::float8[],
+        %(min_versions)s::int[], %(max_versions)s::int[]
+    ) WITH ORDINALITY AS incoming(
+        key, environment_id, problem_key, state, state_reason, rollout_count, token_count, reward_mean, reward_std,
+        min_policy_version, max_policy_version, position
+    )
+), stored AS (
+    INSERT INTO rollouts_scoredgroup (
+        run_id, environment_id, key, purpose, problem_key, state, state_reason, state_at, attempts, created_at, settled_at,
+        rollout_count, token_count, reward_mean, reward_std, min_policy_version, max_policy_version
+    )
+    SELECT %(run_id)s, environment_id, key, 'train', problem_key, state, state_reason, clock_timestamp(), 1,
+           clock_timestamp(), clock_timestamp(), rollout_count, token_count, reward_mean, reward_std,
+           min_policy_version, max_policy_version
+    FROM incoming ORDER BY position
+    ON CONFLICT (run_id, key) DO NOTHING
+    RETURNING id, key, state, state_reason
+), logged AS (
+    INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
+    SELECT %(run_id)s, clock_timestamp(), 'scoredgroup', id, '', state, state_reason, %(actor)s FROM stored ORDER BY id
+)
+SELECT id, key FROM stored

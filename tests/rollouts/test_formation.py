@@ -1,0 +1,147 @@
+"""Which groups become a batch: sums that add up, whose turn it is, and nobody left behind."""
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollouts.services.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
+
+
+def queue(*groups: tuple[int, int], tokens: int = 10) -> list[Candidate]:
+    """Ready groups, oldest first, as (environment, rollouts)."""
+    return [Candidate(at, environment, rollouts, tokens) for at, (environment, rollouts) in enumerate(groups)]
+
+
+def shares(candidates: list[Candidate]) -> dict[int, Share]:
+    return {each.environment_id: Share(f"e{each.environment_id}") for each in candidates}
+
+
+def chosen_sizes(candidates: list[Candidate], demand: Demand, mixture: dict[int, Share] | None = None) -> list[int]:
+    result = choose(candidates, demand, mixture or shares(candidates), 0.0)
+    assert isinstance(result, Chosen), result
+    by_id = {each.group_id: each.rollouts for each in candidates}
+    return [by_id[group_id] for group_id in result.group_ids]
+
+
+def subset_sums(sizes: list[int]) -> set[int]:
+    sums = {0}
+    for size in sizes:
+        sums |= {each + size for each in sums}
+    return sums
+
+
+def test_the_oldest_groups_go_first() -> None:
+    candidates = queue(*[(1, 4)] * 10)
+    result = choose(candidates, Demand(rollouts=12, exact=True), shares(candidates), 0.0)
+    assert isinstance(result, Chosen)
+    assert result.group_ids == [0, 1, 2]
+
+
+def test_sizes_are_combined_where_a_simple_scan_would_be_stuck() -> None:
+    assert chosen_sizes(queue((1, 3), (1, 3), (1, 3), (1, 4), (1, 4), (1, 2)), Demand(rollouts=8, exact=True)) == [
+        3,
+        3,
+        2,
+    ]
+
+
+def test_what_cannot_make_the_size_is_told_with_a_way_out() -> None:
+    result = choose(queue((1, 8), (1, 8)), Demand(rollouts=12, exact=True), {1: Share("gsm")}, 0.0)
+    assert isinstance(result, Stuck)
+    assert "groups of 8 rollouts cannot make exactly 12" in result.reason
+    assert "batch size" in result.reason
+
+
+def test_a_batch_that_need_not_be_exact_is_as_small_as_it_can_be() -> None:
+    assert chosen_sizes(queue((1, 8), (1, 8), (1, 8)), Demand(rollouts=12)) == [8, 8]
+    assert chosen_sizes(queue((1, 5), (1, 5), (1, 2), (1, 2)), Demand(rollouts=9)) == [5, 2, 2]
+
+
+def test_too_little_waits_and_says_how_much_there_is() -> None:
+    assert choose(queue((1, 4)), Demand(rollouts=8), {1: Share("e")}, 0.0) == Waiting("4 of 8 rollouts are ready")
+    assert choose([], Demand(rollouts=8), {}, 0.0) == Waiting("0 of 8 rollouts are ready")
+
+
+def test_weights_steer_the_mixture_over_many_batches() -> None:
+    mixture = {1: Share("heavy", 3.0), 2: Share("light", 1.0)}
+    clock, served = 0.0, Counter[int]()
+    candidates = queue(*[(1 + at % 2, 4) for at in range(400)])
+    for _ in range(25):
+        result = choose(candidates, Demand(rollouts=8, exact=True), mixture, clock)
+        assert isinstance(result, Chosen)
+        clock = result.clock
+        mixture = {key: Share(old.name, old.weight, result.virtual_times[key]) for key, old in mixture.items()}
+        taken = set(result.group_ids)
+        served += Counter(each.environment_id for each in candidates if each.group_id in taken)
+        candidates = [each for each in candidates if each.group_id not in taken]
+    assert abs(served[1] - 3 * served[2]) <= 4
+
+
+def test_an_environment_that_was_away_neither_waits_nor_catches_up() -> None:
+    mixture = {1: Share("busy", 1.0, 1000.0), 2: Share("back", 1.0, 3.0)}
+    candidates = queue(*[(1 + at % 2, 4) for at in range(40)])
+    result = choose(candidates, Demand(rollouts=40), mixture, 998.0)
+    assert isinstance(result, Chosen)
+    taken = Counter(each.environment_id for each in candidates if each.group_id in set(result.group_ids))
+    assert taken == {1: 5, 2: 5}
+
+
+def test_weights_never_block_an_environment_that_is_alone() -> None:
+    assert (
+        len(chosen_sizes(queue(*[(2, 4)] * 4), Demand(rollouts=16), {1: Share("gone", 9.0), 2: Share("here", 0.1)}))
+        == 4
+    )
+
+
+def test_minimum_allocations_are_met_first() -> None:
+    candidates = queue(*[(1, 4)] * 20, *[(2, 4)] * 4)
+    mixture = {1: Share("heavy", 100.0), 2: Share("light", 1.0)}
+    result = choose(candidates, Demand(rollouts=16, exact=True, minimums={2: 8}), mixture, 0.0)
+    assert isinstance(result, Chosen)
+    assert result.group_ids == [0, 1, 20, 21]
+
+
+def test_a_minimum_that_is_not_there_is_waited_for_by_name() -> None:
+    mixture = {1: Share("one"), 2: Share("two")}
+    result = choose(queue(*[(1, 4)] * 20), Demand(rollouts=16, exact=True, minimums={2: 8}), mixture, 0.0)
+    assert result == Waiting("environment two has 0 of the 8 rollouts allocated to it")
+
+
+def test_a_token_budget_is_never_passed_but_by_a_single_group() -> None:
+    candidates = queue(*[(1, 2)] * 10, tokens=30)
+    result = choose(candidates, Demand(tokens=100), shares(candidates), 0.0)
+    assert isinstance(result, Chosen)
+    assert result.group_ids == [0, 1, 2]
+    lone = choose(candidates, Demand(tokens=10), shares(candidates), 0.0)
+    assert isinstance(lone, Chosen)
+    assert lone.group_ids == [0]
+    assert choose(candidates[:2], Demand(tokens=100), shares(candidates), 0.0) == Waiting("60 of 100 tokens are ready")
+
+
+groups = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 9)), min_size=1, max_size=12)
+
+
+@given(groups, st.integers(1, 30), st.booleans())
+def test_a_batch_is_formed_exactly_when_some_groups_add_up(
+    sizes: list[tuple[int, int]], wanted: int, exact: bool
+) -> None:
+    candidates = queue(*sizes)
+    result = choose(candidates, Demand(rollouts=wanted, exact=exact), shares(candidates), 0.0)
+    sums = subset_sums([size for _, size in sizes])
+    possible = {total for total in sums if total == wanted or (not exact and total >= wanted)}
+    assert isinstance(result, Chosen) == bool(possible)
+    if isinstance(result, Chosen):
+        assert len(set(result.group_ids)) == len(result.group_ids)
+        assert result.group_ids == sorted(result.group_ids)
+        assert sum(sizes[at][1] for at in result.group_ids) == min(possible)
+
+
+@given(groups, st.integers(1, 30), st.integers(0, 10))
+def test_minimums_hold_in_every_batch(sizes: list[tuple[int, int]], wanted: int, minimum: int) -> None:
+    candidates = queue(*sizes)
+    minimums = {sizes[0][0]: min(minimum, wanted)}
+    result = choose(candidates, Demand(rollouts=wanted, exact=True, minimums=minimums), shares(candidates), 0.0)
+    if isinstance(result, Chosen):
+        for environment, least in minimums.items():
+            assert sum(sizes[at][1] for at in result.group_ids if sizes[at][0] == environment) >= least
