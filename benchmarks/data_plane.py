@@ -69,6 +69,7 @@ def arguments() -> argparse.ArgumentParser:
     add("--identity", action="store_true", help="ask for batches without compression")
     add("--minimum-allocation", action="store_true", help="two environments with a quarter of every batch each")
     add("--native-batch-size", type=int, default=256, help="rollouts in a batch of batch-native")
+    add("--native-batches", type=int, default=30, help="fetched in batch-native")
     add("--native-tokens", type=int, default=2048, help="per rollout in batch-native")
     add("--memory-groups", type=int, default=100_000)
     add("--other-memory-groups", type=int, default=2000, help="the same for the other server; 0: as many")

@@ -39,45 +39,57 @@ class CpuSample(NamedTuple):
     """CPU seconds spent so far."""
 
     at: float
-    server_s: float
+    role_s: dict[str, float]
+    """By the server's processes, in each role."""
     machine_s: float
     """By every process of the machine, idle and waiting left out."""
 
     @classmethod
     def take(cls, processes: Iterable[psutil.Process]) -> Self:
-        server_s = 0.0
+        role_s: dict[str, float] = {}
         for process in processes:
             try:
-                times = process.cpu_times()
+                times, role = process.cpu_times(), role_of(process)
             except psutil.Error:
                 continue  # ended meanwhile: its seconds are lost
-            server_s += times.user + times.system
+            role_s[role] = role_s.get(role, 0.0) + times.user + times.system
         spent = psutil.cpu_times()
-        return cls(time.monotonic(), server_s, sum(spent) - spent.idle - getattr(spent, "iowait", 0.0))
+        return cls(time.monotonic(), role_s, sum(spent) - spent.idle - getattr(spent, "iowait", 0.0))
+
+    @property
+    def server_s(self) -> float:
+        return sum(self.role_s.values())
 
     def until(self, later: Self, client_s: float) -> Figures:
         """Cores in use between two samples, by whom: a client near one core per process would be the bottleneck."""
         wall_s = later.at - self.at
         server, machine = later.server_s - self.server_s, later.machine_s - self.machine_s
+        roles = {role: later.role_s[role] - self.role_s.get(role, 0.0) for role in later.role_s}
         return {
+            **{f"{role}_cpu_cores": spent / wall_s for role, spent in roles.items()},
             "server_cpu_cores": server / wall_s,
             "client_cpu_cores": client_s / wall_s,
             "rest_of_machine_cpu_cores": max(0.0, machine - server - client_s) / wall_s,
         }
 
 
+def role_of(process: psutil.Process) -> str:
+    """What a process is for; `main` when no role claims it: the supervisor of ours, all of another server."""
+    line = " ".join(process.cmdline())
+    return next((role for role, mark in ROLES.items() if mark in line), "main")
+
+
 def memory(processes: Iterable[psutil.Process]) -> Figures:
-    """MB of RSS, PSS and USS by role, and of all; `server` is what no role claims.
+    """MB of RSS, PSS and USS by role, and of all.
 
     RSS counts pages that processes share in each of them, PSS divides them, USS leaves them out.
     """
     found: Figures = {}
     for process in processes:
         try:
-            line, used = " ".join(process.cmdline()), process.memory_full_info()
+            role, used = role_of(process), process.memory_full_info()
         except psutil.Error:
             continue  # ended meanwhile
-        role = next((role for role, mark in ROLES.items() if mark in line), "server")
         for kind in ("rss", "pss", "uss"):
             for name in (f"{role}_{kind}_mb", f"all_{kind}_mb"):
                 found[name] = found.get(name, 0.0) + getattr(used, kind) / 1e6

@@ -101,13 +101,13 @@ def batch_native(server: Server, options: Namespace) -> Figures:
     registered = connection.call("POST", "/trainer", {}, authorization).json()
     headers = {**authorization, EPOCH_HEADER: str(registered["epoch"])}
     groups = [payloads.native_group(np.random.default_rng(seed), shape) for seed in range(VARIANTS)]
-    needed = options.batches * -(-options.native_batch_size // shape.group_size)
+    needed = options.native_batches * -(-options.native_batch_size // shape.group_size)
     _fill(server, address, "/groups", groups, needed, options, packed=True)
     connection.renew()
     first: list[float] = []
     again: list[float] = []
     sizes = []
-    for step in range(options.batches):
+    for step in range(options.native_batches):
         get = address.head("GET", f"/batches/{step}?wait_s={NATIVE_WAIT_S}", headers)
         digests = []
         for seconds in (first, again):
