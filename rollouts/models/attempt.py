@@ -3,7 +3,7 @@
 import uuid
 
 from django.db import models
-from django.db.models import F, Q
+from django.db.models import Q
 from django.db.models.functions import Now
 
 from rollouts.models.batch import Batch
@@ -77,7 +77,7 @@ class EnvironmentClient(models.Model):
         ordering = ["attempt", "index"]
         constraints = [
             models.UniqueConstraint(fields=["attempt", "index"], name="client_index_once_per_attempt"),
-            models.CheckConstraint(condition=Q(weight__gte=-1.7e308, weight__lte=1.7e308), name="client_weight_finite"),
+            models.CheckConstraint(condition=Q(weight__gte=-1e30, weight__lte=1e30), name="client_weight_finite"),
         ]
 
     def __str__(self) -> str:
@@ -96,16 +96,22 @@ class Delivery(models.Model):
     """By the database clock; renewed while it is being sent."""
     sent_at = models.DateTimeField(null=True)
     """When all of it was handed to the connection."""
+    abandoned_at = models.DateTimeField(null=True)
+    """When a reset ended it instead: its step is over, and its groups are archived."""
 
     class Meta:
         verbose_name_plural = "deliveries"
         constraints = [
             models.CheckConstraint(
-                condition=Q(sent_at__isnull=True) | Q(sent_at__gte=F("taken_at")), name="delivery_sent_after_taken"
+                condition=Q(sent_at__isnull=True) | Q(abandoned_at__isnull=True), name="delivery_sent_or_abandoned"
             ),
         ]
         indexes = [
-            models.Index(fields=["attempt", "batch"], condition=Q(sent_at__isnull=True), name="delivery_under_way"),
+            models.Index(
+                fields=["attempt", "batch"],
+                condition=Q(sent_at__isnull=True, abandoned_at__isnull=True),
+                name="delivery_under_way",
+            ),
         ]
 
     def __str__(self) -> str:

@@ -1,0 +1,144 @@
+"""The body of `/scored_data`: decoded fast when it is exactly right, and by the rules of Atropos' own server otherwise.
+
+    bytes ─► msgspec, strict ─────────────┬─► ScoredData
+        └──► json, then pydantic, lax ────┴─► or the 422 that FastAPI answers
+
+Numbers become lists; what is only kept and given back stays the JSON text that was sent.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ConfigDict, TypeAdapter, field_validator
+
+from rollouts.atropos.bodies import is_json, validated
+
+Rows = list[list[int]]
+Floats = list[list[float]]
+NULL = msgspec.Raw(b"null")
+
+
+class ScoredData(msgspec.Struct):
+    """One scored group as an environment sends it: G sequences."""
+
+    tokens: Rows
+    masks: Rows
+    """Labels: the token id where it is trained on, else -100."""
+    scores: list[float]
+    advantages: Floats | None = None
+    ref_logprobs: Floats | None = None
+    messages: msgspec.Raw = NULL
+    generation_params: msgspec.Raw = NULL
+    inference_logprobs: Floats | None = None
+    overrides: msgspec.Raw = NULL
+    group_overrides: msgspec.Raw = NULL
+    images: msgspec.Raw = NULL
+    env_id: int | None = None
+    distill_token_ids: list[Rows] | None = None
+    """[sequence][position][top_k]."""
+    distill_logprobs: list[Floats] | None = None
+
+
+KEYS = ScoredData.__struct_fields__
+"""The 14 keys of an item, in the order in which they are sent."""
+
+_SHAPES: dict[str, msgspec.json.Decoder[Any]] = {
+    "messages": msgspec.json.Decoder(list[list[dict[str, Any]]]),
+    "generation_params": msgspec.json.Decoder(dict[str, Any]),
+    "overrides": msgspec.json.Decoder(list[dict[str, Any]]),
+    "group_overrides": msgspec.json.Decoder(dict[str, Any]),
+    "images": msgspec.json.Decoder(),
+}
+_ONE = msgspec.json.Decoder(ScoredData)
+_MANY = msgspec.json.Decoder(list[ScoredData])
+
+
+class _LaxScoredData(BaseModel):
+    """The same as Atropos declares it: decides what is coerced, and how a fault is told."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    tokens: Rows
+    masks: Rows
+    scores: list[float]
+    advantages: Floats | None = None
+    ref_logprobs: Floats | None = None
+    messages: list[list[dict[str, Any]]] | None = None
+    generation_params: dict[str, Any] | None = None
+    inference_logprobs: Floats | None = None
+    overrides: list[dict[Any, Any]] | None = None
+    group_overrides: dict[Any, Any] | None = None
+    images: Any | None = None
+    env_id: int | None = None
+    distill_token_ids: list[Rows] | None = None
+    distill_logprobs: list[Floats] | None = None
+
+    @field_validator("messages", mode="before")
+    @classmethod
+    def _have_role_and_content(cls, value: Any) -> Any:
+        # What has another shape is left to pydantic, which names the place.
+        for message in _messages(value):
+            if not {"role", "content"} <= message.keys():
+                raise ValueError("Message must have 'role' and 'content' fields")
+        return value
+
+
+_LAX_ONE = TypeAdapter(_LaxScoredData)
+_LAX_MANY = TypeAdapter(list[_LaxScoredData])
+
+
+def decode_one(body: bytes, content_type: str) -> ScoredData:
+    """One group. Raises Refused with the answer to give."""
+    if is_json(content_type) and _is_text(body):
+        try:
+            return _checked(_ONE.decode(body))
+        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
+            pass
+    return _from_lax(validated(_LAX_ONE, body, content_type))
+
+
+def decode_many(body: bytes, content_type: str) -> list[ScoredData]:
+    """A list of groups, perhaps empty. Raises Refused with the answer to give."""
+    if is_json(content_type) and _is_text(body):
+        try:
+            return [_checked(item) for item in _MANY.decode(body)]
+        except (ValueError, RecursionError):
+            pass
+    return [_from_lax(item) for item in validated(_LAX_MANY, body, content_type)]
+
+
+def _is_text(body: bytes) -> bool:
+    """Whether it is UTF-8: what stays as it was sent is not looked at again before it is given back."""
+    if body.isascii():
+        return True
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _checked(item: ScoredData) -> ScoredData:
+    """The item, if what was left as text has the right shape. Raises ValueError."""
+    for key, decoder in _SHAPES.items():
+        raw = getattr(item, key)
+        if raw == NULL:
+            continue
+        value = decoder.decode(raw)
+        if key == "messages" and not all({"role", "content"} <= each.keys() for row in value for each in row):
+            raise ValueError("a message without role or content")
+    return item
+
+
+def _from_lax(lax: _LaxScoredData) -> ScoredData:
+    values = dict(lax)
+    for key in _SHAPES:
+        values[key] = NULL if values[key] is None else msgspec.Raw(json.dumps(values[key]).encode())
+    return ScoredData(**values)
+
+
+def _messages(value: Any) -> Iterator[dict[Any, Any]]:
+    for row in value if isinstance(value, list) else []:
+        yield from (each for each in row if isinstance(each, dict)) if isinstance(row, list) else ()

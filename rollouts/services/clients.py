@@ -1,0 +1,191 @@
+"""Environments that take part over the Atropos-compatible API: register, be heard, fall silent, leave.
+
+A client is one process; several may play one environment, which is known by its name. Of each it is written when it was
+last heard, because nobody says goodbye: the minimum share of a silent one lapses instead of holding up every batch.
+"""
+
+import math
+import time
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db import connection, transaction
+from django.db.models import Max, QuerySet
+from django.db.models.functions import Now
+
+from rollouts.errors import Invalid
+from rollouts.models import Attempt, EnvironmentClient, Run, RunEnvironment, RunKind
+from rollouts.services import attempts
+from rollouts.services.groups import MAX_ENVIRONMENTS
+from rollouts.services.transitions import record_creation
+from rollouts.sql import load
+from rollouts.states import RunState
+from rollouts.validation import MAX_ENVIRONMENT, MAX_WEIGHT, displayable
+
+HEARTBEAT_S = 5.0
+"""Being heard is written at most this often per client and process."""
+ALLOCATION_LAPSE_S = 60
+"""A client that was silent for longer holds no batch back by its minimum share."""
+SMALLEST_WEIGHT = 1e-6
+LARGEST_WEIGHT = math.nextafter(MAX_WEIGHT, 0.0)
+UNNAMED = "external"
+"""Environment of groups that nobody registered for."""
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """What an environment registers with; fields as in the model."""
+
+    desired_name: str
+    max_token_length: int
+    weight: float
+    group_size: int
+    min_batch_allocation: float | None
+
+
+def register(run: Run, introduction: Introduction) -> EnvironmentClient | None:
+    """A new client of the open attempt; None: it has to wait until a trainer asks for batches.
+
+    A run with a trainer of ours has no registration to wait for: its attempt opens with the first environment. Raises
+    Invalid when the run has too many environments, RunOver after its end. Locks the run's row.
+    """
+    with transaction.atomic():
+        run = attempts.lock(run)
+        attempt = attempts.current(run)
+        if run.state == RunState.PENDING:
+            return None
+        if attempt is None and run.kind == RunKind.RL:
+            attempt = attempts.open_attempt(run, attempts.own_terms(run), actor="control plane", is_started=True)
+        if attempt is None or attempt.started_at is None:
+            return None
+        name = displayable(introduction.desired_name)
+        environment = _environment(run, name[:MAX_ENVIRONMENT] or UNNAMED)
+        if run.kind == RunKind.EXTERNAL:
+            environment.weight = min(max(introduction.weight, SMALLEST_WEIGHT), LARGEST_WEIGHT)
+            environment.save(update_fields=["weight"])
+        clients = EnvironmentClient.objects.filter(attempt=attempt)
+        newest: int | None = clients.aggregate(newest=Max("index"))["newest"]
+        wandb_name = f"{name}_{clients.filter(environment=environment).count()}"
+        index = 0 if newest is None else newest + 1
+        return _add(attempt, index, environment, wandb_name, introduction, reason="registered")
+
+
+def adopt(run: Run, index: int) -> EnvironmentClient | None:
+    """Take an environment over from an earlier attempt: it did not hear of the reset and still uses its old id.
+
+    None when no attempt is open, or nobody was ever called that. Locks the run's row.
+    """
+    with transaction.atomic():
+        run = attempts.lock(run)
+        attempt = attempts.current(run)
+        former = (
+            EnvironmentClient.objects.filter(attempt__run=run, index=index)
+            .select_related("environment")
+            .order_by("-attempt_id")
+            .first()
+        )
+        if attempt is None or former is None or former.attempt_id == attempt.pk:
+            return former if attempt is not None else None
+        introduction = Introduction(
+            desired_name=former.environment.name,
+            max_token_length=former.max_token_length,
+            weight=former.weight,
+            group_size=former.group_size,
+            min_batch_allocation=former.min_batch_allocation,
+        )
+        reason = f"taken over: it did not hear of the reset before attempt {attempt.number}"
+        return _add(attempt, index, former.environment, former.wandb_name, introduction, reason=reason)
+
+
+def disconnect(client_id: int) -> None:
+    """The environment leaves: its weight and its share no longer count. What it sent stays."""
+    EnvironmentClient.objects.filter(pk=client_id).update(is_connected=False)
+
+
+def hear(client_id: int) -> None:
+    """The environment made a request. A comparison in memory, and every HEARTBEAT_S a write."""
+    now = time.monotonic()
+    if now - _heard.get(client_id, -math.inf) < HEARTBEAT_S:
+        return
+    _heard[client_id] = now
+    with transaction.atomic():
+        with connection.cursor() as cursor:
+            cursor.execute(load("hear_client"), {"client_id": client_id, "heartbeat_s": HEARTBEAT_S})
+            row = cursor.fetchone()
+        if row is not None and row[0]:
+            client = EnvironmentClient.objects.select_related("attempt").get(pk=client_id)
+            _log(client, ("lapsed", "connected"), f"{client} is heard again: its minimum share counts")
+
+
+_heard: dict[int, float] = {}
+"""Client id -> when this process last wrote that it was heard. One entry per registration."""
+
+
+def lapse_silent(attempt: Attempt) -> None:
+    """Let the shares of silent clients lapse, for all to see. The run is locked."""
+    for client in silent(attempt).select_for_update(no_key=True).select_related("attempt").order_by("pk"):
+        EnvironmentClient.objects.filter(pk=client.pk).update(lapsed_at=Now())
+        share = f"minimum share of {client.min_batch_allocation:g}"
+        why = f"{client} was silent for {ALLOCATION_LAPSE_S} s: batches no longer wait for its {share}"
+        _log(client, ("connected", "lapsed"), why)
+
+
+def silent(attempt: Attempt) -> QuerySet[EnvironmentClient]:
+    """Clients whose share counts although nothing was heard of them."""
+    return _with_share(attempt).filter(seen_at__lt=Now() - timedelta(seconds=ALLOCATION_LAPSE_S))
+
+
+def minimums(attempt: Attempt) -> dict[int, int]:
+    """Rollouts of every batch that must be of an environment, by the environment's id; together at most a batch."""
+    heard = _with_share(attempt).exclude(seen_at__lt=Now() - timedelta(seconds=ALLOCATION_LAPSE_S))
+    shares: dict[int, float] = {}
+    for environment_id, share in heard.values_list("environment_id", "min_batch_allocation"):
+        shares[environment_id] = min(1.0, shares.get(environment_id, 0.0) + (share or 0.0))
+    needs = {key: math.floor(attempt.batch_size * share) for key, share in shares.items()}
+    total = sum(needs.values())
+    if total > attempt.batch_size:
+        needs = {key: need * attempt.batch_size // total for key, need in needs.items()}
+    return {key: need for key, need in needs.items() if need > 0}
+
+
+def _with_share(attempt: Attempt) -> QuerySet[EnvironmentClient]:
+    return EnvironmentClient.objects.filter(
+        attempt=attempt, is_connected=True, min_batch_allocation__gt=0, lapsed_at__isnull=True
+    )
+
+
+def _environment(run: Run, name: str) -> RunEnvironment:
+    known = RunEnvironment.objects.filter(run=run)
+    found = known.filter(name=name).first()
+    if found is None and known.count() >= MAX_ENVIRONMENTS:
+        fields = {"desired_name": f"a run has at most {MAX_ENVIRONMENTS} environments"}
+        raise Invalid("Nothing was registered: the run has too many environments.", fields=fields)
+    return found or RunEnvironment.objects.get_or_create(run=run, name=name)[0]
+
+
+def _add(
+    attempt: Attempt,
+    index: int,
+    environment: RunEnvironment,
+    wandb_name: str,
+    introduction: Introduction,
+    *,
+    reason: str,
+) -> EnvironmentClient:
+    client = EnvironmentClient.objects.create(
+        attempt=attempt,
+        index=index,
+        environment=environment,
+        wandb_name=wandb_name,
+        max_token_length=introduction.max_token_length,
+        weight=introduction.weight,
+        group_size=introduction.group_size,
+        min_batch_allocation=introduction.min_batch_allocation,
+    )
+    actor = f"environment:{wandb_name}"
+    record_creation([client], run_id=attempt.run_id, state="connected", actor=actor, reason=reason)
+    return client
+
+
+def _log(client: EnvironmentClient, change: tuple[str, str], reason: str) -> None:
+    attempts.log(client, client.attempt.run_id, change=change, actor="control plane", reason=reason)

@@ -1,0 +1,207 @@
+"""Batches on their way to a trainer that cannot acknowledge: handed out until one has arrived whole, then the next.
+
+    take ─► being sent, leased ─► finish: sent ─► the trainer asks for more: acknowledged, its groups trained
+      ▲             │
+      └─ broke off, or the sender died: the same bytes again, before any new batch
+
+Two requests at the same time get two batches. A lease is renewed while its batch is being sent; its token, not the
+time, decides who may renew or finish it. Lock order: run -> attempt, clients, deliveries -> batches -> groups.
+"""
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models import F, QuerySet
+from django.db.models.functions import Now
+
+from rollouts.errors import Conflict
+from rollouts.models import Attempt, Batch, BatchEncoding, Delivery, Run, RunKind, ScoredGroup
+from rollouts.selectors.next_batch import preview
+from rollouts.services import attempts, batches, clients, replays, runs
+from rollouts.services.formation import Chosen, Demand
+from rollouts.services.transitions import DB_NOW, transition
+from rollouts.states import BatchState, GroupState, RunState
+
+TERM_S = 15
+"""A delivery that was not renewed for so long is given to whoever asks next."""
+RENEW_S = 4.0
+
+
+class NotRegistered(Conflict):
+    """Trainer not registered. Call /register first."""
+
+
+@dataclass(frozen=True)
+class Parcel:
+    """A batch, and the right to say that it arrived."""
+
+    batch_id: int
+    step: int
+    token: uuid.UUID
+    body: bytes
+
+
+def take(run: Run) -> Parcel | None:
+    """The next batch for a trainer of this run: one that did not arrive, or a new one; None if there is none yet.
+
+    To ask is to acknowledge: batches that were sent completely before are trained. Raises NotRegistered without an open
+    attempt, Conflict for a run with a trainer of ours, RunOver after the end. Asking in vain locks and writes nothing.
+    """
+    if run.kind != RunKind.EXTERNAL:
+        raise Conflict(f"Run {run.key} has a trainer of its own, which fetches its batches.")
+    run = Run.objects.get(pk=run.pk)
+    attempt = attempts.current(run)
+    if attempt is None:
+        attempts.check_takes_part(run)
+        raise NotRegistered
+    if run.state == RunState.PENDING or not _is_worth_a_lock(run, attempt):
+        return None
+    with transaction.atomic():
+        run = attempts.lock(run)
+        attempt = attempts.current(run)
+        if attempt is None:
+            raise NotRegistered
+        attempts.enter(run)
+        if attempt.started_at is None:
+            Attempt.objects.filter(pk=attempt.pk).update(started_at=Now())
+        clients.lapse_silent(attempt)
+        acknowledge_sent(run, reason="the trainer asked for more, which is how it acknowledges")
+        return _repeat(attempt) or _form(run, attempt)
+
+
+def renew(parcel: Parcel) -> bool:
+    """Still sending. False: somebody else has the batch now, or its attempt was reset; stop sending it."""
+    return _held(parcel).update(expires_at=Now() + timedelta(seconds=TERM_S)) > 0
+
+
+def release(parcel: Parcel) -> None:
+    """It did not arrive: whoever asks next gets it."""
+    _held(parcel).update(expires_at=Now())
+
+
+def finish(parcel: Parcel) -> bool:
+    """All of it was handed to the connection. False: it is somebody else's by now.
+
+    After the last batch of a run nobody asks for more, so that one is acknowledged at once, and the run ends.
+    """
+    if not _held(parcel).update(sent_at=Now()):
+        return False
+    run = Run.objects.get(batches=parcel.batch_id)
+    if parcel.step + 1 >= run.max_steps:
+        with transaction.atomic():
+            run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+            if run.state == RunState.RUNNING:
+                acknowledge_sent(run, reason="the last batch was sent")
+    return True
+
+
+def _held(parcel: Parcel) -> QuerySet[Delivery]:
+    return Delivery.objects.filter(
+        batch_id=parcel.batch_id, token=parcel.token, sent_at__isnull=True, abandoned_at__isnull=True
+    )
+
+
+def acknowledge_sent(run: Run, *, reason: str) -> None:
+    """Count batches that were sent completely as trained, in the order of their steps. The run is locked.
+
+    One that is still being sent holds up those after it; one that a reset abandoned is passed over. When the last step
+    of the run is behind, its training is over.
+    """
+    behind, arrived = 0, []
+    for delivery in (
+        _unsettled(run).order_by("batch__step").values("batch_id", "batch__step", "sent_at", "abandoned_at")
+    ):
+        is_over = delivery["sent_at"] or delivery["abandoned_at"]
+        if delivery["batch__step"] != run.next_step + behind or not is_over:
+            break
+        behind += 1
+        if delivery["sent_at"]:
+            arrived.append(delivery["batch_id"])
+    if not behind:
+        return
+    actor = attempts.TRAINER
+    transition(Batch, arrived, to=BatchState.TRAINED, actor=actor, reason=reason, trained_at=DB_NOW)
+    groups = ScoredGroup.objects.filter(batch_items__batch__in=arrived).values_list("pk", flat=True)
+    transition(ScoredGroup, groups, to=GroupState.TRAINED, actor=actor, reason=reason)
+    run.next_step += behind
+    run.save(update_fields=["next_step"])
+    if run.next_step >= run.max_steps:
+        runs.finish_training(run, epoch=run.epoch)
+
+
+def abandon(run: Run, attempt: Attempt, *, reason: str) -> None:
+    """Archive the groups of batches that did not arrive; whoever sends one cannot finish it. The run is locked."""
+    broken = list(_under_way(attempt).values_list("batch_id", flat=True))
+    groups = ScoredGroup.objects.filter(batch_items__batch__in=broken).values_list("pk", flat=True)
+    transition(
+        ScoredGroup, groups, to=GroupState.SURPLUS, expect=[GroupState.BATCHED], actor=attempts.TRAINER, reason=reason
+    )
+    _under_way(attempt).update(abandoned_at=Now(), token=uuid.uuid4())
+
+
+def _unsettled(run: Run) -> QuerySet[Delivery]:
+    return Delivery.objects.filter(batch__run=run, batch__step__gte=run.next_step)
+
+
+def _under_way(attempt: Attempt) -> QuerySet[Delivery]:
+    return Delivery.objects.filter(attempt=attempt, sent_at__isnull=True, abandoned_at__isnull=True)
+
+
+def _is_worth_a_lock(run: Run, attempt: Attempt) -> bool:
+    """Whether there is something to hand out, or to write down. Trainers that wait ask many times a second."""
+    if attempt.started_at is None or run.state == RunState.STARTING:
+        return True
+    if _unsettled(run).filter(batch__step=run.next_step, sent_at__isnull=False).exists():
+        return True
+    if _under_way(attempt).filter(expires_at__lt=Now()).exists() or clients.silent(attempt).exists():
+        return True
+    if replays.is_due(run):
+        return True
+    return isinstance(preview(run, batches.next_step(run), _demand(attempt)), Chosen)
+
+
+def _demand(attempt: Attempt) -> Demand:
+    return Demand(rollouts=attempt.batch_size, exact=True, minimums=clients.minimums(attempt))
+
+
+def _repeat(attempt: Attempt) -> Parcel | None:
+    """The oldest batch that did not arrive, from now on under another token."""
+    delivery = (
+        _under_way(attempt)
+        .select_for_update(of=("self",), no_key=True)
+        .filter(expires_at__lt=Now())
+        .select_related("batch")
+        .order_by("batch__step")
+        .first()
+    )
+    if delivery is None:
+        return None
+    token = uuid.uuid4()
+    Delivery.objects.filter(pk=delivery.pk).update(
+        token=token, taken_at=Now(), expires_at=Now() + timedelta(seconds=TERM_S)
+    )
+    return _hand_out(delivery.batch, token, batches.body_of(delivery.batch))
+
+
+def _form(run: Run, attempt: Attempt) -> Parcel | None:
+    step = batches.next_step(run)
+    if step >= run.max_steps:
+        return None
+    formed = batches.form(run, step, _demand(attempt), encoding=BatchEncoding.ATROPOS)
+    if not isinstance(formed, batches.Formed):
+        return None
+    if attempt.first_step is None:
+        Attempt.objects.filter(pk=attempt.pk).update(first_step=step)
+    token = uuid.uuid4()
+    Delivery.objects.create(
+        batch=formed.batch, attempt=attempt, token=token, expires_at=Now() + timedelta(seconds=TERM_S)
+    )
+    return _hand_out(formed.batch, token, formed.body)
+
+
+def _hand_out(batch: Batch, token: uuid.UUID, body: bytes) -> Parcel:
+    transition(Batch, [batch.pk], to=BatchState.DELIVERED, actor=attempts.TRAINER, delivered_at=DB_NOW)
+    Batch.objects.filter(pk=batch.pk).update(deliveries=F("deliveries") + 1)
+    return Parcel(batch.pk, batch.step, token, body)

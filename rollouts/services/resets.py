@@ -1,0 +1,42 @@
+"""What `/reset_data` means here: the attempt is over, and nothing is lost.
+
+Groups that waited, and batches that did not arrive whole, are archived with a reason; batches that did were trained.
+"""
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from rollouts.models import Attempt, Run, RunKind, ScoredGroup
+from rollouts.services import attempts, deliveries
+from rollouts.services.groups import close_gate
+from rollouts.services.transitions import transition
+from rollouts.states import GroupState
+
+ACTOR = "atropos client"
+
+
+def reset(run: Run) -> None:
+    """Close the attempt and raise the run's epoch: what is still sent or written in its name goes nowhere.
+
+    Opens no new one: the next registration does, and groups that come before it wait for that. A run with a trainer of
+    ours is left alone. Raises RunOver after the end of the run. Locks the run and closes its gate, so that a group on
+    its way is either archived or belongs to the next attempt.
+    """
+    if run.kind != RunKind.EXTERNAL:
+        return
+    with transaction.atomic():
+        run = attempts.lock(run)
+        close_gate(run)
+        attempt = attempts.current(run)
+        name = f"of {attempt}" if attempt else f"before attempt {attempts.next_number(run)}"
+        reason = f"archived by a reset {name}"
+        waiting = ScoredGroup.objects.filter(run=run, state=GroupState.READY).values_list("pk", flat=True)
+        transition(ScoredGroup, waiting, to=GroupState.SURPLUS, actor=ACTOR, reason=reason)
+        if attempt is None:
+            return
+        deliveries.abandon(run, attempt, reason=reason)
+        deliveries.acknowledge_sent(run, reason=f"it had arrived when {attempt} was reset")
+        Attempt.objects.filter(pk=attempt.pk).update(closed_at=Now())
+        run.epoch += 1
+        run.save(update_fields=["epoch"])
+        attempts.log(attempt, run.pk, change=("open", "closed"), actor=ACTOR, reason="reset")
