@@ -1,32 +1,34 @@
 """The trainer's view of the control plane: register, fetch batches, acknowledge steps, announce files, finish.
 
-The only place in the trainers that retries. A lost connection, a 429 or a 5xx is asked again with growing pauses until
-an answer comes or the budget is spent, because the web server may be restarted and Postgres may be away for a while
-in the middle of a long run. Every request is safe to repeat: batches are immutable, the writes are idempotent.
+    with ControlPlane(url, token, run) as plane:
+        plane.register(world_size=1, hostname="node", pid=7)
+        for batch, sha256 in plane.batches(start=0):
+            plane.ack_step(batch.step, train(batch), sha256)
+
+For our own trainers and, in runs of the kind `external`, for anybody's. Lost connections and answers such as 503 are
+asked again until the budget is spent (`environments.http`). Every request is safe to repeat: batches are immutable, the
+writes are idempotent. Its counterpart for environments is `environments.client`.
 """
 
 import hashlib
-import logging
 import os
-import random
-import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Self, TypeVar
 
 import httpx
 import msgspec
 
+from environments.http import TIMEOUT_S, Connection, Refused, Unreachable, why_again
 from trainers import wire
-from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, RunOver, StaleEpoch
-
-_log = logging.getLogger(__name__)
+from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunOver, StaleEpoch
 
 _RETRY_BUDGET_S = 600.0
 """How long the control plane may be away: longer than a restart of everything on a slow machine."""
-_LONGEST_PAUSE_S = 5.0
-_TIMEOUT_S = 30.0
+_WAIT_S = 20.0
 
 _T = TypeVar("_T")
+
+_decode_batch = msgspec.msgpack.Decoder(wire.TrainingBatch).decode
 
 
 class FetchedBatch(NamedTuple):
@@ -34,6 +36,13 @@ class FetchedBatch(NamedTuple):
 
     body: bytes
     """MessagePack of a `wire.TrainingBatch`."""
+    sha256: str
+
+
+class ReceivedBatch(NamedTuple):
+    """A batch ready to train on, and the hash to acknowledge it with."""
+
+    batch: wire.TrainingBatch
     sha256: str
 
 
@@ -49,14 +58,8 @@ class ControlPlane:
         retry_budget_s: float = _RETRY_BUDGET_S,
         first_pause_s: float = 0.1,
     ) -> None:
-        self._http = httpx.Client(
-            base_url=f"{url.rstrip('/')}/api/v1/runs/{run}/",
-            headers={"Authorization": f"Token {token}", "Accept": "application/json"},
-            timeout=_TIMEOUT_S,
-            trust_env=False,  # a proxy meant for the outside world must not get between trainer and control plane
-        )
-        self._retry_budget_s = retry_budget_s
-        self._first_pause_s = first_pause_s
+        self._run = run
+        self._connection = Connection(url, token, run, retry_budget_s=retry_budget_s, first_pause_s=first_pause_s)
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -65,7 +68,7 @@ class ControlPlane:
 
     def close(self) -> None:
         """Close the connection."""
-        self._http.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -77,12 +80,12 @@ class ControlPlane:
         """Become the run's trainer; every trainer that registered before can write no more."""
         body = {"world_size": world_size, "hostname": hostname, "pid": pid}
         registration = self._decode(self._post("trainer", body), wire.Registration)
-        self._http.headers[wire.EPOCH_HEADER] = str(registration.epoch)
+        self._connection.headers[wire.EPOCH_HEADER] = str(registration.epoch)
         return registration
 
-    def poll_batch(self, step: int, *, wait_s: float = 20.0) -> FetchedBatch | None:
+    def poll_batch(self, step: int, *, wait_s: float = _WAIT_S) -> FetchedBatch | None:
         """Ask for the batch of `step`; the server may hold the question for `wait_s`. None: there is none yet."""
-        timeout = httpx.Timeout(_TIMEOUT_S, read=wait_s + _TIMEOUT_S)
+        timeout = httpx.Timeout(TIMEOUT_S, read=wait_s + TIMEOUT_S)
         answer = self._request(
             "GET", f"batches/{step}", params={"wait_s": wait_s}, headers={"Accept": wire.MSGPACK}, timeout=timeout
         )
@@ -90,11 +93,30 @@ class ControlPlane:
             return None
         return FetchedBatch(answer.content, answer.headers[wire.SHA256_HEADER])
 
-    def fetch_batch(self, step: int, *, wait_s: float = 20.0) -> FetchedBatch:
+    def fetch_batch(self, step: int, *, wait_s: float = _WAIT_S) -> FetchedBatch:
         """Wait for the batch of `step`, however long generation takes. The budget counts failures in a row only."""
         while (fetched := self.poll_batch(step, wait_s=wait_s)) is None:
             pass
         return fetched
+
+    def batches(self, start: int = 0, *, wait_s: float = _WAIT_S, verify: bool = True) -> Iterator[ReceivedBatch]:
+        """The batch of step ``start``, then of every step after it, each waited for; ends when the run is over.
+
+        Begin at the step of the checkpoint you resume from: the batches of steps that were trained already come again,
+        with the same bytes. The bytes are those the control plane hashed; ``verify`` also looks at what they say, and
+        raises DataError for a batch of another run or step, or with arrays of unequal lengths.
+        """
+        step = start
+        while True:
+            try:
+                body, sha256 = self.fetch_batch(step, wait_s=wait_s)
+            except RunOver:
+                return
+            batch = _decode_batch(body)
+            if verify:
+                _check(batch, self._run, step)
+            yield ReceivedBatch(batch, sha256)
+            step += 1
 
     def ack_step(self, step: int, metrics: Mapping[str, float], batch_sha256: str | None = None) -> int:
         """Say that `step` is done; returns the next step the control plane expects."""
@@ -118,59 +140,39 @@ class ControlPlane:
         return self._request("POST", path, content=msgspec.json.encode(body), headers=headers)
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
-        deadline = time.monotonic() + self._retry_budget_s
-        pause_s = self._first_pause_s
-        while True:
-            answer, complaint = None, ""
-            try:
-                answer = self._http.request(method, path, **options)
-                complaint = _transient_complaint(answer)
-            except httpx.TransportError as error:
-                complaint = f"{type(error).__name__}: {error}"
-            if answer is not None and not complaint:
-                _raise_refusal(answer)
-                return answer
-            if answer is not None:
-                pause_s = max(pause_s, _retry_after_s(answer))
-            if time.monotonic() + pause_s > deadline:
-                budget = f"{self._retry_budget_s:.0f} s"
-                raise ControlPlaneUnreachable(f"{method} {path}: no usable answer within {budget}; last: {complaint}")
-            _log.warning("%s %s: %s; asking again in %.1f s", method, path, complaint, pause_s)
-            time.sleep(pause_s * random.uniform(0.8, 1.0))
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        try:
+            return self._connection.request(method, path, why_again=_why_again, **options)
+        except Unreachable as error:
+            raise ControlPlaneUnreachable(str(error)) from error
+        except Refused as error:
+            if error.status == httpx.codes.GONE:
+                raise RunOver(error.detail) from None
+            if error.code == "stale_epoch":
+                raise StaleEpoch(error.detail) from None
+            raise ControlPlaneRefused(error.status, error.code, error.detail) from error
 
     @staticmethod
     def _decode(answer: httpx.Response, of_type: type[_T]) -> _T:
         return msgspec.json.decode(answer.content, type=of_type)
 
 
-def _transient_complaint(answer: httpx.Response) -> str:
-    """Why this answer is worth another try; empty when it is not."""
-    if answer.status_code == httpx.codes.TOO_MANY_REQUESTS or answer.status_code >= 500:
-        return f"status {answer.status_code}"
+def _why_again(answer: httpx.Response) -> str:
     expected = answer.headers.get(wire.SHA256_HEADER)
     if expected is not None and hashlib.sha256(answer.content).hexdigest() != expected:
         return "the body does not have the promised SHA-256"
-    return ""
+    return why_again(answer)
 
 
-def _raise_refusal(answer: httpx.Response) -> None:
-    if answer.is_success:
-        return
-    try:
-        problem = answer.json()
-    except ValueError:
-        problem = {}
-    code, detail = str(problem.get("code", "")), str(problem.get("detail", answer.text[:200]))
-    if answer.status_code == httpx.codes.GONE:
-        raise RunOver(detail)
-    if answer.status_code == httpx.codes.CONFLICT and code == "stale_epoch":
-        raise StaleEpoch(detail)
-    raise ControlPlaneRefused(answer.status_code, code, detail)
-
-
-def _retry_after_s(answer: httpx.Response) -> float:
-    try:
-        return min(float(answer.headers.get("Retry-After", 0)), 60.0)
-    except ValueError:
-        return 0.0
+def _check(batch: wire.TrainingBatch, run: str, step: int) -> None:
+    """Raise DataError unless this is the batch of ``step``, and every rollout has arrays of one length."""
+    if (batch.run, batch.step) != (run, step):
+        raise DataError(f"asked for step {step} of run {run}, got step {batch.step} of run {batch.run}")
+    for rollout in batch.rollouts:
+        tokens = len(rollout.loss_mask)
+        for name in ("token_ids", "inference_logprobs", "ref_logprobs", "advantages"):
+            data = getattr(rollout, name)
+            if data is not None and len(data) != 4 * tokens:
+                raise DataError(
+                    f"step {step}, group {rollout.group}, rollout {rollout.index}: {name} has {len(data)} bytes for "
+                    f"{tokens} tokens of 4 bytes"
+                )

@@ -14,7 +14,25 @@ import pytest
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
 from trainers import wire
 from trainers.client import ControlPlane
-from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, RunOver, StaleEpoch
+from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunOver, StaleEpoch
+
+
+def rollout(*, logprobs: int = 2, advantages: bytes | None = None) -> wire.TrainingRollout:
+    """One of two tokens, with as many logprobs."""
+    return wire.TrainingRollout(
+        group="g",
+        index=0,
+        environment="e",
+        problem_key="p",
+        token_ids=bytes(8),
+        loss_mask=bytes(2),
+        inference_logprobs=bytes(4 * logprobs),
+        advantage=0.5,
+        reward=1.0,
+        min_policy_version=0,
+        max_policy_version=0,
+        advantages=advantages,
+    )
 
 
 @pytest.fixture
@@ -94,6 +112,46 @@ def test_a_damaged_batch_is_fetched_again(plane: FakeControlPlane, client: Contr
     plane.failures = [status(200, {wire.SHA256_HEADER: "00"})]
     plane.batches[0] = batch_bytes(0)
     assert client.fetch_batch(0).body == plane.batches[0]
+
+
+def test_batches_come_decoded_one_after_the_other_until_the_run_is_over(
+    plane: FakeControlPlane, client: ControlPlane
+) -> None:
+    plane.batches = {step: batch_bytes(step) for step in range(2, 5)}
+    plane.over_at_step = 5
+    plane.failures = [status(503), status(204), hang_up]
+    received = list(client.batches(start=2, wait_s=0.0))
+    assert [each.batch.step for each in received] == [2, 3, 4]
+    assert [each.sha256 for each in received] == [hashlib.sha256(body).hexdigest() for body in plane.batches.values()]
+
+
+def test_batches_of_a_trainer_that_was_replaced_end_with_an_error(
+    plane: FakeControlPlane, client: ControlPlane
+) -> None:
+    plane.batches[0] = batch_bytes(0)
+    batches = client.batches()
+    next(batches)
+    plane.epoch += 1
+    with pytest.raises(StaleEpoch):
+        next(batches)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        (wire.TrainingBatch(run="run-2", step=0, temperature=1.0, rollouts=[]), "of run run-2"),
+        (wire.TrainingBatch(run=RUN, step=1, temperature=1.0, rollouts=[]), "got step 1"),
+        (wire.TrainingBatch(run=RUN, step=0, temperature=1.0, rollouts=[rollout(logprobs=1)]), "inference_logprobs"),
+        (wire.TrainingBatch(run=RUN, step=0, temperature=1.0, rollouts=[rollout(advantages=b"")]), "advantages"),
+    ],
+)
+def test_what_a_batch_says_is_verified_unless_one_does_not_want_it(
+    plane: FakeControlPlane, client: ControlPlane, wrong: wire.TrainingBatch, complaint: str
+) -> None:
+    plane.batches[0] = msgspec.msgpack.encode(wrong)
+    with pytest.raises(DataError, match=complaint):
+        next(client.batches())
+    assert next(client.batches(verify=False)).batch == wrong
 
 
 def test_a_run_that_is_over_says_so_at_once(plane: FakeControlPlane, client: ControlPlane) -> None:
