@@ -1,17 +1,53 @@
-"""The ASGI application: HTTP to Django, websockets to the consumers of `rollouts` under /ws/."""
+"""The ASGI application: who answers which connection.
+
+/atropos/... ───────────────► rollouts.atropos      the data path, past Django's request machinery
+groups in, batches out ─────► rollouts.api.express
+all other HTTP ─────────────► Django
+/ws/... ────────────────────► the consumers of rollouts
+"""
 
 import os
+from typing import Any
 
+import django
+from asgiref.sync import sync_to_async
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
-from django.core.asgi import get_asgi_application
+from django.core.handlers.asgi import ASGIHandler
+
+
+class OneHopHandler(ASGIHandler):
+    """Django's handler with all middleware and the view in one thread.
+
+    Every view of ours is synchronous. Django would run the middleware on the event loop and hop to the thread and back
+    for each of them, a dozen times a request.
+    """
+
+    _middleware_chain: Any
+
+    def load_middleware(self, is_async: bool = False) -> None:
+        super().load_middleware(is_async=False)
+        self._middleware_chain = sync_to_async(self._middleware_chain, thread_sensitive=True)
+
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-http = get_asgi_application()
+django.setup(set_prefix=False)
+pages: Any = OneHopHandler()
 
-# Consumers import models, which exist only after the line above has loaded the applications.
+# These import models, which exist only after the lines above have loaded the applications.
+from rollouts.api.express import Express  # noqa: E402
+from rollouts.atropos.app import PREFIX as ATROPOS_PREFIX  # noqa: E402
+from rollouts.atropos.app import application as atropos  # noqa: E402
 from rollouts.routing import websocket_urlpatterns  # noqa: E402
+
+express = Express(pages)
+
+
+async def http(scope: Any, receive: Any, send: Any) -> None:
+    """Answer one HTTP request."""
+    await (atropos if scope["path"].startswith(ATROPOS_PREFIX) else express)(scope, receive, send)
+
 
 application = ProtocolTypeRouter(
     {

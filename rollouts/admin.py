@@ -15,9 +15,12 @@ from django.utils.functional import cached_property
 
 from rollouts.models import (
     ApiToken,
+    Attempt,
     Batch,
     BatchItem,
     Checkpoint,
+    Delivery,
+    EnvironmentClient,
     Evaluation,
     Event,
     GroupTokens,
@@ -217,6 +220,33 @@ class ReplayAdmin(StoreAdmin):
     defers = (*RUN_PAYLOAD, "source__config", "source__config_origins")
     search_fields = ("=run__key", "=source__key")
     ordering = ("-id",)
+
+
+@admin.register(Attempt)
+class AttemptAdmin(StoreAdmin):
+    list_display = ("id", "run", "number", "batch_size", "starting_step", "opened_at", "started_at", "closed_at")
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key",)
+    ordering = ("-id",)
+
+
+@admin.register(EnvironmentClient)
+class EnvironmentClientAdmin(StoreAdmin):
+    list_display = (
+        *("id", "attempt_id", "index", "wandb_name", "weight", "group_size", "min_batch_allocation"),
+        *("is_connected", "seen_at", "lapsed_at"),
+    )
+    list_filter = ("is_connected",)
+    search_fields = ("=attempt__run__key", "wandb_name")
+    ordering = ("-id",)
+
+
+@admin.register(Delivery)
+class DeliveryAdmin(StoreAdmin):
+    list_display = ("batch_id", "attempt_id", "taken_at", "expires_at", "sent_at", "abandoned_at")
+    search_fields = ("=batch__run__key",)
+    ordering = ("-batch_id",)
 
 
 @admin.register(PolicyVersion)

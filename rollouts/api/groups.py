@@ -1,6 +1,6 @@
 """Scored groups from outside: submit whole groups, or claim work and settle it."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from drf_spectacular.utils import OpenApiParameter, extend_schema
@@ -12,7 +12,7 @@ from environments.types import PackedScoredGroup, Rollout, ScoredGroup
 from rollouts.api import wire
 from rollouts.api.access import actor_of, get_run
 from rollouts.errors import Invalid, LeaseLost, QueueFull
-from rollouts.models import Lease, Scope
+from rollouts.models import Lease, Run, Scope
 from rollouts.packing import pack_group
 from rollouts.selectors import queue
 from rollouts.services import groups as group_services
@@ -84,28 +84,49 @@ class GroupsApi(APIView):
         down and a 429 to come back, both after ``Retry-After`` seconds: the trainer is behind.
         """
         run = get_run(request, key, Scope.SUBMIT)
-        level = queue.pressure(run)
-        if level is queue.Pressure.FULL:
-            raise QueueFull(
-                f"{run.parsed.batch.max_queued_rollouts} rollouts wait for the trainer; submit again later."
-            )
-        groups = _decode(request)
-        if (idempotency_key := request.headers.get("Idempotency-Key")) is not None:
-            groups = _with_keys(groups, idempotency_key)
-        packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(groups)]
-        answer = StoredOut(group_services.submit(run, packed, actor=actor_of(request)))
-        if level is queue.Pressure.HIGH:
-            return Response(wire.json(answer), status=202, headers={"Retry-After": str(QueueFull.retry_after_s)})
-        return Response(wire.json(answer), status=201)
+        body, idempotency_key = wire.read(request), request.headers.get("Idempotency-Key")
+        stored = submit(run, request.content_type or "", body, idempotency_key, actor=actor_of(request))
+        return Response(wire.json(stored.out), status=stored.status, headers=stored.headers)
 
 
-def _decode(request: Request) -> list[Any]:
-    lists: Any = ScoredGroup | list[ScoredGroup]
-    packed: Any = PackedScoredGroup | list[PackedScoredGroup]
-    if wire.media_type_of(request) == MSGPACK:
-        groups = wire.decode(request, packed, repairs_text=True, otherwise=lists)
+class Stored(NamedTuple):
+    """What to answer to a submission."""
+
+    status: int
+    headers: dict[str, str]
+    out: StoredOut
+
+
+def submit(run: Run, content_type: str, body: bytes, idempotency_key: str | None, *, actor: str) -> Stored:
+    """Store what a body holds. Raises what decoding and ``services.groups.submit`` do, and QueueFull."""
+    level = queue.pressure(run)
+    if level is queue.Pressure.FULL:
+        limit = run.parsed.batch.max_queued_rollouts
+        raise QueueFull(f"{limit} rollouts or more wait for the trainer; submit again later.")
+    groups = _decode(content_type, body)
+    if idempotency_key is not None:
+        groups = _with_keys(groups, idempotency_key)
+    packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(groups)]
+    out = StoredOut(group_services.submit(run, packed, actor=actor))
+    if level is queue.Pressure.HIGH:
+        return Stored(202, {"Retry-After": str(QueueFull.retry_after_s)}, out)
+    return Stored(201, {}, out)
+
+
+_lists = msgspec.json.Decoder(ScoredGroup | list[ScoredGroup])
+_packed = msgspec.msgpack.Decoder(PackedScoredGroup | list[PackedScoredGroup])
+_packed_lists = msgspec.msgpack.Decoder(ScoredGroup | list[ScoredGroup])
+
+
+def _decode(content_type: str, body: bytes) -> list[Any]:
+    groups: Any
+    if wire.media_type(content_type) == MSGPACK:
+        try:
+            groups = _packed.decode(body)
+        except msgspec.ValidationError:
+            groups = _packed_lists.decode(body)
     else:
-        groups = wire.decode(request, lists, repairs_text=True)
+        groups = _lists.decode(body or b"{}")
     return groups if isinstance(groups, list) else [groups]
 
 

@@ -35,26 +35,36 @@ def no_such_path(request: HttpRequest, path: str = "") -> JsonResponse:
 
 def handler(error: Exception, context: dict[str, Any]) -> Response | None:
     """DRF's exception handler. Returns None for what we did not foresee, which is then a logged 500."""
-    described = _describe(error)
+    described = describe(error)
     if described is None:
         return None
     set_rollback()
+    status, headers, body = described
+    if status == 503:
+        log.warning("%s: %s: %s", context["request"].path, type(error).__name__, error)
+    return Response(body, status=status, headers=headers, content_type=PROBLEM_JSON)
+
+
+def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, Any]] | None:
+    """(status, headers, problem) of an error; None for what we did not foresee."""
+    described = _describe(error)
+    if described is None:
+        return None
     status, code, detail, fields = described
     body = _body(status, code, detail)
     if fields:
         body["fields"] = dict(list(fields.items())[:MAX_FIELDS])
-    response = Response(body, status=status, content_type=PROBLEM_JSON)
+    headers = {}
     if isinstance(error, exceptions.APIException):
         if header := getattr(error, "auth_header", None):
-            response["WWW-Authenticate"] = header
+            headers["WWW-Authenticate"] = header
         if wait := getattr(error, "wait", None):
-            response["Retry-After"] = str(int(wait) + 1)
+            headers["Retry-After"] = str(int(wait) + 1)
     if isinstance(error, QueueFull):
-        response["Retry-After"] = str(QueueFull.retry_after_s)
+        headers["Retry-After"] = str(QueueFull.retry_after_s)
     if status == 503:
-        log.warning("%s: %s: %s", context["request"].path, type(error).__name__, error)
-        response["Retry-After"] = str(UNAVAILABLE_RETRY_S)
-    return response
+        headers["Retry-After"] = str(UNAVAILABLE_RETRY_S)
+    return status, headers, body
 
 
 def _body(status: int, code: str, detail: str) -> dict[str, Any]:

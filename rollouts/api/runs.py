@@ -229,7 +229,11 @@ def integer(request: Request, name: str) -> int | None:
 
 def seconds(request: Request, name: str, *, at_most: float) -> float:
     """A query parameter as seconds, 0 when absent, cut to the limit. Raises Invalid."""
-    text = request.query_params.get(name, "0")
+    return parse_seconds(request.query_params.get(name, "0"), name, at_most=at_most)
+
+
+def parse_seconds(text: str, name: str, *, at_most: float) -> float:
+    """A parameter's text as seconds, cut to the limit. Raises Invalid."""
     try:
         value = float(text)
     except ValueError:

@@ -17,7 +17,7 @@ from rest_framework.views import APIView
 
 from rollouts.api import wire
 from rollouts.api.access import actor_of, get_run
-from rollouts.api.runs import seconds
+from rollouts.api.runs import parse_seconds
 from rollouts.errors import Invalid
 from rollouts.models import Run, Scope
 from rollouts.services import batches
@@ -80,13 +80,27 @@ class TrainerView(APIView):
         return get_run(request, key, Scope.TRAIN)
 
     def epoch_of(self, request: Request) -> int:
-        text = request.headers.get(EPOCH_HEADER, "")
-        if not (text.isascii() and text.isdigit() and len(text) <= 9):
-            raise Invalid(
-                f"Send the epoch that registration gave in the header {EPOCH_HEADER}.",
-                fields={EPOCH_HEADER: "must be an integer"},
-            )
-        return int(text)
+        return parse_epoch(request.headers.get(EPOCH_HEADER, ""))
+
+
+def parse_epoch(text: str) -> int:
+    """The fencing epoch out of its header. Raises Invalid."""
+    if not (text.isascii() and text.isdigit() and len(text) <= 9):
+        raise Invalid(
+            f"Send the epoch that registration gave in the header {EPOCH_HEADER}.",
+            fields={EPOCH_HEADER: "must be an integer"},
+        )
+    return int(text)
+
+
+def parse_wait(text: str) -> float:
+    """How long a fetch may wait, in seconds. Raises Invalid."""
+    return parse_seconds(text, "wait_s", at_most=MAX_WAIT_S)
+
+
+def delivery_headers(delivery: batches.Delivery) -> dict[str, str]:
+    """What goes with the body of a batch."""
+    return {SHA256_HEADER: delivery.sha256, "ETag": f'"{delivery.sha256}"', "Cache-Control": "no-store"}
 
 
 class RegisterApi(TrainerView):
@@ -126,19 +140,14 @@ class BatchApi(TrainerView):
         """The batch of a step as MessagePack, or 204 when it is not ready yet. The same bytes on every retry."""
         run = self.run_of(request, key)
         epoch = self.epoch_of(request)
-        deadline = time.monotonic() + seconds(request, "wait_s", at_most=MAX_WAIT_S)
+        deadline = time.monotonic() + parse_wait(request.query_params.get("wait_s", "0"))
         while (delivery := batches.fetch(run, epoch=epoch, step=step)) is None:
             if time.monotonic() >= deadline:
                 return HttpResponse(status=204)
             if not connection.in_atomic_block:
                 connection.close()  # back to the pool: trainers that wait must not take it from those that do not
             time.sleep(POLL_S)
-        headers = {
-            SHA256_HEADER: delivery.sha256,
-            "ETag": f'"{delivery.sha256}"',
-            "Cache-Control": "no-store",
-        }
-        return HttpResponse(delivery.body, content_type=MSGPACK, headers=headers)
+        return HttpResponse(delivery.body, content_type=MSGPACK, headers=delivery_headers(delivery))
 
 
 class StepApi(TrainerView):

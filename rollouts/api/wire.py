@@ -26,35 +26,30 @@ class RawParser(parsers.BaseParser):
         return stream.read()
 
 
-def media_type_of(request: Request) -> str:
-    """The content type without its parameters."""
-    return (request.content_type or "").split(";")[0].strip().lower()
+def media_type(content_type: str) -> str:
+    """The content type without its parameters. Raises UnsupportedMediaType unless it is JSON, MessagePack or empty."""
+    found = content_type.split(";")[0].strip().lower()
+    if found not in {"", JSON, MSGPACK}:
+        raise UnsupportedMediaType(found, f"Send {JSON} or {MSGPACK}, not {found}.")
+    return found
 
 
-def decode(request: Request, kind: type[T], *, repairs_text: bool = False, otherwise: type[T] | None = None) -> T:
+def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
     """The body as ``kind``, from JSON or MessagePack by content type; an empty body is an empty object.
 
-    A body that is no ``kind`` may be an ``otherwise``. Text that Postgres cannot hold is refused, unless whoever gets
-    the value repairs it. Raises Invalid, TooLarge, UnsupportedMediaType, msgspec.DecodeError or ValidationError. Of
-    keys that a JSON object has twice the last counts.
+    Text that Postgres cannot hold is refused, unless whoever gets the value repairs it. Raises Invalid, TooLarge,
+    UnsupportedMediaType, msgspec.DecodeError or ValidationError. Of keys that a JSON object has twice the last counts.
     """
-    media_type = media_type_of(request)
-    if media_type not in {"", JSON, MSGPACK}:
-        raise UnsupportedMediaType(media_type, f"Send {JSON} or {MSGPACK}, not {media_type}.")
-    body = _read(request)
-    decoder = msgspec.msgpack.decode if media_type == MSGPACK else msgspec.json.decode
-    try:
-        value = decoder(body, type=kind) if body else msgspec.convert({}, kind)
-    except msgspec.ValidationError:
-        if otherwise is None:
-            raise
-        value = decoder(body, type=otherwise)
+    found = media_type(request.content_type or "")
+    body = read(request)
+    decoder = msgspec.msgpack.decode if found == MSGPACK else msgspec.json.decode
+    value = decoder(body, type=kind) if body else msgspec.convert({}, kind)
     if not repairs_text and (fields := dict(data_faults(msgspec.to_builtins(value)))):
         raise Invalid("Nothing was done: the body holds what cannot be stored.", fields=fields)
     return value
 
 
-def _read(request: Request) -> bytes:
+def read(request: Request) -> bytes:
     """The body, of which a chunked request does not say the length beforehand."""
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     body: bytes = request._request.read(limit + 1)

@@ -15,11 +15,11 @@ from rollouts.atropos import data, environments, trainers, transport
 from rollouts.atropos.admission import admitted
 from rollouts.atropos.responses import TEXT, Refused, Request, Response, fault, ok, problem, text, try_again
 from rollouts.atropos.sending import Broken, send_parcel
-from rollouts.atropos.threads import in_thread
 from rollouts.atropos.trainers import Shipment
 from rollouts.atropos.transport import Disconnected, Headers, Receive, Scope, Send
 from rollouts.errors import ControlPlaneError, Invalid, QueueFull, StateConflict
 from rollouts.services.deliveries import Parcel
+from rollouts.threads import in_thread
 
 log = logging.getLogger(__name__)
 

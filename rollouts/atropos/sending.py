@@ -3,10 +3,10 @@
 import asyncio
 from typing import Any
 
-from rollouts.atropos.threads import in_thread
 from rollouts.atropos.transport import Receive, Send
 from rollouts.services import deliveries
 from rollouts.services.deliveries import Parcel
+from rollouts.threads import in_thread
 
 CHUNK_BYTES = 64 * 1024
 """Written at once; what is on its way beyond it is the kernel's."""

@@ -4,7 +4,6 @@ Counting a long queue takes long, and environments ask many times a second. So a
 count took, many times over: a short queue is counted every time, a long one costs a bounded share of the database.
 """
 
-import threading
 import time
 from dataclasses import dataclass
 from enum import Enum, auto
@@ -19,6 +18,7 @@ KEEP = 20
 CHEAP_S = 0.005
 """What costs less is never kept: whoever submits and asks sees their own group."""
 MAX_KEPT_S = 5.0
+PRESSURE_AGE_S = 1.0
 
 
 class Pressure(Enum):
@@ -40,38 +40,42 @@ class Waiting:
     groups: int
 
 
-_kept: dict[int, tuple[float, list[Waiting]]] = {}
-"""Run id -> (monotonic time until which it holds, answer)."""
-_lock = threading.Lock()
+@dataclass(frozen=True)
+class _Answer:
+    taken_at: float
+    """Monotonic."""
+    cost_s: float
+    waiting: list[Waiting]
+
+    def holds(self, now: float, max_age_s: float) -> bool:
+        kept_s = 0.0 if self.cost_s < CHEAP_S else min(KEEP * self.cost_s, MAX_KEPT_S)
+        return now - self.taken_at < max(kept_s, max_age_s)
 
 
-def waiting(run: Run) -> list[Waiting]:
-    """What waits for a batch of the run. May be as old as stated above."""
-    with _lock:
-        until, kept = _kept.get(run.pk, (0.0, []))
+_answers: dict[int, _Answer] = {}
+"""By run id. Replaced whole, so threads need no lock."""
+
+
+def waiting(run: Run, *, max_age_s: float = 0.0) -> list[Waiting]:
+    """What waits for a batch of the run, not older than ``max_age_s`` unless counting is expensive."""
     started = time.monotonic()
-    if started < until:
-        return kept
-    rows = (
-        ScoredGroup.objects.filter(run=run, state=GroupState.READY)
-        .values_list("environment_id", "rollout_count")
-        .annotate(groups=Count("id"))
-        .order_by("environment_id", "rollout_count")
-    )
-    answer = [Waiting(*row) for row in rows]
-    ended = time.monotonic()
-    cost_s = ended - started
-    with _lock:
-        if cost_s < CHEAP_S:
-            _kept.pop(run.pk, None)
-        else:
-            _kept[run.pk] = (ended + min(KEEP * cost_s, MAX_KEPT_S), answer)
-    return answer
+    answer = _answers.get(run.pk)
+    if answer is None or not answer.holds(started, max_age_s):
+        rows = (
+            ScoredGroup.objects.filter(run=run, state=GroupState.READY)
+            .values_list("environment_id", "rollout_count")
+            .annotate(groups=Count("id"))
+            .order_by("environment_id", "rollout_count")
+        )
+        counted = [Waiting(*row) for row in rows]
+        ended = time.monotonic()
+        answer = _answers[run.pk] = _Answer(ended, ended - started, counted)
+    return answer.waiting
 
 
 def pressure(run: Run) -> Pressure:
-    """How full the run's queue is, against `batch.max_queued_rollouts`."""
-    rollouts = sum(each.groups * each.rollout_count for each in waiting(run))
+    """How full the run's queue is, against `batch.max_queued_rollouts`; as it was within the last second."""
+    rollouts = sum(each.groups * each.rollout_count for each in waiting(run, max_age_s=PRESSURE_AGE_S))
     limit = run.parsed.batch.max_queued_rollouts
     if rollouts >= limit:
         return Pressure.FULL

@@ -7,7 +7,9 @@ row, only the run's gate (see `close_gate`).
 import hashlib
 import math
 import uuid
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,6 +18,7 @@ from django.db import connection, transaction
 from environments.types import Rollout as RolloutIn
 from environments.types import StopReason
 from rollouts import bell
+from rollouts.combining import Combiner
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
 from rollouts.models import GroupTokens, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
@@ -23,11 +26,14 @@ from rollouts.packing import PackedGroup, RolloutRecord, pack_rollouts
 from rollouts.services import leases
 from rollouts.services.insertion import insert_groups, insert_rollouts
 from rollouts.services.transitions import DB_NOW, transition
+from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState, RunState
 from rollouts.validation import check_groups, check_rollouts, displayable
 
 TAKES_GROUPS = frozenset({RunState.STARTING, RunState.RUNNING})
 MAX_ENVIRONMENTS = 100
+MAX_TOGETHER = 64
+"""Submissions that share a transaction at most."""
 GATE = 1_919_251_321
 """First key of the advisory locks that gate submissions; the second is the run."""
 
@@ -73,29 +79,56 @@ def submit(run: Run, groups: Sequence[PackedGroup], *, actor: str) -> list[str]:
 
     A key the run already has is not stored again, so a retry is harmless. Raises Invalid with every field at fault,
     Conflict when a key was used for another group, RunOver when nothing more will be trained. Holds the run's gate
-    open until it commits.
+    open until it commits. What several threads submit at the same time shares a transaction.
     """
     check_groups(groups)
     if run.kind not in {RunKind.RL, RunKind.EXTERNAL}:
         raise Conflict(f"Run {run.key} is supervised: it trains on its data file and takes no groups.")
+    if connection.in_atomic_block:  # what another thread commits for us would not be part of the caller's transaction
+        return _store([_Submission(run, groups, actor)])[0]
+    return _together(_Submission(run, groups, actor))
+
+
+@dataclass(frozen=True)
+class _Submission:
+    run: Run
+    groups: Sequence[PackedGroup]
+    actor: str
+
+
+def _store(submissions: Sequence[_Submission]) -> list[list[str]]:
+    """Store all or none; the keys of each. They are in the order they came in, run by run."""
+    keys: dict[int, list[str]] = {}
     with transaction.atomic():
-        state, next_step, live_version = _pass_gate(run)
-        _check_takes_groups(run, state)
-        run.next_step, run.live_version = next_step, live_version
-        environments = _environments(run, {group.environment for group in groups})
-        rows = [_row(run, environments[group.environment], group) for group in groups]
-        crash_point(CrashPoint.BEFORE_INSERT)
-        stored = insert_groups(run.pk, rows, actor=displayable(actor)[:150])
-        if len(stored) < len(rows):
-            _check_repeated(
-                run, [(row, group) for row, group in zip(rows, groups, strict=True) if row.key not in stored]
-            )
-        new = [(stored[row.key], group) for row, group in zip(rows, groups, strict=True) if row.key in stored]
-        insert_rollouts(new, worker=actor)
-        bell.ring_after_commit(run.pk)
+        # Runs in the order of their ids, as every process takes them: then nobody waits in a circle.
+        for run_id in sorted({submission.run.pk for submission in submissions}):
+            of_run = [(at, each) for at, each in enumerate(submissions) if each.run.pk == run_id]
+            stored = _store_of_run(of_run[0][1].run, [each for _, each in of_run])
+            keys |= {at: own for (at, _), own in zip(of_run, stored, strict=True)}
         crash_point(CrashPoint.AFTER_INSERT)
     crash_point(CrashPoint.AFTER_COMMIT)
-    return [row.key for row in rows]
+    return [keys[at] for at in range(len(submissions))]
+
+
+def _store_of_run(run: Run, submissions: Sequence[_Submission]) -> list[list[str]]:
+    run = copy(run)  # another thread may submit to the same object
+    state, run.next_step, run.live_version, environments = _pass_gate(run)
+    _check_takes_groups(run, state)
+    _add_environments(run, environments, {group.environment for each in submissions for group in each.groups})
+    pairs = [
+        [(_row(run, environments[group.environment], group), group) for group in each.groups] for each in submissions
+    ]
+    crash_point(CrashPoint.BEFORE_INSERT)
+    for actor in dict.fromkeys(each.actor for each in submissions):
+        own = [pair for each, some in zip(submissions, pairs, strict=True) if each.actor == actor for pair in some]
+        stored = insert_groups(run.pk, [row for row, _ in own], actor=displayable(actor)[:150])
+        _check_repeated(run, own, stored)
+        insert_rollouts([(stored[row.key], group) for row, group in own if row.key in stored], worker=actor)
+    bell.ring_after_commit(run.pk)
+    return [[row.key for row, _ in some] for some in pairs]
+
+
+_together = Combiner(_store, limit=MAX_TOGETHER)
 
 
 def derived_keys(idempotency_key: str, count: int) -> list[str]:
@@ -113,14 +146,19 @@ def close_gate(run: Run) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [GATE, run.pk % 2**31])
 
 
-def _pass_gate(run: Run) -> tuple[str, int, int]:
-    """(state, next step, live version) of the run, whose state nobody who closes the gate changes until we commit."""
-    with connection.cursor() as cursor:
+def _pass_gate(run: Run) -> tuple[str, int, int, dict[str, int]]:
+    """(state, next step, live version, ids of environments by name) of the run.
+
+    The state stays so until we commit: whoever ends the run closes the gate first. The two statements go out together,
+    but the second takes its snapshot when the first has the lock.
+    """
+    with binary_cursor() as cursor, cursor.connection.pipeline():
         cursor.execute("SELECT pg_advisory_xact_lock_shared(%s, %s)", [GATE, run.pk % 2**31])
-        cursor.execute("SELECT state, next_step, live_version FROM rollouts_run WHERE id = %s", [run.pk])
-        row: tuple[str, int, int] | None = cursor.fetchone()
+        cursor.execute(load("pass_gate"), {"run_id": run.pk})
+        row = cursor.fetchone()
     assert row is not None, "runs are never deleted"
-    return row
+    state, next_step, live_version, environments = row
+    return state, next_step, live_version, environments
 
 
 def _check_takes_groups(run: Run, state: str) -> None:
@@ -130,35 +168,29 @@ def _check_takes_groups(run: Run, state: str) -> None:
         raise RunOver(f"Run {run.key} is {state} and takes no more groups.")
 
 
-def _environments(run: Run, names: set[str]) -> dict[str, int]:
-    """Ids of the run's environments of these names. In name order: two submits that insert the same cannot deadlock."""
-    found = dict(RunEnvironment.objects.filter(run=run).values_list("name", "id"))
-    missing = sorted(names - found.keys())
-    if len(found) + len(missing) > MAX_ENVIRONMENTS:
+def _add_environments(run: Run, known: dict[str, int], names: set[str]) -> None:
+    """Make those that the run does not have. In name order: two submits that insert the same cannot deadlock."""
+    missing = sorted(names - known.keys())
+    if len(known) + len(missing) > MAX_ENVIRONMENTS:
         raise Invalid(
             "Nothing was stored: the run has too many environments.",
             fields={"environment": f"a run has at most {MAX_ENVIRONMENTS}; tell problems apart by problem_key"},
         )
     for name in missing:
-        found[name] = RunEnvironment.objects.get_or_create(run=run, name=name)[0].pk
-    return found
+        known[name] = RunEnvironment.objects.get_or_create(run=run, name=name)[0].pk
 
 
-def _check_repeated(run: Run, repeated: Sequence[tuple[ScoredGroup, PackedGroup]]) -> None:
-    """Raise Conflict unless groups whose keys the run already has are those very groups."""
-    known = {
-        group.key: group
-        for group in ScoredGroup.objects.select_related("tokens").filter(
-            run=run, key__in=[row.key for row, _ in repeated]
-        )
-    }
+def _check_repeated(run: Run, pairs: Sequence[tuple[ScoredGroup, PackedGroup]], stored: Container[str]) -> None:
+    """Raise Conflict unless the groups whose keys the run already had are those very groups."""
+    repeated = [(row, group) for row, group in pairs if row.key not in stored]
+    if not repeated:
+        return
+    keys = [row.key for row, _ in repeated]
+    known = {group.key: group for group in ScoredGroup.objects.select_related("tokens").filter(run=run, key__in=keys)}
     for row, group in repeated:
         old = known[row.key]
-        same = (old.environment_id, old.problem_key, old.rollout_count) == (
-            row.environment_id,
-            row.problem_key,
-            row.rollout_count,
-        )
+        facts = ("environment_id", "problem_key", "rollout_count")
+        same = all(getattr(old, name) == getattr(row, name) for name in facts)
         if not (same and _has_tokens(old, group)):
             raise Conflict(f"The key {row.key} was used for another group. Give every group a key of its own.")
 

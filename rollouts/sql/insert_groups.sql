@@ -4,9 +4,9 @@
 -- Index: group_key_once_per_run.
 WITH incoming AS (
     SELECT * FROM unnest(
-        %(keys)s::text[], %(environment_ids)s::bigint[], %(problem_keys)s::text[], %(states)s::text[], %(reasons)s::text[],
-        %(rollout_counts)s::int[], %(token_counts)s::bigint[], %(reward_means)s::float8[], %(reward_stds)s::float8[],
-        %(min_versions)s::int[], %(max_versions)s::int[]
+        %(keys)b::text[], %(environment_ids)b::bigint[], %(problem_keys)b::text[], %(states)b::text[], %(reasons)b::text[],
+        %(rollout_counts)b::int[], %(token_counts)b::bigint[], %(reward_means)b::float8[], %(reward_stds)b::float8[],
+        %(min_versions)b::int[], %(max_versions)b::int[]
     ) WITH ORDINALITY AS incoming(
         key, environment_id, problem_key, state, state_reason, rollout_count, token_count, reward_mean, reward_std,
         min_policy_version, max_policy_version, position

@@ -6,8 +6,8 @@ WITH tokens AS (
         group_id, lengths, token_ids, loss_mask, inference_logprobs, ref_logprobs, advantages, extras
     )
     SELECT * FROM unnest(
-        %(group_ids)s::bigint[], %(lengths)s::bytea[], %(token_ids)s::bytea[], %(loss_masks)s::bytea[],
-        %(inference_logprobs)s::bytea[], %(ref_logprobs)s::bytea[], %(advantages)s::bytea[], %(extras)s::bytea[]
+        %(group_ids)b::bigint[], %(lengths)b::bytea[], %(token_ids)b::bytea[], %(loss_masks)b::bytea[],
+        %(inference_logprobs)b::bytea[], %(ref_logprobs)b::bytea[], %(advantages)b::bytea[], %(extras)b::bytea[]
     )
 )
 INSERT INTO rollouts_rollout (
@@ -18,10 +18,10 @@ SELECT group_id, index, reward, metrics::jsonb, messages::jsonb, stop_reason, er
        trained_token_count, dispatch_policy_version, first_policy_version, last_policy_version, replica, %(worker)s,
        generation_s
 FROM unnest(
-    %(of_groups)s::bigint[], %(indexes)s::smallint[], %(rewards)s::float8[], %(metrics)s::text[], %(messages)s::text[],
-    %(stop_reasons)s::text[], %(error_kinds)s::text[], %(errors)s::text[], %(rollout_lengths)s::int[], %(trained)s::int[],
-    %(dispatch_versions)s::int[], %(first_versions)s::int[], %(last_versions)s::int[], %(replicas)s::text[],
-    %(generation_s)s::float8[]
+    %(of_groups)b::bigint[], %(indexes)b::smallint[], %(rewards)b::float8[], %(metrics)b::text[], %(messages)b::text[],
+    %(stop_reasons)b::text[], %(error_kinds)b::text[], %(errors)b::text[], %(rollout_lengths)b::int[], %(trained)b::int[],
+    %(dispatch_versions)b::int[], %(first_versions)b::int[], %(last_versions)b::int[], %(replicas)b::text[],
+    %(generation_s)b::float8[]
 ) AS incoming(
     group_id, index, reward, metrics, messages, stop_reason, error_kind, error, token_count, trained_token_count,
     dispatch_policy_version, first_policy_version, last_policy_version, replica, generation_s

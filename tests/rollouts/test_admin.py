@@ -11,9 +11,21 @@ from django.db.models import Model
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
+from django.utils import timezone
 
 from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin
-from rollouts.models import ApiToken, Event, GroupTokens, Membership, Project, ReplicaKind, Run
+from rollouts.models import (
+    ApiToken,
+    Attempt,
+    Delivery,
+    EnvironmentClient,
+    Event,
+    GroupTokens,
+    Membership,
+    Project,
+    ReplicaKind,
+    Run,
+)
 from rollouts.services import batches, replays, replicas, runs
 from tests.factories import make_project
 from tests.rollouts import story
@@ -43,6 +55,31 @@ LIST_QUERIES = {"run": 7, "apitoken": 6, "membership": 6, "project": 5}
 """Beyond the usual four: the session, its user, the count, the rows."""
 
 
+def serve_attempt(run: Run, number: int) -> None:
+    """A closed attempt of a trainer that speaks the Atropos protocol, with an environment and a batch it got."""
+    now = timezone.now()
+    attempt = Attempt.objects.create(
+        run=run,
+        number=number,
+        batch_size=4,
+        max_token_len=64,
+        save_checkpoint_interval=0,
+        starting_step=0,
+        num_steps=9,
+        closed_at=now,
+    )
+    EnvironmentClient.objects.create(
+        attempt=attempt,
+        index=0,
+        environment=run.environments.get(),
+        wandb_name="words_0",
+        max_token_length=64,
+        weight=1.0,
+        group_size=2,
+    )
+    Delivery.objects.create(batch=run.batches.get(step=number), attempt=attempt, expires_at=now, sent_at=now)
+
+
 @pytest.fixture
 def world() -> Run:
     """At least three rows in every table."""
@@ -60,6 +97,7 @@ def world() -> Run:
         replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
     for step in range(3):
         replays.order(story.launch(), source=run, first_step=step, last_step=step, actor="user:ada")
+        serve_attempt(run, step)
     for number in range(3):
         story.launch(evaluation={"problems": 1})
         make_project(f"project-{number}")

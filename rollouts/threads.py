@@ -11,7 +11,7 @@ from django.db import connection
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="atropos")
+_threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="data")
 
 
 async def in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

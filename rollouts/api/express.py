@@ -1,0 +1,177 @@
+"""The express lane of the native API: submitting groups and fetching batches, without Django's request machinery.
+
+    POST /runs/<key>/groups, GET /runs/<key>/batches/<step>, with a token ─► one hop to a thread ─► the same functions
+    everything else, and whatever is not allowed ───────────────────────────► Django, which says why
+
+Middleware, sessions and DRF cost several times what storing a group does. What a request may do is decided by one query
+that holds all of `rollouts.api.access`; errors get the words of `rollouts.api.problems`. The views of the same
+addresses serve people with a session, and describe the API.
+"""
+
+import asyncio
+import re
+import time
+from collections.abc import Awaitable, Callable
+from functools import lru_cache
+from hmac import compare_digest
+from typing import Any, NamedTuple
+from urllib.parse import parse_qs
+
+import msgspec
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
+from knox.crypto import hash_token
+from knox.settings import CONSTANTS
+
+from rollouts.api import groups, problems, trainer
+from rollouts.api.access import ROLE_FOR
+from rollouts.crashpoints import CrashPoint, crash_point
+from rollouts.models import Role, Run, Scope
+from rollouts.services import batches
+from rollouts.sql import binary_cursor, load
+from rollouts.threads import in_thread
+from trainers.wire import EPOCH_HEADER, MSGPACK
+
+PATH = re.compile(r"/api/v1/runs/(?P<key>[-\w]{1,16})/(?:(?P<groups>groups)|batches/(?P<step>\d{1,9}))")
+Message = dict[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Application = Callable[[dict[str, Any], Receive, Send], Awaitable[None]]
+
+
+class Answer(NamedTuple):
+    """What is sent back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class Pass(NamedTuple):
+    """What a token opens."""
+
+    run: Run
+    actor: str
+
+
+class Express:
+    """An ASGI application that answers what it can, and gives the rest to another."""
+
+    def __init__(self, otherwise: Application) -> None:
+        self._otherwise = otherwise
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        """Answer one HTTP request."""
+        found = PATH.fullmatch(scope["path"])
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        kind, _, token = headers.get("authorization", "").partition(" ")
+        wanted = ("POST" if found["groups"] else "GET") if found else ""
+        if found is None or scope["method"] != wanted or kind.lower() != "token":
+            return await self._otherwise(scope, receive, send)
+        body, seen = b"", []
+        if found["groups"]:
+            seen = await _read(receive)
+            body = seen[0]["body"] if len(seen) == 1 else b"".join(message.get("body", b"") for message in seen)
+            if not seen or len(body) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
+                return await _write(_refusal(RequestDataTooBig()), send) if seen else None
+        opened = await in_thread(_open, found["key"], token, Scope.SUBMIT if found["groups"] else Scope.TRAIN)
+        if opened is None:
+            return await self._otherwise(scope, _again(seen, receive), send)
+        if found["groups"]:
+            return await _write(await in_thread(_submit, opened, headers, body), send)
+        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+        return await _write(await _fetch(opened, headers, int(found["step"]), query), send)
+
+
+def _open(key: str, token: str, scope: Scope) -> Pass | None:
+    """What the token opens, or None: then Django finds out why not."""
+    roles = [role.value for role in Role if role.includes(ROLE_FOR[scope])]
+    with binary_cursor() as cursor:
+        cursor.execute(
+            load("express_run"),
+            {"run": key, "token_key": token[: CONSTANTS.TOKEN_KEY_LENGTH], "scope": scope.value, "roles": roles},
+        )
+        rows = cursor.fetchall()
+    for digest, name, run_id in rows:
+        if compare_digest(digest, hash_token(token)):
+            return Pass(_run(run_id), f"api:{name}")
+    return None
+
+
+@lru_cache(maxsize=256)
+def _run(run_id: int) -> Run:
+    """A run, for what never changes of it: services read the rest anew."""
+    return Run.objects.get(pk=run_id)
+
+
+def _submit(opened: Pass, headers: dict[str, str], body: bytes) -> Answer:
+    try:
+        content_type, idempotency_key = headers.get("content-type", ""), headers.get("idempotency-key")
+        stored = groups.submit(opened.run, content_type, body, idempotency_key, actor=opened.actor)
+    except Exception as error:  # noqa: BLE001 - what is not a refusal is raised again
+        return _refusal(error)
+    return Answer(
+        stored.status, {"content-type": "application/json", **stored.headers}, msgspec.json.encode(stored.out)
+    )
+
+
+async def _fetch(opened: Pass, headers: dict[str, str], step: int, query: dict[str, list[str]]) -> Answer:
+    """Waits on the event loop, not in a thread: trainers that wait take nothing from those that submit."""
+    try:
+        epoch = trainer.parse_epoch(headers.get(EPOCH_HEADER.lower(), ""))
+        wait_s = trainer.parse_wait(query.get("wait_s", ["0"])[-1])
+        deadline = time.monotonic() + wait_s
+        while (delivery := await in_thread(batches.fetch, opened.run, epoch=epoch, step=step)) is None:
+            if time.monotonic() >= deadline:
+                return Answer(204, {}, b"")
+            await asyncio.sleep(trainer.POLL_S)
+    except Exception as error:  # noqa: BLE001 - what is not a refusal is raised again
+        return _refusal(error)
+    return Answer(200, {"content-type": MSGPACK, **trainer.delivery_headers(delivery)}, delivery.body)
+
+
+def _refusal(error: Exception) -> Answer:
+    """The problem that the error is. Raises the error if it is one of ours."""
+    described = problems.describe(error)
+    if described is None:
+        raise error
+    status, headers, body = described
+    return Answer(status, {"content-type": problems.PROBLEM_JSON, **headers}, msgspec.json.encode(body))
+
+
+async def _read(receive: Receive) -> list[Message]:
+    """The messages of the body, as many as may be; none when the client went away."""
+    seen: list[Message] = []
+    size = 0
+    while True:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return []
+        seen.append(message)
+        size += len(message.get("body", b""))
+        if size > settings.DATA_UPLOAD_MAX_MEMORY_SIZE or not message.get("more_body", False):
+            return seen
+
+
+def _again(seen: list[Message], receive: Receive) -> Receive:
+    """A ``receive`` that begins with messages that were received already."""
+    waiting = iter(seen)
+
+    async def again() -> Message:
+        for message in waiting:
+            return message
+        return await receive()
+
+    return again
+
+
+async def _write(answer: Answer, send: Send) -> None:
+    headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers.items()]
+    headers.append((b"content-length", str(len(answer.body)).encode()))
+    await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+    half = len(answer.body) // 2 if answer.status == 200 else 0
+    if half:
+        await send({"type": "http.response.body", "body": answer.body[:half], "more_body": True})
+        await asyncio.sleep(0)  # what was sent so far leaves when the loop comes round
+        crash_point(CrashPoint.MID_BODY)
+    await send({"type": "http.response.body", "body": answer.body[half:]})
