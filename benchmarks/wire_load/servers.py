@@ -25,6 +25,8 @@ from controlplane.home import Home
 _START_DEADLINE_S = 120.0
 _STOP_DEADLINE_S = 60.0
 _POLL_S = 0.1
+_SHOWN = 3000
+"""Last characters of a log that are shown when a server does not start."""
 _POSTGRES_SETTINGS = ("server_version", "fsync", "synchronous_commit", "full_page_writes", "shared_buffers")
 
 
@@ -87,7 +89,7 @@ def rollyard(overrides: Sequence[str], homes: Path | None = None) -> Iterator[Se
             _running(argv, environ, signal.SIGINT, stdout=events) as process,
         ):
             try:
-                _wait(process, lambda: "up" in _events(events), f"`rollyard up` in {home.path}")
+                _wait(process, lambda: "up" in _events(events), "`rollyard up`", home.path / "logs" / "up.log")
                 url = _events(events)["url"]["url"]
                 run = _command(environ, "launch", "external-trainer", *overrides)
                 scopes = [word for scope in ("submit", "train", "read") for word in ("--scope", scope)]
@@ -100,7 +102,7 @@ def rollyard(overrides: Sequence[str], homes: Path | None = None) -> Iterator[Se
                     pid=process.pid,
                     database_url=home.database_url,
                 )
-                _wait(process, lambda: _takes_groups(server), f"run {run['run']}")
+                _wait(process, lambda: _takes_groups(server), f"run {run['run']}", home.path / "logs" / "up.log")
                 yield server
             finally:
                 _end(process, signal.SIGINT)
@@ -115,9 +117,9 @@ def other(command: str) -> Iterator[Server]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     argv = shlex.split(command.replace("{port}", str(port)))
-    with tempfile.TemporaryFile() as log, _running(argv, dict(os.environ), signal.SIGTERM, stdout=log) as process:
+    with tempfile.NamedTemporaryFile() as log, _running(argv, dict(os.environ), signal.SIGTERM, stdout=log) as process:
         server = Server(Path(argv[0]).name, atropos=Address("127.0.0.1", port), pid=process.pid)
-        _wait(process, lambda: _answers(Address("127.0.0.1", port), "/status"), command)
+        _wait(process, lambda: _answers(Address("127.0.0.1", port), "/status"), command, Path(log.name))
         yield server
 
 
@@ -148,11 +150,12 @@ def _end(process: "subprocess.Popen[bytes]", stop: signal.Signals) -> None:
             process.wait()
 
 
-def _wait(process: "subprocess.Popen[bytes]", ready: Callable[[], bool], what: str) -> None:
+def _wait(process: "subprocess.Popen[bytes]", ready: Callable[[], bool], what: str, log: Path) -> None:
     deadline = time.monotonic() + _START_DEADLINE_S
     while not ready():
         if process.poll() is not None:
-            raise SystemExit(f"{what} ended with status {process.returncode} before it was ready")
+            said = log.read_text(errors="replace")[-_SHOWN:] if log.exists() else ""
+            raise SystemExit(f"{what} ended with status {process.returncode} before it was ready:\n{said}")
         if time.monotonic() > deadline:
             raise SystemExit(f"{what} was not ready within {_START_DEADLINE_S:.0f} s")
         time.sleep(_POLL_S)
