@@ -68,19 +68,20 @@ class Express:
         wanted = ("POST" if found["groups"] else "GET") if found else ""
         if found is None or scope["method"] != wanted or kind.lower() != "token":
             return await self._otherwise(scope, receive, send)
-        body, seen = b"", []
+        body = b""
+        seen: list[Message] = []
         if found["groups"]:
             seen = await _read(receive)
             body = seen[0]["body"] if len(seen) == 1 else b"".join(message.get("body", b"") for message in seen)
             if not seen or len(body) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
                 return await _write(_refusal(RequestDataTooBig()), send) if seen else None
-        opened = await in_thread(_open, found["key"], token, Scope.SUBMIT if found["groups"] else Scope.TRAIN)
-        if opened is None:
+            answer = await in_thread(_submit, found["key"], token, headers, body)
+        else:
+            query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
+            answer = await _fetch(found["key"], token, int(found["step"]), headers, query)
+        if answer is None:
             return await self._otherwise(scope, _again(seen, receive), send)
-        if found["groups"]:
-            return await _write(await in_thread(_submit, opened, headers, body), send)
-        query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
-        return await _write(await _fetch(opened, headers, int(found["step"]), query), send)
+        await _write(answer, send)
 
 
 def _open(key: str, token: str, scope: Scope) -> Pass | None:
@@ -104,8 +105,10 @@ def _run(run_id: int) -> Run:
     return Run.objects.get(pk=run_id)
 
 
-def _submit(opened: Pass, headers: dict[str, str], body: bytes) -> Answer:
+def _submit(key: str, token: str, headers: dict[str, str], body: bytes) -> Answer | None:
     try:
+        if (opened := _open(key, token, Scope.SUBMIT)) is None:
+            return None
         content_type, idempotency_key = headers.get("content-type", ""), headers.get("idempotency-key")
         stored = groups.submit(opened.run, content_type, body, idempotency_key, actor=opened.actor)
     except Exception as error:  # noqa: BLE001 - what is not a refusal is raised again
@@ -115,9 +118,13 @@ def _submit(opened: Pass, headers: dict[str, str], body: bytes) -> Answer:
     )
 
 
-async def _fetch(opened: Pass, headers: dict[str, str], step: int, query: dict[str, list[str]]) -> Answer:
+async def _fetch(
+    key: str, token: str, step: int, headers: dict[str, str], query: dict[str, list[str]]
+) -> Answer | None:
     """Waits on the event loop, not in a thread: trainers that wait take nothing from those that submit."""
     try:
+        if (opened := await in_thread(_open, key, token, Scope.TRAIN)) is None:
+            return None
         epoch = trainer.parse_epoch(headers.get(EPOCH_HEADER.lower(), ""))
         wait_s = trainer.parse_wait(query.get("wait_s", ["0"])[-1])
         deadline = time.monotonic() + wait_s

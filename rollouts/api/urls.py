@@ -4,7 +4,7 @@ from csp.decorators import csp_update
 from django.urls import path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
-from rollouts.api import groups, problems, runs, trainer
+from rollouts.api import groups, problems, replays, runs, trainer
 
 # Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
 docs = csp_update({"style-src": ["'unsafe-inline'"]})(SpectacularSwaggerSplitView.as_view(url_name="api-schema"))
@@ -17,6 +17,7 @@ urlpatterns = [
     path(f"{run}/stop", runs.StopApi.as_view(), name="api-run-stop"),
     path(f"{run}/metrics", runs.MetricsApi.as_view(), name="api-run-metrics"),
     path(f"{run}/events", runs.EventsApi.as_view(), name="api-run-events"),
+    path(f"{run}/replays", replays.ReplaysApi.as_view(), name="api-run-replays"),
     path(f"{run}/groups", groups.GroupsApi.as_view(), name="api-groups"),
     path(f"{run}/work/claim", groups.ClaimApi.as_view(), name="api-work-claim"),
     path(f"{run}/work/renew", groups.RenewApi.as_view(), name="api-work-renew"),

@@ -17,6 +17,7 @@ from environments.types import MAX_TOKEN_ID
 from rollouts.atropos.extras import FILL, FLOAT, IGNORED, INT, Extras, Ragged, pack_ragged
 from rollouts.atropos.items import NULL, Floats, Rows, ScoredData
 from rollouts.atropos.messages import JsonObject, storable
+from rollouts.atropos.numbers import Flat
 from rollouts.atropos.responses import fault, invalid
 from rollouts.packing import COUNT, LOGPROB, MASK, TOKEN_ID, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.validation import LOGPROB_SLACK, MAX_GROUP_SIZE
@@ -35,7 +36,7 @@ def pack_item(item: ScoredData, environment: str, at: Loc = ()) -> PackedGroup:
     extras = Extras(env_id=item.env_id)
     tokens = _ints(item.tokens, (*at, "tokens"))
     if tokens.min() < 0:
-        raise invalid(_out_of_range(item.tokens, 0, MAX_TOKEN_ID, (*at, "tokens")))
+        raise invalid(_out_of_range(list(map(list, item.tokens)), 0, MAX_TOKEN_ID, (*at, "tokens")))
     trained = _trained(_ints(item.masks, (*at, "masks")), tokens, extras)
     arrays = GroupArrays(
         lengths=np.array(lengths, COUNT),
@@ -127,12 +128,12 @@ def _advantages(item: ScoredData, lengths: list[int], extras: Extras, at: Loc) -
     return _floats(item.advantages, (*at, "advantages"))
 
 
-def _is_aligned(rows: Floats | None, lengths: list[int], extras: Extras, key: str) -> bool:
+def _is_aligned(rows: Floats | Flat | None, lengths: list[int], extras: Extras, key: str) -> bool:
     """Whether there is an entry per token. Entries of another number are kept as they are, for whoever sent them."""
     if rows is None:
         return False
     if list(map(len, rows)) != lengths:
-        extras.json[key] = msgspec.json.encode(rows)
+        extras.json[key] = msgspec.json.encode(rows.lists() if isinstance(rows, Flat) else rows)
         return False
     return True
 
@@ -207,8 +208,12 @@ def _problem_key(tokens: Array, trained: Array, lengths: list[int]) -> str:
     return f"prefix-{hashlib.sha256(first[:common].tobytes()).hexdigest()[:12]}"
 
 
-def _ints(rows: Rows, loc: Loc) -> Array:
+def _ints(rows: Rows | Flat, loc: Loc) -> Array:
     """i32, end to end."""
+    if isinstance(rows, Flat):
+        if rows.data.size and not (rows.data.min() >= -MAX_INT - 1 and rows.data.max() <= MAX_INT):
+            raise invalid(_out_of_range(rows.lists(), -MAX_INT - 1, MAX_INT, loc))
+        return rows.data.astype(INT)
     count = sum(map(len, rows))
     try:
         return np.frombuffer(struct.pack(f"<{count}i", *chain.from_iterable(rows)), INT)
@@ -216,8 +221,13 @@ def _ints(rows: Rows, loc: Loc) -> Array:
         raise invalid(_out_of_range(rows, -MAX_INT - 1, MAX_INT, loc)) from None
 
 
-def _floats(rows: Floats, loc: Loc) -> Array:
+def _floats(rows: Floats | Flat, loc: Loc) -> Array:
     """f32, end to end."""
+    if isinstance(rows, Flat):
+        limit = float(np.finfo(np.float32).max)
+        if rows.data.size and not (-limit <= rows.data.min() and rows.data.max() <= limit):
+            raise invalid(_out_of_range(rows.lists(), -limit, limit, loc))
+        return rows.data.astype(FLOAT)
     count = sum(map(len, rows))
     try:
         return np.frombuffer(struct.pack(f"<{count}f", *chain.from_iterable(rows)), FLOAT)

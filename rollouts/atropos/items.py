@@ -1,18 +1,19 @@
 """The body of `/scored_data`: decoded fast when it is exactly right, and by the rules of Atropos' own server otherwise.
 
-    bytes ─► msgspec, strict ─────────────┬─► ScoredData
+    bytes ─► simdjson, numbers only ──────┬─► ScoredData
+        ├──► msgspec, strict ─────────────┤
         └──► json, then pydantic, lax ────┴─► or the 422 that FastAPI answers
 
-Numbers become lists; what is only kept and given back stays the JSON text that was sent.
+Numbers become arrays or lists; what is only kept and given back stays the JSON text that was sent.
 """
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, TypeAdapter, field_validator
 
+from rollouts.atropos import numbers
 from rollouts.atropos.bodies import is_json, validated
 
 Rows = list[list[int]]
@@ -21,7 +22,7 @@ NULL = msgspec.Raw(b"null")
 
 
 class ScoredData(msgspec.Struct):
-    """One scored group as an environment sends it: G sequences."""
+    """One scored group as an environment sends it: G sequences. Rows of numbers may be `numbers.Flat`."""
 
     tokens: Rows
     masks: Rows
@@ -78,10 +79,13 @@ class _LaxScoredData(BaseModel):
     @field_validator("messages", mode="before")
     @classmethod
     def _have_role_and_content(cls, value: Any) -> Any:
-        # What has another shape is left to pydantic, which names the place.
-        for message in _messages(value):
-            if not {"role", "content"} <= message.keys():
-                raise ValueError("Message must have 'role' and 'content' fields")
+        try:
+            for row in value or ():
+                for message in row:
+                    if "role" not in message or "content" not in message:
+                        raise ValueError("Message must have 'role' and 'content' fields")
+        except TypeError:  # it has another shape; pydantic names the place
+            pass
         return value
 
 
@@ -93,6 +97,10 @@ def decode_one(body: bytes, content_type: str) -> ScoredData:
     """One group. Raises Refused with the answer to give."""
     if is_json(content_type) and _is_text(body):
         try:
+            values = numbers.parse(body)
+            if values is not None:
+                raws = {key: msgspec.Raw(values[key]) for key in numbers.SMALL_OBJECTS if key in values}
+                return _checked(ScoredData(**values | raws))
             return _checked(_ONE.decode(body))
         except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             pass
@@ -137,8 +145,3 @@ def _from_lax(lax: _LaxScoredData) -> ScoredData:
     for key in _SHAPES:
         values[key] = NULL if values[key] is None else msgspec.Raw(json.dumps(values[key]).encode())
     return ScoredData(**values)
-
-
-def _messages(value: Any) -> Iterator[dict[Any, Any]]:
-    for row in value if isinstance(value, list) else []:
-        yield from (each for each in row if isinstance(each, dict)) if isinstance(row, list) else ()
