@@ -4,16 +4,17 @@ Commands that read or write runs speak to the database themselves, through the s
 uses; they find it where the settings say (DATABASE_URL, or the embedded server of `rollyard up`).
 """
 
-import json
 import os
 import sys
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
+from controlplane import data_cli
 from controlplane.home import Home
+from controlplane.terminal import Json, Project, actor, connect, fail, print_json, project_of, run_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -25,9 +26,6 @@ runs_app = typer.Typer(no_args_is_help=True, help="Look at runs and stop them.")
 token_app = typer.Typer(no_args_is_help=True, help="Credentials for machines.")
 app.add_typer(runs_app, name="runs")
 app.add_typer(token_app, name="token")
-
-Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
-Project = Annotated[str, typer.Option(help="Slug of the project.")]
 
 
 def main() -> None:
@@ -69,14 +67,14 @@ def up(
     try:
         status = up.run(Home.from_environ(), options)
     except (up.AlreadyUp, StartError) as error:
-        _fail(str(error))
+        fail(str(error))
     raise typer.Exit(status)
 
 
 @app.command("prepare", hidden=True)
 def prepare(login_digest: Annotated[str, typer.Option()] = "") -> None:
     """Migrate, collect static files, make the admin: what `up` does before the web process starts."""
-    _django(check_database=False)
+    connect(check_database=False)
     from controlplane import prepare
 
     prepare.prepare(login_digest)
@@ -85,12 +83,12 @@ def prepare(login_digest: Annotated[str, typer.Option()] = "") -> None:
 @app.command("doctor")
 def doctor(as_json: Json = False) -> None:
     """Say what is wrong with this installation, and how to mend it."""
-    _django(check_database=False)
+    connect(check_database=False)
     from controlplane import doctor
 
     rows = doctor.examine()
     if as_json:
-        _print_json([row.as_dict() for row in rows])
+        print_json([row.as_dict() for row in rows])
     else:
         doctor.show(rows)
     raise typer.Exit(1 if any(row.status == doctor.FAIL for row in rows) else 0)
@@ -101,7 +99,7 @@ def login_link(
     user: Annotated[str, typer.Option(help="Who the link signs in.")] = "admin", as_json: Json = False
 ) -> None:
     """Print a link that signs in once."""
-    _django()
+    connect()
     from django.conf import settings
     from django.contrib.auth.models import User
 
@@ -109,9 +107,9 @@ def login_link(
 
     found = User.objects.filter(username=user, is_active=True).first()
     if found is None:
-        _fail(f"no active user {user!r}")
+        fail(f"no active user {user!r}")
     url = settings.ROLLYARD_URL + login.issue(found)
-    _print_json({"login_url": url}) if as_json else typer.echo(url)
+    print_json({"login_url": url}) if as_json else typer.echo(url)
 
 
 @token_app.command("create")
@@ -124,7 +122,7 @@ def create_token(
     as_json: Json = False,
 ) -> None:
     """Make an API token and print it: it is stored hashed and cannot be read again."""
-    _django()
+    connect()
     from django.contrib.auth.models import User
 
     from rollouts.models import Scope
@@ -134,15 +132,15 @@ def create_token(
         raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--scope")
     owner = User.objects.filter(username=user, is_active=True).first()
     if owner is None:
-        _fail(f"no active user {user!r}")
+        fail(f"no active user {user!r}")
     token = tokens.create(
         user=owner,
-        project=_project(project),
+        project=project_of(project),
         name=name,
         scopes=[Scope(each) for each in scope],
         ttl=timedelta(days=days),
     )
-    _print_json({"token": token}) if as_json else typer.echo(token)
+    print_json({"token": token}) if as_json else typer.echo(token)
 
 
 @app.command("launch")
@@ -154,7 +152,7 @@ def launch(
     as_json: Json = False,
 ) -> None:
     """Launch a run from a preset, files and overrides such as `optimizer.lr=1e-4`."""
-    _django()
+    connect()
     from django.conf import settings
 
     from controlplane import follow as following
@@ -173,12 +171,12 @@ def launch(
         )
     except ConfigError as error:
         if as_json:
-            _print_json({"problems": [{"key": key, "message": message} for key, message in error.problems]})
-        _fail(str(error))
-    run = runs.create(project=_project(project), user=None, resolved=resolved, actor=_actor())
+            print_json({"problems": [{"key": key, "message": message} for key, message in error.problems]})
+        fail(str(error))
+    run = runs.create(project=project_of(project), user=None, resolved=resolved, actor=actor())
     if as_json:
         addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": run.atropos_url}
-        _print_json({"run": run.key, "state": run.state, **addresses})
+        print_json({"run": run.key, "state": run.state, **addresses})
     else:
         typer.echo(f"{run.key}  {settings.ROLLYARD_URL}/runs/{run.key}")
         if run.kind == "external":
@@ -190,12 +188,12 @@ def launch(
 @runs_app.command("list")
 def list_runs(limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json: Json = False) -> None:
     """List the newest runs."""
-    _django()
+    connect()
     from rollouts.models import Run
 
     rows = [_run_row(run) for run in Run.objects.order_by("-id")[:limit]]
     if as_json:
-        _print_json(rows)
+        print_json(rows)
         return
     for row in rows:
         typer.echo(
@@ -206,16 +204,16 @@ def list_runs(limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json
 @runs_app.command("show")
 def show_run(key: str, as_json: Json = False) -> None:
     """Show one run: state, progress, config and where each value came from, last events."""
-    _django()
+    connect()
     from rollouts.selectors import events
 
-    run = _run(key)
+    run = run_of(key)
     recent = [
         {"at": each.at.isoformat(), "kind": each.object_kind, "state": each.to_state, "reason": each.reason}
         for each in events.list_recent(run, limit=10)
     ]
     if as_json:
-        _print_json({**_run_row(run), "config": run.config, "origins": run.config_origins, "events": recent})
+        print_json({**_run_row(run), "config": run.config, "origins": run.config_origins, "events": recent})
         return
     for name, value in _run_row(run).items():
         typer.echo(f"{name:<10} {value}")
@@ -228,14 +226,14 @@ def show_run(key: str, as_json: Json = False) -> None:
 @runs_app.command("summary")
 def summarise_run(key: str, as_json: Json = False) -> None:
     """Print a run's result in a dozen numbers: did it learn, how fast, who waited for whom."""
-    _django()
+    connect()
     from dataclasses import asdict
 
     from rollouts.selectors import summary
 
-    numbers = {"run": key, **asdict(summary.summarise(_run(key)))}
+    numbers = {"run": key, **asdict(summary.summarise(run_of(key)))}
     if as_json:
-        _print_json(numbers)
+        print_json(numbers)
         return
     for name, value in numbers.items():
         typer.echo(f"{name:<22} {value}")
@@ -244,67 +242,25 @@ def summarise_run(key: str, as_json: Json = False) -> None:
 @runs_app.command("stop")
 def stop_run(key: str, reason: Annotated[str, typer.Option()] = "", as_json: Json = False) -> None:
     """Ask a run to end now."""
-    _django()
+    connect()
     from rollouts.errors import StateConflict
     from rollouts.services import runs
 
     try:
-        run = runs.request_stop(_run(key), actor=_actor(), reason=reason)
+        run = runs.request_stop(run_of(key), actor=actor(), reason=reason)
     except StateConflict as error:
-        _fail(str(error))
-    _print_json(_run_row(run)) if as_json else typer.echo(f"{run.key} is {run.state}")
+        fail(str(error))
+    print_json(_run_row(run)) if as_json else typer.echo(f"{run.key} is {run.state}")
 
 
 @runs_app.command("wait")
 def wait_run(key: str, quiet: Annotated[bool, typer.Option(help="Print nothing.")] = False) -> None:
     """Print progress until a run ends; the exit status is 0 when it finished."""
-    _django()
+    connect()
     from controlplane import follow
 
-    _run(key)
+    run_of(key)
     raise typer.Exit(follow.follow(key, lambda line: None if quiet else typer.echo(line)))
-
-
-def _django(*, check_database: bool = True) -> None:
-    """Load Django, and end with a hint when the database does not answer."""
-    # A command makes a query or two: connections of its own, and an error at once instead of after the pool's patience.
-    os.environ.setdefault("ROLLYARD_DATABASE_POOL_SIZE", "0")
-    _point_at_up()
-    import django
-    from django.db import OperationalError, connection
-
-    django.setup()
-    if not check_database:
-        return
-    try:
-        connection.ensure_connection()
-    except OperationalError as error:
-        _fail(f"the database does not answer ({str(error).splitlines()[0]}): start `rollyard up`, or set DATABASE_URL")
-
-
-def _point_at_up() -> None:
-    """Let links point at the `rollyard up` of this home, whichever port it got."""
-    try:
-        record = json.loads(Home.from_environ().record_file.read_text())
-    except (OSError, json.JSONDecodeError):
-        return
-    os.environ.setdefault("ROLLYARD_URL", record["url"])
-
-
-def _project(slug: str) -> Any:
-    from rollouts.models import Project as Row
-
-    if found := Row.objects.filter(slug=slug).first():
-        return found
-    _fail(f"no project {slug!r}")
-
-
-def _run(key: str) -> Any:
-    from rollouts.models import Run
-
-    if found := Run.objects.filter(key=key).first():
-        return found
-    _fail(f"no run {key!r}")
 
 
 def _run_row(run: Any) -> dict[str, Any]:
@@ -326,20 +282,7 @@ def _leaf(config: Any, dotted: str) -> Any:
     return config
 
 
-def _actor() -> str:
-    import getpass
-
-    return f"cli:{getpass.getuser()}"
-
-
-def _print_json(value: Any) -> None:
-    typer.echo(json.dumps(value))
-
-
-def _fail(message: str) -> NoReturn:
-    typer.echo(f"error: {message}", err=True)
-    raise typer.Exit(1)
-
+data_cli.register(app)
 
 if __name__ == "__main__":
     main()

@@ -14,7 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import BinaryIO
+from io import BufferedReader
 
 import msgspec
 from django.db.models import QuerySet
@@ -43,9 +43,11 @@ EXPORTED = (
     GroupState.TRAINED,
     GroupState.STALE,
     GroupState.FILTERED,
+    GroupState.FAILED,
     GroupState.SURPLUS,
 )
-"""States that are exported unless others are named: every training group with a reward that nobody rejected."""
+"""States that are exported unless others are named: every training group with a reward that no person rejected. Groups
+without a sampled token have rewards and failed."""
 
 _GZIP = b"\x1f\x8b"
 _encoder = msgspec.json.Encoder()
@@ -83,11 +85,9 @@ class Imported:
     """Of the groups stored."""
 
 
-def lines_of(file: BinaryIO, name: str) -> Iterator[Line]:
-    """The lines of a JSONL file that are not blank, unpacked when it is gzipped."""
-    head = file.read(2)
-    file.seek(-len(head), 1)
-    stream = gzip.GzipFile(fileobj=file) if head == _GZIP else file
+def lines_of(file: BufferedReader, name: str) -> Iterator[Line]:
+    """The lines of a JSONL file that are not blank, unpacked when it is gzipped. It may be a pipe."""
+    stream = gzip.GzipFile(fileobj=file) if file.peek(2)[:2] == _GZIP else file
     number = 0
     while True:
         number += 1
@@ -159,7 +159,8 @@ def export_groups(run: Run, *, states: Iterable[str] = EXPORTED, environment: st
         )
         for ids in _pieces(page):
             for item in read_items(ids):
-                yield _encoder.encode(item) + b"\n"
+                # What is kept as it was sent may have line breaks, though never inside of its text.
+                yield _encoder.encode(item).replace(b"\n", b" ") + b"\n"
         last = page[-1][0] if page else newest
 
 

@@ -1,0 +1,73 @@
+"""What every command shares: options, the connection to the database, rows by name, and how to answer and to fail."""
+
+import getpass
+import json
+import os
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from controlplane.home import Home
+
+Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
+Project = Annotated[str, typer.Option(help="Slug of the project.")]
+
+
+def connect(*, check_database: bool = True) -> None:
+    """Load Django, and end with a hint when the database does not answer."""
+    # A command makes a query or two: connections of its own, and an error at once instead of after the pool's patience.
+    os.environ.setdefault("ROLLYARD_DATABASE_POOL_SIZE", "0")
+    _point_at_up()
+    import django
+    from django.db import OperationalError, connection
+
+    django.setup()
+    if not check_database:
+        return
+    try:
+        connection.ensure_connection()
+    except OperationalError as error:
+        fail(f"the database does not answer ({str(error).splitlines()[0]}): start `rollyard up`, or set DATABASE_URL")
+
+
+def _point_at_up() -> None:
+    """Let links point at the `rollyard up` of this home, whichever port it got."""
+    try:
+        record = json.loads(Home.from_environ().record_file.read_text())
+    except (OSError, json.JSONDecodeError):
+        return
+    os.environ.setdefault("ROLLYARD_URL", record["url"])
+
+
+def project_of(slug: str) -> Any:
+    """The project with this slug, or the end."""
+    from rollouts.models import Project as Row
+
+    if found := Row.objects.filter(slug=slug).first():
+        return found
+    fail(f"no project {slug!r}")
+
+
+def run_of(key: str) -> Any:
+    """The run with this key, or the end."""
+    from rollouts.models import Run
+
+    if found := Run.objects.filter(key=key).first():
+        return found
+    fail(f"no run {key!r}")
+
+
+def actor() -> str:
+    """Who to name in events."""
+    return f"cli:{getpass.getuser()}"
+
+
+def print_json(value: Any) -> None:
+    """One line for programs."""
+    typer.echo(json.dumps(value))
+
+
+def fail(message: str) -> NoReturn:
+    """Say why and end with exit status 1."""
+    typer.echo(f"error: {message}", err=True)
+    raise typer.Exit(1)
