@@ -97,7 +97,7 @@ def _figures(logs: Sequence[_Log], groups_per_request: int, measured_from: float
     answered = sum(ended <= last for _, ended in pairs)
     seconds = [ended - began for began, ended in pairs if began >= measured_from]
     if not seconds:
-        raise SystemExit("no request began and ended after the warm-up: measure for longer")
+        raise SystemExit("no request began and ended after the warm-up: send more, or warm up for less")
     return {
         "groups_per_s": groups_per_request * answered / (min(stop_at, last) - measured_from),
         **latencies(seconds),

@@ -20,6 +20,8 @@ ROLES = {
 }
 """Name in the figures -> what a command line contains. The first that matches counts."""
 
+_KINDS = ("rss", "pss", "uss")
+
 
 def facts() -> dict[str, Any]:
     """What a reader needs to know before comparing figures with those of another machine."""
@@ -64,9 +66,9 @@ class CpuSample(NamedTuple):
         """Cores in use between two samples, by whom: a client near one core per process would be the bottleneck."""
         wall_s = later.at - self.at
         server, machine = later.server_s - self.server_s, later.machine_s - self.machine_s
-        roles = {role: later.role_s[role] - self.role_s.get(role, 0.0) for role in later.role_s}
+        roles = later.role_s if len(later.role_s) > 1 else {}
         return {
-            **{f"{role}_cpu_cores": spent / wall_s for role, spent in roles.items()},
+            **{f"{role}_cpu_cores": (spent - self.role_s.get(role, 0.0)) / wall_s for role, spent in roles.items()},
             "server_cpu_cores": server / wall_s,
             "client_cpu_cores": client_s / wall_s,
             "rest_of_machine_cpu_cores": max(0.0, machine - server - client_s) / wall_s,
@@ -74,13 +76,13 @@ class CpuSample(NamedTuple):
 
 
 def role_of(process: psutil.Process) -> str:
-    """What a process is for; `main` when no role claims it: the supervisor of ours, all of another server."""
+    """What a process is for; `main` when no role claims it, as the supervisor of ours."""
     line = " ".join(process.cmdline())
     return next((role for role, mark in ROLES.items() if mark in line), "main")
 
 
 def memory(processes: Iterable[psutil.Process]) -> Figures:
-    """MB of RSS, PSS and USS by role, and of all.
+    """MB of RSS, PSS and USS of all, and by role when there are several.
 
     RSS counts pages that processes share in each of them, PSS divides them, USS leaves them out.
     """
@@ -90,7 +92,8 @@ def memory(processes: Iterable[psutil.Process]) -> Figures:
             role, used = role_of(process), process.memory_full_info()
         except psutil.Error:
             continue  # ended meanwhile
-        for kind in ("rss", "pss", "uss"):
+        for kind in _KINDS:
             for name in (f"{role}_{kind}_mb", f"all_{kind}_mb"):
                 found[name] = found.get(name, 0.0) + getattr(used, kind) / 1e6
-    return found
+    several = len(found) > len(_KINDS) * 2
+    return {name: value for name, value in found.items() if several or name.startswith("all_")}
