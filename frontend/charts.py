@@ -39,7 +39,7 @@ class Chart:
 def of_run(run: Run, environments: list[str]) -> list[Chart]:
     """The charts for this kind of run."""
     played = environments if run.config.get("evaluation") else []
-    return _rl(run, environments, played) if run.kind == "rl" else _sft(played)
+    return _sft(played) if run.kind == "sft" else _rl(run, environments, played)
 
 
 def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:

@@ -21,6 +21,9 @@ def summarise(config: RunConfig) -> Summary:
     """Counts that follow from the config alone; how long it takes depends on the machine."""
     if config.kind == "sft":
         return _sft(config)
+    if config.kind == "external":
+        per_step = f"{numbers.count(config.batch.batch_size)} rollouts, unless the trainer registers for another number"
+        return Summary([("Per step", per_step), ("Processes started here", "none")], [])
     groups = config.batch.batch_size // config.sampling.group_size
     rollouts = config.batch.batch_size * config.max_steps
     figures = [

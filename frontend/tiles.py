@@ -25,7 +25,7 @@ class Tile:
 
 def of_run(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
     """The figures for this kind of run, from the newest point of each key. One query."""
-    return _rl(run, evaluations) if run.kind == "rl" else _sft(run, evaluations)
+    return _sft(run, evaluations) if run.kind == "sft" else _rl(run, evaluations)
 
 
 def _rl(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:

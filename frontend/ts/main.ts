@@ -1,6 +1,7 @@
 // Everything a page needs, in one bundle: htmx, the islands, the live connection and the keyboard.
 import htmx from "htmx.org";
 import "idiomorph/htmx";
+import { startCopy } from "./copy.ts";
 import { startFilters } from "./filters.ts";
 import { startKeyboard } from "./keyboard.ts";
 import { startLive } from "./live.ts";
@@ -19,6 +20,7 @@ htmx.config.timeout = 20_000;
 
 startPreferences();
 startDialogs();
+startCopy();
 startFilters();
 startKeyboard();
 startLive();

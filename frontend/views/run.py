@@ -6,6 +6,7 @@ run, which htmx morphs into place. Charts are no part of it: they fetch their ow
 
 from typing import Any
 
+from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
@@ -84,6 +85,29 @@ def config(request: HttpRequest, key: str) -> HttpResponse:
 
 
 @page
+@require_safe
+def connect(request: HttpRequest, key: str) -> HttpResponse:
+    """How environments and trainers from outside reach the run, and which do. Shows a credential: operators only."""
+    run = runs.get(request.user, key, Role.OPERATOR)
+    context = _head(request, run, tab="connect") | {
+        "api_url": f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}",
+        "attempt": pages.open_attempt(run),
+        "clients": pages.list_clients(run),
+    }
+    return render(request, "frontend/run/connect.html", context)
+
+
+@page
+@require_POST
+def rotate_key(request: HttpRequest, key: str) -> HttpResponse:
+    """Give the Atropos-compatible API of the run another address. Needs the operator role."""
+    run = runs.get(request.user, key, Role.OPERATOR)
+    run_services.rotate_atropos_key(run, actor=actor(request))
+    messages.success(request, "The address was changed: give the new one to environments and trainers.")
+    return HttpResponseRedirect(reverse("run-connect", args=[run.key]))
+
+
+@page
 @require_POST
 def stop(request: HttpRequest, key: str) -> HttpResponse:
     """Ask the run to end. Needs the operator role."""
@@ -114,10 +138,10 @@ def _status(run: Run) -> dict[str, Any]:
 def _body(run: Run) -> dict[str, Any]:
     return {
         "tiles": tiles_of(run, pages.list_evaluations(run)),
-        "ledger": ledger.of_lines(runs.ledger(run)) if run.kind == "rl" else None,
+        "ledger": ledger.of_lines(runs.ledger(run)) if run.kind != "sft" else None,
         "groups": [
             sample_lines.of_group(group)
-            for group in pages.list_groups(run, limit=OVERVIEW_GROUPS, purpose="train" if run.kind == "rl" else "")
+            for group in pages.list_groups(run, limit=OVERVIEW_GROUPS, purpose="train" if run.kind != "sft" else "")
         ],
         "replicas": pages.list_replicas(run),
         "events": pages.list_events(run, limit=8),

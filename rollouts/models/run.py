@@ -63,7 +63,7 @@ class Run(Stateful):
     live_version = models.IntegerField(default=-1)
     """Newest policy version that the inference replicas serve; -1 before the first."""
     mixture_clock = models.FloatField(default=0.0)
-    """Virtual time of the mixture: see ``services.formation``."""
+    """Virtual time of the mixture: see ``rollouts.formation``."""
     trainer_restarts = models.PositiveIntegerField(default=0)
     """Trainer attempts that died without a step of progress; a step of progress resets it."""
 
@@ -128,7 +128,7 @@ class RunEnvironment(models.Model):
     cursor = models.PositiveBigIntegerField(default=0)
     """Index of the next training problem; drivers wrap it by the environment's problem count."""
     virtual_time = models.FloatField(default=0.0)
-    """Rollouts batched so far over weight: see ``services.formation``."""
+    """Rollouts batched so far over weight: see ``rollouts.formation``."""
 
     class Meta:
         constraints = [

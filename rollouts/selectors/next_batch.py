@@ -2,8 +2,9 @@
 
 from django.db import connection
 
-from rollouts.models import Run, RunEnvironment
-from rollouts.services.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
+from rollouts.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
+from rollouts.models import Attempt, Batch, Run, RunEnvironment, RunKind
+from rollouts.selectors.clients import minimums
 from rollouts.sql import load
 
 FIRST_LOOK = 512
@@ -14,6 +15,27 @@ def demand_of(run: Run) -> Demand:
     """What the run's config asks of a batch."""
     batch = run.parsed.batch
     return Demand(rollouts=batch.batch_size, tokens=batch.token_batch_size)
+
+
+def demand_of_attempt(attempt: Attempt) -> Demand:
+    """What a trainer registered for: exactly so many rollouts, and the minimum shares of its environments."""
+    return Demand(rollouts=attempt.batch_size, exact=True, minimums=minimums(attempt))
+
+
+def next_step(run: Run) -> int:
+    """The step of the next batch to be formed. Steps are contiguous, so the newest batch tells."""
+    newest = Batch.objects.filter(run=run).order_by("-step").values_list("step", flat=True).first()
+    return 0 if newest is None else newest + 1
+
+
+def explain(run: Run) -> Waiting | Stuck | None:
+    """What keeps the next batch from being formed; None when it can be."""
+    attempt = None
+    if run.kind == RunKind.EXTERNAL:
+        attempt = Attempt.objects.filter(run=run, closed_at__isnull=True).first()
+    demand = demand_of(run) if attempt is None else demand_of_attempt(attempt)
+    found = preview(run, next_step(run), demand)
+    return None if isinstance(found, Chosen) else found
 
 
 def preview(run: Run, step: int, demand: Demand) -> Chosen | Waiting | Stuck:

@@ -9,7 +9,19 @@ from django.db.models import Avg, Count, F, Max, Q, QuerySet
 from django.utils import timezone
 
 from rollouts.errors import NotFound
-from rollouts.models import Batch, Checkpoint, Evaluation, Event, MetricPoint, PolicyVersion, Replica, Run, ScoredGroup
+from rollouts.models import (
+    Attempt,
+    Batch,
+    Checkpoint,
+    EnvironmentClient,
+    Evaluation,
+    Event,
+    MetricPoint,
+    PolicyVersion,
+    Replica,
+    Run,
+    ScoredGroup,
+)
 from rollouts.selectors import groups, metrics, runs
 from rollouts.states import REPLICA_ALIVE, RUN_ACTIVE, EvaluationState, RunState
 
@@ -304,3 +316,14 @@ def get_step(run: Run, step: int) -> Step:
     values = dict(MetricPoint.objects.filter(run=run, step=step).order_by("key").values_list("key", "value"))
     newest = Batch.objects.filter(run=run).aggregate(step=Max("step"))["step"] or 0
     return Step(batch, members, values, newest)
+
+
+def open_attempt(run: Run) -> Attempt | None:
+    """The registration of a trainer from outside that is in force."""
+    return Attempt.objects.filter(run=run, closed_at__isnull=True).first()
+
+
+def list_clients(run: Run) -> list[EnvironmentClient]:
+    """Environments that take part in the open attempt over the Atropos-compatible API."""
+    clients = EnvironmentClient.objects.filter(attempt__run=run, attempt__closed_at__isnull=True)
+    return list(clients.select_related("environment").order_by("index"))

@@ -9,6 +9,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from rollouts.errors import Forbidden, NotFound
+from rollouts.formation import Stuck
 from rollouts.models import (
     Membership,
     MetricPoint,
@@ -17,8 +18,10 @@ from rollouts.models import (
     ReplicaKind,
     Role,
     Run,
+    RunKind,
     ScoredGroup,
 )
+from rollouts.selectors import next_batch
 from rollouts.states import (
     REPLICA_ALIVE,
     RUN_ACTIVE,
@@ -138,7 +141,21 @@ def health(run: Run) -> Health:
             "All steps are trained; the last version is being published and evaluated.",
             "busy",
         )
+    if run.kind == RunKind.EXTERNAL:
+        return _of_external(run)
     return _bottleneck(run)
+
+
+def _of_external(run: Run) -> Health:
+    """Who waits for whom when neither environments nor trainer are ours."""
+    if run.state == RunState.STARTING:
+        return Health("Waiting for a trainer: the page Connect says how one registers.", "busy")
+    reason = next_batch.explain(run)
+    if isinstance(reason, Stuck):
+        return Health(f"Stuck: {reason.reason}", "bad")
+    if reason is not None:
+        return Health(f"Waiting for groups: {reason.reason}.", "busy")
+    return Health(f"Step {run.next_step} can be fetched: the trainer has the next move.", "good")
 
 
 def _missing_replica(run: Run) -> str:
@@ -166,11 +183,11 @@ def _bottleneck(run: Run) -> Health:
     sums = dict(recent.values_list("key").annotate(total=Sum("value")))
     busy_s = sums.get("time/step", 0.0)
     if not busy_s:
-        waiting = ScoredGroup.objects.filter(run=run, state=GroupState.READY, purpose="train").count()
-        return Health(
-            f"No step was finished in the last minute; {waiting} groups are ready for step {run.next_step}.",
-            "busy",
-        )
+        reason = next_batch.explain(run) if run.kind == RunKind.RL else None
+        if isinstance(reason, Stuck):
+            return Health(f"Stuck: {reason.reason}", "bad")
+        why = "the trainer has all it needs" if reason is None else reason.reason
+        return Health(f"No step was finished in the last minute; for step {run.next_step} {why}.", "busy")
     batch_share = min(1.0, sums.get("time/wait_for_batch", 0.0) / busy_s)
     policy_share = min(1.0, sums.get("time/wait_for_policy", 0.0) / busy_s)
     if run.kind == "rl" and max(batch_share, policy_share) >= BOTTLENECK_SHARE:

@@ -1,6 +1,6 @@
 """Form the batch of a step, once, and deliver it as often as it is asked for.
 
-    candidates -> chosen (services.formation) -> advantages -> hash -> stored -> sent
+    candidates -> chosen (rollouts.formation) -> advantages -> hash -> stored -> sent
 
 The run's row is locked while a batch is formed, so formation is serial per run; (run, step) and (group, replay) are
 unique in the database, so neither a second batch of a step nor a second step of a group can be committed.
@@ -18,10 +18,10 @@ from django.db.models import F, QuerySet
 from rollouts.batch_body import encode
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
+from rollouts.formation import Chosen, Demand, Stuck, Waiting
 from rollouts.models import Batch, BatchEncoding, BatchItem, Rollout, Run, RunKind, ScoredGroup
 from rollouts.selectors.next_batch import demand_of, preview
 from rollouts.services import metrics, replays
-from rollouts.services.formation import Chosen, Demand, Stuck, Waiting
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.states import BatchState, GroupState, RunState
 from trainers.advantages import group_advantages
@@ -147,12 +147,6 @@ def _find(run: Run, epoch: int, step: int) -> Batch | None:
     if newest is None or step == formed:
         return None
     return newest if newest.step == step else Batch.objects.select_related("run").get(run=run, step=step)
-
-
-def next_step(run: Run) -> int:
-    """The step of the next batch to be formed. Steps are contiguous, so the newest batch tells."""
-    newest = Batch.objects.filter(run=run).order_by("-step").values_list("step", flat=True).first()
-    return 0 if newest is None else newest + 1
 
 
 def _stale(run: Run, step: int) -> QuerySet[ScoredGroup]:

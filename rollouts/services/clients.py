@@ -7,14 +7,14 @@ last heard, because nobody says goodbye: the minimum share of a silent one lapse
 import math
 import time
 from dataclasses import dataclass
-from datetime import timedelta
 
 from django.db import connection, transaction
-from django.db.models import Max, QuerySet
+from django.db.models import Max
 from django.db.models.functions import Now
 
 from rollouts.errors import Invalid
 from rollouts.models import Attempt, EnvironmentClient, Run, RunEnvironment, RunKind
+from rollouts.selectors.clients import ALLOCATION_LAPSE_S, silent
 from rollouts.services import attempts
 from rollouts.services.groups import MAX_ENVIRONMENTS
 from rollouts.services.transitions import record_creation
@@ -24,8 +24,6 @@ from rollouts.validation import MAX_ENVIRONMENT, MAX_WEIGHT, displayable
 
 HEARTBEAT_S = 5.0
 """Being heard is written at most this often per client and process."""
-ALLOCATION_LAPSE_S = 60
-"""A client that was silent for longer holds no batch back by its minimum share."""
 SMALLEST_WEIGHT = 1e-6
 LARGEST_WEIGHT = math.nextafter(MAX_WEIGHT, 0.0)
 UNNAMED = "external"
@@ -78,12 +76,7 @@ def adopt(run: Run, index: int) -> EnvironmentClient | None:
     with transaction.atomic():
         run = attempts.lock(run)
         attempt = attempts.current(run)
-        former = (
-            EnvironmentClient.objects.filter(attempt__run=run, index=index)
-            .select_related("environment")
-            .order_by("-attempt_id")
-            .first()
-        )
+        former = newest_of_index(run, index)
         if attempt is None or former is None or former.attempt_id == attempt.pk:
             return former if attempt is not None else None
         introduction = Introduction(
@@ -95,6 +88,12 @@ def adopt(run: Run, index: int) -> EnvironmentClient | None:
         )
         reason = f"taken over: it did not hear of the reset before attempt {attempt.number}"
         return _add(attempt, index, former.environment, former.wandb_name, introduction, reason=reason)
+
+
+def newest_of_index(run: Run, index: int) -> EnvironmentClient | None:
+    """Who called itself that last, in whichever attempt."""
+    of_index = EnvironmentClient.objects.filter(attempt__run=run, index=index).select_related("environment")
+    return of_index.order_by("-attempt_id").first()
 
 
 def disconnect(client_id: int) -> None:
@@ -128,30 +127,6 @@ def lapse_silent(attempt: Attempt) -> None:
         share = f"minimum share of {client.min_batch_allocation:g}"
         why = f"{client} was silent for {ALLOCATION_LAPSE_S} s: batches no longer wait for its {share}"
         _log(client, ("connected", "lapsed"), why)
-
-
-def silent(attempt: Attempt) -> QuerySet[EnvironmentClient]:
-    """Clients whose share counts although nothing was heard of them."""
-    return _with_share(attempt).filter(seen_at__lt=Now() - timedelta(seconds=ALLOCATION_LAPSE_S))
-
-
-def minimums(attempt: Attempt) -> dict[int, int]:
-    """Rollouts of every batch that must be of an environment, by the environment's id; together at most a batch."""
-    heard = _with_share(attempt).exclude(seen_at__lt=Now() - timedelta(seconds=ALLOCATION_LAPSE_S))
-    shares: dict[int, float] = {}
-    for environment_id, share in heard.values_list("environment_id", "min_batch_allocation"):
-        shares[environment_id] = min(1.0, shares.get(environment_id, 0.0) + (share or 0.0))
-    needs = {key: math.floor(attempt.batch_size * share) for key, share in shares.items()}
-    total = sum(needs.values())
-    if total > attempt.batch_size:
-        needs = {key: need * attempt.batch_size // total for key, need in needs.items()}
-    return {key: need for key, need in needs.items() if need > 0}
-
-
-def _with_share(attempt: Attempt) -> QuerySet[EnvironmentClient]:
-    return EnvironmentClient.objects.filter(
-        attempt=attempt, is_connected=True, min_batch_allocation__gt=0, lapsed_at__isnull=True
-    )
 
 
 def _environment(run: Run, name: str) -> RunEnvironment:

@@ -17,10 +17,11 @@ from django.db.models import F, QuerySet
 from django.db.models.functions import Now
 
 from rollouts.errors import Conflict
+from rollouts.formation import Chosen
 from rollouts.models import Attempt, Batch, BatchEncoding, Delivery, Run, RunKind, ScoredGroup
-from rollouts.selectors.next_batch import preview
+from rollouts.selectors.clients import silent
+from rollouts.selectors.next_batch import demand_of_attempt, next_step, preview
 from rollouts.services import attempts, batches, clients, replays, runs
-from rollouts.services.formation import Chosen, Demand
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import BatchState, GroupState, RunState
 
@@ -155,15 +156,11 @@ def _is_worth_a_lock(run: Run, attempt: Attempt) -> bool:
         return True
     if _unsettled(run).filter(batch__step=run.next_step, sent_at__isnull=False).exists():
         return True
-    if _under_way(attempt).filter(expires_at__lt=Now()).exists() or clients.silent(attempt).exists():
+    if _under_way(attempt).filter(expires_at__lt=Now()).exists() or silent(attempt).exists():
         return True
     if replays.is_due(run):
         return True
-    return isinstance(preview(run, batches.next_step(run), _demand(attempt)), Chosen)
-
-
-def _demand(attempt: Attempt) -> Demand:
-    return Demand(rollouts=attempt.batch_size, exact=True, minimums=clients.minimums(attempt))
+    return isinstance(preview(run, next_step(run), demand_of_attempt(attempt)), Chosen)
 
 
 def _repeat(attempt: Attempt) -> Parcel | None:
@@ -186,10 +183,10 @@ def _repeat(attempt: Attempt) -> Parcel | None:
 
 
 def _form(run: Run, attempt: Attempt) -> Parcel | None:
-    step = batches.next_step(run)
+    step = next_step(run)
     if step >= run.max_steps:
         return None
-    formed = batches.form(run, step, _demand(attempt), encoding=BatchEncoding.ATROPOS)
+    formed = batches.form(run, step, demand_of_attempt(attempt), encoding=BatchEncoding.ATROPOS)
     if not isinstance(formed, batches.Formed):
         return None
     if attempt.first_step is None:

@@ -26,6 +26,7 @@ from rollouts.models import (
     RunKind,
     ScoredGroup,
 )
+from rollouts.models.run import new_atropos_key
 from rollouts.services import leases, metrics
 from rollouts.services.batches import check_epoch
 from rollouts.services.groups import close_gate
@@ -86,6 +87,16 @@ def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
         if run.state not in {RunState.STOPPING, RunState.STOPPED}:
             raise StateConflict(f"Run {run.key} is {run.state}; there is nothing to stop.")
     run.refresh_from_db()
+    return run
+
+
+def rotate_atropos_key(run: Run, *, actor: str) -> Run:
+    """Give the run's Atropos-compatible API another address; whoever knew the old one is out at once."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        run.atropos_key = new_atropos_key()
+        run.save(update_fields=["atropos_key"])
+        record_creation([run], run_id=run.pk, state=run.state, actor=actor, reason="another Atropos key")
     return run
 
 

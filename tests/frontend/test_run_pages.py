@@ -4,7 +4,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from rollouts.models import ReplicaKind, Run
+from frontend import numbers
+from rollouts.models import Attempt, ReplicaKind, Role, Run, RunEnvironment
 from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
 from tests.factories import (
     make_batch,
@@ -16,6 +17,7 @@ from tests.factories import (
     make_policy_version,
     make_replica,
     make_run,
+    make_user,
 )
 
 
@@ -190,7 +192,7 @@ def test_the_live_part_answers_each_region_of_the_page_for_swapping(
 def test_the_page_says_what_it_is_as_of(client: Client) -> None:
     run = make_run()
     event = make_event(run)
-    assert f"as of seq {event.pk}" in body(client, run)
+    assert f"as of seq {numbers.count(event.pk)}" in body(client, run)
 
 
 def test_a_failed_run_says_why_and_offers_no_stop(client: Client) -> None:
@@ -209,3 +211,39 @@ def test_pages_allow_no_inline_code_and_no_foreign_host(client: Client) -> None:
     assert "onclick=" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
+
+
+def test_an_operator_sees_how_to_connect_and_changes_the_address(client: Client) -> None:
+    run = make_run(preset="external-trainer", state=RunState.STARTING, max_steps=9)
+    client.force_login(make_user("olga", role=Role.OPERATOR))
+    page = client.get(f"/runs/{run.key}/connect/").content.decode()
+    assert f"serve --env.rollout_server_url {run.atropos_url}" in page
+    client.post(f"/runs/{run.key}/connect/rotate/")
+    assert run.atropos_url not in client.get(f"/runs/{run.key}/connect/").content.decode()
+
+
+def test_a_viewer_does_not_see_the_address(client: Client) -> None:
+    run = make_run(preset="external-trainer", state=RunState.STARTING, max_steps=9)
+    client.force_login(make_user("vera", role=Role.VIEWER))
+    assert client.get(f"/runs/{run.key}/connect/").status_code == 403
+    assert client.post(f"/runs/{run.key}/connect/rotate/").status_code == 403
+    assert run.atropos_key not in client.get(f"/runs/{run.key}/").content.decode()
+
+
+def test_a_run_that_is_stuck_says_why(client: Client) -> None:
+    run = make_run(preset="external-trainer", state=RunState.RUNNING, max_steps=9)
+    attempt = Attempt.objects.create(
+        run=run,
+        number=1,
+        batch_size=3,
+        max_token_len=64,
+        save_checkpoint_interval=0,
+        starting_step=0,
+        num_steps=9,
+    )
+    RunEnvironment.objects.create(run=run, name="words")
+    for _ in range(attempt.batch_size):
+        make_group(run)
+    client.force_login(make_user("olga", role=Role.OPERATOR))
+    page = client.get(f"/runs/{run.key}/").content.decode()
+    assert "Stuck: groups of 2 rollouts cannot make exactly 3." in page

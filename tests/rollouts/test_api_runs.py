@@ -109,7 +109,7 @@ def test_a_run_is_shown_with_its_health_ledger_and_config(api: Api, django_asser
     run = make_run(next_step=2)
     for state in ("trained", "ready", "ready", "failed"):
         make_group(run, state=state)
-    with django_assert_num_queries(7):
+    with django_assert_num_queries(9):
         shown = api.get(f"runs/{run.key}").json()
     assert (shown["run"], shown["step"], shown["state"]) == (run.key, 2, "running")
     assert {(line["state"], line["groups"]) for line in shown["ledger"]} == {

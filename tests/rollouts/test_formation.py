@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.services.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
+from rollouts.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
 
 
 def queue(*groups: tuple[int, int], tokens: int = 10) -> list[Candidate]:

@@ -90,7 +90,8 @@ def test_health_says_who_waits_for_whom(wait_for_batch: float, wait_for_policy: 
     assert runs.health(run).sentence.startswith(begins)
     MetricPoint.objects.update(recorded_at=timezone.now() - timedelta(minutes=2))
     make_group(run)
-    assert runs.health(run).sentence == "No step was finished in the last minute; 1 groups are ready for step 1."
+    missing = "for step 1 2 of 128 rollouts are ready."
+    assert runs.health(run).sentence == f"No step was finished in the last minute; {missing}"
 
 
 def test_the_newest_groups_come_with_their_rollouts_in_as_many_queries_whatever_the_limit(

@@ -1,0 +1,36 @@
+"""Whose minimum share of a batch counts, among environments that take part over the Atropos-compatible API."""
+
+import math
+from datetime import timedelta
+
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from rollouts.models import Attempt, EnvironmentClient
+
+ALLOCATION_LAPSE_S = 60
+"""A client that was silent for longer holds no batch back by its minimum share."""
+
+
+def silent(attempt: Attempt) -> QuerySet[EnvironmentClient]:
+    """Clients whose share counts although nothing was heard of them."""
+    return _with_share(attempt).filter(seen_at__lt=Now() - timedelta(seconds=ALLOCATION_LAPSE_S))
+
+
+def minimums(attempt: Attempt) -> dict[int, int]:
+    """Rollouts of every batch that must be of an environment, by the environment's id; together at most a batch."""
+    heard = _with_share(attempt).exclude(seen_at__lt=Now() - timedelta(seconds=ALLOCATION_LAPSE_S))
+    shares: dict[int, float] = {}
+    for environment_id, share in heard.values_list("environment_id", "min_batch_allocation"):
+        shares[environment_id] = min(1.0, shares.get(environment_id, 0.0) + (share or 0.0))
+    needs = {key: math.floor(attempt.batch_size * share) for key, share in shares.items()}
+    total = sum(needs.values())
+    if total > attempt.batch_size:
+        needs = {key: need * attempt.batch_size // total for key, need in needs.items()}
+    return {key: need for key, need in needs.items() if need > 0}
+
+
+def _with_share(attempt: Attempt) -> QuerySet[EnvironmentClient]:
+    return EnvironmentClient.objects.filter(
+        attempt=attempt, is_connected=True, min_batch_allocation__gt=0, lapsed_at__isnull=True
+    )
