@@ -4,7 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import rich.console
+from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
 _LINE_EVERY_S = 5.0
@@ -13,12 +13,12 @@ _LINE_EVERY_S = 5.0
 class Meter:
     """Takes what is done so far. ``total`` is in the same unit; 0: nobody knows it."""
 
-    def __init__(self, total: float, bar: Progress | None) -> None:
+    def __init__(self, total: float, console: Console, bar: Progress | None) -> None:
         self._total = total
+        self._console = console
         self._bar = bar
         self._task = None if bar is None else bar.add_task("", total=total or None, text="")
         self._shown_at = time.monotonic()
-        self._console = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
 
     def update(self, done: float, text: str) -> None:
         """Show it, unless something was shown a moment ago."""
@@ -31,17 +31,16 @@ class Meter:
 
     def say(self, text: str) -> None:
         """Print a line of its own, above the bar if there is one."""
-        console = self._console if self._bar is None else self._bar.console
-        console.print(text, markup=False)
+        self._console.print(text, markup=False)
 
 
 @contextmanager
 def progress(total: float) -> Iterator[Meter]:
     """A meter for as long as the block lasts."""
-    console = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
+    console = Console(stderr=True, highlight=False, soft_wrap=True)
     if not console.is_terminal:
-        yield Meter(total, None)
+        yield Meter(total, console, None)
         return
-    columns = (BarColumn(), TaskProgressColumn(), TextColumn("{task.fields[text]}"), TimeRemainingColumn())
-    with Progress(*columns, console=console) as bar:
-        yield Meter(total, bar)
+    text = TextColumn("{task.fields[text]}", markup=False)
+    with Progress(BarColumn(), TaskProgressColumn(), text, TimeRemainingColumn(), console=console) as bar:
+        yield Meter(total, console, bar)
