@@ -8,18 +8,13 @@ It is read once, when the process starts. Without it a crash point costs one com
 flushed, closed or rolled back by us, as when the machine kills the process.
 """
 
-import asyncio
 import itertools
 import os
 import random
 import re
 import signal
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-
-from django.http import HttpResponse, StreamingHttpResponse
-from django.http.response import HttpResponseBase
 
 VARIABLE = "ROLLYARD_CRASH_POINT"
 SEED_VARIABLE = "ROLLYARD_CRASH_SEED"
@@ -83,22 +78,3 @@ def crash_point(point: CrashPoint) -> None:
     """Die here if the environment says so."""
     if _ARMED is not None and _ARMED.point is point and _ARMED.is_due():
         os.kill(os.getpid(), signal.SIGKILL)
-
-
-def crash_mid_body(response: HttpResponse) -> HttpResponseBase:
-    """The same response, unless MID_BODY is armed: then one that is sent in two halves with the crash point between.
-
-    It keeps its Content-Length, so a client sees that the second half is missing. Needs an ASGI server.
-    """
-    if _ARMED is None or _ARMED.point is not CrashPoint.MID_BODY:
-        return response
-    headers = {**response.headers, "Content-Length": str(len(response.content))}
-    return StreamingHttpResponse(_halves(response.content), status=response.status_code, headers=headers)
-
-
-async def _halves(body: bytes) -> AsyncIterator[bytes]:
-    middle = len(body) // 2
-    yield body[:middle]
-    await asyncio.sleep(0)  # the event loop writes what it was given when it comes round
-    crash_point(CrashPoint.MID_BODY)
-    yield body[middle:]

@@ -26,6 +26,7 @@ RULES: tuple[Callable[[Evidence], Iterator[tuple[str, str]]], ...] = (
     client_rules.unknown_groups_are_stored_once_or_not_at_all,
     client_rules.stored_groups_are_what_was_sent,
     client_rules.received_batches_are_stored,
+    client_rules.trained_batches_were_received,
     client_rules.acknowledged_steps_are_trained,
     client_rules.an_epoch_ends_with_the_next_registration,
     store_rules.every_group_is_in_the_state_of_its_last_event,

@@ -193,16 +193,19 @@ class Trainer(Native):
             sha256 = self.fetch() or sha256
         if not sha256 or self.epoch is None:
             return
-        asked = {"epoch": self.epoch, "step": self.step, "sha256": sha256}
-        body = {"metrics": {"loss/mean": self.dice.random()}, "batch_sha256": sha256}
         while not self.halt.is_set():
-            outcome = self.call(Act.ACK, "POST", f"steps/{self.step}", _nothing, asked, json=body, headers=self.fence())
+            outcome = self.acknowledge(sha256)
             if outcome is Outcome.OK:
                 self.step += 1
                 return
             if outcome is Outcome.FAIL:
                 return self.give_way()
             self.pause()
+
+    def acknowledge(self, sha256: str) -> Outcome:
+        asked = {"epoch": self.epoch, "step": self.step, "sha256": sha256}
+        body = {"metrics": {"loss/mean": self.dice.random()}, "batch_sha256": sha256}
+        return self.call(Act.ACK, "POST", f"steps/{self.step}", _nothing, asked, json=body, headers=self.fence())
 
     def fetch(self) -> str | None:
         """The hash of the body received, which must be the one that was promised; None when there was none."""
@@ -248,6 +251,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--seed", type=int, default=0)
     made.add_argument("--first-group", type=int, default=0)
     made.add_argument("--group-size", type=int, default=4, help="rollouts per group")
+    made.add_argument("--batch-size", type=int, default=32, help="rollouts per step, where the trainer says it")
     made.add_argument("--rate", type=float, default=10.0, help="submissions per second, at most")
     made.add_argument("--timeout", type=float, default=15.0, help="seconds after which an answer is given up")
     return made

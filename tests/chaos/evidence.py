@@ -20,13 +20,26 @@ class Stored(NamedTuple):
     digest: str | None
 
 
+class StoredBatch(NamedTuple):
+    """A batch as the store has it."""
+
+    step: int
+    sha256: str
+    is_trained: bool
+    has_ack: bool
+    """Whether its protocol lets a trainer acknowledge it; Atropos' does not."""
+    markers: list[tuple[int, int] | None]
+    """Of its groups, in order."""
+
+
 class Evidence:
     """A run, its groups, and every call that was made about it."""
 
     def __init__(self, run: Run, calls: list[Call]) -> None:
         self.run = Run.objects.get(pk=run.pk)
         self.calls = calls
-        self.stored = list(_stored(run))
+        self.stored = list(_groups(run))
+        self.batches = list(_batches(run))
         self.attempts: defaultdict[tuple[int, int], Counter[Outcome]] = defaultdict(Counter)
         """Marker of a group -> how the calls ended that sent it."""
         self.sent: dict[tuple[int, int], Sent] = {}
@@ -47,7 +60,7 @@ def sql(query: str, **values: Any) -> list[tuple[Any, ...]]:
         return cursor.fetchall()
 
 
-def _stored(run: Run) -> Iterator[Stored]:
+def _groups(run: Run) -> Iterator[Stored]:
     rows = sql(
         """
         SELECT id, key, substring(token_ids FROM 1 FOR 8),
@@ -58,6 +71,29 @@ def _stored(run: Run) -> Iterator[Stored]:
         run=run.pk,
     )
     for id_, key, start, digest in rows:
-        head = bytes(start or b"")
-        marker = (int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")) if len(head) == 8 else None
-        yield Stored(id_, key, marker, digest)
+        yield Stored(id_, key, _marker(start), digest)
+
+
+def _batches(run: Run) -> Iterator[StoredBatch]:
+    rows = sql(
+        """
+        SELECT step, sha256, batch.state = 'trained', encoding = 'msgpack',
+               array_agg(substring(token_ids FROM 1 FOR 8) ORDER BY position)
+        FROM rollouts_batch AS batch LEFT JOIN rollouts_batchitem AS item ON item.batch_id = batch.id
+        LEFT JOIN rollouts_grouptokens AS tokens ON tokens.group_id = item.group_id
+        WHERE run_id = %(run)s GROUP BY batch.id ORDER BY step
+        """,
+        run=run.pk,
+    )
+    for step, sha256, is_trained, has_ack, starts in rows:
+        yield StoredBatch(step, sha256, is_trained, has_ack, [_marker(start) for start in starts])
+
+
+def _marker(start: bytes | None) -> tuple[int, int] | None:
+    head = bytes(start or b"")
+    return (int.from_bytes(head[:4], "little"), int.from_bytes(head[4:], "little")) if len(head) == 8 else None
+
+
+def ranges(steps: list[int]) -> str:
+    """Steps, in short."""
+    return f"{len(steps)} from {min(steps, default=0)} to {max(steps, default=0)}"

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from rollouts.batch_body import encode
 from rollouts.models import Batch
 from rollouts.selectors import runs as run_selectors
-from tests.chaos.evidence import Evidence, sql
+from tests.chaos.evidence import Evidence, ranges, sql
 from tests.rollouts.invariants import check_ledger
 
 
@@ -101,9 +101,9 @@ def steps_are_contiguous(evidence: Evidence) -> Iterator[tuple[str, str]]:
     rows = sql("SELECT step, state FROM rollouts_batch WHERE run_id = %(run)s ORDER BY step", run=evidence.run.pk)
     trained = [step for step, state in rows if state == "trained"]
     if [step for step, _ in rows] != list(range(len(rows))):
-        yield evidence.run.key, f"the steps are {_ranges([step for step, _ in rows])}"
+        yield evidence.run.key, f"the steps are {ranges([step for step, _ in rows])}"
     if trained != list(range(evidence.run.next_step)):
-        yield evidence.run.key, f"{evidence.run.next_step} steps are counted, trained are {_ranges(trained)}"
+        yield evidence.run.key, f"{evidence.run.next_step} steps are counted, trained are {ranges(trained)}"
 
 
 def epochs_do_not_overlap(evidence: Evidence) -> Iterator[tuple[str, str]]:
@@ -168,7 +168,3 @@ def the_invariants_of_an_ended_run_hold(evidence: Evidence) -> Iterator[tuple[st
             check_ledger(evidence.run)
         except AssertionError as error:
             yield evidence.run.key, str(error).splitlines()[0]
-
-
-def _ranges(steps: list[int]) -> str:
-    return f"{len(steps)} from {min(steps, default=0)} to {max(steps, default=0)}"

@@ -13,15 +13,17 @@ import argparse
 import json
 import os
 import random
+import shutil
+import signal
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import httpx
 import psutil
@@ -39,6 +41,9 @@ RECOVERY_DEADLINE_S = 120.0
 PROGRESS_EVERY_S = 10.0
 SETTINGS = ["batch.batch_size=32", "sampling.group_size=4", "algorithm.max_off_policy_steps=4"]
 BATCH_PATHS = r"/batches/\d+|/batch$"
+
+
+T = TypeVar("T")
 
 
 class Strike(NamedTuple):
@@ -88,23 +93,25 @@ def _has_cut(proxy: Proxy, count: int) -> bool:
 
 
 class Storm:
-    """One installation, one run, one crowd, and what was done to them."""
+    """One installation, its runs, their crowd, and what was done to them."""
 
-    def __init__(self, yard: Yard, crowd: Crowd, run: str) -> None:
+    def __init__(self, yard: Yard, crowd: Crowd, runs: dict[str, str]) -> None:
         self.yard = yard
         self.crowd = crowd
-        self.run = run
+        self.runs = runs
+        """Protocol -> key of the run that is fed and trained over it."""
         self.kills: Counter[str] = Counter()
         self.waited_s: Counter[str] = Counter()
+        self._steps: dict[str, int] = {}
         self._said_at = self._began_at = time.monotonic()
 
     def strike(self, strike: Strike) -> None:
         """Wait until the kind is alive, pause, kill one of it."""
         began_at = time.monotonic()
-        until(partial(is_alive, self.yard, strike.kind), within_s=RECOVERY_DEADLINE_S, what=f"{strike.kind} is back")
+        self.until(partial(is_alive, self.yard, strike.kind), what=f"{strike.kind} is back")
         self.waited_s[strike.kind] += time.monotonic() - began_at
         time.sleep(strike.pause_s)  # the random moment is the point of it
-        found = until(partial(self.yard.victims, strike.kind), within_s=RECOVERY_DEADLINE_S, what=f"a {strike.kind}")
+        found = self.until(partial(self.yard.victims, strike.kind), what=f"there is a {strike.kind}")
         target = found[int(strike.choice * len(found))]
         target.kill()
         psutil.wait_procs([target], timeout=10)
@@ -112,21 +119,10 @@ class Storm:
         self.crowd.check()
         self.say()
 
-    def say(self, *, now: bool = False) -> None:
-        """Print how far it is, every few seconds."""
-        if now or time.monotonic() - self._said_at > PROGRESS_EVERY_S:
-            self._said_at = time.monotonic()
-            killed = " ".join(f"{kind} {self.kills[kind]}" for kind in KINDS)
-            took_s = self._said_at - self._began_at
-            print(
-                f"{took_s:6.0f} s  {self.kills.total()} kills ({killed}), step {self.yard.step(self.run)}", flush=True
-            )
-
     def cut(self, proxy: Proxy, cuts: int) -> None:
         """Go on until so many responses were cut."""
         while len(proxy.cuts) < cuts:
-            more = len(proxy.cuts) + 1
-            until(partial(_has_cut, proxy, more), within_s=RECOVERY_DEADLINE_S, what="another batch is fetched")
+            self.until(partial(_has_cut, proxy, len(proxy.cuts) + 1), what="another batch is fetched")
             self.crowd.check()
             self.say()
         proxy.is_cutting = False
@@ -134,13 +130,47 @@ class Storm:
     def quiesce(self) -> None:
         """Everything is alive and works again, by itself; then nobody asks for anything any more."""
         for kind in KINDS:
-            until(partial(is_alive, self.yard, kind), within_s=RECOVERY_DEADLINE_S, what=f"{kind} is back")
-        step = self.yard.step(self.run)
-        until(lambda: self.yard.step(self.run) > step, within_s=RECOVERY_DEADLINE_S, what="a step after the storm")
-        self.crowd.stop("submitter")
-        self.crowd.stop()
-        self.yard.rollyard("runs", "stop", self.run)
-        until(lambda: self.yard.state(self.run) == "stopped", within_s=RECOVERY_DEADLINE_S, what="the run is stopped")
+            self.until(partial(is_alive, self.yard, kind), what=f"{kind} is back")
+        for protocol, run in self.runs.items():
+            self.until(partial(_has_passed, self.yard, run, self.yard.step(run)), what=f"a step of {protocol} follows")
+        for role in ("submitter", "environment", "trainer"):
+            self.crowd.stop(role)
+        for run in self.runs.values():
+            self.yard.rollyard("runs", "stop", run)
+            self.until(partial(_has_ended, self.yard, run), what="the run is stopped")
+
+    def steps(self) -> dict[str, int]:
+        """Acknowledged steps by protocol; the last that were seen while the database is away."""
+        for protocol, run in self.runs.items():
+            self._steps[protocol] = self.yard.step(run) or self._steps.get(protocol, 0)
+        return self._steps
+
+    def say(self, *, now: bool = False) -> None:
+        """Print how far it is, every few seconds."""
+        if now or time.monotonic() - self._said_at > PROGRESS_EVERY_S:
+            self._said_at = time.monotonic()
+            killed = ", ".join(f"{self.kills[kind]} {kind}" for kind in KINDS)
+            took_s = self._said_at - self._began_at
+            print(f"{took_s:6.0f} s  {self.kills.total()} kills ({killed}); steps {self.steps()}", flush=True)
+
+    def until(self, condition: Callable[[], T | None], *, what: str) -> T:
+        return until(condition, within_s=RECOVERY_DEADLINE_S, what=what)
+
+
+def _has_cut(proxy: Proxy, count: int) -> bool:
+    return len(proxy.cuts) >= count
+
+
+def _has_passed(yard: Yard, run: str, step: int) -> bool:
+    return yard.step(run) > step
+
+
+def _has_ended(yard: Yard, run: str) -> bool:
+    return yard.state(run) == "stopped"
+
+
+def _takes_groups(yard: Yard, run: str) -> bool:
+    return yard.state(run) in {"starting", "running"}
 
 
 def violations(yard: Yard, run: str, histories: Path) -> list[tuple[str, str, str]]:
@@ -155,43 +185,50 @@ def violations(yard: Yard, run: str, histories: Path) -> list[tuple[str, str, st
     return [tuple(each) for each in checker.check(Run.objects.get(key=run), history.read(histories, run))]
 
 
+def _keep_log(yard: Yard, directory: Path) -> None:
+    """What every process said, which would vanish with the home."""
+    shutil.copy(yard.home.path / "logs" / "up.log", directory)
+
+
 def storm(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
     """The whole story; returns its summary."""
     began_at = time.monotonic()
     with ExitStack() as stack:
-        yard = stack.enter_context(running_yard(directory / "up.log"))
+        yard = stack.enter_context(running_yard(directory / "supervisor.log"))
+        stack.callback(_keep_log, yard, directory)
         scopes = [word for scope in ("submit", "train", "read") for word in ("--scope", scope)]
         token = yard.rollyard("token", "create", "storm", *scopes)["token"]
-        run = yard.rollyard("launch", "external-trainer", *SETTINGS)["run"]
-        until(lambda: yard.state(run) in {"starting", "running"}, within_s=60, what="the run takes groups")
+        native, atropos = (yard.rollyard("launch", "external-trainer", *SETTINGS) for _ in range(2))
         proxy = Proxy(yard.url, path=BATCH_PATHS, seed=options.seed)
         proxy.is_cutting = options.cuts > 0
-        url = stack.enter_context(running_proxy(proxy))
+        proxied = stack.enter_context(running_proxy(proxy))
         crowd = Crowd(directory, options.seed)
         stack.callback(crowd.kill)
-        for _ in range(options.submitters):
-            crowd.add("submitter", url=yard.url, run=run, token=token)
+        story = Storm(yard, crowd, {"native": native["run"], "atropos": atropos["run"]})
+        for protocol, run in story.runs.items():
+            story.until(partial(_takes_groups, yard, run), what=f"the run of {protocol} takes groups")
+        module, outside = "tests.chaos.atropos_clients", atropos["atropos_url"]
         for _ in range(options.trainers):
-            crowd.add("trainer", url=url if options.cuts else yard.url, run=run, token=token)
-        story = Storm(yard, crowd, run)
-        until(lambda: yard.step(run) > 0, within_s=60, what="the first step")
+            crowd.add("trainer", url=proxied, run=native["run"], token=token)
+            crowd.add("trainer", module=module, url=outside.replace(yard.url, proxied), run=atropos["run"])
+        for _ in range(options.submitters):
+            crowd.add("submitter", url=yard.url, run=native["run"], token=token)
+            crowd.add("environment", module=module, url=outside, run=atropos["run"])
+        for protocol, run in story.runs.items():
+            story.until(partial(_has_passed, yard, run, 0), what=f"the first step of {protocol} is done")
         for strike in schedule(options.seed, options.kills):
             story.strike(strike)
         story.cut(proxy, options.cuts)
         story.say(now=True)
         story.quiesce()
-        found = violations(yard, run, directory)
-        [(batches,)] = yard.sql(
-            "SELECT count(*) FROM rollouts_batch b JOIN rollouts_run r ON r.id = run_id WHERE key = %s", run
-        )
         return {
             "seed": options.seed,
             "kills": dict(story.kills),
             "cuts": len(proxy.cuts),
-            **crowd.counts(run),
-            "batches": batches,
-            "steps": yard.step(run),
-            "violations": found,
+            **{
+                protocol: {**crowd.counts(run), "steps": yard.step(run), "violations": violations(yard, run, directory)}
+                for protocol, run in story.runs.items()
+            },
             "waited_s": {kind: round(seconds, 1) for kind, seconds in story.waited_s.items()},
             "wall_s": round(time.monotonic() - began_at, 1),
         }
@@ -202,19 +239,23 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--cuts", type=int, default=0, help="batch responses to cut in the middle")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(10**6))
-    parser.add_argument("--submitters", type=int, default=3)
-    parser.add_argument("--trainers", type=int, default=2)
+    parser.add_argument("--submitters", type=int, default=2, help="per protocol")
+    parser.add_argument("--trainers", type=int, default=2, help="per protocol")
     parser.add_argument("--keep", type=Path, help="directory that keeps the histories and logs")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # ends the installation and the clients too
     print(
         f"python -m tests.chaos.storm --seed {options.seed} --kills {options.kills} --cuts {options.cuts}", flush=True
     )
-    with tempfile.TemporaryDirectory(prefix="rollyard-storm-") as temporary:
-        directory = options.keep or Path(temporary)
-        directory.mkdir(parents=True, exist_ok=True)
-        summary = storm(options, directory)
+    directory = options.keep or Path(tempfile.mkdtemp(prefix="rollyard-storm-"))
+    directory.mkdir(parents=True, exist_ok=True)
+    print(f"histories and logs are in {directory}; they are removed when every promise held", flush=True)
+    summary = storm(options, directory)
+    is_clean = not any(summary[protocol]["violations"] for protocol in ("native", "atropos"))
+    if is_clean and not options.keep:
+        shutil.rmtree(directory)
     print(json.dumps(summary))
-    return 1 if summary["violations"] else 0
+    return 0 if is_clean else 1
 
 
 if __name__ == "__main__":

@@ -4,111 +4,24 @@ from collections.abc import Callable
 from datetime import timedelta
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
 
-import httpx
 import msgspec
 import pytest
-from django.db import connection
-from django.test import Client
 from django.utils import timezone
 
-from environments.types import ScoredGroup
 from rollouts.batch_body import encode
-from rollouts.models import Batch, Lease, Run, Scope
+from rollouts.models import Batch, Lease
 from rollouts.services import runs
 from rollouts.services.transitions import record_creation
 from rollouts.states import GroupState, RunState
 from tests import factories
-from tests.chaos import clients, history
-from tests.chaos.checker import RULES, check
-from tests.chaos.clients import Submitter, Trainer, parser
-from tests.chaos.history import Act, Outcome, Recorder
+from tests.chaos import history
+from tests.chaos.checker import RULES
+from tests.chaos.history import Act, Outcome
 from tests.chaos.load import make_group, sent
-from tests.rollouts.api import Api, make_token
-from trainers.config import resolve
+from tests.chaos.world import TERM_S, AtroposWorld, Scene, World
 
 pytestmark = pytest.mark.django_db
-
-LIMIT = 1
-TERM_S = 10.0
-ClientT = TypeVar("ClientT", bound=clients.Client)
-
-
-class InProcess(httpx.BaseTransport):
-    """Lets a client of a storm speak to the control plane of this process, inside the test's transaction."""
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        headers = {name: value for name, value in request.headers.items() if name not in {"host", "content-type"}}
-        answer = Client().generic(
-            request.method,
-            request.url.raw_path.decode(),
-            request.read(),
-            content_type=request.headers.get("Content-Type", ""),
-            headers=headers,
-        )
-        return httpx.Response(answer.status_code, headers=dict(answer.headers), content=answer.content)
-
-
-class World:
-    """A run that two trainers trained for some steps, one after the other, and everything that was said about it."""
-
-    def __init__(self, directory: Path) -> None:
-        overrides = {
-            "batch.batch_size": 8,
-            "sampling.group_size": 4,
-            "algorithm.max_off_policy_steps": LIMIT,
-            "workers.lease_s": TERM_S,
-        }
-        resolved = resolve("external-trainer", overrides=overrides)
-        self.run = runs.start(
-            runs.create(project=factories.make_project(), user=None, resolved=resolved, actor="user:ada")
-        )
-        self.directory = directory
-        self.token = make_token([Scope.SUBMIT, Scope.TRAIN, Scope.READ])
-        self.submitter = self._client(Submitter, 1)
-        first, second = self._client(Trainer, 2), self._client(Trainer, 3)
-        first.register()
-        self.step(first)
-        second.register()
-        first.train()  # it does not know yet that it was replaced
-        self.step(second)
-        self.step(second)
-        self.submit(make_group(1, 90))
-        self.submit(make_group(1, 90))
-
-    def _client(self, kind: type[ClientT], number: int) -> ClientT:
-        words = ["-", "--url", "http://testserver", "--run", self.run.key, "--token", self.token]
-        words += ["--number", str(number), "--history", str(self.directory / f"client-{number}.jsonl")]
-        client = kind(parser().parse_args(words), InProcess())
-        client.pause = lambda seconds=0.0: None  # type: ignore[method-assign]  # there is nobody to wait for
-        return client
-
-    def submit(self, *groups: ScoredGroup) -> None:
-        assert self.submitter.submit(list(groups)) is Outcome.OK
-
-    def submit_in_secret(self, group: ScoredGroup) -> None:
-        """Store a group of which no client has heard."""
-        answer = Api(self.token).post(f"runs/{self.run.key}/groups", group)
-        assert answer.status_code == 201
-
-    def step(self, trainer: Trainer) -> None:
-        step = Run.objects.get(pk=self.run.pk).next_step
-        self.submit(*(make_group(1, 2 * step + at, version=step) for at in (0, 1)))
-        trainer.train()
-
-    def violations(self) -> set[str]:
-        return {each.rule for each in check(self.run, history.read(self.directory, self.run.key))}
-
-    def sql(self, query: str, **values: Any) -> None:
-        with connection.cursor() as cursor:
-            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
-            cursor.execute(query, {"run": self.run.pk, **values})
-
-    def remember(self, act: Act, outcome: Outcome, *, heard: dict[str, Any] | None = None, **asked: Any) -> None:
-        """Put a call into the history that was never made."""
-        recorder = Recorder(self.directory / "planted.jsonl", self.run.key)
-        recorder.hear(recorder.ask(act, **asked), act, outcome, **(heard or {}))
 
 
 @pytest.fixture
@@ -125,12 +38,14 @@ def test_a_true_history_is_clean_and_says_something(world: World) -> None:
     assert world.violations() == set()
 
 
-def lose_an_acknowledged_group(world: World) -> None:
+def forget_group(world: Scene, which: str) -> None:
     for table in ("grouptokens", "rollout"):
-        world.sql(
-            f"DELETE FROM rollouts_{table} USING rollouts_scoredgroup AS g WHERE g.id = group_id AND key = 'c1-90'"
-        )
-    world.sql("DELETE FROM rollouts_scoredgroup WHERE key = 'c1-90'")
+        world.sql(f"DELETE FROM rollouts_{table} WHERE group_id = ({which})")
+    world.sql(f"DELETE FROM rollouts_scoredgroup WHERE id = ({which})")
+
+
+def lose_an_acknowledged_group(world: World) -> None:
+    forget_group(world, "SELECT id FROM rollouts_scoredgroup WHERE key = 'c1-90'")
 
 
 def train_a_group_twice(world: World) -> None:
@@ -296,13 +211,61 @@ def test_a_planted_fault_is_found_by_name_and_nothing_else_is(world: World, plan
     assert world.violations() == FAULTS[plant]
 
 
-def test_every_rule_finds_a_planted_fault() -> None:
-    of_ended_runs = {"the_invariants_of_an_ended_run_hold"}
-    assert {rule.__name__ for rule in RULES} - of_ended_runs == set().union(*FAULTS.values())
-
-
 def test_what_the_store_asks_of_an_ended_run_is_asked_too(world: World) -> None:
     runs.end(runs.request_stop(world.run, actor="user:ada"), to=RunState.STOPPED)
     assert world.violations() == set()
     world.sql("UPDATE rollouts_scoredgroup SET rollout_count = 5 WHERE key = 'c1-90'")
     assert world.violations() == {"the_invariants_of_an_ended_run_hold"}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_true_history_without_keys_and_acknowledgements_is_clean_too(tmp_path: Path) -> None:
+    world = AtroposWorld(tmp_path)
+    assert world.received[:2] == [batch.sha256 for batch in Batch.objects.order_by("step")]
+    assert (world.received[2], Batch.objects.filter(state="trained").count()) == (None, 2)
+    assert world.violations() == set()
+
+
+def lose_a_group_without_a_key(world: AtroposWorld) -> None:
+    forget_group(world, "SELECT max(id) FROM rollouts_scoredgroup")
+
+
+def receive_a_batch_that_is_not_stored(world: AtroposWorld) -> None:
+    world.remember(Act.FETCH, Outcome.OK, heard={"sha256": "f" * 64, "markers": [(2, 0)]})
+
+
+def receive_other_groups_than_are_stored(world: AtroposWorld) -> None:
+    world.remember(Act.FETCH, Outcome.OK, heard={"sha256": world.received[0], "markers": [(2, 1), (2, 0)]})
+
+
+def count_a_batch_that_nobody_received(world: AtroposWorld) -> None:
+    world.sql("UPDATE rollouts_batch SET sha256 = repeat('0', 64) WHERE step = 1")
+
+
+ATROPOS_FAULTS: dict[Callable[[AtroposWorld], None], set[str]] = {
+    lose_a_group_without_a_key: {
+        "acknowledged_groups_are_stored",
+        "every_group_is_in_the_state_of_its_last_event",
+        "the_ledger_sums_up",
+    },
+    receive_a_batch_that_is_not_stored: {"received_batches_are_stored"},
+    receive_other_groups_than_are_stored: {"received_batches_are_stored"},
+    count_a_batch_that_nobody_received: {
+        "received_batches_are_stored",
+        "trained_batches_were_received",
+        "batches_rebuild_to_their_hash",
+    },
+}
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("plant", ATROPOS_FAULTS, ids=lambda plant: plant.__name__)
+def test_a_fault_planted_in_such_a_history_is_found_too(tmp_path: Path, plant: Callable[[AtroposWorld], None]) -> None:
+    world = AtroposWorld(tmp_path)
+    plant(world)
+    assert world.violations() == ATROPOS_FAULTS[plant]
+
+
+def test_every_rule_finds_a_planted_fault() -> None:
+    of_ended_runs = {"the_invariants_of_an_ended_run_hold"}
+    assert {rule.__name__ for rule in RULES} - of_ended_runs == set().union(*FAULTS.values(), *ATROPOS_FAULTS.values())
