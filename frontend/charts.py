@@ -7,6 +7,7 @@ a chart can say what it waits for.
 import json
 from dataclasses import dataclass, field
 
+from frontend.tiles import lag_limit
 from rollouts.models import Run
 
 
@@ -44,7 +45,7 @@ def of_run(run: Run, environments: list[str]) -> list[Chart]:
 
 def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:
     per_environment = [(f"reward/{name}/mean", name) for name in environments] if len(environments) > 1 else []
-    limit = run.config.get("algorithm", {}).get("max_off_policy_steps")
+    limit = lag_limit(run)
     return [
         Chart("Reward", "mean of each batch", [("reward/mean", "all"), *per_environment], floor=0),
         *_evaluation(played),

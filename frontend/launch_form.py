@@ -25,7 +25,11 @@ COMMON = {
 }  # fmt: skip
 """Fields that stay in sight; the others of their section are folded."""
 _HIDDEN = {"kind", "environments", "launcher"}
-_FOREIGN = {"rl": {"data"}, "sft": {"batch", "algorithm"}}
+_FOREIGN = {
+    "rl": {"data"},
+    "sft": {"batch", "algorithm"},
+    "external": {"data", "model", "sampling", "optimizer", "trainer", "inference", "evaluation", "workers"},
+}
 """Sections that have no meaning for a kind of run."""
 
 

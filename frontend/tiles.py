@@ -28,13 +28,20 @@ def of_run(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
     return _sft(run, evaluations) if run.kind == "sft" else _rl(run, evaluations)
 
 
+def lag_limit(run: Run) -> int | None:
+    """Lag in steps above which groups are dropped; None when the run is too short for it."""
+    limit = run.config.get("algorithm", {}).get("max_off_policy_steps")
+    return limit if limit is not None and limit < run.max_steps else None
+
+
 def _rl(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
     keys = ["reward/mean", "lag/max", "lag/mean", "mismatch_kl/mean", "perf/throughput"]
     keys += ["time/step", "time/wait_for_batch", "time/wait_for_policy"]
     now = {key: value for key, (_, value) in metrics.latest(run, keys).items()}
     curve = metrics.sparklines([run.pk], points=40).get(run.pk, [])
     gain = curve[-1] - curve[0] if len(curve) > 1 else None
-    limit = run.config.get("algorithm", {}).get("max_off_policy_steps")
+    limit = lag_limit(run)
+    dropped = f", dropped above {limit}" if limit is not None else ""
     lag, divergence = now.get("lag/max"), now.get("mismatch_kl/mean")
     return [
         Tile(
@@ -49,7 +56,7 @@ def _rl(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
             "Lag",
             numbers.number(lag),
             unit="" if lag is None else "steps, oldest",
-            note="" if lag is None else f"mean {numbers.number(now.get('lag/mean'))}, dropped above {limit}",
+            note="" if lag is None else f"mean {numbers.number(now.get('lag/mean'))}{dropped}",
             tone="warn" if lag is not None and limit and lag >= limit else "",
             hint="Steps between the batch and the oldest policy version in it",
         ),

@@ -128,7 +128,7 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='run',
             name='kind',
-            field=models.CharField(choices=[('rl', 'Reinforcement learning'), ('sft', 'Supervised fine-tuning'), ('external', 'Training of groups from outside by a trainer from outside')], max_length=8),
+            field=models.CharField(choices=[('rl', 'Reinforcement learning'), ('sft', 'Supervised fine-tuning'), ('external', 'External trainer')], max_length=8),
         ),
         migrations.AddIndex(
             model_name='scoredgroup',

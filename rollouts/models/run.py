@@ -30,7 +30,7 @@ def new_atropos_key() -> str:
 class RunKind(models.TextChoices):
     RL = "rl", "Reinforcement learning"
     SFT = "sft", "Supervised fine-tuning"
-    EXTERNAL = "external", "Training of groups from outside by a trainer from outside"
+    EXTERNAL = "external", "External trainer"
 
 
 class Run(Stateful):

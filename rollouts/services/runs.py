@@ -145,6 +145,8 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
     """Let a trainer attempt in and every earlier one out: raises the fencing epoch. Locks the run's row."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        if run.state == RunState.PENDING:
+            raise StateConflict(f"Run {run.key} has not been started yet. Register again in a few seconds.")
         if run.state not in REGISTRABLE or run.trainer_finished_at is not None:
             raise RunOver(f"Run {run.key} is {run.state} and takes no trainer.")
         run.epoch += 1
