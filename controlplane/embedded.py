@@ -43,6 +43,7 @@ _POSTGRES_SETTINGS = {
     # the log is still replayed within seconds after a crash.
     "max_wal_size": "2GB",
     "wal_buffers": "16MB",
+    "autovacuum_naptime": "10s",
     "max_parallel_workers_per_gather": "0",
     "io_method": "sync",
     "jit": "off",

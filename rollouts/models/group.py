@@ -100,8 +100,9 @@ class ScoredGroup(Stateful):
                 condition=Q(state=GroupState.READY),
                 name="group_ready",
             ),
+            # For stale groups. The run comes second, so that the planner never takes this one for the queue of a run.
             models.Index(
-                fields=["run", "min_policy_version"],
+                fields=["min_policy_version", "run"],
                 condition=Q(state=GroupState.READY),
                 name="group_ready_by_version",
             ),

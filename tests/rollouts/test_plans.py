@@ -8,8 +8,9 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
+from rollouts.formation import Chosen, Demand
 from rollouts.models import Run
-from rollouts.selectors import events, groups, metrics, pages, runs
+from rollouts.selectors import events, groups, metrics, next_batch, pages, runs
 from rollouts.services import batches, evaluations, leases
 from tests.rollouts import story
 
@@ -102,3 +103,44 @@ def test_claiming_and_the_ledger_stay_quick_in_a_long_run(old_run: tuple[Run, in
     began = time.perf_counter()
     assert sum(line.groups for line in runs.ledger(run)) == GROUPS + 4
     assert time.perf_counter() - began < 1.0
+
+
+@pytest.fixture
+def long_queue() -> Run:
+    """A run with a hundred thousand groups that wait for a batch, of two sizes."""
+    run = story.launch(batch__batch_size=64, sampling__group_size=8)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            """
+            INSERT INTO rollouts_scoredgroup (run_id, environment_id, key, purpose, problem_key, state, state_reason,
+                state_at, attempts, created_at, settled_at, rollout_count, token_count, reward_mean, min_policy_version,
+                max_policy_version)
+            SELECT %(run)s, (SELECT id FROM rollouts_runenvironment WHERE run_id = %(run)s), 'waits-' || n, 'train', '',
+                'ready', '', now(), 1, now(), now(), CASE WHEN n %% 10 = 0 THEN 4 ELSE 8 END, 8000, 0.5, 50, 50
+            FROM generate_series(1, %(groups)s) AS n
+            """,
+            {"run": run.pk, "groups": GROUPS},
+        )
+        cursor.execute("ANALYZE rollouts_scoredgroup")
+    return run
+
+
+@pytest.mark.parametrize(
+    "demand", [Demand(rollouts=64, exact=True), Demand(tokens=200_000)], ids=["rollouts", "tokens"]
+)
+def test_a_batch_is_chosen_from_a_few_index_entries_however_long_the_queue(long_queue: Run, demand: Demand) -> None:
+    with CaptureQueriesContext(connection) as seen:
+        assert isinstance(next_batch.preview(long_queue, 0, demand), Chosen)
+    for query in seen.captured_queries:
+        with connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query['sql']}")
+            [plan] = cursor.fetchone()[0]
+        assert rows_read(plan["Plan"]) < 5_000
+
+
+def rows_read(node: dict[str, Any]) -> int:
+    """Rows that the scans of a plan looked at, also those they left out."""
+    own = 0
+    if "Scan" in node["Node Type"] and "Relation Name" in node:
+        own = node["Actual Loops"] * (node["Actual Rows"] + node.get("Rows Removed by Filter", 0))
+    return int(own) + sum(rows_read(child) for child in node.get("Plans", []))
