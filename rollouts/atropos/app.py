@@ -11,7 +11,7 @@ from typing import Any
 
 from django.db import InterfaceError, OperationalError
 
-from rollouts.atropos import data, environments, trainers, transport
+from rollouts.atropos import data, description, environments, lookup, trainers, transport
 from rollouts.atropos.admission import admitted
 from rollouts.atropos.responses import TEXT, Refused, Request, Response, fault, ok, problem, text, try_again
 from rollouts.atropos.sending import Broken, send_parcel
@@ -31,8 +31,9 @@ Answer = tuple[dict[str, Any], bytes, Parcel | None]
 """First message, body, and what is in it if it is a batch."""
 
 
-def root(_request: Request) -> Response:
+def root(request: Request) -> Response:
     """`GET /`"""
+    lookup.find(request.key)
     return ok({"message": "AtroposLib API"})
 
 
@@ -50,6 +51,9 @@ ROUTES: dict[str, dict[str, Handler]] = {
     "status": {"GET": environments.status},
     "status-env": {"GET": environments.status_env},
     "reset_data": {"GET": trainers.reset_data},
+    "openapi.json": {"GET": description.openapi},
+    "docs": {"GET": description.docs},
+    "redoc": {"GET": description.docs},
 }
 
 
@@ -121,7 +125,7 @@ def _respond(handler: Handler, headers: Headers, request: Request) -> Response |
     except Refused as refused:
         return refused.response
     except Invalid as error:
-        return problem(422, [fault("value_error", _loc(path), why) for path, why in error.fields.items()])
+        return problem(422, [fault("value_error", (path,), why) for path, why in error.fields.items()])
     except (StateConflict, QueueFull) as error:  # it passes, and clients repeat only what is answered with 5xx
         return try_again(error.message)
     except ControlPlaneError as error:
@@ -134,13 +138,3 @@ def _respond(handler: Handler, headers: Headers, request: Request) -> Response |
     except Exception:
         log.exception("an error of ours")
         return text("Internal Server Error", 500)
-
-
-FIELDS = {"token_ids": "tokens", "loss_mask": "masks", "reward": "scores"}
-"""The store's word -> Atropos' word."""
-
-
-def _loc(path: str) -> tuple[str | int, ...]:
-    """Where a fault of the store lies in the item: `groups.0.rollouts.3.reward` is `scores`, 3."""
-    match = re.fullmatch(r"groups\.\d+\.rollouts\.(\d+)\.(\w+)", path)
-    return (FIELDS.get(match[2], match[2]), int(match[1])) if match else tuple(path.split("."))

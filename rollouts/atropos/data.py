@@ -1,6 +1,6 @@
 """Scored groups come in here: decoded, packed, stored. An answer means that they survive any crash."""
 
-import time
+import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -11,8 +11,9 @@ from rollouts.atropos.encoding import encode_latest
 from rollouts.atropos.groups import Loc, pack_item
 from rollouts.atropos.items import ScoredData, decode_many, decode_one
 from rollouts.atropos.lookup import Caller, Client
-from rollouts.atropos.responses import Refused, Request, Response, ok, try_again
+from rollouts.atropos.responses import Refused, Request, Response, fault, invalid, ok, try_again
 from rollouts.atropos.waiting import buffered, sequences
+from rollouts.errors import Invalid
 from rollouts.models import Run, ScoredGroup
 from rollouts.selectors import queue
 from rollouts.services import groups
@@ -20,8 +21,8 @@ from rollouts.services.clients import UNNAMED
 from rollouts.states import GroupState
 
 RECEIVED = {"status": "received"}
-PRESSURE_S = 0.5
-"""How long it is remembered that there is room in the queue."""
+FIELDS = {"token_ids": "tokens", "loss_mask": "masks", "reward": "scores"}
+"""The store's word -> Atropos' word."""
 
 
 def scored_data(request: Request) -> Response:
@@ -68,22 +69,26 @@ def _store(run: Run, items: Sequence[tuple[ScoredData, Client | None, Loc]]) -> 
     _check_room(run)
     packed = [pack_item(item, client.environment if client else UNNAMED, at) for item, client, at in items]
     client = items[0][1]
-    groups.submit(run, packed, actor=f"environment:{client.wandb_name}" if client else "environment")
+    try:
+        groups.submit(run, packed, actor=f"environment:{client.wandb_name}" if client else "environment")
+    except Invalid as error:
+        places = [at for _, _, at in items]
+        raise invalid([fault("value_error", _loc(path, places), why) for path, why in error.fields.items()]) from None
+
+
+def _loc(path: str, places: Sequence[Loc]) -> Loc:
+    """Where a fault that the store found lies: `groups.1.rollouts.3.reward` is `scores`, 3 of the second item."""
+    match = re.fullmatch(r"groups\.(\d+)\.rollouts\.(\d+)\.(\w+)", path)
+    if match is None:
+        return tuple(path.split("."))
+    return (*places[int(match[1])], FIELDS.get(match[3], match[3]), int(match[2]))
 
 
 def _check_room(run: Run) -> None:
-    """Refuse for now when too much waits. Looking costs a count, so it is done now and then."""
-    now = time.monotonic()
-    if now < _has_room_until.get(run.pk, 0.0):
-        return
+    """Refuse for now when too much waits; what is answered with 4xx would be dropped."""
     if queue.pressure(run) is queue.Pressure.FULL:
         limit = run.parsed.batch.max_queued_rollouts
         raise Refused(try_again(f"{limit} rollouts wait for the trainer already. Send it again later."))
-    _has_room_until[run.pk] = now + PRESSURE_S
-
-
-_has_room_until: dict[int, float] = {}
-"""Run id -> monotonic time."""
 
 
 def _is_small(item: ScoredData, client: Client | None) -> bool:

@@ -36,7 +36,7 @@ def pack_item(item: ScoredData, environment: str, at: Loc = ()) -> PackedGroup:
     extras = Extras(env_id=item.env_id)
     tokens = _ints(item.tokens, (*at, "tokens"))
     if tokens.min() < 0:
-        raise invalid(_out_of_range(list(map(list, item.tokens)), 0, MAX_TOKEN_ID, (*at, "tokens")))
+        raise invalid(_out_of_range(item.tokens, 0, MAX_TOKEN_ID, (*at, "tokens")))
     trained = _trained(_ints(item.masks, (*at, "masks")), tokens, extras)
     arrays = GroupArrays(
         lengths=np.array(lengths, COUNT),
@@ -72,19 +72,16 @@ def _check_shape(item: ScoredData, at: Loc) -> list[int]:
         faults.append(fault("value_error", (*at, "tokens", lengths.index(0)), "A sequence should have a token", []))
     if len(item.scores) != count:
         faults.append(fault("value_error", (*at, "scores"), f"{len(item.scores)} scores for {count} sequences"))
-    for key in ("masks", "inference_logprobs"):
-        rows: Sequence[Sequence[Any]] | None = getattr(item, key)
-        if not rows and key == "inference_logprobs":
-            continue
-        assert rows is not None
-        if len(rows) != count:
-            faults.append(fault("value_error", (*at, key), f"{len(rows)} rows for {count} sequences"))
-            continue
-        faults += [
-            fault("value_error", (*at, key, index), f"{len(row)} entries for {length} tokens")
-            for index, (row, length) in enumerate(zip(rows, lengths, strict=True))
-            if len(row) != length
-        ]
+    for key, rows in (("masks", item.masks), ("inference_logprobs", item.inference_logprobs or item.tokens)):
+        entries = list(map(len, rows))
+        if len(entries) != count:
+            faults.append(fault("value_error", (*at, key), f"{len(entries)} rows for {count} sequences"))
+        elif entries != lengths:
+            faults += [
+                fault("value_error", (*at, key, index), f"{own} entries for {length} tokens")
+                for index, (own, length) in enumerate(zip(entries, lengths, strict=True))
+                if own != length
+            ]
     if faults:
         raise invalid(faults[:MAX_FAULTS])
     return lengths
@@ -133,7 +130,7 @@ def _is_aligned(rows: Floats | Flat | None, lengths: list[int], extras: Extras, 
     if rows is None:
         return False
     if list(map(len, rows)) != lengths:
-        extras.json[key] = msgspec.json.encode(rows.lists() if isinstance(rows, Flat) else rows)
+        extras.json[key] = msgspec.json.encode(_lists(rows))
         return False
     return True
 
@@ -212,12 +209,12 @@ def _ints(rows: Rows | Flat, loc: Loc) -> Array:
     """i32, end to end."""
     if isinstance(rows, Flat):
         if rows.data.size and not (rows.data.min() >= -MAX_INT - 1 and rows.data.max() <= MAX_INT):
-            raise invalid(_out_of_range(rows.lists(), -MAX_INT - 1, MAX_INT, loc))
+            raise invalid(_out_of_range(rows, -MAX_INT - 1, MAX_INT, loc))
         return rows.data.astype(INT)
     count = sum(map(len, rows))
     try:
         return np.frombuffer(struct.pack(f"<{count}i", *chain.from_iterable(rows)), INT)
-    except struct.error:
+    except (struct.error, OverflowError):
         raise invalid(_out_of_range(rows, -MAX_INT - 1, MAX_INT, loc)) from None
 
 
@@ -226,7 +223,7 @@ def _floats(rows: Floats | Flat, loc: Loc) -> Array:
     if isinstance(rows, Flat):
         limit = float(np.finfo(np.float32).max)
         if rows.data.size and not (-limit <= rows.data.min() and rows.data.max() <= limit):
-            raise invalid(_out_of_range(rows.lists(), -limit, limit, loc))
+            raise invalid(_out_of_range(rows, -limit, limit, loc))
         return rows.data.astype(FLOAT)
     count = sum(map(len, rows))
     try:
@@ -236,14 +233,19 @@ def _floats(rows: Floats | Flat, loc: Loc) -> Array:
         raise invalid(_out_of_range(rows, -limit, limit, loc)) from None
 
 
-def _out_of_range(rows: Sequence[Sequence[Any]], low: float, high: float, loc: Loc) -> list[dict[str, Any]]:
+def _out_of_range(rows: Sequence[Sequence[Any]] | Flat, low: float, high: float, loc: Loc) -> list[dict[str, Any]]:
     faults = (
         fault("value_error", (*loc, index, position), f"Input should be {low} to {high}", value)
-        for index, row in enumerate(rows)
+        for index, row in enumerate(_lists(rows))
         for position, value in enumerate(row)
         if not low <= value <= high
     )
     return [each for each, _ in zip(faults, range(MAX_FAULTS), strict=False)]
+
+
+def _lists(rows: Any) -> Any:
+    """Rows as lists of Python's numbers, however they were parsed."""
+    return rows.lists() if isinstance(rows, Flat) else rows
 
 
 def _too_large(loc: Loc, value: int) -> dict[str, Any]:

@@ -56,8 +56,8 @@ _ONE = msgspec.json.Decoder(ScoredData)
 _MANY = msgspec.json.Decoder(list[ScoredData])
 
 
-class _LaxScoredData(BaseModel):
-    """The same as Atropos declares it: decides what is coerced, and how a fault is told."""
+class LaxScoredData(BaseModel):
+    """A scored group as Atropos declares it: decides what is coerced, and how a fault is told."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
@@ -89,8 +89,8 @@ class _LaxScoredData(BaseModel):
         return value
 
 
-_LAX_ONE = TypeAdapter(_LaxScoredData)
-_LAX_MANY = TypeAdapter(list[_LaxScoredData])
+_LAX_ONE = TypeAdapter(LaxScoredData)
+_LAX_MANY = TypeAdapter(list[LaxScoredData])
 
 
 def decode_one(body: bytes, content_type: str) -> ScoredData:
@@ -140,7 +140,7 @@ def _checked(item: ScoredData) -> ScoredData:
     return item
 
 
-def _from_lax(lax: _LaxScoredData) -> ScoredData:
+def _from_lax(lax: LaxScoredData) -> ScoredData:
     values = dict(lax)
     for key in _SHAPES:
         values[key] = NULL if values[key] is None else msgspec.Raw(json.dumps(values[key]).encode())

@@ -5,7 +5,7 @@ is over for every process at once. Only a run's config is remembered, which neve
 """
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from rollouts.atropos.responses import Refused, problem
@@ -70,13 +70,21 @@ def find(key: str, env_id: int | None = None) -> Caller:
 
 
 def find_environment(key: str, env_id: int) -> Caller:
-    """Like ``find``; an environment that a reset made nameless is taken into the open attempt under its old id."""
+    """Like ``find``, for an environment that did not hear of a reset and still uses its id from the attempt before.
+
+    It is taken into the open attempt; between two attempts it is only known by its name.
+    """
     caller = find(key, env_id)
-    if caller.client is None and caller.attempt_id is not None and 0 <= env_id <= MAX_INDEX:
-        caller.check_takes_part()
-        if clients.adopt(caller.run, env_id) is not None:
-            return find(key, env_id)
-    return caller
+    if caller.client is not None or not 0 <= env_id <= MAX_INDEX:
+        return caller
+    caller.check_takes_part()
+    if caller.attempt_id is not None:
+        return caller if clients.adopt(caller.run, env_id) is None else find(key, env_id)
+    former = clients.newest_of_index(caller.run, env_id)
+    if former is None:
+        return caller
+    client = Client(former.pk, former.wandb_name, former.group_size, former.environment_id, former.environment.name)
+    return replace(caller, client=client)
 
 
 def _run(run_id: int) -> Run:

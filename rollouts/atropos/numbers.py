@@ -6,7 +6,7 @@ is left to the decoders that say what is wrong.
 
 import threading
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, overload
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import simdjson
@@ -72,7 +72,7 @@ def _values(item: Any, body: bytes) -> dict[str, Any] | None:
         if value is None:
             continue
         if key in ROWS and isinstance(value, simdjson.Array):
-            lengths = [len(row) for row in value]
+            lengths = [len(row) for row in cast("list[simdjson.Array]", value)]
             kind: Literal["i", "d"] = "i" if key in INTEGERS else "d"
             data = np.frombuffer(value.as_buffer(of_type=kind), np.int64 if kind == "i" else np.float64)
             if len(data) != sum(lengths):

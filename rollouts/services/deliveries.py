@@ -53,9 +53,9 @@ def take(run: Run) -> Parcel | None:
     if run.kind != RunKind.EXTERNAL:
         raise Conflict(f"Run {run.key} has a trainer of its own, which fetches its batches.")
     run = Run.objects.get(pk=run.pk)
+    attempts.check_takes_part(run)
     attempt = attempts.current(run)
     if attempt is None:
-        attempts.check_takes_part(run)
         raise NotRegistered
     if run.state == RunState.PENDING or not _is_worth_a_lock(run, attempt):
         return None

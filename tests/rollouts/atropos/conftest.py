@@ -2,7 +2,6 @@
 
 import pytest
 
-from rollouts.atropos import data
 from rollouts.selectors import queue
 from rollouts.services import clients
 
@@ -10,5 +9,5 @@ from rollouts.services import clients
 @pytest.fixture(autouse=True)
 def exact_counts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue, "CHEAP_S", 60.0)
-    monkeypatch.setattr(data, "PRESSURE_S", 0.0)
+    monkeypatch.setattr(queue, "PRESSURE_AGE_S", 0.0)
     monkeypatch.setattr(clients, "HEARTBEAT_S", 0.0)
