@@ -12,12 +12,14 @@ ENVIRONMENT = "outside"
 _PROMPT_TOKENS = 4
 
 
-def make_group(client: int, number: int, *, rollouts: int = 4, version: int | None = None) -> ScoredGroup:
-    """The group `number` of a client, with its key. Tokens, rewards and lengths depend on nothing but the two."""
+def make_group(
+    client: int, number: int, *, rollouts: int = 4, version: int | None = None, longest: int = 40
+) -> ScoredGroup:
+    """The group `number` of a client, with its key. Tokens, rewards and lengths depend on nothing but the arguments."""
     dice = random.Random(f"{client}/{number}")
     made = []
     for index in range(rollouts):
-        sampled = dice.randint(4, 40)
+        sampled = dice.randint(longest // 10, longest)
         tokens = [client, number] + [dice.randrange(32_000) for _ in range(_PROMPT_TOKENS - 2 + sampled)]
         made.append(
             Rollout(

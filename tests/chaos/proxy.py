@@ -35,28 +35,40 @@ class Cut(NamedTuple):
 class Proxy:
     """Passes everything on, except what it cuts."""
 
-    def __init__(self, upstream: str, *, path: str, seed: int, chance: float = 0.5) -> None:
-        """Cuts successful responses to paths in which the pattern ``path`` is found, each with this chance."""
+    def __init__(self, upstream: str, *, path: str, seed: int, chance: float = 0.5, within: float = 1.0) -> None:
+        """Cuts successful responses to paths in which the pattern ``path`` is found, each with this chance.
+
+        The cut is in the first part ``within`` of the response: the more is left, the surer the server notices.
+        """
         target = urlsplit(upstream)
         self.upstream = (target.hostname or "127.0.0.1", target.port or 80)
         self.cuts: list[Cut] = []
-        self.is_cutting = True
+        self.left = 2**31
+        """Cuts that are still to be made."""
         self._path = re.compile(path)
         self._dice = random.Random(seed)
         self._chance = chance
+        self._within = within
 
     async def connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Serve one connection of a client until either side ends it."""
+        upstream = socket.socket()
+        upstream.setblocking(False)
+        # As little as possible between the server and the cut: what the kernel holds the server takes for sent.
+        upstream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _CHUNK_BYTES)
         try:
-            upstream_reader, upstream_writer = await asyncio.open_connection(*self.upstream)
+            await asyncio.get_running_loop().sock_connect(upstream, self.upstream)
         except OSError:
+            upstream.close()
             return _end(writer, abruptly=True)
+        upstream_reader, upstream_writer = await asyncio.open_connection(sock=upstream)
         asked = [""]
         both = [
             asyncio.create_task(self._pass_requests(reader, upstream_writer, asked)),
             asyncio.create_task(self._pass_responses(upstream_reader, writer, asked)),
         ]
-        await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+        with contextlib.suppress(asyncio.CancelledError):  # the proxy is stopped
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         for task in both:
             task.cancel()
         abruptly = self._dice.random() < 0.5
@@ -83,8 +95,9 @@ class Proxy:
                         data += more  # nothing is passed before it is decided where to cut
                     path, asked[0] = asked[0], ""
                     length = _length(data)
-                    if length and self.is_cutting and self._dice.random() < self._chance:
-                        return await self._cut(Cut(path, self._dice.randrange(length), length), data, reader, writer)
+                    if length and self.left > 0 and self._dice.random() < self._chance:
+                        passed = self._dice.randrange(max(1, int(length * self._within)))
+                        return await self._cut(Cut(path, passed, length), data, reader, writer)
                 writer.write(data)
                 await writer.drain()
 
@@ -92,6 +105,7 @@ class Proxy:
         while len(data) < cut.passed_bytes and (more := await reader.read(_CHUNK_BYTES)):
             data += more
         self.cuts.append(cut)
+        self.left -= 1
         writer.write(data[: cut.passed_bytes])
         await writer.drain()
 

@@ -76,8 +76,9 @@ def is_alive(yard: Yard, kind: str) -> bool:
         return bool(yard.try_sql("SELECT 1"))
     if kind == "worker":
         return _waits_for_tasks(yard.home.redis_url)
-    leaders = yard.try_sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND granted AND mode = 'ExclusiveLock'")
-    return bool(leaders) and bool(yard.victims(kind))
+    # The leader's is the one lock on a single number; others are on pairs.
+    leader = yard.try_sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted")
+    return bool(leader) and bool(yard.victims(kind))
 
 
 def _waits_for_tasks(redis_url: str) -> bool:
@@ -88,8 +89,8 @@ def _waits_for_tasks(redis_url: str) -> bool:
         return False
 
 
-def _has_cut(proxy: Proxy, count: int) -> bool:
-    return len(proxy.cuts) >= count
+def _has_cut(proxy: Proxy, left: int) -> bool:
+    return proxy.left < left
 
 
 class Storm:
@@ -119,13 +120,12 @@ class Storm:
         self.crowd.check()
         self.say()
 
-    def cut(self, proxy: Proxy, cuts: int) -> None:
-        """Go on until so many responses were cut."""
-        while len(proxy.cuts) < cuts:
-            self.until(partial(_has_cut, proxy, len(proxy.cuts) + 1), what="another batch is fetched")
+    def cut(self, proxy: Proxy) -> None:
+        """Go on until as many responses were cut as were to be."""
+        while (left := proxy.left) > 0:
+            self.until(partial(_has_cut, proxy, left), what="another batch is fetched")
             self.crowd.check()
             self.say()
-        proxy.is_cutting = False
 
     def quiesce(self) -> None:
         """Everything is alive and works again, by itself; then nobody asks for anything any more."""
@@ -157,8 +157,8 @@ class Storm:
         return until(condition, within_s=RECOVERY_DEADLINE_S, what=what)
 
 
-def _has_cut(proxy: Proxy, count: int) -> bool:
-    return len(proxy.cuts) >= count
+def _has_cut(proxy: Proxy, left: int) -> bool:
+    return proxy.left < left
 
 
 def _has_passed(yard: Yard, run: str, step: int) -> bool:
@@ -175,6 +175,8 @@ def _takes_groups(yard: Yard, run: str) -> bool:
 
 def violations(yard: Yard, run: str, histories: Path) -> list[tuple[str, str, str]]:
     """What the checker finds. Loads Django, on the installation's database."""
+    for name in ("DATABASE_URL", "REDIS_URL"):
+        os.environ.pop(name, None)
     os.environ |= {"ROLLYARD_HOME": str(yard.home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
     import django
 
@@ -200,7 +202,7 @@ def storm(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         token = yard.rollyard("token", "create", "storm", *scopes)["token"]
         native, atropos = (yard.rollyard("launch", "external-trainer", *SETTINGS) for _ in range(2))
         proxy = Proxy(yard.url, path=BATCH_PATHS, seed=options.seed)
-        proxy.is_cutting = options.cuts > 0
+        proxy.left = options.cuts
         proxied = stack.enter_context(running_proxy(proxy))
         crowd = Crowd(directory, options.seed)
         stack.callback(crowd.kill)
@@ -218,7 +220,7 @@ def storm(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
             story.until(partial(_has_passed, yard, run, 0), what=f"the first step of {protocol} is done")
         for strike in schedule(options.seed, options.kills):
             story.strike(strike)
-        story.cut(proxy, options.cuts)
+        story.cut(proxy)
         story.say(now=True)
         story.quiesce()
         return {
@@ -250,7 +252,11 @@ def main() -> int:
     directory = options.keep or Path(tempfile.mkdtemp(prefix="rollyard-storm-"))
     directory.mkdir(parents=True, exist_ok=True)
     print(f"histories and logs are in {directory}; they are removed when every promise held", flush=True)
-    summary = storm(options, directory)
+    try:
+        summary = storm(options, directory)
+    except AssertionError as error:
+        print(json.dumps({"seed": options.seed, "stuck": str(error), "directory": str(directory)}))
+        return 1
     is_clean = not any(summary[protocol]["violations"] for protocol in ("native", "atropos"))
     if is_clean and not options.keep:
         shutil.rmtree(directory)

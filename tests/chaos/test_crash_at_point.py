@@ -1,5 +1,6 @@
 """A web process that dies at each named crash point, and what its clients find when it is back."""
 
+import re
 import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,17 +11,14 @@ import pytest
 from rollouts import crashpoints
 from rollouts.crashpoints import CrashPoint
 from rollouts.models import Batch, Run, Scope, ScoredGroup
-from rollouts.services import runs
 from rollouts.states import BatchState, GroupState
 from tests.browser.server import Server
 from tests.chaos import history
-from tests.chaos.checker import check
-from tests.chaos.clients import Submitter, Trainer, parser
-from tests.chaos.history import Outcome
+from tests.chaos.clients import Submitter, Trainer
+from tests.chaos.history import Call, Outcome
 from tests.chaos.load import make_group
-from tests.factories import make_project
+from tests.chaos.world import Scene
 from tests.rollouts.api import make_token
-from trainers.config import resolve
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -37,22 +35,16 @@ class MortalServer(Server):
         return self._process.wait(10)
 
 
-class Scene:
+class Mortal(Scene):
     """A run with a submitter and a trainer, whose web process comes and goes."""
 
     def __init__(self, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        resolved = resolve("external-trainer", overrides={"batch.batch_size": 8, "sampling.group_size": 4})
-        self.run = runs.start(runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
-        self.directory = directory
+        super().__init__(directory)
         self.server = MortalServer()
         self._monkeypatch = monkeypatch
-        words = ["-", "--url", self.server.url, "--run", self.run.key]
-        words += ["--token", make_token([Scope.SUBMIT, Scope.TRAIN, Scope.READ])]
-        options = [
-            parser().parse_args([*words, "--number", name, "--history", str(directory / f"{name}.jsonl")])
-            for name in "12"
-        ]
-        self.submitter, self.trainer = Submitter(options[0]), Trainer(options[1])
+        token = ["--token", make_token([Scope.SUBMIT, Scope.TRAIN, Scope.READ])]
+        self.submitter = self.client(Submitter, 1, None, self.server.url, *token)
+        self.trainer = self.client(Trainer, 2, None, self.server.url, *token)
         self.groups = [make_group(1, number) for number in (0, 1)]
 
     @contextmanager
@@ -67,38 +59,40 @@ class Scene:
         finally:
             self.server.stop()
 
-    def outcomes(self) -> list[Outcome]:
-        return [call.outcome for call in history.read(self.directory, self.run.key)]
-
-    def check(self) -> None:
-        assert check(self.run, history.read(self.directory, self.run.key)) == []
+    def last_call(self) -> Call:
+        return history.read(self.directory, self.run.key)[-1]
 
 
 @pytest.fixture
-def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Scene:
-    return Scene(tmp_path, monkeypatch)
+def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mortal:
+    return Mortal(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("point", WHILE_SUBMITTING)
-def test_groups_are_stored_all_or_none_and_sending_them_again_stores_them_once(scene: Scene, point: CrashPoint) -> None:
+def test_groups_are_stored_all_or_none_and_sending_them_again_stores_them_once(
+    scene: Mortal, point: CrashPoint
+) -> None:
     with scene.web(dies_at=point):
         assert scene.submitter.submit(scene.groups) is Outcome.UNKNOWN
     assert ScoredGroup.objects.count() == (2 if point is CrashPoint.AFTER_COMMIT else 0)
     with scene.web():
         assert scene.submitter.submit(scene.groups) is Outcome.OK
     assert ScoredGroup.objects.count() == 2
-    scene.check()
+    assert scene.violations() == set()
 
 
 @pytest.mark.parametrize("point", WHILE_FETCHING)
-def test_a_batch_that_did_not_arrive_is_the_same_batch_on_the_next_fetch(scene: Scene, point: CrashPoint) -> None:
+def test_a_batch_that_did_not_arrive_is_the_same_batch_on_the_next_fetch(scene: Mortal, point: CrashPoint) -> None:
     with scene.web():
         assert scene.submitter.submit(scene.groups) is Outcome.OK
         scene.trainer.register()
     with scene.web(dies_at=point):
         assert scene.trainer.fetch() is None
-    assert scene.outcomes()[-1] is Outcome.UNKNOWN
+    assert scene.last_call().outcome is Outcome.UNKNOWN
     formed = Batch.objects.first()
+    if point is CrashPoint.MID_BODY and (heard := scene.last_call().heard):
+        received, expected = map(int, re.findall(r"received (\d+) bytes, expected (\d+)", heard.detail)[0])
+        assert received == expected // 2
     if point is CrashPoint.BEFORE_ASSEMBLY:
         assert formed is None
         assert set(ScoredGroup.objects.values_list("state", flat=True)) == {GroupState.READY}
@@ -107,10 +101,10 @@ def test_a_batch_that_did_not_arrive_is_the_same_batch_on_the_next_fetch(scene: 
         assert received == Batch.objects.get().sha256
         assert formed is None or received == formed.sha256
         assert scene.trainer.acknowledge(received) is Outcome.OK
-    scene.check()
+    assert scene.violations() == set()
 
 
-def test_an_acknowledgement_that_was_lost_counts_once_when_it_is_sent_again(scene: Scene) -> None:
+def test_an_acknowledgement_that_was_lost_counts_once_when_it_is_sent_again(scene: Mortal) -> None:
     with scene.web():
         assert scene.submitter.submit(scene.groups) is Outcome.OK
         scene.trainer.register()
@@ -122,7 +116,7 @@ def test_an_acknowledgement_that_was_lost_counts_once_when_it_is_sent_again(scen
     with scene.web():
         assert [scene.trainer.acknowledge(received) for _ in range(2)] == [Outcome.OK] * 2
     assert Run.objects.get().next_step == 1
-    scene.check()
+    assert scene.violations() == set()
 
 
 def test_every_crash_point_is_met_by_a_test_above() -> None:

@@ -70,8 +70,10 @@ class Scene:
         self.run = runs.start(runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
         self.directory = directory
 
-    def client(self, kind: type[ClientT], number: int, transport: httpx.BaseTransport, url: str, *more: str) -> ClientT:
-        """A client that waits for nobody."""
+    def client(
+        self, kind: type[ClientT], number: int, transport: httpx.BaseTransport | None, url: str, *more: str
+    ) -> ClientT:
+        """A client that waits for nobody; without a transport it goes over the network."""
         words = ["-", "--url", url, "--run", self.run.key, "--number", str(number), *more]
         options = clients.parser().parse_args([*words, "--history", str(self.directory / f"client-{number}.jsonl")])
         client = kind(options, transport)
@@ -79,6 +81,7 @@ class Scene:
         return client
 
     def violations(self) -> set[str]:
+        """The rules that are broken."""
         return {each.rule for each in check(self.run, history.read(self.directory, self.run.key))}
 
     def sql(self, query: str, **values: Any) -> None:
