@@ -24,8 +24,8 @@ pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.slow, pytest.mark.t
 
 TASKS_PER_STEP = 3
 SFT_BATCH, DPO_BATCH = TASKS_PER_STEP * GROUP_SIZE, 8 * GROUP_SIZE
-"""Sequences per batch that the tools register with. The environment keeps three batches ahead, of the first size it heard
-of, which has to be enough for one of the second."""
+"""Sequences per batch that the tools register with. The environment keeps three batches ahead, of the size it heard of
+first: enough for one of the second."""
 
 
 class Story(NamedTuple):
