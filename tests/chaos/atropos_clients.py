@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 
 from environments.types import ScoredGroup
-from tests.chaos.clients import Client, parser
+from tests.chaos.client import Client, nothing, parser
 from tests.chaos.history import Act, Outcome
 from tests.chaos.load import make_group, sent
 
@@ -29,7 +29,6 @@ class Environment(Client):
 
     def __init__(self, options: argparse.Namespace, transport: httpx.BaseTransport | None = None) -> None:
         super().__init__(options, transport)
-        self.next_group = options.first_group
         self.env_id: int | None = None
 
     def act(self) -> None:
@@ -70,7 +69,7 @@ class Environment(Client):
             Act.SUBMIT,
             "POST",
             f"{self.options.url}/{path}",
-            lambda _answer: {},
+            nothing,
             {"groups": [sent(group, keyed=False) for group in groups]},
             content=body,
             headers=headers,
@@ -102,7 +101,7 @@ class Trainer(Client):
             "num_steps": 1_000_000,
         }
         # Epochs are none of this protocol: whoever registers joins those who did.
-        outcome = self.call(Act.REGISTER, "POST", f"{self.options.url}/register", lambda _answer: {}, {}, json=terms)
+        outcome = self.call(Act.REGISTER, "POST", f"{self.options.url}/register", nothing, {}, json=terms)
         self.is_registered = outcome is Outcome.OK
         if not self.is_registered:
             self.pause()

@@ -15,16 +15,28 @@ class Crowd:
     def __init__(self, directory: Path, seed: int) -> None:
         self.directory = directory
         self._seed = seed
+        self._argv: dict[str, list[str]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def add(self, kind: str, *, module: str = "tests.chaos.clients", **options: object) -> None:
+    def add(self, kind: str, *, module: str = "tests.chaos.native_clients", **options: object) -> None:
         """Start a client. The options are those of its command line."""
         number = len(self._processes) + 1
         name = f"{kind}-{number}"
         options |= {"number": number, "seed": self._seed, "history": self.directory / f"{name}.jsonl"}
         words = [word for key, value in options.items() for word in (f"--{key.replace('_', '-')}", str(value))]
-        with (self.directory / f"{name}.log").open("w") as log:
-            self._processes[name] = subprocess.Popen([sys.executable, "-m", module, kind, *words], stderr=log)
+        self._argv[name] = [sys.executable, "-m", module, kind, *words]
+        self._start(name)
+
+    def _start(self, name: str) -> None:
+        with (self.directory / f"{name}.log").open("a") as log:
+            self._processes[name] = subprocess.Popen(self._argv[name], stderr=log)
+
+    def replace(self, choice: float) -> None:
+        """Kill a client, the one at ``choice`` of the whole in [0, 1), and start it again: its history goes on."""
+        name = sorted(self._processes)[int(choice * len(self._processes))]
+        self._processes[name].kill()
+        self._processes[name].wait()
+        self._start(name)
 
     def stop(self, kind: str = "") -> None:
         """Ask the clients of a kind to end, wait until they did. Raises AssertionError for one that broke."""

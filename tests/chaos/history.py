@@ -88,8 +88,11 @@ class Recorder:
     """Writes the history of one client. A client that is started again goes on in its file."""
 
     def __init__(self, path: Path, run: str) -> None:
+        before = list(_lines(path)) if path.exists() else []
+        self.next_group = 1 + max((group.marker[1] for line in before for group in line.groups), default=-1)
+        """The first number of a group that was not used."""
         self._run = run
-        self._next = sum(1 for _ in _lines(path)) if path.exists() else 0
+        self._next = len(before)
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         if path.stat().st_size and not path.read_bytes().endswith(b"\n"):
             os.write(self._descriptor, b"\n")  # ends the torn line of the process before

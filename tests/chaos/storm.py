@@ -36,6 +36,8 @@ from tests.e2e.yard import Yard, running_yard, until
 
 KINDS = ("web", "worker", "reconciler", "redis", "postgres")
 MEAN_PAUSE_S = 0.3
+CLIENT_SHARE = 0.1
+"""Of the kills that take a client along."""
 RECOVERY_DEADLINE_S = 120.0
 """Within this every killed process has to be back by itself."""
 PROGRESS_EVERY_S = 10.0
@@ -54,13 +56,21 @@ class Strike(NamedTuple):
     """Between the moment the kind is seen alive and the kill."""
     choice: float
     """In [0, 1): which of several processes of the kind."""
+    client: float | None
+    """In [0, 1): which client is killed and replaced as well; None: none is."""
 
 
 def schedule(seed: int, kills: int) -> Iterator[Strike]:
     """What is killed when: the same for the same seed."""
     dice = random.Random(seed)
     for _ in range(kills):
-        yield Strike(dice.choice(KINDS), dice.expovariate(1 / MEAN_PAUSE_S), dice.random())
+        client = dice.random()
+        yield Strike(
+            kind=dice.choice(KINDS),
+            pause_s=dice.expovariate(1 / MEAN_PAUSE_S),
+            choice=dice.random(),
+            client=client / CLIENT_SHARE if client < CLIENT_SHARE else None,
+        )
 
 
 def is_alive(yard: Yard, kind: str) -> bool:
@@ -103,6 +113,9 @@ class Storm:
         """Protocol -> key of the run that is fed and trained over it."""
         self.kills: Counter[str] = Counter()
         self.waited_s: Counter[str] = Counter()
+        """For each kind to be back when it was to be killed."""
+        self.replaced = 0
+        """Clients."""
         self._steps: dict[str, int] = {}
         self._said_at = self._began_at = time.monotonic()
 
@@ -117,6 +130,9 @@ class Storm:
         target.kill()
         psutil.wait_procs([target], timeout=10)
         self.kills[strike.kind] += 1
+        if strike.client is not None:
+            self.crowd.replace(strike.client)
+            self.replaced += 1
         self.crowd.check()
         self.say()
 
@@ -226,6 +242,7 @@ def storm(options: argparse.Namespace, directory: Path) -> dict[str, Any]:
         return {
             "seed": options.seed,
             "kills": dict(story.kills),
+            "clients_replaced": story.replaced,
             "cuts": len(proxy.cuts),
             **{
                 protocol: {**crowd.counts(run), "steps": yard.step(run), "violations": violations(yard, run, directory)}

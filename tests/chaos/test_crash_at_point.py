@@ -14,9 +14,9 @@ from rollouts.models import Batch, Run, Scope, ScoredGroup
 from rollouts.states import BatchState, GroupState
 from tests.browser.server import Server
 from tests.chaos import history
-from tests.chaos.clients import Submitter, Trainer
 from tests.chaos.history import Call, Outcome
 from tests.chaos.load import make_group
+from tests.chaos.native_clients import Submitter, Trainer
 from tests.chaos.world import Scene
 from tests.rollouts.api import make_token
 

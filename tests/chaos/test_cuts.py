@@ -7,7 +7,7 @@ import pytest
 
 from rollouts.models import Batch, Scope
 from tests.browser.server import Server
-from tests.chaos import atropos_clients, clients
+from tests.chaos import atropos_clients, native_clients
 from tests.chaos.history import Outcome
 from tests.chaos.load import make_group
 from tests.chaos.proxy import Proxy, running_proxy
@@ -32,11 +32,11 @@ def server(transactional_db: None) -> Iterator[Server]:
 def test_a_batch_that_was_cut_anywhere_comes_again_with_the_same_bytes(server: Server, tmp_path: Path) -> None:
     scene = Scene(tmp_path)
     token = ["--token", make_token([Scope.SUBMIT, Scope.TRAIN, Scope.READ])]
-    submitter = scene.client(clients.Submitter, 1, None, server.url, *token)
+    submitter = scene.client(native_clients.Submitter, 1, None, server.url, *token)
     assert submitter.submit([make_group(1, number, longest=2000) for number in (0, 1)]) is Outcome.OK
     proxy = Proxy(server.url, path="/batches/", seed=1, chance=1.0)
     with running_proxy(proxy) as url:
-        trainer = scene.client(clients.Trainer, 2, None, url, *token)
+        trainer = scene.client(native_clients.Trainer, 2, None, url, *token)
         trainer.register()
         assert [trainer.fetch() for _ in range(CUTS)] == [None] * CUTS
         assert len(proxy.cuts) == CUTS

@@ -6,14 +6,15 @@ from typing import Any, TypeVar
 
 import httpx
 from django.db import connection, transaction
-from django.test import Client
+from django.test import Client as DjangoClient
 
 from environments.types import ScoredGroup
 from rollouts.atropos.app import application
 from rollouts.models import Run, Scope
 from rollouts.services import runs
-from tests.chaos import atropos_clients, clients, history
+from tests.chaos import atropos_clients, history, native_clients
 from tests.chaos.checker import check
+from tests.chaos.client import Client, parser
 from tests.chaos.history import Act, Outcome, Recorder
 from tests.chaos.load import make_group
 from tests.factories import make_project
@@ -24,7 +25,7 @@ LIMIT = 1
 """Off-policy steps."""
 TERM_S = 10.0
 """Of a lease."""
-ClientT = TypeVar("ClientT", bound=clients.Client)
+ClientT = TypeVar("ClientT", bound=Client)
 
 
 class OverDjango(httpx.BaseTransport):
@@ -32,7 +33,7 @@ class OverDjango(httpx.BaseTransport):
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         headers = {name: value for name, value in request.headers.items() if name not in {"host", "content-type"}}
-        answer = Client().generic(
+        answer = DjangoClient().generic(
             request.method,
             request.url.raw_path.decode(),
             request.read(),
@@ -75,7 +76,7 @@ class Scene:
     ) -> ClientT:
         """A client that waits for nobody; without a transport it goes over the network."""
         words = ["-", "--url", url, "--run", self.run.key, "--number", str(number), *more]
-        options = clients.parser().parse_args([*words, "--history", str(self.directory / f"client-{number}.jsonl")])
+        options = parser().parse_args([*words, "--history", str(self.directory / f"client-{number}.jsonl")])
         client = kind(options, transport)
         client.pause = lambda seconds=0.0: None  # type: ignore[method-assign]
         return client
@@ -102,9 +103,9 @@ class World(Scene):
         super().__init__(directory)
         self.token = make_token([Scope.SUBMIT, Scope.TRAIN, Scope.READ])
         token = ["--token", self.token]
-        self.submitter = self.client(clients.Submitter, 1, OverDjango(), "http://testserver", *token)
+        self.submitter = self.client(native_clients.Submitter, 1, OverDjango(), "http://testserver", *token)
         first, second = (
-            self.client(clients.Trainer, number, OverDjango(), "http://testserver", *token) for number in (2, 3)
+            self.client(native_clients.Trainer, number, OverDjango(), "http://testserver", *token) for number in (2, 3)
         )
         first.register()
         self.step(first)
@@ -123,7 +124,7 @@ class World(Scene):
         answer = Api(self.token).post(f"runs/{self.run.key}/groups", group)
         assert answer.status_code == 201
 
-    def step(self, trainer: clients.Trainer) -> None:
+    def step(self, trainer: native_clients.Trainer) -> None:
         step = Run.objects.get(pk=self.run.pk).next_step
         self.submit(*(make_group(1, 2 * step + at, version=step) for at in (0, 1)))
         trainer.train()

@@ -1,100 +1,29 @@
-"""Submitters and trainers of a run over the native API, as processes that write down all they ask and hear.
+"""Submitters and trainers of a run over the native API.
 
-    python -m tests.chaos.clients submitter|trainer --url URL --run KEY --token TOKEN --number N --history FILE
-
-Each goes on until SIGTERM or until the run is over. What it does when is drawn from its number and the seed.
+python -m tests.chaos.native_clients submitter|trainer --url URL --run KEY --token TOKEN --number N --history FILE
 """
 
 import argparse
 import hashlib
-import random
-import signal
-import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import msgspec
 
 from environments.types import ScoredGroup
-from tests.chaos.history import Act, Outcome, Recorder
+from tests.chaos.client import Client, nothing, parser
+from tests.chaos.history import Act, Outcome
 from tests.chaos.load import make_group, packed, sent
 from trainers.wire import EPOCH_HEADER, MSGPACK
 
-PAUSE_S = 0.2
-"""Before an unknown outcome is asked again."""
 OLD_VERSIONS = 3
 """So many versions more than the limit a submitter lags at most."""
-
-
 FORMATS: list[tuple[str, Callable[[list[ScoredGroup]], bytes]]] = [
     ("application/json", msgspec.json.encode),
     (MSGPACK, msgspec.msgpack.encode),
     (MSGPACK, lambda groups: msgspec.msgpack.encode([packed(group) for group in groups])),
 ]
-
-
-class RunOver(Exception):
-    """The run takes nothing more."""
-
-
-class Client:
-    """What all clients share: a connection, dice, a history, and the end."""
-
-    def __init__(self, options: argparse.Namespace, transport: httpx.BaseTransport | None = None) -> None:
-        self.options = options
-        self.number: int = options.number
-        self.dice = random.Random(f"{options.seed}/{options.number}")
-        self.history = Recorder(options.history, options.run)
-        self.halt = threading.Event()
-        self.http = httpx.Client(timeout=options.timeout, trust_env=False, transport=transport)
-
-    def run(self) -> None:
-        """Act until told to stop, or until the run is over."""
-        signal.signal(signal.SIGTERM, lambda *_: self.halt.set())
-        try:
-            while not self.halt.is_set():
-                self.act()
-        except RunOver:
-            pass
-
-    def act(self) -> None:
-        """One turn."""
-        raise NotImplementedError
-
-    def call(self, act: Act, method: str, url: str, hears: "Hears", asked: dict[str, Any], **options: Any) -> Outcome:
-        """Make one call and write it down; `hears` says what else to write of an answer that is a success.
-
-        Raises RunOver on 410.
-        """
-        number = self.history.ask(act, **asked)
-        detail: dict[str, Any] = {}
-        try:
-            answer = self.http.request(method, url, **options)
-        except httpx.TransportError as error:
-            outcome, detail = Outcome.UNKNOWN, {"detail": f"{type(error).__name__}: {error}"[:200]}
-        else:
-            outcome = outcome_of(answer)
-            detail = hears(answer) if outcome is Outcome.OK else {"detail": f"{answer.status_code} {answer.text[:200]}"}
-        self.history.hear(number, act, outcome, **detail)
-        if outcome is Outcome.FAIL and detail["detail"].startswith("410"):
-            raise RunOver
-        return outcome
-
-    def pause(self, seconds: float = PAUSE_S) -> None:
-        """Wait, or not if it is time to stop."""
-        self.halt.wait(self.dice.uniform(0.5, 1.5) * seconds)
-
-
-Hears = Callable[[httpx.Response], dict[str, Any]]
-
-
-def outcome_of(answer: httpx.Response) -> Outcome:
-    """Whether what was asked happened. A 429 or a 4xx is a no; a 5xx says nothing."""
-    if answer.is_success:
-        return Outcome.OK
-    return Outcome.UNKNOWN if answer.status_code >= 500 else Outcome.FAIL
 
 
 class Native(Client):
@@ -122,7 +51,6 @@ class Submitter(Native):
 
     def __init__(self, options: argparse.Namespace, transport: httpx.BaseTransport | None = None) -> None:
         super().__init__(options, transport)
-        self.next_group = options.first_group
         self.version = 0
 
     def act(self) -> None:
@@ -149,7 +77,7 @@ class Submitter(Native):
             Act.SUBMIT,
             "POST",
             "groups",
-            _nothing,
+            nothing,
             {"groups": [sent(group) for group in groups]},
             content=encode(groups),
             headers={"Content-Type": media_type},
@@ -205,7 +133,7 @@ class Trainer(Native):
     def acknowledge(self, sha256: str) -> Outcome:
         asked = {"epoch": self.epoch, "step": self.step, "sha256": sha256}
         body = {"metrics": {"loss/mean": self.dice.random()}, "batch_sha256": sha256}
-        return self.call(Act.ACK, "POST", f"steps/{self.step}", _nothing, asked, json=body, headers=self.fence())
+        return self.call(Act.ACK, "POST", f"steps/{self.step}", nothing, asked, json=body, headers=self.fence())
 
     def fetch(self) -> str | None:
         """The hash of the body received, which must be the one that was promised; None when there was none."""
@@ -233,28 +161,6 @@ class Trainer(Native):
 
     def fence(self) -> dict[str, str]:
         return {EPOCH_HEADER: str(self.epoch)}
-
-
-def _nothing(_answer: httpx.Response) -> dict[str, Any]:
-    return {}
-
-
-def parser() -> argparse.ArgumentParser:
-    """Options that every client takes."""
-    made = argparse.ArgumentParser(prog="python -m tests.chaos.clients", description=__doc__)
-    made.add_argument("kind")
-    made.add_argument("--url", required=True, help="of the control plane, or of a proxy before it")
-    made.add_argument("--run", required=True)
-    made.add_argument("--token", default="")
-    made.add_argument("--number", type=int, required=True, help="of this client; no two of a run have the same")
-    made.add_argument("--history", type=Path, required=True)
-    made.add_argument("--seed", type=int, default=0)
-    made.add_argument("--first-group", type=int, default=0)
-    made.add_argument("--group-size", type=int, default=4, help="rollouts per group")
-    made.add_argument("--batch-size", type=int, default=32, help="rollouts per step, where the trainer says it")
-    made.add_argument("--rate", type=float, default=10.0, help="submissions per second, at most")
-    made.add_argument("--timeout", type=float, default=15.0, help="seconds after which an answer is given up")
-    return made
 
 
 if __name__ == "__main__":
