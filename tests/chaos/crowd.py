@@ -3,6 +3,7 @@
 import signal
 import subprocess
 import sys
+from collections import Counter
 from contextlib import suppress
 from pathlib import Path
 
@@ -59,17 +60,25 @@ class Crowd:
             assert process.poll() is None, f"{name} ended with {process.returncode}: {self._complaint(name)}"
 
     def counts(self, run: str) -> dict[str, int]:
-        """How the calls about a run ended."""
-        counted = {"acknowledged": 0, "refused": 0, "unknown": 0, "registrations": 0, "batches_received": 0}
-        names = {Outcome.OK: "acknowledged", Outcome.FAIL: "refused", Outcome.UNKNOWN: "unknown"}
-        for call in read(self.directory, run):
-            if call.asked.act is Act.SUBMIT:
-                counted[names[call.outcome]] += len(call.asked.groups)
-            elif call.asked.act is Act.REGISTER and call.outcome is Outcome.OK:
-                counted["registrations"] += 1
-            elif call.asked.act is Act.FETCH and call.outcome is Outcome.OK and call.heard and call.heard.sha256:
-                counted["batches_received"] += 1
-        return counted
+        """How the calls about a run ended.
+
+        A batch that names no step may be received again without a fault: its sender died before it could say that the
+        batch had arrived, and the protocol has no acknowledgement. How often is worth knowing.
+        """
+        calls = read(self.directory, run)
+        groups: Counter[Outcome] = Counter()
+        for call in calls:
+            groups[call.outcome] += len(call.asked.groups)
+        fetched = [call.heard for call in calls if call.asked.act is Act.FETCH and call.heard and call.heard.sha256]
+        nameless = Counter(heard.sha256 for heard in fetched if heard.step is None)
+        return {
+            "acknowledged": groups[Outcome.OK],
+            "refused": groups[Outcome.FAIL],
+            "unknown": groups[Outcome.UNKNOWN],
+            "registrations": sum(call.asked.act is Act.REGISTER and call.outcome is Outcome.OK for call in calls),
+            "batches_received": len({heard.sha256 for heard in fetched}),
+            "received_again": nameless.total() - len(nameless),
+        }
 
     def _complaint(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text()[-2000:]
