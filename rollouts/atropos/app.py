@@ -3,6 +3,7 @@
 /atropos/<key>/<path> ─► body, in the event loop ─► one hop: inflate, decode, store, encode, compress ─► answer
 """
 
+import asyncio
 import logging
 import re
 from collections.abc import Callable
@@ -26,6 +27,7 @@ log = logging.getLogger(__name__)
 PREFIX = "/atropos/"
 KEY = re.compile("[A-Za-z0-9_-]{20,64}")
 NOT_FOUND = problem(404, "Not Found")
+BODY_DEADLINE_S = 300.0
 Handler = Callable[[Request], Response | Shipment]
 Answer = tuple[dict[str, Any], bytes, Parcel | None]
 """First message, body, and what is in it if it is a batch."""
@@ -63,7 +65,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     try:
         handler = _route(scope, headers)
         with admitted() as ticket:
-            body = await transport.read_body(headers, receive, ticket)
+            async with asyncio.timeout(BODY_DEADLINE_S):
+                body = await transport.read_body(headers, receive, ticket)
             start, body, parcel = await in_thread(_answer, handler, headers, _request(scope, headers, body))
             if parcel is None:
                 await send(start)
@@ -74,6 +77,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await transport.write(refused.response, headers, send)
     except Disconnected:
         return
+    except TimeoutError:
+        await transport.write(problem(408, "The body did not come in time."), headers, send)
     except Broken:  # the server closes a connection whose answer is not complete
         log.info("a batch did not arrive whole: it is given to whoever asks next")
 

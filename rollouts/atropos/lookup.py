@@ -77,12 +77,12 @@ def find_environment(key: str, env_id: int) -> Caller:
     caller = find(key, env_id)
     if caller.client is not None or not 0 <= env_id <= MAX_INDEX:
         return caller
-    caller.check_takes_part()
-    if caller.attempt_id is not None:
-        return caller if clients.adopt(caller.run, env_id) is None else find(key, env_id)
     former = clients.newest_of_index(caller.run, env_id)
     if former is None:
         return caller
+    if caller.attempt_id is not None:
+        clients.adopt(caller.run, env_id)
+        return find(key, env_id)
     client = Client(former.pk, former.wandb_name, former.group_size, former.environment_id, former.environment.name)
     return replace(caller, client=client)
 

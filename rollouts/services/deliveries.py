@@ -134,12 +134,14 @@ def acknowledge_sent(run: Run, *, reason: str) -> None:
 
 def abandon(run: Run, attempt: Attempt, *, reason: str) -> None:
     """Archive the groups of batches that did not arrive; whoever sends one cannot finish it. The run is locked."""
-    broken = list(_under_way(attempt).values_list("batch_id", flat=True))
+    # Locked, so that none of them can arrive between this look and the update.
+    under_way = _under_way(attempt).select_for_update(no_key=True).order_by("pk")
+    broken = list(under_way.values_list("batch_id", flat=True))
     groups = ScoredGroup.objects.filter(batch_items__batch__in=broken).values_list("pk", flat=True)
     transition(
         ScoredGroup, groups, to=GroupState.SURPLUS, expect=[GroupState.BATCHED], actor=attempts.TRAINER, reason=reason
     )
-    _under_way(attempt).update(abandoned_at=Now(), token=uuid.uuid4())
+    Delivery.objects.filter(pk__in=broken).update(abandoned_at=Now(), token=uuid.uuid4())
 
 
 def _unsettled(run: Run) -> QuerySet[Delivery]:

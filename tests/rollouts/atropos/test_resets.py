@@ -1,11 +1,13 @@
 """A reset ends an attempt and loses nothing, whoever is in the middle of something."""
 
 import threading
+import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from django.db import connection, transaction
 
 from rollouts.models import Attempt, Batch, Delivery, Event, Run, ScoredGroup
 from rollouts.services import deliveries
@@ -105,6 +107,31 @@ def test_a_batch_under_way_is_archived_and_cannot_arrive_any_more() -> None:
     assert tags(api.get("/batch")["batch"]) == [4]
     assert api.get("/batch") == {"batch": None}
     assert Run.objects.get().next_step == 3
+
+
+def is_waiting_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
+        return bool(cursor.fetchone()[0])
+
+
+def test_a_batch_that_arrives_during_a_reset_is_trained_and_not_archived() -> None:
+    api = started(batch_size=2)
+    api.submit()
+    parcel = deliveries.take(api.run)
+    assert parcel is not None
+    resetting = threading.Thread(target=reset, args=[api])
+    with transaction.atomic():
+        assert deliveries.finish(parcel)
+        resetting.start()
+        deadline = time.monotonic() + 20
+        while not is_waiting_for_a_lock():
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    resetting.join(20)
+    assert ScoredGroup.objects.get().state == GroupState.TRAINED
+    assert Batch.objects.get().state == BatchState.TRAINED
+    assert Run.objects.get().next_step == 1
 
 
 def test_resets_registrations_and_groups_at_the_same_time_leave_the_ledger_whole() -> None:

@@ -1,5 +1,6 @@
 """Bytes in and out: compression, sizes, paths, methods, other origins."""
 
+import asyncio
 import gzip
 import json
 import random
@@ -10,7 +11,7 @@ from collections.abc import AsyncIterator
 import pytest
 from django.test import override_settings
 
-from rollouts.atropos import admission, transport
+from rollouts.atropos import admission, app, transport
 from rollouts.atropos.responses import Refused
 from rollouts.models import ScoredGroup
 from tests.rollouts.atropos.api import Api, item, registration
@@ -123,6 +124,16 @@ def test_a_body_may_come_in_pieces() -> None:
         "POST", "/scored_data", content=chunks(text[:10], b"", text[10:]), headers={"content-type": "application/json"}
     )
     assert response.json() == {"status": "received"}
+
+
+def test_a_body_that_does_not_come_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "BODY_DEADLINE_S", 0.05)
+
+    async def stuck() -> AsyncIterator[bytes]:
+        yield b"{"
+        await asyncio.Event().wait()
+
+    assert Api().request("POST", "/scored_data", content=stuck()).status_code == 408
 
 
 def test_more_than_the_process_takes_in_is_told_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:

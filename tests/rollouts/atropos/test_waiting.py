@@ -3,7 +3,7 @@
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollouts.atropos.waiting import Participant, buffered, environment_status, queued, sequences
@@ -31,6 +31,7 @@ def test_small_groups_wait_until_they_add_up(sizes: list[int], group_size: int, 
     assert buffered(Counter(sizes), group_size) == Counter(left)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), max_size=30), st.integers(1, 10))
 def test_what_stays_behind_cannot_make_a_whole_group(sizes: list[int], group_size: int) -> None:
     left = buffered(Counter(sizes), group_size)
@@ -56,6 +57,7 @@ environments = st.builds(
 )
 
 
+@settings(deadline=None)
 @given(
     st.lists(environments, min_size=1, max_size=4),
     st.lists(st.tuples(st.integers(0, 5), st.sampled_from([1, 2, 4, 8, 16])), max_size=25),
