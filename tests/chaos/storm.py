@@ -25,16 +25,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import httpx
 import psutil
-import redis
 
-from controlplane import embedded
+from tests.chaos.alive import KINDS, is_alive
 from tests.chaos.crowd import Crowd
 from tests.chaos.proxy import Proxy, running_proxy
 from tests.e2e.yard import Yard, running_yard, until
 
-KINDS = ("web", "worker", "reconciler", "redis", "postgres")
 MEAN_PAUSE_S = 0.3
 CLIENT_SHARE = 0.1
 """Of the kills that take a client along."""
@@ -71,36 +68,6 @@ def schedule(seed: int, kills: int) -> Iterator[Strike]:
             choice=dice.random(),
             client=client / CLIENT_SHARE if client < CLIENT_SHARE else None,
         )
-
-
-def is_alive(yard: Yard, kind: str) -> bool:
-    """Whether the process does what it is there for, not only whether it exists."""
-    if kind == "web":
-        try:
-            return httpx.get(f"{yard.url}/healthz", timeout=5).is_success
-        except httpx.TransportError:
-            return False
-    if kind == "redis":
-        return embedded.redis_answers(yard.home)
-    if kind == "postgres":
-        return bool(yard.try_sql("SELECT 1"))
-    if kind == "worker":
-        return _waits_for_tasks(yard.home.redis_url)
-    # The leader's is the one lock on a single number; others are on pairs.
-    leader = yard.try_sql("SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objsubid = 1 AND granted")
-    return bool(leader) and bool(yard.victims(kind))
-
-
-def _waits_for_tasks(redis_url: str) -> bool:
-    try:
-        with redis.Redis.from_url(redis_url, socket_timeout=2) as client:
-            return any(each["cmd"] == "brpop" for each in client.client_list())
-    except redis.RedisError:
-        return False
-
-
-def _has_cut(proxy: Proxy, left: int) -> bool:
-    return proxy.left < left
 
 
 class Storm:

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.storm import KINDS, schedule
+from tests.chaos.alive import KINDS
+from tests.chaos.storm import schedule
 
 KILLS, CUTS = 40, 20
 
