@@ -33,7 +33,3 @@ def _waits_for_tasks(redis_url: str) -> bool:
             return any(each["cmd"] == "brpop" for each in client.client_list())
     except redis.RedisError:
         return False
-
-
-def _has_cut(proxy: Proxy, left: int) -> bool:
-    return proxy.left < left

@@ -144,6 +144,10 @@ def _has_cut(proxy: Proxy, left: int) -> bool:
     return proxy.left < left
 
 
+def _has_cut(proxy: Proxy, left: int) -> bool:
+    return proxy.left < left
+
+
 def _has_passed(yard: Yard, run: str, step: int) -> bool:
     return yard.step(run) > step
 
