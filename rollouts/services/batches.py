@@ -4,7 +4,7 @@
 
 The run's row is locked while a batch is formed, so formation is serial per run; (run, step) and (group, replay) are
 unique in the database, so neither a second batch of a step nor a second step of a group can be committed.
-Lock order: run -> groups.
+Lock order: run -> environments -> groups.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ from rollouts.batch_body import encode
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
 from rollouts.formation import Chosen, Demand, Stuck, Waiting
-from rollouts.models import Batch, BatchEncoding, BatchItem, Rollout, Run, RunKind, ScoredGroup
+from rollouts.models import Batch, BatchEncoding, BatchItem, Rollout, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.selectors.next_batch import demand_of, preview
 from rollouts.services import metrics, replays
 from rollouts.services.transitions import DB_NOW, record_creation, transition
@@ -98,6 +98,10 @@ def form(
     chosen = preview(run, step, demand)
     if not isinstance(chosen, Chosen):
         return chosen
+    # All of them, and before the groups: in the order in which a claim takes them.
+    mixture = {
+        row.pk: row for row in RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id")
+    }
     moved = transition(
         ScoredGroup,
         chosen.group_ids,
@@ -110,9 +114,9 @@ def form(
     run.mixture_clock = chosen.clock
     run.save(update_fields=["mixture_clock"])
     groups = list(ScoredGroup.objects.filter(pk__in=moved).select_related("environment").order_by("id"))
-    for environment in {group.environment for group in groups}:
-        environment.virtual_time = chosen.virtual_times[environment.pk]
-        environment.save(update_fields=["virtual_time"])
+    for environment_id in {group.environment_id for group in groups}:
+        mixture[environment_id].virtual_time = chosen.virtual_times[environment_id]
+        mixture[environment_id].save(update_fields=["virtual_time"])
     return _store(run, step, groups, encoding, replay_of=None)
 
 
