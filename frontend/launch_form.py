@@ -112,6 +112,7 @@ _LABELS = {
     "max_off_policy_steps": "Most off-policy steps",
     "gpu_memory_utilization": "GPU memory share",
     "std_epsilon": "Deviation epsilon",
+    "token_batch_size": "Tokens per step",
     "world_size": "Processes",
     "checkpoint_every": "Checkpoint every",
     "seq_len": "Sequence length",
