@@ -40,17 +40,22 @@ def explain(run: Run) -> Waiting | Stuck | None:
 
 def preview(run: Run, step: int, demand: Demand) -> Chosen | Waiting | Stuck:
     """What would become of the batch of ``step`` now, and why not if it cannot be formed. Reads few rows, always."""
-    environments = RunEnvironment.objects.filter(run=run)
-    shares = {row.pk: Share(row.name, row.weight, row.virtual_time) for row in environments}
     if demand.tokens is None:
-        return choose(_candidates(run, step, demand.rollouts), demand, shares, run.mixture_clock)
+        return _choose(run, _candidates(run, step, demand.rollouts), demand)
     seen, rollouts = -1, FIRST_LOOK
     while True:
         candidates = _candidates(run, step, rollouts)
-        chosen = choose(candidates, demand, shares, run.mixture_clock)
+        chosen = _choose(run, candidates, demand)
         if isinstance(chosen, Chosen) or len(candidates) == seen:
             return chosen
         seen, rollouts = len(candidates), rollouts * 2
+
+
+def _choose(run: Run, candidates: list[Candidate], demand: Demand) -> Chosen | Waiting | Stuck:
+    # The environments are read after the groups: one that was just added comes with its first group.
+    environments = RunEnvironment.objects.filter(run=run)
+    shares = {row.pk: Share(row.name, row.weight, row.virtual_time) for row in environments}
+    return choose(candidates, demand, shares, run.mixture_clock)
 
 
 def _candidates(run: Run, step: int, rollouts: int) -> list[Candidate]:
