@@ -21,8 +21,8 @@ from controlplane.console import Console
 from controlplane.processes import Program, child_environ
 
 _FIRST_DELAY_S, _LONGEST_DELAY_S = 0.2, 10.0
-_RAN_WELL_S = 30.0
-"""A process that lived this long starts again at once: its death was an accident, not a habit."""
+_RAN_WELL_S = 5.0
+"""A process that answered, or without a question to ask lived so long, starts again at once: its start had worked."""
 _LONGEST_LINE_BYTES = 16_384
 _POLL_S = 0.05
 
@@ -124,10 +124,11 @@ class Supervisor:
                 process = await self._start(service, program)
                 probe = asyncio.create_task(self._probe(service))
                 status = await process.wait()
+                ran_well = probe.done() and (service.answers or time.monotonic() - started_at > _RAN_WELL_S)
                 probe.cancel()
                 if self._stopping or service.ending:
                     return
-                if time.monotonic() - started_at > _RAN_WELL_S:
+                if ran_well:
                     delay_s = _FIRST_DELAY_S
                 self._console.event("exited", process=service.name, pid=process.pid, status=status)
                 self._console.line(service.name, f"{_describe(status)}; again in {delay_s:.1f} s", loud=True)

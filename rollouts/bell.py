@@ -13,7 +13,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self
 
@@ -106,7 +106,7 @@ def _marks(run_ids: set[int]) -> list[tuple[str, int]]:
         connection.close()  # back to the pool: no request ends in this thread that would do it
 
 
-def _named(error: Exception) -> str:
+def _named(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}"
 
 
@@ -154,7 +154,7 @@ class Listener:
     ) -> None:
         if self._hearing is not None:
             self._hearing.cancel()
-            await asyncio.wait({self._hearing})
+            await asyncio.wait({self._hearing}, timeout=SEND_DEADLINE_S)
             self._hearing = None
         if self._channel:
             await self._quietly(self._layer.group_discard(self._group, self._channel), SEND_DEADLINE_S)
@@ -191,9 +191,14 @@ class Listener:
 
         await self._quietly(join(), deadline_s)
 
-    async def _quietly(self, act: Awaitable[object], deadline_s: float) -> None:
+    async def _quietly(self, act: Coroutine[Any, Any, object], deadline_s: float) -> None:
+        # In a task of its own: redis waits with `asyncio.wait_for`, which before Python 3.12 swallows a cancellation
+        # that comes together with its result, and then whoever cancelled us would wait for ever.
+        task = asyncio.create_task(act)
         try:
-            async with asyncio.timeout(deadline_s):
-                await act
-        except Exception as error:  # noqa: BLE001 - see _Ringer
+            done, _ = await asyncio.wait({task}, timeout=deadline_s)
+            error = task.exception() if done else TimeoutError(f"no answer in {deadline_s:.0f} s")
+        finally:
+            task.cancel()
+        if error is not None:
             log.warning("cannot hear the bell (%s); polling instead", _named(error))

@@ -231,3 +231,21 @@ def test_a_process_that_rang_can_end(tmp_path: Path) -> None:
     }
     done = subprocess.run([sys.executable, "-c", script], env=environ, timeout=30, capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
+
+
+def test_a_listener_that_is_cancelled_ends_whenever_that_is() -> None:
+    async def hear() -> None:
+        async with bell.Listener() as listener:
+            while True:
+                await listener.wait(LONG_S)
+
+    async def cancel() -> None:
+        for turns in range(60):
+            task = asyncio.create_task(hear())
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            done, _ = await asyncio.wait({task}, timeout=5.0)
+            assert done, f"cancelled after {turns} turns of the loop it goes on"
+
+    asyncio.run(cancel())
