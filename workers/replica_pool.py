@@ -130,11 +130,12 @@ class GroupPolicy:
         return await self._ask(lambda policy: policy.sample(prompt_token_ids, n, sampling), replies=n)
 
     async def _ask(self, request: Callable[[OpenAIPolicy], Awaitable[T]], *, replies: int = 1) -> T:
-        """Ask until a replica answers. Raises the last `PolicyUnavailable` when patience is at its end."""
+        """Ask until a replica answers. Raises `PolicyUnavailable` with the last failure when patience is at its end."""
         expires = time.monotonic() + PATIENCE_S
+        last: PolicyUnavailable | None = None
         invalid = 0
         while True:
-            endpoint = await self._choose(expires)
+            endpoint = await self._choose(expires, last)
             endpoint.in_flight += replies
             try:
                 answer = await request(endpoint.policy)
@@ -143,6 +144,7 @@ class GroupPolicy:
                 endpoint.failed()
                 if time.monotonic() >= expires:
                     raise
+                last = error
             except InvalidAnswer as error:
                 log.warning("%s gave an answer that cannot be used: %s", endpoint.name, error)
                 endpoint.failed()
@@ -157,12 +159,13 @@ class GroupPolicy:
                 endpoint.in_flight -= replies
             self._endpoint = None
 
-    async def _choose(self, expires: float) -> Endpoint:
+    async def _choose(self, expires: float, last: PolicyUnavailable | None) -> Endpoint:
         endpoint = self._endpoint
         if endpoint is None or not endpoint.serving or endpoint.not_before > time.monotonic():
             while (endpoint := self._pool.pick()) is None:
                 if time.monotonic() >= expires:
-                    raise PolicyUnavailable(f"No inference replica was ready for {PATIENCE_S:.0f} s.")
+                    why = f" The last one asked failed: {last}" if last else ""
+                    raise PolicyUnavailable(f"No inference replica answered for {PATIENCE_S:.0f} s.{why}") from last
                 await asyncio.sleep(_LOOK_S)
             self._endpoint = endpoint
         return endpoint
