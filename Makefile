@@ -35,7 +35,7 @@ test: check chromium atropos-venv ## All checks and all tests that need no GPU
 	$(BIN)/pytest -m "($(SLOW)) and not gpu"
 
 check: lint types ## Lint, types and the fast tests, under two minutes
-	$(BIN)/pytest -q -m "not ($(SLOW)) and not gpu"
+	$(BIN)/pytest -q -n logical --maxprocesses 4 --dist worksteal -m "not ($(SLOW)) and not gpu"
 
 lint: setup ## Style, import rules, templates, front end, Django's own checks
 	$(BIN)/ruff check .

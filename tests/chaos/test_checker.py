@@ -21,7 +21,7 @@ from tests.chaos.history import Act, Outcome
 from tests.chaos.load import make_group, sent
 from tests.chaos.world import TERM_S, AtroposWorld, Scene, World
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -52,13 +52,13 @@ def test_an_empty_body_stays_empty() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        b"not gzip at all",
-        gzip.compress(b"{}" * 1000)[:-1],
-        gzip.compress(b"{}" * 1000)[:20],
-        gzip.compress(b"{}")[:-8] + b"\0" * 8,
-        gzip.compress(b"{}") + b"and more",
-        zlib.compress(b"{}"),
-        b"\x1f\x8b",
+        pytest.param(b"not gzip at all", id="no gzip"),
+        pytest.param(gzip.compress(b"{}" * 1000)[:-1], id="a byte short"),
+        pytest.param(gzip.compress(b"{}" * 1000)[:20], id="cut in the middle"),
+        pytest.param(gzip.compress(b"{}")[:-8] + b"\0" * 8, id="wrong checksum"),
+        pytest.param(gzip.compress(b"{}") + b"and more", id="more behind it"),
+        pytest.param(zlib.compress(b"{}"), id="zlib"),
+        pytest.param(b"\x1f\x8b", id="a magic number alone"),
     ],
 )
 def test_what_gzip_cannot_read_is_answered_400_as_text(body: bytes) -> None:
