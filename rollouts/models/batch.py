@@ -17,7 +17,7 @@ class BatchEncoding(models.TextChoices):
 class Batch(Stateful):
     """Immutable once formed: the same (run, step) is the same bytes on every fetch, in every epoch."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="batches")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="batches", db_index=False)
     step = models.PositiveIntegerField()
     state = models.CharField(
         max_length=16,
@@ -63,8 +63,8 @@ class Batch(Stateful):
 class BatchItem(models.Model):
     """A group's place in a batch, and the advantages its rollouts were given there. Insert-only."""
 
-    batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="items")
-    group = models.ForeignKey(ScoredGroup, on_delete=models.PROTECT, related_name="batch_items")
+    batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="items", db_index=False)
+    group = models.ForeignKey(ScoredGroup, on_delete=models.PROTECT, related_name="batch_items", db_index=False)
     position = models.PositiveIntegerField()
     replay = models.PositiveIntegerField(default=0)
     """0: the one step it was generated for. A person may replay it on record, with the next number."""

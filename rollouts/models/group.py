@@ -34,8 +34,10 @@ SETTLED = sorted(set(GroupState.values) - {GroupState.PLAYING})
 class ScoredGroup(Stateful):
     """The rollouts of one problem: the unit that is stored, leased, batched, trained or dropped. Never deleted."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="groups")
-    environment = models.ForeignKey(RunEnvironment, on_delete=models.PROTECT, related_name="groups")
+    # Most rows of the store are written here and below, each into every index. Of foreign keys that begin no index of
+    # their own below, nothing is ever asked: runs and environments are not deleted.
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="groups", db_index=False)
+    environment = models.ForeignKey(RunEnvironment, on_delete=models.PROTECT, related_name="groups", db_index=False)
     key = models.CharField(max_length=64, default=uuid.uuid4)
     """Public name; external submitters choose it, so that a retry is stored once."""
     purpose = models.CharField(max_length=8, choices=Purpose.choices, default=Purpose.TRAIN)
@@ -45,6 +47,7 @@ class ScoredGroup(Stateful):
         blank=True,
         on_delete=models.CASCADE,
         related_name="groups",
+        db_index=False,
     )
     problem_index = models.PositiveBigIntegerField(null=True)
     """Position in the environment's problem sequence; None for submitted groups."""
@@ -111,6 +114,11 @@ class ScoredGroup(Stateful):
                 condition=Q(state=GroupState.PLAYING),
                 name="group_playing",
             ),
+            models.Index(
+                fields=["evaluation"],
+                condition=Q(evaluation__isnull=False),
+                name="group_evaluation",
+            ),
             models.Index(fields=["run", "state", "state_reason"], name="group_ledger"),
             models.Index(
                 fields=["run", "-settled_at"],
@@ -153,7 +161,7 @@ class Lease(models.Model):
 class Rollout(models.Model):
     """The record one episode left. Insert-only."""
 
-    group = models.ForeignKey(ScoredGroup, on_delete=models.CASCADE, related_name="rollouts")
+    group = models.ForeignKey(ScoredGroup, on_delete=models.CASCADE, related_name="rollouts", db_index=False)
     index = models.PositiveSmallIntegerField()
     reward = models.FloatField(null=True)
     """None exactly when the episode failed."""

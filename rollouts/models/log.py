@@ -10,7 +10,7 @@ from rollouts.models.run import Run
 class MetricPoint(models.Model):
     """(run, key, step, value). A step that is trained again after a resume overwrites its point."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="metric_points")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="metric_points", db_index=False)
     key = models.CharField(max_length=100)
     """``area/name``, e.g. ``reward/mean``."""
     step = models.PositiveIntegerField()
@@ -30,7 +30,7 @@ class MetricPoint(models.Model):
 class Event(models.Model):
     """What changed state, when, by whom and why. Its id is the sequence number that pages show."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="events")
+    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="events", db_index=False)
     at = models.DateTimeField(db_default=Now())
     object_kind = models.CharField(max_length=32)
     object_id = models.BigIntegerField()
