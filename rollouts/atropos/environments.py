@@ -69,7 +69,10 @@ def status_env(request: Request) -> Response:
     everybody = list(participants.values())
     waiting = queued(by_environment(caller.run), everybody)
     own = participants[caller.client.id]
-    return ok(numbers | environment_status(own, everybody, waiting, batch_size=caller.terms.batch_size))
+    told = environment_status(own, everybody, waiting, batch_size=caller.terms.batch_size)
+    for length in ("queue_size", "self_queue_size"):  # it compares them with batches of the size it knows
+        told[length] = told[length] * caller.client.batch_size // caller.terms.batch_size
+    return ok(numbers | told)
 
 
 def status(request: Request) -> Response:

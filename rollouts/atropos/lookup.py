@@ -25,6 +25,8 @@ class Client:
     id: int
     wandb_name: str
     group_size: int
+    batch_size: int
+    """Sequences per batch as it knows them, perhaps from before a reset."""
     environment_id: int
     environment: str
 
@@ -83,7 +85,14 @@ def find_environment(key: str, env_id: int) -> Caller:
     if caller.attempt_id is not None:
         clients.adopt(caller.run, env_id)
         return find(key, env_id)
-    client = Client(former.pk, former.wandb_name, former.group_size, former.environment_id, former.environment.name)
+    client = Client(
+        former.pk,
+        former.wandb_name,
+        former.group_size,
+        former.batch_size,
+        former.environment_id,
+        former.environment.name,
+    )
     return replace(caller, client=client)
 
 

@@ -60,6 +60,7 @@ class Migration(migrations.Migration):
                 ('max_token_length', models.BigIntegerField()),
                 ('weight', models.FloatField()),
                 ('group_size', models.IntegerField()),
+                ('batch_size', models.PositiveIntegerField()),
                 ('min_batch_allocation', models.FloatField(null=True)),
                 ('is_connected', models.BooleanField(default=True)),
                 ('registered_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now())),

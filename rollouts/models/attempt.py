@@ -64,6 +64,8 @@ class EnvironmentClient(models.Model):
     weight = models.FloatField()
     group_size = models.IntegerField()
     """Sequences per group, as it says."""
+    batch_size = models.PositiveIntegerField()
+    """Sequences per batch, as it knows: of the attempt it registered in. It asks once and goes by that for ever."""
     min_batch_allocation = models.FloatField(null=True)
     """Share of every batch that must be of this environment; lapses while the process is silent."""
     is_connected = models.BooleanField(default=True)

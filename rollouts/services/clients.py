@@ -65,7 +65,9 @@ def register(run: Run, introduction: Introduction) -> EnvironmentClient | None:
         newest: int | None = clients.aggregate(newest=Max("index"))["newest"]
         wandb_name = f"{name}_{clients.filter(environment=environment).count()}"
         index = 0 if newest is None else newest + 1
-        return _add(attempt, index, environment, wandb_name, introduction, reason="registered")
+        return _add(
+            attempt, index, environment, wandb_name, introduction, batch_size=attempt.batch_size, reason="registered"
+        )
 
 
 def adopt(run: Run, index: int) -> EnvironmentClient | None:
@@ -87,7 +89,15 @@ def adopt(run: Run, index: int) -> EnvironmentClient | None:
             min_batch_allocation=former.min_batch_allocation,
         )
         reason = f"taken over: it did not hear of the reset before attempt {attempt.number}"
-        return _add(attempt, index, former.environment, former.wandb_name, introduction, reason=reason)
+        return _add(
+            attempt,
+            index,
+            former.environment,
+            former.wandb_name,
+            introduction,
+            batch_size=former.batch_size,
+            reason=reason,
+        )
 
 
 def newest_of_index(run: Run, index: int) -> EnvironmentClient | None:
@@ -145,6 +155,7 @@ def _add(
     wandb_name: str,
     introduction: Introduction,
     *,
+    batch_size: int,
     reason: str,
 ) -> EnvironmentClient:
     client = EnvironmentClient.objects.create(
@@ -155,6 +166,7 @@ def _add(
         max_token_length=introduction.max_token_length,
         weight=introduction.weight,
         group_size=introduction.group_size,
+        batch_size=batch_size,
         min_batch_allocation=introduction.min_batch_allocation,
     )
     actor = f"environment:{wandb_name}"

@@ -6,7 +6,7 @@ SELECT run.id, run.state, formed.steps,
        attempt.id, attempt.started_at IS NOT NULL, attempt.first_step, attempt.batch_size, attempt.max_token_len,
        attempt.starting_step, attempt.num_steps, attempt.save_checkpoint_interval, attempt.checkpoint_dir,
        attempt.wandb_group, attempt.wandb_project,
-       client.id, client.wandb_name, client.group_size, client.environment_id, environment.name
+       client.id, client.wandb_name, client.group_size, client.batch_size, client.environment_id, environment.name
 FROM rollouts_run AS run
 CROSS JOIN LATERAL (
     SELECT coalesce(max(step) + 1, 0) AS steps FROM rollouts_batch WHERE run_id = run.id

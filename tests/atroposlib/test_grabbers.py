@@ -22,10 +22,10 @@ from trainers.tiny_model import tiny_tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
 
-TASKS_PER_STEP = 3
+TASKS_PER_STEP = 2
 SFT_BATCH, DPO_BATCH = TASKS_PER_STEP * GROUP_SIZE, 8 * GROUP_SIZE
-"""Sequences per batch that the tools register with. The environment keeps three batches ahead, of the size it heard of
-first: enough for one of the second."""
+"""Sequences per batch that the tools register with. The environment goes by the size it heard of first: the second is
+more than it would let wait if it were not told lengths in batches of that size."""
 
 
 class Story(NamedTuple):

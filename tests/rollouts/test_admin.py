@@ -76,6 +76,7 @@ def serve_attempt(run: Run, number: int) -> None:
         max_token_length=64,
         weight=1.0,
         group_size=2,
+        batch_size=4,
     )
     Delivery.objects.create(batch=run.batches.get(step=number), attempt=attempt, expires_at=now, sent_at=now)
 

@@ -137,6 +137,20 @@ def test_an_environment_that_did_not_hear_of_a_reset_is_taken_over() -> None:
     assert "did not hear of the reset before attempt 2" in event.reason
 
 
+def test_an_environment_that_did_not_hear_of_a_reset_is_told_lengths_in_batches_of_the_size_it_knows() -> None:
+    """It keeps three batches of the old size ahead; the new trainer's are larger than all of that."""
+    api = started("gsm8k")
+    api.request("GET", "/reset_data")
+    api.start(batch_size=32)
+    for _ in range(15):
+        api.submit(env_id=0)
+    assert api.get("/status")["queue_size"] == 15
+    told = api.status_env(0)
+    assert (told["queue_size"], told["self_queue_size"]) == (1, 1)
+    assert api.register_env("late")["env_id"] == 1
+    assert api.status_env(1)["queue_size"] == 15, "it knows how large batches are now"
+
+
 def test_groups_of_an_environment_that_did_not_hear_of_a_reset_keep_its_name() -> None:
     api = started("gsm8k")
     api.request("GET", "/reset_data")
