@@ -1,7 +1,8 @@
 """How many groups wait for a batch, by environment and size, and whether that is too many.
 
-Counting a long queue takes long, and environments ask many times a second. So a process keeps an answer as long as the
-count took, many times over: a short queue is counted every time, a long one costs a bounded share of the database.
+Counting a long queue takes long, and environments ask many times a second. So a process keeps what it counted of a long
+queue as long as the count took, many times over: a short queue is counted every time, a long one costs a bounded share
+of the database.
 """
 
 import time
@@ -15,8 +16,8 @@ from rollouts.states import GroupState
 
 KEEP = 20
 """An answer is kept for this many times what it cost."""
-CHEAP_S = 0.005
-"""What costs less is never kept: whoever submits and asks sees their own group."""
+SHORT = 2_000
+"""Groups. A queue up to this long takes a millisecond to count: whoever submits and asks sees their own group."""
 MAX_KEPT_S = 5.0
 PRESSURE_AGE_S = 1.0
 
@@ -48,7 +49,8 @@ class _Answer:
     waiting: list[Waiting]
 
     def holds(self, now: float, max_age_s: float) -> bool:
-        kept_s = 0.0 if self.cost_s < CHEAP_S else min(KEEP * self.cost_s, MAX_KEPT_S)
+        is_short = sum(each.groups for each in self.waiting) <= SHORT
+        kept_s = 0.0 if is_short else min(KEEP * self.cost_s, MAX_KEPT_S)
         return now - self.taken_at < max(kept_s, max_age_s)
 
 
