@@ -150,7 +150,8 @@ class Driver:
         """Wait until a group ends, the bell rings or a moment has passed."""
         self._alive()
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._wake.wait(), _POLL_S)
+            async with asyncio.timeout(_POLL_S):  # `wait_for` may swallow a cancellation before Python 3.12
+                await self._wake.wait()
         self._wake.clear()
 
     async def _play(self, claim: Claim) -> None:
