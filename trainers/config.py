@@ -1,7 +1,7 @@
 """Resolve run configs: defaults < environment < preset < TOML files, left to right < inline values < overrides.
 
 Every leaf of the result knows where it came from (`Resolved.origins`), so that a person can ask why a run has a value.
-The tree itself and its checks: `trainers/run_config.py`. Imports neither torch nor transformers: the web server and the
+The tree itself and its checks: `trainers/run_config/`. Imports neither torch nor transformers: the web server and the
 workers parse configs too.
 """
 

@@ -1,0 +1,35 @@
+"""The run config tree: what a person writes as TOML, the store keeps as JSON and the trainer parses, by one class.
+
+One file per concern; `tree.py` has the root and what the sections must agree on. The docstring under a field is its
+help text in the JSON schema, the launch form and the API docs, so it is written for the person who launches a run. How
+files, environment variables and overrides become this tree: `trainers/config.py`. Imports neither torch nor Django.
+"""
+
+from trainers.run_config.algorithm import AlgorithmConfig, GrpoLoss
+from trainers.run_config.data import DataConfig
+from trainers.run_config.model import ModelConfig
+from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
+from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
+from trainers.run_config.serving import EvaluationConfig, InferenceConfig, LauncherConfig, WorkersConfig
+from trainers.run_config.trainer import OptimizerConfig, TrainerConfig
+from trainers.run_config.tree import RunConfig
+
+__all__ = [
+    "AlgorithmConfig",
+    "BatchConfig",
+    "ConfigProblem",
+    "CrossFieldError",
+    "DataConfig",
+    "EnvironmentRef",
+    "EvaluationConfig",
+    "GrpoLoss",
+    "InferenceConfig",
+    "LauncherConfig",
+    "ModelConfig",
+    "OptimizerConfig",
+    "RunConfig",
+    "SamplingConfig",
+    "Section",
+    "TrainerConfig",
+    "WorkersConfig",
+]

@@ -1,0 +1,27 @@
+"""What every section of a run config is: immutable, strict, and able to say all that is wrong with it at once."""
+
+from typing import NamedTuple
+
+from pydantic import BaseModel, ConfigDict
+
+
+class ConfigProblem(NamedTuple):
+    """One thing wrong with a run config."""
+
+    path: str
+    """Dotted key, such as `batch.batch_size`; empty for the config as a whole."""
+    message: str
+
+
+class CrossFieldError(ValueError):
+    """Several keys contradict each other; carries every contradiction, not only the first."""
+
+    def __init__(self, problems: list[ConfigProblem]) -> None:
+        super().__init__("; ".join(f"{path}: {message}" for path, message in problems))
+        self.problems = problems
+
+
+class Section(BaseModel):
+    """Base of every section: immutable, unknown keys refused, docstrings are descriptions."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)

@@ -1,0 +1,53 @@
+"""What plays the policy, and how it is evaluated and started."""
+
+from typing import Literal
+
+from pydantic import Field
+
+from trainers.run_config.section import Section
+
+
+class InferenceConfig(Section):
+    """The vLLM servers that play the policy."""
+
+    replicas: int = Field(default=1, ge=0)
+    """Servers to start. 0: rollouts come from outside only."""
+    dtype: Literal["auto", "float32", "bfloat16"] = "float32"
+    """Number format of inference. The closer to the trainer's, the smaller the mismatch."""
+    max_model_len: int = Field(default=2048, ge=16)
+    """Longest context in tokens, prompt included."""
+    gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
+    """Share of GPU memory a server may take. Has no meaning on CPU."""
+    kv_cache_gib: float = Field(default=1.0, gt=0)
+    """Memory for the key-value cache of a server on CPU, in GiB."""
+
+
+class EvaluationConfig(Section):
+    """Greedy (or sampled) play on held-out problems. Leave the section out for no evaluation."""
+
+    every: int = Field(default=0, ge=0)
+    """Policy versions between evaluations. 0: only the first and the last version."""
+    problems: int = Field(default=64, ge=1)
+    """Held-out problems per environment."""
+    rollouts_per_problem: int = Field(default=1, ge=1)
+    """Rollouts of each problem."""
+    temperature: float = Field(default=0.0, ge=0, le=10)
+    """Sampling temperature; 0 is greedy."""
+    deadline_s: float = Field(default=600.0, gt=0)
+    """Seconds after which an evaluation is closed with what it has."""
+
+
+class WorkersConfig(Section):
+    """The episode drivers."""
+
+    concurrency: int = Field(default=16, ge=1)
+    """Groups one driver plays at the same time."""
+    lease_s: float = Field(default=30.0, gt=0)
+    """Seconds after which the groups of a silent driver are given to another."""
+
+
+class LauncherConfig(Section):
+    """What starts trainer and inference processes."""
+
+    type: Literal["local"] = "local"
+    """`local` starts them on this machine."""

@@ -1,0 +1,96 @@
+"""The whole tree, and what its sections must agree on."""
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from trainers.run_config.algorithm import AlgorithmConfig
+from trainers.run_config.data import DataConfig
+from trainers.run_config.model import ModelConfig
+from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
+from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
+from trainers.run_config.serving import EvaluationConfig, InferenceConfig, LauncherConfig, WorkersConfig
+from trainers.run_config.trainer import OptimizerConfig, TrainerConfig
+
+
+class RunConfig(Section):
+    """Everything that defines a run. Never changed after the run is created."""
+
+    kind: Literal["rl", "sft", "external"] = "rl"
+    """`rl` learns from scored rollouts, `sft` from example conversations; an `external` run stores and hands out groups
+    for a trainer of your own."""
+    name: str = Field(default="", max_length=64, pattern=r"^([a-z0-9][a-z0-9-]*)?$")
+    """Short name: lower-case letters, digits and dashes. Empty: one is made up."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of everything random."""
+    max_steps: int = Field(ge=1)
+    """Optimizer steps; the run ends with policy version `max_steps`."""
+    model: ModelConfig = ModelConfig()
+    environments: list[EnvironmentRef] = []
+    """The environments that problems are drawn from. An SFT run needs them only for evaluation."""
+    sampling: SamplingConfig = SamplingConfig()
+    batch: BatchConfig = BatchConfig()
+    algorithm: AlgorithmConfig = AlgorithmConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    trainer: TrainerConfig = TrainerConfig()
+    inference: InferenceConfig = InferenceConfig()
+    evaluation: EvaluationConfig | None = None
+    """Evaluation on held-out problems; without this section there is none."""
+    data: DataConfig | None = None
+    """Training data of an SFT run."""
+    workers: WorkersConfig = WorkersConfig()
+    launcher: LauncherConfig = LauncherConfig()
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        of_kind = {"rl": self._rl_problems, "sft": self._sft_problems, "external": list}[self.kind]
+        problems = [*self._optimizer_problems(), *self._model_problems(), *of_kind()]
+        if problems:
+            raise CrossFieldError([ConfigProblem(path, message) for path, message in problems])
+        return self
+
+    def _optimizer_problems(self) -> list[tuple[str, str]]:
+        optimizer = self.optimizer
+        if optimizer.schedule == "linear" and optimizer.warmup_steps >= self.max_steps:
+            fix = f"Lower it or raise max_steps ({self.max_steps})."
+            return [("optimizer.warmup_steps", f"leaves no step for the linear decay. {fix}")]
+        return []
+
+    def _model_problems(self) -> list[tuple[str, str]]:
+        if self.kind != "external" and not self.model.path:
+            return [("model.path", "is required: name a directory with a Hugging Face model, or a model of the hub.")]
+        return []
+
+    def _sft_problems(self) -> list[tuple[str, str]]:
+        if self.data is None:
+            return [("data.path", "is required for an SFT run: name a JSONL file of conversations.")]
+        return []
+
+    def _rl_problems(self) -> list[tuple[str, str]]:
+        problems = []
+        sampling = self.sampling
+        if not self.environments:
+            problems.append(("environments", "is empty: an RL run needs at least one environment."))
+        names = [environment.name for environment in self.environments]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            problems.append(("environments", f"names {name!r} twice. Keep one and set its weight."))
+        if self.data is not None:
+            problems.append(("data", "belongs to SFT runs. Remove it or set kind to 'sft'."))
+        if sampling.group_size == 1:
+            reason = "gives every rollout advantage 0, because a group is its own baseline"
+            problems.append(("sampling.group_size", f"1 {reason}. Use at least 2."))
+        if self.batch.batch_size % sampling.group_size:
+            lower = self.batch.batch_size // sampling.group_size * sampling.group_size
+            fix = f"Use {lower or sampling.group_size} or {lower + sampling.group_size}."
+            size = f"{self.batch.batch_size} is not a multiple of sampling.group_size ({sampling.group_size})"
+            problems.append(("batch.batch_size", f"{size}. {fix}"))
+        if sampling.max_tokens >= self.inference.max_model_len:
+            limit = f"inference.max_model_len ({self.inference.max_model_len})"
+            fix = "Raise that or lower this."
+            problems.append(
+                ("sampling.max_tokens", f"{sampling.max_tokens} leaves no room for a prompt in {limit}. {fix}")
+            )
+        if sampling.max_tokens >= self.trainer.seq_len:
+            fix = f"Use more than sampling.max_tokens ({sampling.max_tokens}) plus the longest prompt."
+            problems.append(("trainer.seq_len", f"{self.trainer.seq_len} would cut rollouts short. {fix}"))
+        return problems
