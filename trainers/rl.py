@@ -17,12 +17,15 @@ again and gets the same bytes. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_R
 import functools
 import logging
 import time
+from pathlib import Path
+from statistics import mean
 
 import msgspec
 
 from trainers.learner import Learner
 from trainers.link import RunLink
 from trainers.losses.grpo import grpo_loss
+from trainers.metric_log import MetricLog
 from trainers.packing import batch_sequences
 from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
@@ -37,6 +40,7 @@ def train() -> None:
     registration = link.register()
     config = RunConfig.model_validate(registration.config)
     learner = Learner(config, registration, link, make_world(config.trainer.device))
+    log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
     loss = functools.partial(grpo_loss, config=config.algorithm.loss)
 
     while learner.step < config.max_steps:
@@ -55,11 +59,13 @@ def train() -> None:
         metrics["time/step"] = time.perf_counter() - begin
         metrics["perf/throughput"] = metrics["batch/tokens"] / (metrics["time/step"] - metrics["time/wait_for_batch"])
         link.ack_step(step, metrics, fetched.sha256)
+        log.write(step, metrics | {"reward/mean": mean(rollout.reward for rollout in batch.rollouts)})
         if link.is_main:
             _log.info("step %d: loss %.4f, %.2f s", step, metrics["loss/mean"], metrics["time/step"])
         if learner.step % config.trainer.checkpoint_every == 0 or learner.step == config.max_steps:
             learner.checkpoint()
     link.finish()
+    log.close()
 
 
 if __name__ == "__main__":

@@ -21,6 +21,7 @@ from trainers.conversations import batch_indices, read_conversations, render
 from trainers.learner import Learner
 from trainers.link import RunLink
 from trainers.losses.cross_entropy import cross_entropy_loss
+from trainers.metric_log import MetricLog
 from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
 
@@ -34,6 +35,7 @@ def train() -> None:
     config = RunConfig.model_validate(registration.config)
     assert config.data is not None, "the config refuses SFT runs without data"
     conversations = read_conversations(Path(config.data.path))
+    log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
     learner = Learner(config, registration, link, make_world(config.trainer.device))
 
     while learner.step < config.max_steps:
@@ -49,6 +51,7 @@ def train() -> None:
         metrics["time/step"] = time.perf_counter() - begin
         metrics["perf/throughput"] = metrics["batch/tokens"] / metrics["time/step"]
         link.ack_step(step, metrics)
+        log.write(step, metrics)
         if link.is_main:
             _log.info("step %d: loss %.4f, %.2f s", step, metrics["loss/mean"], metrics["time/step"])
         if learner.step % config.trainer.checkpoint_every == 0 or learner.step == config.max_steps:
@@ -57,6 +60,7 @@ def train() -> None:
             return
     learner.publish()
     link.finish()
+    log.close()
 
 
 if __name__ == "__main__":

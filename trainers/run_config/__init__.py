@@ -11,6 +11,7 @@ from trainers.run_config.model import ModelConfig
 from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 from trainers.run_config.serving import EvaluationConfig, InferenceConfig, LauncherConfig, WorkersConfig
+from trainers.run_config.tracking import TrackingConfig
 from trainers.run_config.trainer import OptimizerConfig, TrainerConfig
 from trainers.run_config.tree import RunConfig
 
@@ -30,6 +31,7 @@ __all__ = [
     "RunConfig",
     "SamplingConfig",
     "Section",
+    "TrackingConfig",
     "TrainerConfig",
     "WorkersConfig",
 ]

@@ -10,6 +10,7 @@ from trainers.run_config.model import ModelConfig
 from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 from trainers.run_config.serving import EvaluationConfig, InferenceConfig, LauncherConfig, WorkersConfig
+from trainers.run_config.tracking import TrackingConfig
 from trainers.run_config.trainer import OptimizerConfig, TrainerConfig
 
 
@@ -40,6 +41,7 @@ class RunConfig(Section):
     """Training data of an SFT run."""
     workers: WorkersConfig = WorkersConfig()
     launcher: LauncherConfig = LauncherConfig()
+    tracking: TrackingConfig = TrackingConfig()
 
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
