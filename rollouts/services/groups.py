@@ -7,13 +7,15 @@ row, only the run's gate (see `close_gate`).
 import hashlib
 import math
 import uuid
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
-from typing import Any
+from itertools import islice
+from typing import Any, NamedTuple
 
 import numpy as np
-from django.db import connection, transaction
+from django.db import IntegrityError, connection, transaction
 
 from environments.types import Rollout as RolloutIn
 from environments.types import StopReason
@@ -24,14 +26,16 @@ from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
 from rollouts.models import GroupTokens, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.packing import PackedGroup, RolloutRecord, pack_rollouts
 from rollouts.services import leases
-from rollouts.services.insertion import insert_groups, insert_rollouts
+from rollouts.services.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.transitions import DB_NOW, transition
-from rollouts.sql import binary_cursor, load
+from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import GroupState, RunState
 from rollouts.validation import check_groups, check_rollouts, displayable
 
 TAKES_GROUPS = frozenset({RunState.STARTING, RunState.RUNNING})
 MAX_ENVIRONMENTS = 100
+LANES = 1
+"""Transactions of submissions at a time in one process."""
 MAX_TOGETHER = 64
 """Submissions that share a transaction at most."""
 GATE = 1_919_251_321
@@ -56,7 +60,7 @@ def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: s
         if len(rollouts) != wanted:
             fields = {"rollouts": f"the claim asks for {wanted}, these are {len(rollouts)}; send failed episodes too"}
             raise Invalid("Nothing was stored: a group is settled whole.", fields=fields)
-        insert_rollouts([(group.pk, group_in)], worker=worker)
+        insert_rollouts([Incoming(group, group_in, worker)])
         state, reason = _verdict(run, group.purpose, group_in)
         moved = transition(
             ScoredGroup,
@@ -98,6 +102,10 @@ class _Submission:
 
 def _store(submissions: Sequence[_Submission]) -> list[list[str]]:
     """Store all or none; the keys of each. They are in the order they came in, run by run."""
+    of_one_run = len({submission.run.pk for submission in submissions}) == 1
+    if of_one_run and not connection.in_atomic_block:
+        with suppress(_Irregular, IntegrityError):
+            return _store_blindly(submissions)
     keys: dict[int, list[str]] = {}
     with transaction.atomic():
         # Runs in the order of their ids, as every process takes them: then nobody waits in a circle.
@@ -110,25 +118,65 @@ def _store(submissions: Sequence[_Submission]) -> list[list[str]]:
     return [keys[at] for at in range(len(submissions))]
 
 
-def _store_of_run(run: Run, submissions: Sequence[_Submission]) -> list[list[str]]:
-    run = copy(run)  # another thread may submit to the same object
-    state, run.next_step, run.live_version, environments = _pass_gate(run)
-    _check_takes_groups(run, state)
-    _add_environments(run, environments, {group.environment for each in submissions for group in each.groups})
-    pairs = [
-        [(_row(run, environments[group.environment], group), group) for group in each.groups] for each in submissions
-    ]
-    crash_point(CrashPoint.BEFORE_INSERT)
-    for actor in dict.fromkeys(each.actor for each in submissions):
-        own = [pair for each, some in zip(submissions, pairs, strict=True) if each.actor == actor for pair in some]
-        stored = insert_groups(run.pk, [row for row, _ in own], actor=displayable(actor)[:150])
-        _check_repeated(run, own, stored)
-        insert_rollouts([(stored[row.key], group) for row, group in own if row.key in stored], worker=actor)
+class _Irregular(Exception):
+    """The submission needs a closer look than `_store_blindly` takes."""
+
+
+def _store_blindly(submissions: Sequence[_Submission]) -> list[list[str]]:
+    """Store groups of one run as if no key were repeated and no environment new, in two round trips.
+
+    Both are rare. Raises _Irregular for a new environment. A repeated key leaves rollouts without their group, which
+    the commit refuses: IntegrityError. Nothing is stored then.
+    """
+    run = submissions[0].run
+    with pipelined_transaction():
+        gate = _pass_gate(run, groups=sum(len(each.groups) for each in submissions))
+        if any(group.environment not in gate.environments for each in submissions for group in each.groups):
+            raise _Irregular
+        incoming = _incoming(run, gate, submissions)
+        crash_point(CrashPoint.BEFORE_INSERT)
+        insert_groups(run.pk, incoming)
+        insert_rollouts(incoming)
+        crash_point(CrashPoint.AFTER_INSERT)
+    crash_point(CrashPoint.AFTER_COMMIT)
     bell.ring_after_commit(run.pk)
-    return [[row.key for row, _ in some] for some in pairs]
+    return _keys(submissions, incoming)
 
 
-_together = Combiner(_store, limit=MAX_TOGETHER)
+def _store_of_run(run: Run, submissions: Sequence[_Submission]) -> list[list[str]]:
+    gate = _pass_gate(run, groups=sum(len(each.groups) for each in submissions))
+    _add_environments(run, gate.environments, {group.environment for each in submissions for group in each.groups})
+    incoming = _incoming(run, gate, submissions)
+    crash_point(CrashPoint.BEFORE_INSERT)
+    insert_groups(run.pk, incoming)
+    stored = set(ScoredGroup.objects.filter(pk__in=[each.row.pk for each in incoming]).values_list("pk", flat=True))
+    _check_repeated(run, [each for each in incoming if each.row.pk not in stored])
+    insert_rollouts([each for each in incoming if each.row.pk in stored])
+    bell.ring_after_commit(run.pk)
+    return _keys(submissions, incoming)
+
+
+def _incoming(run: Run, gate: "_Gate", submissions: Sequence[_Submission]) -> list[Incoming]:
+    """What to store, in order. Raises what `submit` raises for groups that the run does not take."""
+    _check_takes_groups(run, gate.state)
+    run = copy(run)  # another thread may submit to the same object
+    run.next_step, run.live_version = gate.next_step, gate.live_version
+    ids = iter(gate.ids)
+    return [
+        Incoming(
+            _row(run, next(ids), gate.environments[group.environment], group), group, displayable(each.actor)[:150]
+        )
+        for each in submissions
+        for group in each.groups
+    ]
+
+
+def _keys(submissions: Sequence[_Submission], incoming: Sequence[Incoming]) -> list[list[str]]:
+    keys = iter([each.row.key for each in incoming])
+    return [list(islice(keys, len(each.groups))) for each in submissions]
+
+
+_together = Combiner(_store, limit=MAX_TOGETHER, lanes=LANES)
 
 
 def derived_keys(idempotency_key: str, count: int) -> list[str]:
@@ -146,19 +194,27 @@ def close_gate(run: Run) -> None:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [GATE, run.pk % 2**31])
 
 
-def _pass_gate(run: Run) -> tuple[str, int, int, dict[str, int]]:
-    """(state, next step, live version, ids of environments by name) of the run.
+class _Gate(NamedTuple):
+    """What a submission must know of its run."""
 
-    The state stays so until we commit: whoever ends the run closes the gate first. The two statements go out together,
-    but the second takes its snapshot when the first has the lock.
-    """
-    with binary_cursor() as cursor, cursor.connection.pipeline():
+    state: str
+    """Stays so until we commit: whoever ends the run closes the gate first."""
+    next_step: int
+    live_version: int
+    environments: dict[str, int]
+    """Ids by name."""
+    ids: list[int]
+    """For the groups that come in."""
+
+
+def _pass_gate(run: Run, *, groups: int) -> _Gate:
+    """Lock the gate against those who close it, then look. The look takes its snapshot when the lock is had."""
+    with binary_cursor() as cursor, nullcontext() if in_pipeline() else cursor.connection.pipeline():
         cursor.execute("SELECT pg_advisory_xact_lock_shared(%s, %s)", [GATE, run.pk % 2**31])
-        cursor.execute(load("pass_gate"), {"run_id": run.pk})
+        cursor.execute(load("pass_gate"), {"run_id": run.pk, "groups": groups})
         row = cursor.fetchone()
     assert row is not None, "runs are never deleted"
-    state, next_step, live_version, environments = row
-    return state, next_step, live_version, environments
+    return _Gate(*row)
 
 
 def _check_takes_groups(run: Run, state: str) -> None:
@@ -180,14 +236,11 @@ def _add_environments(run: Run, known: dict[str, int], names: set[str]) -> None:
         known[name] = RunEnvironment.objects.get_or_create(run=run, name=name)[0].pk
 
 
-def _check_repeated(run: Run, pairs: Sequence[tuple[ScoredGroup, PackedGroup]], stored: Container[str]) -> None:
+def _check_repeated(run: Run, repeated: Sequence[Incoming]) -> None:
     """Raise Conflict unless the groups whose keys the run already had are those very groups."""
-    repeated = [(row, group) for row, group in pairs if row.key not in stored]
-    if not repeated:
-        return
-    keys = [row.key for row, _ in repeated]
+    keys = [each.row.key for each in repeated]
     known = {group.key: group for group in ScoredGroup.objects.select_related("tokens").filter(run=run, key__in=keys)}
-    for row, group in repeated:
+    for row, group, _ in repeated:
         old = known[row.key]
         facts = ("environment_id", "problem_key", "rollout_count")
         same = all(getattr(old, name) == getattr(row, name) for name in facts)
@@ -202,9 +255,10 @@ def _has_tokens(old: ScoredGroup, group: PackedGroup) -> bool:
         return False
 
 
-def _row(run: Run, environment_id: int, group: PackedGroup) -> ScoredGroup:
+def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> ScoredGroup:
     state, reason = _verdict(run, Purpose.TRAIN, group)
     row = ScoredGroup(
+        id=group_id,
         run=run,
         environment_id=environment_id,
         key=group.key or str(uuid.uuid4()),

@@ -4,7 +4,7 @@ The ORM would take a statement's worth of Python per rollout; this is the path e
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,14 +14,24 @@ from rollouts.sql import binary_cursor, load
 from rollouts.validation import displayable
 
 
-def insert_groups(run_id: int, rows: Sequence[ScoredGroup], *, actor: str) -> dict[str, int]:
-    """Insert settled groups and their first events; return the ids of those whose key is new, by key."""
+class Incoming(NamedTuple):
+    """A group to store: its row, what is in it, and who sent it."""
+
+    row: ScoredGroup
+    group: PackedGroup
+    actor: str
+
+
+def insert_groups(run_id: int, incoming: Sequence[Incoming]) -> None:
+    """Insert settled groups, which have their ids, and their first events. One whose key the run has is left out."""
+    rows = [each.row for each in incoming]
     with binary_cursor() as cursor:
         cursor.execute(
             load("insert_groups"),
             {
                 "run_id": run_id,
-                "actor": actor,
+                "ids": [row.pk for row in rows],
+                "actors": [each.actor for each in incoming],
                 "keys": [row.key for row in rows],
                 "environment_ids": [row.environment_id for row in rows],
                 "problem_keys": [row.problem_key for row in rows],
@@ -35,20 +45,20 @@ def insert_groups(run_id: int, rows: Sequence[ScoredGroup], *, actor: str) -> di
                 "max_versions": [row.max_policy_version for row in rows],
             },
         )
-        return {key: group_id for group_id, key in cursor.fetchall()}
 
 
-def insert_rollouts(groups: Sequence[tuple[int, PackedGroup]], *, worker: str) -> None:
-    """Insert the rollouts and arrays of groups whose rows exist: (id of the row, what to store)."""
-    if not groups:
+def insert_rollouts(incoming: Sequence[Incoming]) -> None:
+    """Insert the rollouts and arrays of groups whose rows exist."""
+    if not incoming:
         return
+    groups = [(each.row.pk, each.group) for each in incoming]
     arrays = [group.arrays for _, group in groups]
     rollouts = [rollout for _, group in groups for rollout in group.rollouts]
     with binary_cursor() as cursor:
         cursor.execute(
             load("insert_rollouts"),
             {
-                "worker": worker[:100],
+                "workers": [each.actor[:100] for each in incoming for _ in each.group.rollouts],
                 "group_ids": [group_id for group_id, _ in groups],
                 "lengths": [each.lengths.astype(COUNT).tobytes() for each in arrays],
                 "token_ids": [each.token_ids.data for each in arrays],

@@ -9,6 +9,8 @@ from typing import Any, LiteralString
 import psycopg
 from django.db import connection
 
+_UNFINISHED = (psycopg.pq.TransactionStatus.INTRANS, psycopg.pq.TransactionStatus.INERROR)
+
 
 @cache
 def load(name: str) -> LiteralString:
@@ -27,3 +29,29 @@ def binary_cursor() -> "Iterator[psycopg.Cursor[Any]]":
     with connection.wrap_database_errors, psycopg.Cursor(connection.connection) as cursor:
         cursor.format = psycopg.pq.Format.BINARY
         yield cursor
+
+
+@contextmanager
+def pipelined_transaction() -> Iterator[None]:
+    """A transaction of binary cursors' statements, which wait for no answer before somebody fetches it.
+
+    Django does not know of it: nothing of the ORM belongs in the block, and it belongs in no other transaction. What a
+    statement raises may come later, at the latest when the block ends; nothing is committed then.
+    """
+    assert not connection.in_atomic_block
+    connection.ensure_connection()
+    raw = connection.connection
+    with connection.wrap_database_errors:
+        try:
+            with raw.pipeline():
+                raw.execute("BEGIN")
+                yield
+                raw.execute("COMMIT")
+        finally:
+            if raw.info.transaction_status in _UNFINISHED:
+                raw.rollback()
+
+
+def in_pipeline() -> bool:
+    """Whether statements go out without waiting for each other."""
+    return bool(connection.connection.pgconn.pipeline_status)

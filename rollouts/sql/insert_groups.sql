@@ -1,29 +1,28 @@
--- Store submitted groups of a run in the order given, and log one event for each. A key the run already has is left
--- alone: its id is not among those returned.
+-- Store submitted groups of a run under the ids given, and log one event for each. A key the run already has is left
+-- alone: nothing is stored under its new id.
 -- Locks: nothing, but waits for a transaction that is inserting the same key.
 -- Index: group_key_once_per_run.
 WITH incoming AS (
     SELECT * FROM unnest(
-        %(keys)b::text[], %(environment_ids)b::bigint[], %(problem_keys)b::text[], %(states)b::text[], %(reasons)b::text[],
+        %(ids)b::bigint[], %(actors)b::text[], %(keys)b::text[], %(environment_ids)b::bigint[], %(problem_keys)b::text[], %(states)b::text[], %(reasons)b::text[],
         %(rollout_counts)b::int[], %(token_counts)b::bigint[], %(reward_means)b::float8[], %(reward_stds)b::float8[],
         %(min_versions)b::int[], %(max_versions)b::int[]
     ) WITH ORDINALITY AS incoming(
-        key, environment_id, problem_key, state, state_reason, rollout_count, token_count, reward_mean, reward_std,
+        id, actor, key, environment_id, problem_key, state, state_reason, rollout_count, token_count, reward_mean, reward_std,
         min_policy_version, max_policy_version, position
     )
 ), stored AS (
     INSERT INTO rollouts_scoredgroup (
-        run_id, environment_id, key, purpose, problem_key, state, state_reason, state_at, attempts, created_at, settled_at,
+        id, run_id, environment_id, key, purpose, problem_key, state, state_reason, state_at, attempts, created_at, settled_at,
         rollout_count, token_count, reward_mean, reward_std, min_policy_version, max_policy_version
     )
-    SELECT %(run_id)s, environment_id, key, 'train', problem_key, state, state_reason, clock_timestamp(), 1,
+    SELECT id, %(run_id)s, environment_id, key, 'train', problem_key, state, state_reason, clock_timestamp(), 1,
            clock_timestamp(), clock_timestamp(), rollout_count, token_count, reward_mean, reward_std,
            min_policy_version, max_policy_version
     FROM incoming ORDER BY position
     ON CONFLICT (run_id, key) DO NOTHING
-    RETURNING id, key, state, state_reason
-), logged AS (
-    INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
-    SELECT %(run_id)s, clock_timestamp(), 'scoredgroup', id, '', state, state_reason, %(actor)s FROM stored ORDER BY id
+    RETURNING id, state, state_reason
 )
-SELECT id, key FROM stored
+INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
+SELECT %(run_id)s, clock_timestamp(), 'scoredgroup', id, '', stored.state, stored.state_reason, incoming.actor
+FROM stored JOIN incoming USING (id) ORDER BY id
