@@ -1,10 +1,11 @@
 """Do together what several threads ask for at the same time: one transaction, one fsync, for all who wait.
 
     thread A: [item] ─┐
-    thread B: [item] ─┼─ whoever gets the turn does all that wait ─► every thread gets its own result, or its own error
+    thread B: [item] ─┼─ whoever gets a lane does all that wait ─► every thread gets its own result, or its own error
     thread C: [item] ─┘
 
-Nobody waits for company: a lone item is done at once, and while it is being done the next ones gather.
+Nobody waits for company: a lone item is done at once, and while the lanes are busy the next ones gather. More than one
+lane, so that while one waits for the disk another fills the database's cores.
 """
 
 import threading
@@ -16,24 +17,28 @@ R = TypeVar("R")
 
 
 class _Slot(Generic[T, R]):
+    """One thread's item. The thread sleeps until it is `woken`, once: its item is done, or it is to do `batch`."""
+
     def __init__(self, item: T) -> None:
         self.item = item
-        self.is_done = False
         self.result: R | None = None
         self.error: BaseException | None = None
+        self.batch: list[_Slot[T, R]] = []
+        self.woken = threading.Lock()
+        self.woken.acquire()
 
 
 class Combiner(Generic[T, R]):
-    """Calls ``work`` with as many items as wait, at most ``limit`` at once, and never twice at the same time.
+    """Calls ``work`` with as many items as wait, at most ``limit`` at once, in at most ``lanes`` threads at a time.
 
     ``work`` does all of its items or raises and has done none. When it raises for several items they are done one by
     one, so that an item only gets the errors it makes itself.
     """
 
-    def __init__(self, work: Callable[[Sequence[T]], Sequence[R]], limit: int) -> None:
+    def __init__(self, work: Callable[[Sequence[T]], Sequence[R]], *, limit: int, lanes: int) -> None:
         self._work = work
         self._limit = limit
-        self._turn = threading.Lock()
+        self._free_lanes = lanes
         self._waiting: list[_Slot[T, R]] = []
         self._lock = threading.Lock()
 
@@ -41,15 +46,40 @@ class Combiner(Generic[T, R]):
         """The item's result, or its error. Blocks until it is done."""
         slot: _Slot[T, R] = _Slot(item)
         with self._lock:
-            self._waiting.append(slot)
-        with self._turn:
-            while not slot.is_done:
-                with self._lock:
-                    batch, self._waiting = self._waiting[: self._limit], self._waiting[self._limit :]
-                self._do(batch)
+            if self._free_lanes:  # then nobody waits
+                self._free_lanes -= 1
+                slot.batch = [slot]
+            else:
+                self._waiting.append(slot)
+        if not slot.batch:
+            slot.woken.acquire()
+        if slot.batch:
+            self._lead(slot)
         if slot.error is not None:
             raise slot.error
         return slot.result  # type: ignore[return-value]  # done without an error
+
+    def _lead(self, leader: _Slot[T, R]) -> None:
+        """Do the leader's batch, wake its threads, and hand the lane to the first who waits."""
+        with self._lock:
+            self._top_up(leader.batch)  # with those that came while this thread was waking up
+        try:
+            self._do(leader.batch)
+        finally:
+            with self._lock:
+                following = self._waiting[:1]
+                if following:
+                    self._top_up(following[0].batch)
+                else:
+                    self._free_lanes += 1
+            for slot in [*following, *leader.batch]:
+                if slot is not leader:
+                    slot.woken.release()
+
+    def _top_up(self, batch: list[_Slot[T, R]]) -> None:
+        room = self._limit - len(batch)
+        batch += self._waiting[:room]
+        del self._waiting[:room]
 
     def _do(self, batch: list[_Slot[T, R]]) -> None:
         try:
@@ -57,10 +87,10 @@ class Combiner(Generic[T, R]):
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread of whoever asked
             if len(batch) == 1 or not isinstance(error, Exception):
                 for slot in batch:
-                    slot.error, slot.is_done = error, True
+                    slot.error = error
                 return
             for slot in batch:
                 self._do([slot])
             return
         for slot, result in zip(batch, results, strict=True):
-            slot.result, slot.is_done = result, True
+            slot.result = result
