@@ -98,6 +98,8 @@ def database(url: str, pool_size: int) -> dict[str, Any]:
     options["connect_timeout"] = 5
     if pool_size:
         options["pool"] = {"min_size": 0, "max_size": pool_size, "timeout": 10, "max_idle": 300}
+        # The data path's statements are planned once per connection. Django's own are never prepared.
+        options["prepare_threshold"] = 5
     return {**config, "CONN_MAX_AGE": 0, "CONN_HEALTH_CHECKS": True}
 
 

@@ -5,9 +5,11 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
+from django.db import connection
 
 from controlplane import embedded
 from controlplane.home import Home
@@ -32,6 +34,17 @@ def servers() -> Iterator[Home]:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(servers: Home) -> None:
     """Start the servers before the test database is made: pytest-django asks for this fixture at that moment."""
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: Any) -> Iterator[None]:
+    """Before the test database is dropped, end the connections that threads of the product keep to it."""
+    yield
+    with django_db_blocker.unblock(), connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
 
 
 @pytest.fixture
