@@ -48,6 +48,8 @@ class Options:
     """None: 8000, or any free port when that is taken. 0: any free port."""
     concurrency: int = 8
     """Episode drivers: tasks the worker runs side by side."""
+    web_processes: int = 2
+    """They share the port. One takes groups in no faster than one core decodes them."""
     quiet: bool = False
     as_json: bool = False
     job: Program | None = None
@@ -135,8 +137,8 @@ class _Up:
         prepare_argv = (*MANAGE, "prepare", "--login-digest", login_token.digest(token))
         if status := await self._supervisor.run(Program("prepare", prepare_argv)):
             raise StartError(f"the database could not be prepared (status {status}); see {home.path / 'logs/up.log'}")
-        descriptor = self._listening.fileno()
-        web = Program("web", (sys.executable, "-m", "controlplane.web", "--fd", str(descriptor)))
+        web_argv = (sys.executable, "-m", "controlplane.web", "--fd", str(self._listening.fileno()))
+        names = ["web", *(f"web-{number}" for number in range(2, self._options.web_processes + 1))]
         worker_argv = [sys.executable, "-m", "celery", "-q", "-A", "controlplane.celery", "worker", "-Q", "episodes"]
         worker_argv += ["--pool", "threads", "--concurrency", str(self._options.concurrency)]
         worker_argv += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
@@ -145,12 +147,16 @@ class _Up:
         worker = Program("worker", tuple(worker_argv), environ=hushed)
         reconciler = Program("reconciler", (*MANAGE, "reconcile"), stop_deadline_s=_REPLICAS_DEADLINE_S)
         await asyncio.gather(
-            keep(Service("web", lambda: web, self._web_answers, pass_fds=(descriptor,))),
+            *(keep(self._web(Program(name, web_argv))) for name in names),
             keep(Service("worker", lambda: worker)),
             keep(Service("reconciler", lambda: reconciler)),
         )
         self._console.say(f"everything is up at {self._url}; Ctrl-C stops it")
         self._console.event("up", url=self._url)
+
+    def _web(self, web: Program) -> Service:
+        # Whichever answers first speaks for all: they serve the same code on the same port.
+        return Service(web.name, lambda: web, self._web_answers, pass_fds=(self._listening.fileno(),))
 
     async def _job(self, stopping: "asyncio.Task[bool]") -> int:
         """Wait for the job, or for a signal when there is none; returns the exit status."""
