@@ -30,9 +30,9 @@ def test_the_api_is_what_was_agreed(schema: dict[str, Any]) -> None:
 
 
 def test_the_page_of_the_api_may_style_itself_and_nothing_more(client: Client, db: None) -> None:
-    policy = client.get("/api/v1/docs").headers["Content-Security-Policy"]
+    policy = client.get("/api/v1/docs").headers["Content-Security-Policy"].split("; ")
     assert "style-src 'self' 'unsafe-inline'" in policy
-    assert "script-src 'self';" in policy
+    assert "script-src 'self'" in policy
 
 
 def test_every_operation_is_named_described_and_needs_credentials(schema: dict[str, Any]) -> None:
