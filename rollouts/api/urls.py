@@ -1,7 +1,7 @@
 """The native REST API, version 1."""
 
 from csp.decorators import csp_update
-from django.urls import path
+from django.urls import path, re_path
 from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 from rollouts.api import groups, problems, replays, runs, trainer
@@ -32,6 +32,5 @@ urlpatterns = [
         name="api-policy-versions",
     ),
     path(f"{run}/checkpoints", trainer.CheckpointsApi.as_view(), name="api-checkpoints"),
-    path("", problems.no_such_path),
-    path("<path:path>", problems.no_such_path),
+    re_path(r"^(?P<path>[\s\S]*)$", problems.no_such_path),  # line breaks too, at which a converter ends
 ]

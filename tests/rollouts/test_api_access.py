@@ -201,3 +201,8 @@ def test_fields_that_only_the_server_sets_cannot_be_sent() -> None:
     problem(api.post(f"runs/{run.key}/groups", group), 422, "invalid")
     problem(api.post("runs", {"preset": "reverse-text-rl", "state": "finished"}), 422, "invalid")
     problem(api.post(f"runs/{run.key}/trainer", {"epoch": 7}), 422, "invalid")
+
+
+@pytest.mark.parametrize("path", ["nowhere", "a/b/", "runs/x/y/z", "%0d%0aX:1", "a%0ab", "%00"])
+def test_an_address_that_is_none_is_answered_as_a_problem(path: str) -> None:
+    assert "no path" in problem(Api().get(path), 404, "not_found")["detail"]
