@@ -1,7 +1,10 @@
 """Groups from outside: stored once, all or none, and only while they can be trained on."""
 
+from collections.abc import Callable
+
 import pytest
 
+from environments.types import ScoredGroup as ScoredGroupIn
 from rollouts.errors import Conflict, Invalid, RunOver, StateConflict
 from rollouts.models import Event, GroupTokens, Rollout, RunEnvironment, ScoredGroup
 from rollouts.services import groups, runs
@@ -67,6 +70,32 @@ def test_a_key_used_for_another_group_is_refused() -> None:
     assert stored()[0] == 1
     with pytest.raises(Invalid):
         story.submit(run, [story.scored("c"), story.scored("c")], actor="api:x")
+
+
+def other_scores(group: ScoredGroupIn) -> None:
+    for rollout in group.rollouts:
+        rollout.reward = 1 - rollout.reward
+
+
+def other_mask(group: ScoredGroupIn) -> None:
+    group.rollouts[1].loss_mask = [1] * len(group.rollouts[1].loss_mask)
+
+
+def other_logprobs(group: ScoredGroupIn) -> None:
+    group.rollouts[0].inference_logprobs[-1] -= 1.0
+
+
+@pytest.mark.parametrize("change", [other_scores, other_mask, other_logprobs], ids=lambda change: change.__name__)
+def test_a_key_used_again_for_the_same_tokens_with_something_else_to_learn_is_refused(
+    change: Callable[[ScoredGroupIn], None],
+) -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("a")], actor="api:x")
+    changed = story.scored("a")
+    change(changed)
+    with pytest.raises(Conflict, match="used for another group"):
+        story.submit(run, [changed], actor="api:x")
+    assert stored() == (1, 2, 1, 1)
 
 
 def test_the_same_key_may_be_used_in_two_runs() -> None:
