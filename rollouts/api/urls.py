@@ -2,15 +2,15 @@
 
 from csp.decorators import csp_update
 from django.urls import path, re_path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
+from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from rollouts.api import groups, problems, replays, runs, trainer
+from rollouts.api import description, groups, problems, replays, runs, trainer
 
 # Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
 docs = csp_update({"style-src": ["'unsafe-inline'"]})(SpectacularSwaggerSplitView.as_view(url_name="api-schema"))
 run = "runs/<slug:key>"
 urlpatterns = [
-    path("schema", SpectacularAPIView.as_view(), name="api-schema"),
+    path("schema", description.SchemaApi.as_view(), name="api-schema"),
     path("docs", docs, name="api-docs"),
     path("runs", runs.RunsApi.as_view(), name="api-runs"),
     path(f"{run}", runs.RunApi.as_view(), name="api-run"),

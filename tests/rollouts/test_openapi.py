@@ -8,6 +8,10 @@ from typing import Any
 import pytest
 from django.core.management import call_command
 from django.test import Client
+from drf_spectacular.generators import SchemaGenerator
+
+from rollouts.api import description
+from tests.rollouts import story
 
 SNAPSHOT = Path(__file__).parent.parent / "snapshots" / "openapi.json"
 REWRITE = "ROLLYARD_UPDATE_SNAPSHOTS"
@@ -27,6 +31,24 @@ def test_the_api_is_what_was_agreed(schema: dict[str, Any]) -> None:
     if os.environ.get(REWRITE):
         SNAPSHOT.write_text(written)
     assert SNAPSHOT.read_text() == written, f"the API changed; run with {REWRITE}=1 to accept it"
+
+
+def test_those_who_ask_at_once_for_the_description_get_one_that_is_made_once(
+    schema: dict[str, Any], db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = []
+
+    class Generator(SchemaGenerator):
+        def get_schema(self, request: Any = None, public: bool = False) -> Any:
+            made.append(self)
+            return super().get_schema(request, public)  # type: ignore[no-untyped-call]
+
+    monkeypatch.setattr(description, "SchemaGenerator", Generator)
+    description._made.cache_clear()
+    path = "/api/v1/schema?format=json&version=x%0d%0aY:1"
+    answers = story.together(*[lambda: Client().get(path)] * 8)
+    assert [json.loads(each.content) for each in answers] == [schema] * 8
+    assert len(made) == 1
 
 
 def test_the_page_of_the_api_may_style_itself_and_nothing_more(client: Client, db: None) -> None:
