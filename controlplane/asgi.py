@@ -7,6 +7,8 @@ all other HTTP ─────────────► Django
 """
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import django
@@ -15,20 +17,31 @@ from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from channels.security.websocket import AllowedHostsOriginValidator
 from django.core.handlers.asgi import ASGIHandler
+from django.db import connection
+from django.http import HttpRequest
+from django.http.response import HttpResponseBase
 
 
 class OneHopHandler(ASGIHandler):
     """Django's handler with all middleware and the view in one thread.
 
     Every view of ours is synchronous. Django would run the middleware on the event loop and hop to the thread and back
-    for each of them, a dozen times a request.
+    for each of them, a dozen times a request. The thread also gives its connection to the database back: Django would
+    do so once the answer is sent, and not at all when the client is gone by then.
     """
 
     _middleware_chain: Any
 
     def load_middleware(self, is_async: bool = False) -> None:
         super().load_middleware(is_async=False)
-        self._middleware_chain = sync_to_async(self._middleware_chain, thread_sensitive=True)
+        self._middleware_chain = sync_to_async(partial(_in_thread, self._middleware_chain), thread_sensitive=True)
+
+
+def _in_thread(respond: Callable[[HttpRequest], HttpResponseBase], request: HttpRequest) -> HttpResponseBase:
+    try:
+        return respond(request)
+    finally:
+        connection.close()
 
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
