@@ -1,7 +1,8 @@
 """Serve HTTP and websockets on a socket that was opened by somebody else: `python -m controlplane.web --fd N`.
 
 `rollyard up` keeps the listening socket, so while a killed web process comes back, clients wait in the backlog instead
-of being refused. Under systemd or Kubernetes run `uvicorn controlplane.asgi:application` instead.
+of being refused. Under systemd or Kubernetes run `uvicorn controlplane.asgi:application` behind a proxy instead, which
+bounds the head of a request and the time it may take.
 """
 
 import argparse
@@ -9,6 +10,8 @@ import os
 import socket
 
 import uvicorn
+
+from controlplane.connections import Connection
 
 
 def main() -> None:
@@ -19,6 +22,7 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     config = uvicorn.Config(
         "controlplane.asgi:application",
+        http=Connection,
         log_config=None,  # Django's LOGGING is the only one
         access_log=False,
         server_header=False,
