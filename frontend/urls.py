@@ -1,13 +1,18 @@
 """The pages. Paths end in a slash; `live/` answers the parts of a page that follow the run."""
 
+from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import LoginView, LogoutView
+from django.templatetags.static import static
 from django.urls import path
+from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
 from frontend.views import groups, launch, run, runs
 
+mark = lazy(static, str)("frontend/mark.svg")
 urlpatterns = [
     path("", runs.index, name="runs"),
+    path("favicon.ico", login_not_required(RedirectView.as_view(url=mark))),  # asked for by pages that name none
     path("login/", LoginView.as_view(redirect_authenticated_user=True), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
     path("runs/", RedirectView.as_view(pattern_name="runs", query_string=True)),

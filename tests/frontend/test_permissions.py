@@ -48,6 +48,11 @@ def test_a_page_of_a_run_asks_to_sign_in(run: Run, name: str) -> None:
     assert Client().get(path_of(name, run)).status_code == 302
 
 
+def test_the_icon_is_where_pages_that_name_none_look_for_it() -> None:
+    response = Client().get("/favicon.ico", follow=True)
+    assert (response.status_code, response.headers["Content-Type"]) == (200, "image/svg+xml")
+
+
 def test_a_stranger_sees_no_run_in_the_list(stranger_client: Client, run: Run) -> None:
     assert run.key not in stranger_client.get("/").content.decode()
 
