@@ -7,14 +7,16 @@
 Numbers become arrays or lists; what is only kept and given back stays the JSON text that was sent.
 """
 
+import builtins
 import json
-from typing import Any
+import types
+from typing import Annotated, Any, Union, get_args, get_origin
 
 import msgspec
-from pydantic import BaseModel, ConfigDict, TypeAdapter, field_validator
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model, field_validator
 
 from rollouts.atropos import numbers
-from rollouts.atropos.bodies import is_json, validated
+from rollouts.atropos.bodies import MAX_ECHO, is_json, validated
 
 Rows = list[list[int]]
 Floats = list[list[float]]
@@ -89,8 +91,23 @@ class LaxScoredData(BaseModel):
         return value
 
 
-_LAX_ONE = TypeAdapter(LaxScoredData)
-_LAX_MANY = TypeAdapter(list[LaxScoredData])
+def _impatient(kind: Any) -> Any:
+    """The type with lists that end at their first fault: a large body may hold a million."""
+    kinds = tuple(map(_impatient, get_args(kind)))
+    match get_origin(kind):
+        case types.UnionType:
+            return Union[kinds]  # noqa: UP007 - of as many as there are
+        case builtins.list:
+            return Annotated[list[kinds], Field(fail_fast=True)]  # type: ignore[valid-type]
+        case _:
+            return kind
+
+
+_fields: Any = {name: (_impatient(each.annotation), each) for name, each in LaxScoredData.model_fields.items()}
+LargeScoredData: type[LaxScoredData] = create_model("LargeScoredData", __base__=LaxScoredData, **_fields)
+_LAX_ONE, _LAX_MANY = TypeAdapter(LaxScoredData), TypeAdapter(list[LaxScoredData])
+_LARGE_ONE: TypeAdapter[LaxScoredData] = TypeAdapter(LargeScoredData)
+_LARGE_MANY: TypeAdapter[list[LaxScoredData]] = TypeAdapter(_impatient(list[LargeScoredData]))
 
 
 def decode_one(body: bytes, content_type: str) -> ScoredData:
@@ -104,7 +121,7 @@ def decode_one(body: bytes, content_type: str) -> ScoredData:
             return _checked(_ONE.decode(body))
         except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             pass
-    return _from_lax(validated(_LAX_ONE, body, content_type))
+    return _from_lax(validated(_LAX_ONE if len(body) <= MAX_ECHO else _LARGE_ONE, body, content_type))
 
 
 def decode_many(body: bytes, content_type: str) -> list[ScoredData]:
@@ -114,7 +131,8 @@ def decode_many(body: bytes, content_type: str) -> list[ScoredData]:
             return [_checked(item) for item in _MANY.decode(body)]
         except (ValueError, RecursionError):
             pass
-    return [_from_lax(item) for item in validated(_LAX_MANY, body, content_type)]
+    items = validated(_LAX_MANY if len(body) <= MAX_ECHO else _LARGE_MANY, body, content_type)
+    return [_from_lax(item) for item in items]
 
 
 def _is_text(body: bytes) -> bool:

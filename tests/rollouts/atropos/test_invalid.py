@@ -124,8 +124,16 @@ def test_a_large_body_is_not_sent_back_with_its_faults() -> None:
     assert response.status_code == 422
     assert len(response.content) < 20_000
     assert [each["loc"] for each in response.json()["detail"]] == [["body", "tokens"], ["body", "scores", 0]]
-    many = Api().request("POST", "/scored_data", json=item(tokens=[["x"] * 5000]))
-    assert len(many.json()["detail"]) == 100
+
+
+def test_not_every_fault_of_many_is_told_and_of_a_large_body_one_for_each_list() -> None:
+    few = {"tokens": [["x"] * 1500], "masks": [], "scores": []}
+    assert [each["loc"][2:] for each in faults(few)] == [[0, at] for at in range(100)]
+    many = {"tokens": [["x"] * 5000, ["x"]], "masks": [[0.5, 1], [0.5]], "scores": ["x"] * 5, "messages": [[]] * 9}
+    locs = [["body", "tokens", 0, 0], ["body", "masks", 0, 0], ["body", "scores", 0]]
+    assert [each["loc"] for each in faults(many)] == locs
+    both = faults(json.dumps([many, many]).encode(), "/scored_data_list")
+    assert [each["loc"] for each in both] == [["body", 0, *loc[1:]] for loc in locs]
 
 
 @pytest.mark.parametrize(
