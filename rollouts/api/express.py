@@ -12,7 +12,7 @@ import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from hmac import compare_digest
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
@@ -32,6 +32,8 @@ from rollouts.sql import binary_cursor, load
 from rollouts.threads import in_thread
 from trainers.wire import EPOCH_HEADER, MSGPACK
 
+UNASKED_BYTES = 256 * 1024
+"""So much of a body is taken before it is asked who sends it: a hop to a thread of its own would cost more."""
 PATH = re.compile(r"/api/v1/runs/(?P<key>[-\w]{1,16})/(?:(?P<groups>groups)|batches/(?P<step>\d{1,9}))")
 Message = dict[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -61,21 +63,31 @@ class Express:
         self._otherwise = otherwise
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer one HTTP request."""
+        """Answer one HTTP request, whose body is refused beyond the limit before more of it is taken."""
+        try:
+            await self._answer(scope, _bounded(scope, receive), send)
+        except RequestDataTooBig as error:
+            await _write(_refusal(error), send)
+
+    async def _answer(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         found = PATH.fullmatch(scope["path"])
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         kind, _, token = headers.get("authorization", "").partition(" ")
         wanted = ("POST" if found["groups"] else "GET") if found else ""
         if found is None or scope["method"] != wanted or kind.lower() != "token":
             return await self._otherwise(scope, receive, send)
-        body = b""
         seen: list[Message] = []
         if found["groups"]:
-            seen = await _read(receive)
-            body = seen[0]["body"] if len(seen) == 1 else b"".join(message.get("body", b"") for message in seen)
-            if not seen or len(body) > settings.DATA_UPLOAD_MAX_MEMORY_SIZE:
-                return await _write(_refusal(RequestDataTooBig()), send) if seen else None
-            answer = await in_thread(_submit, found["key"], token, headers, body)
+            try:
+                seen = await _read(receive, partial(in_thread, _open, found["key"], token, Scope.SUBMIT))
+            except Exception as error:  # noqa: BLE001 - what is not a refusal is raised again
+                return await _write(_refusal(error), send)
+            if not seen:
+                return None
+            answer = None
+            if not seen[-1].get("more_body", False):
+                body = seen[0]["body"] if len(seen) == 1 else b"".join(message.get("body", b"") for message in seen)
+                answer = await in_thread(_submit, found["key"], token, headers, body)
         else:
             query = parse_qs(scope.get("query_string", b"").decode("latin-1"))
             answer = await _fetch(found["key"], token, int(found["step"]), headers, query)
@@ -146,18 +158,39 @@ def _refusal(error: Exception) -> Answer:
     return Answer(status, {"content-type": problems.PROBLEM_JSON, **headers}, msgspec.json.encode(body))
 
 
-async def _read(receive: Receive) -> list[Message]:
-    """The messages of the body, as many as may be; none when the client went away."""
+def _bounded(scope: dict[str, Any], receive: Receive) -> Receive:
+    """A ``receive`` that raises RequestDataTooBig, at once when the length is declared."""
+    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+    left = limit
+    declared = dict(scope["headers"]).get(b"content-length", b"")
+
+    async def bounded() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0 or (declared.isdigit() and (len(declared) > 18 or int(declared) > limit)):
+            raise RequestDataTooBig
+        return message
+
+    return bounded
+
+
+async def _read(receive: Receive, may_send: Callable[[], Awaitable[object]]) -> list[Message]:
+    """The messages of the body; none when the client went away. Not all of a large one that nobody may send."""
     seen: list[Message] = []
-    size = 0
+    size, is_known = 0, False
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
             return []
         seen.append(message)
         size += len(message.get("body", b""))
-        if size > settings.DATA_UPLOAD_MAX_MEMORY_SIZE or not message.get("more_body", False):
+        if not message.get("more_body", False):
             return seen
+        if size > UNASKED_BYTES and not is_known:
+            if not await may_send():
+                return seen
+            is_known = True
 
 
 def _again(seen: list[Message], receive: Receive) -> Receive:

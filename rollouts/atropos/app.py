@@ -8,6 +8,7 @@ import logging
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from django.db import InterfaceError, OperationalError
@@ -66,7 +67,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         handler = _route(scope, headers)
         with admitted() as ticket:
             async with asyncio.timeout(BODY_DEADLINE_S):
-                body = await transport.read_body(headers, receive, ticket)
+                body = await transport.read_body(headers, receive, ticket, partial(in_thread, _check_known, scope))
             start, body, parcel = await in_thread(_answer, handler, headers, _request(scope, headers, body))
             if parcel is None:
                 await send(start)
@@ -105,6 +106,13 @@ def _without_slash(scope: Scope) -> str:
     key, _, path = scope["path"].removeprefix(PREFIX).partition("/")
     query = scope.get("query_string", b"").decode("latin-1")
     return f"{PREFIX}{key}/{path.rstrip('/')}" + (f"?{query}" if query else "")
+
+
+def _check_known(scope: Scope) -> None:
+    """Raise Refused with what the root of this address answers, unless it is well. In a thread."""
+    answer = _respond(root, {}, _request(scope, {}, b""))
+    if isinstance(answer, Response) and answer.status != 200:
+        raise Refused(answer)
 
 
 def _request(scope: Scope, headers: Headers, body: bytes) -> Request:

@@ -17,6 +17,8 @@ Receive = Callable[[], Awaitable[dict[str, Any]]]
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = dict[bytes, bytes]
 
+UNASKED_BYTES = 256 * 1024
+"""So much is read of a body before it is asked who sends it: a hop to a thread of its own would cost more."""
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
 FREE_BYTES = 4 * 1024 * 1024
 """Anything may inflate to so much."""
@@ -33,13 +35,18 @@ class Disconnected(Exception):
     """The client went away before its request was complete."""
 
 
-async def read_body(headers: Headers, receive: Receive, ticket: Ticket) -> bytes:
-    """The body as it was sent. Raises Refused beyond the limit, before more of it is read, and Disconnected."""
+async def read_body(
+    headers: Headers, receive: Receive, ticket: Ticket, check_known: Callable[[], Awaitable[object]]
+) -> bytes:
+    """The body as it was sent. Raises Refused beyond the limit, before more of it is read, and Disconnected.
+
+    When it turns out to be large, ``check_known`` is awaited once: it raises Refused for those who may not send it.
+    """
     limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
     length = headers.get(b"content-length", b"")
     if length.isdigit() and (len(length) > 18 or int(length) > limit):
         raise _too_large()
-    pieces, size = [], 0
+    pieces, size, is_known = [], 0, False
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":
@@ -52,6 +59,9 @@ async def read_body(headers: Headers, receive: Receive, ticket: Ticket) -> bytes
         pieces.append(piece)
         if not message.get("more_body", False):
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if size > UNASKED_BYTES and not is_known:
+            await check_known()
+            is_known = True
 
 
 def inflated(headers: Headers, body: bytes) -> bytes:

@@ -10,6 +10,7 @@ from asgiref.testing import ApplicationCommunicator
 
 from controlplane.asgi import application
 from environments.types import Message
+from rollouts.api.express import Express
 from rollouts.models import Rollout, Run, ScoredGroup
 from tests.factories import make_run
 from tests.rollouts import story
@@ -231,6 +232,48 @@ def test_a_body_in_chunks_is_read_no_further_than_the_limit(settings: Any) -> No
 
     status, body = asyncio.run(send())
     assert (status, json.loads(body)["code"]) == (413, "too_large")
+
+
+async def call(web: Any, path: str, headers: dict[str, str], pieces: int) -> tuple[list[int], int]:
+    """What a request whose body has pieces of 128 KiB is answered, and how many of them were received."""
+    received, statuses = 0, []
+
+    async def receive() -> Any:
+        nonlocal received
+        received += 1
+        return {"type": "http.request", "body": bytes(2**17), "more_body": received < pieces}
+
+    async def send(message: Any) -> None:
+        statuses.append(message["status"]) if "status" in message else None
+
+    raw = [(name.encode(), value.encode()) for name, value in {"host": "testserver", **headers}.items()]
+    await web({"type": "http", "method": "POST", "path": path, "headers": raw, "query_string": b""}, receive, send)
+    return statuses, received
+
+
+@pytest.mark.parametrize(
+    "path", ["/nowhere", "/login/", "/api/v1/runs", "/api/v1/runs/x/groups", "/api/v1/runs/x/stop"]
+)
+def test_no_page_reads_more_than_the_limit(settings: Any, path: str) -> None:
+    """Django itself would write any body to a file before it looks at the request."""
+    settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 2**18
+    assert asyncio.run(call(application, path, {}, 100)) == ([413], 3)
+    assert asyncio.run(call(application, path, {"content-length": str(2**18 + 1)}, 100)) == ([413], 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_sends_a_large_body_is_asked_before_all_of_it_is_kept() -> None:
+    left = []
+
+    async def django(scope: Any, receive: Any, send: Any) -> None:
+        left.append(scope["path"])
+
+    run = make_run()
+    path, stranger = f"/api/v1/runs/{run.key}/groups", {"authorization": f"Token ry_{'x' * 60}"}
+    assert asyncio.run(call(Express(django), path, stranger, 20)) == ([], 3)
+    assert left == [path]
+    friend = {"authorization": f"Token {make_token()}", "content-type": "application/json"}
+    assert asyncio.run(call(Express(django), path, friend, 20)) == ([400], 20)
 
 
 def test_json_and_messagepack_store_the_same(run: Run, api: Api) -> None:

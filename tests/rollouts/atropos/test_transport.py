@@ -118,6 +118,22 @@ def test_a_body_over_the_limit_is_refused_whether_it_says_its_length_or_not() ->
     assert not ScoredGroup.objects.exists()
 
 
+@pytest.mark.parametrize("key", ["", "x"])
+def test_of_a_large_body_under_an_unknown_key_the_rest_is_not_read(key: str) -> None:
+    sent = 0
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal sent
+        for _ in range(20):
+            sent += 1
+            yield b" " * (MIB // 8)
+
+    api = Api()
+    api.base += key
+    response = api.request("POST", "/scored_data", content=pieces(), headers={"content-type": "application/json"})
+    assert (response.status_code, sent) == ((404, 3) if key else (422, 20))
+
+
 def test_a_body_may_come_in_pieces() -> None:
     text = json.dumps(item()).encode()
     response = Api().request(
