@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rollouts.atropos.responses import Refused, try_again
 
 MAX_REQUESTS = 512
+"""That wait for a thread. Whoever has not sent all of a body yet takes nobody's place."""
 MAX_BYTES = 512 * 1024 * 1024
 """Of bodies that are being received, or wait for a thread. One alone may always be."""
 
@@ -21,6 +22,7 @@ class Ticket:
 
     def __init__(self) -> None:
         self.size = 0
+        self.is_whole = False
 
     def grow(self, count: int) -> None:
         """So many more bytes were received. Raises Refused when all requests together have too many."""
@@ -30,19 +32,24 @@ class Ticket:
         if _bytes > MAX_BYTES and _bytes > self.size:
             raise _busy()
 
+    def complete(self) -> None:
+        """The body is there. Raises Refused when too many wait for a thread."""
+        global _requests
+        if _requests >= MAX_REQUESTS:
+            raise _busy()
+        _requests += 1
+        self.is_whole = True
+
 
 @contextmanager
 def admitted() -> Iterator[Ticket]:
-    """Let a request in until it is answered. Raises Refused when there are too many."""
+    """A request, from its first byte until it is answered."""
     global _requests, _bytes
-    if _requests >= MAX_REQUESTS:
-        raise _busy()
     ticket = Ticket()
-    _requests += 1
     try:
         yield ticket
     finally:
-        _requests -= 1
+        _requests -= ticket.is_whole
         _bytes -= ticket.size
 
 

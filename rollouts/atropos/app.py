@@ -68,6 +68,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         with admitted() as ticket:
             async with asyncio.timeout(BODY_DEADLINE_S):
                 body = await transport.read_body(headers, receive, ticket, partial(in_thread, _check_known, scope))
+            ticket.complete()
             start, body, parcel = await in_thread(_answer, handler, headers, _request(scope, headers, body))
             if parcel is None:
                 await send(start)

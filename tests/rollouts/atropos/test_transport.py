@@ -8,6 +8,7 @@ import tracemalloc
 import zlib
 from collections.abc import AsyncIterator
 
+import httpx
 import pytest
 from django.test import override_settings
 
@@ -163,6 +164,23 @@ def test_more_than_the_process_takes_in_is_told_to_come_again(monkeypatch: pytes
         other.grow(1000)  # one alone may always be
         assert api.request("POST", "/scored_data", json=item()).status_code == 503
     assert api.request("POST", "/scored_data", json=item()).status_code == 200
+
+
+def test_those_whose_body_is_not_there_yet_take_nobody_his_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    api = Api()
+    monkeypatch.setattr(admission, "MAX_REQUESTS", 1)
+
+    async def until_another_is_served() -> AsyncIterator[bytes]:
+        yield text[:10]
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app.application))  # type: ignore[arg-type]
+        async with client:
+            served = await client.post(f"{api.base}/scored_data", json=item())
+        assert served.status_code == 200
+        yield text[10:]
+
+    text = json.dumps(item()).encode()
+    headers = {"content-type": "application/json"}
+    assert api.request("POST", "/scored_data", content=until_another_is_served(), headers=headers).status_code == 200
 
 
 def test_answers_are_compressed_from_a_thousand_bytes_for_those_who_ask() -> None:
