@@ -1,35 +1,91 @@
 """Turn the rewards of one group into advantages: one number per rollout, the same for all of its tokens.
 
-mean_std: (R_i - mean R) / (std R + epsilon), population deviation (arXiv:2402.03300)
-mean:     R_i - mean R                                             (arXiv:2503.20783)
+    mean_std         (R_i - mean R) / (std R + epsilon)                   arXiv:2402.03300
+    mean             R_i - mean R                                         arXiv:2503.20783
+    leave_one_out    R_i - mean of the others = (R_i - mean R) G / (G-1)  arXiv:2402.14740
+    length_weighted  R_i - b, b = sum of L R / sum of L                   arXiv:2505.23585; L: trained tokens
+    max_rl           (R_i - mean R) / mean R, 0 if mean R <= 0            arXiv:2602.02710
+    none             R_i
+
+A failed rollout has no reward: it is no part of the statistics, and is not trained on. Shapes: G rollouts of a group.
 """
 
+import logging
 import math
 from collections.abc import Sequence
-from typing import Literal
 
-AdvantageMethod = Literal["mean_std", "mean"]
+from trainers.run_config import AdvantageMethod, AlgorithmConfig
+
+_log = logging.getLogger(__name__)
 
 
 def group_advantages(
-    rewards_G: Sequence[float | None], method: AdvantageMethod = "mean_std", std_epsilon: float = 1e-6
+    rewards_G: Sequence[float | None],
+    method: AdvantageMethod = "mean_std",
+    std_epsilon: float = 1e-6,
+    std_ddof: int = 0,
+    lengths_G: Sequence[int] | None = None,
 ) -> list[float | None]:
     """Return the advantages of one group, aligned with its rewards.
 
-    A failed rollout (reward None) is no part of the statistics and gets None: it must not be trained on, not even with
-    a zero, because its tokens would count in the denominator of the loss. Raises ValueError on a non-finite reward.
+    A failed rollout (reward None) gets None: it must not be trained on, not even with a zero, because its tokens would
+    count in the denominator of the loss. So does a rollout that `leave_one_out` leaves without others. `lengths_G` are
+    trained tokens, needed by `length_weighted`. Raises ValueError on a non-finite reward.
     """
     scored = [reward for reward in rewards_G if reward is not None]
     if not all(math.isfinite(reward) for reward in scored):
         raise ValueError(f"rewards must be finite, got {scored}")
-    if not scored:
+    if method == "none" or not scored:
+        return list(rewards_G)
+    if method == "leave_one_out" and len(scored) == 1:
+        _log.warning("one scored rollout in a group of %d has no others to compare with: dropped", len(rewards_G))
         return [None] * len(rewards_G)
     if min(scored) == max(scored):
         # Rounding makes the mean of equal rewards differ from them; dividing by a deviation of that size would turn
         # the difference into advantages near 1.
         return [None if reward is None else 0.0 for reward in rewards_G]
     mean = math.fsum(scored) / len(scored)
-    scale = 1.0
+    if method == "max_rl" and mean <= 0:
+        return [None if reward is None else 0.0 for reward in rewards_G]
+    base, divisor = mean, 1.0
     if method == "mean_std":
-        scale = math.sqrt(math.fsum((reward - mean) ** 2 for reward in scored) / len(scored)) + std_epsilon
-    return [None if reward is None else (reward - mean) / scale for reward in rewards_G]
+        divisor = deviation(scored, std_ddof) + std_epsilon
+    elif method == "leave_one_out":
+        divisor = (len(scored) - 1) / len(scored)
+    elif method == "length_weighted":
+        base = length_weighted_mean(rewards_G, lengths_G)
+    elif method == "max_rl":
+        divisor = mean
+    return [None if reward is None else (reward - base) / divisor for reward in rewards_G]
+
+
+def algorithm_advantages(
+    algorithm: AlgorithmConfig, rewards_G: Sequence[float | None], lengths_G: Sequence[int], is_cut_G: Sequence[bool]
+) -> list[float | None]:
+    """The advantages of one group as a run's config wants them.
+
+    `is_cut_G`: the rollout ended at a token limit. With `corrections.mask_overlong` such a rollout gets None, so that
+    neither its loss nor its tokens count, but its reward stays in the statistics.
+    """
+    advantages_G = group_advantages(
+        rewards_G, algorithm.advantage_method, algorithm.std_epsilon, algorithm.std_ddof, lengths_G
+    )
+    if not algorithm.corrections.mask_overlong:
+        return advantages_G
+    return [None if is_cut else advantage for advantage, is_cut in zip(advantages_G, is_cut_G, strict=True)]
+
+
+def length_weighted_mean(rewards_G: Sequence[float | None], lengths_G: Sequence[int] | None) -> float:
+    """Mean of the rewards, each as often as its rollout has trained tokens; the plain mean when none has any."""
+    if lengths_G is None:
+        raise ValueError("length_weighted needs the trained tokens of the rollouts")
+    pairs = [(reward, length) for reward, length in zip(rewards_G, lengths_G, strict=True) if reward is not None]
+    if not any(length for _, length in pairs):
+        pairs = [(reward, 1) for reward, _ in pairs]
+    return math.fsum(reward * length for reward, length in pairs) / sum(length for _, length in pairs)
+
+
+def deviation(rewards: Sequence[float], ddof: int) -> float:
+    """Standard deviation of at least `ddof` + 1 rewards."""
+    mean = math.fsum(rewards) / len(rewards)
+    return math.hypot(*(reward - mean for reward in rewards)) / math.sqrt(len(rewards) - ddof)

@@ -101,7 +101,7 @@ def resolve(
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise ConfigError(_problems(error)) from None
+        raise ConfigError(_problems(error, tree)) from None
     leaves = _leaves(config.model_dump(mode="json"))
     return Resolved(config=config, origins={key: _origin(origins, key) for key in leaves})
 
@@ -186,11 +186,22 @@ def _leaves(value: Any, at: str = "") -> list[str]:
     return [at]
 
 
-def _problems(error: ValidationError) -> list[ConfigProblem]:
+def _key(loc: tuple[int | str, ...], tree: Any) -> str:
+    """The dotted key of an error. pydantic puts the `type` of a variant into the path, where the config has no key."""
+    parts: list[str] = []
+    for depth, part in enumerate(loc, start=1):
+        if isinstance(tree, Mapping) and part not in tree and (depth < len(loc) or part == tree.get("type")):
+            continue
+        parts.append(str(part))
+        tree = tree.get(part) if isinstance(tree, Mapping) else tree[int(part)] if isinstance(tree, list) else None
+    return ".".join(parts)
+
+
+def _problems(error: ValidationError, tree: Mapping[str, Any]) -> list[ConfigProblem]:
     """Flatten pydantic's errors; contradictions between keys keep the key they name."""
     problems = []
     for item in error.errors(include_url=False):
-        at = ".".join(str(part) for part in item["loc"])
+        at = _key(item["loc"], tree)
         cause = item.get("ctx", {}).get("error")
         if isinstance(cause, CrossFieldError):
             problems += [ConfigProblem(f"{at}.{path}" if at else path, message) for path, message in cause.problems]

@@ -30,8 +30,8 @@ from trainers.checkpoint import (
 )
 from trainers.durable import CompleteDirectory, find_directory, newest_step, sweep_partials, write_directory
 from trainers.link import RunLink
-from trainers.losses.base import Loss, LossInputs
 from trainers.model import DTYPES, load_policy, load_tokenizer, score_tokens
+from trainers.objective import Objective
 from trainers.optim import build_optimizer, learning_rate, optimizer_step
 from trainers.packing import TrainingSequence, count_trained, pack
 from trainers.parallel import World, seed_step
@@ -62,26 +62,25 @@ class Learner:
         """Optimizer steps behind the weights; also the number of the next step."""
 
     def train_step(
-        self, sequences: Sequence[TrainingSequence], loss: Loss, temperature: float = 1.0
+        self, sequences: Sequence[TrainingSequence], objective: Objective, temperature: float = 1.0
     ) -> dict[str, float]:
         """Take one optimizer step on `sequences`, which every rank holds whole; returns the metrics of the step."""
         config, world = self.config, self._world
         seed_step(config.seed, self.step, world.rank)
-        micro_batches = pack(sequences, config.trainer.seq_len, world.rank, world.size)
-        denominator = max(1, count_trained(sequences))
-        sums: dict[str, torch.Tensor] = {}
+        micro_batches = pack(objective.prepare(sequences), config.trainer.seq_len, world.rank, world.size)
+        parts: dict[str, torch.Tensor] = {}
+        token_sums: dict[str, torch.Tensor] = {}
         with self.timed("forward_backward"):
             for micro_batch in micro_batches:
                 batch = micro_batch.to(world.device)
                 scores = score_tokens(self.model, batch, temperature)
-                inputs = LossInputs(scores.logprobs_K, batch.inference_logprobs_K, batch.advantages_K, denominator)
-                output = loss(inputs)
-                # FSDP averages gradients over ranks, but the denominator already counts the tokens of all of them.
-                (output.loss * world.size).backward()
-                parts = {"loss": output.loss.detach() * denominator, "entropy": scores.entropy_K.sum()}
-                for name, value in (parts | output.metric_sums).items():
-                    sums[name] = sums[name] + value if name in sums else value
-            means = self._mean_over_ranks(sums, denominator)
+                evaluated = objective(batch, scores.logprobs_K)
+                # FSDP averages gradients over ranks, but the weights already count the tokens of all of them.
+                (evaluated.loss * world.size).backward()
+                _add(parts, evaluated.parts)
+                entropy = scores.entropy_K[: batch.trained_tokens].sum()
+                _add(token_sums, evaluated.metric_sums | {"entropy": entropy})
+            means = self._sum_over_ranks(parts, 1) | self._sum_over_ranks(token_sums, max(1, count_trained(sequences)))
         lr = learning_rate(config.optimizer, self.step, config.max_steps)
         with self.timed("optimizer"):
             grad_norm = optimizer_step(self.model, self._optimizer, lr, config.optimizer.max_grad_norm)
@@ -134,7 +133,7 @@ class Learner:
         load_checkpoint(Path(checkpoints[index].path), self.model, self._optimizer)
         return checkpoints[index].step
 
-    def _mean_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
+    def _sum_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
         totals = torch.stack([value.float() for value in sums.values()])
         dist.all_reduce(totals)
         return {f"{name}/mean": value for name, value in zip(sums, (totals / denominator).tolist(), strict=True)}
@@ -157,3 +156,8 @@ class Learner:
     def _write(self, parent: Path, write: Callable[[Path], None]) -> CompleteDirectory:
         epoch, run = self._registration.epoch, self._registration.run
         return find_directory(parent, self.step) or write_directory(parent, self.step, write, epoch=epoch, run=run)
+
+
+def _add(sums: dict[str, torch.Tensor], values: dict[str, torch.Tensor]) -> None:
+    for name, value in values.items():
+        sums[name] = sums[name] + value if name in sums else value

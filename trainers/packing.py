@@ -8,11 +8,13 @@
 Every rank computes the same plan from the same batch, so nothing has to be exchanged. Equal counts matter: a rank that
 runs out of micro-batches would leave the others waiting in a collective for ever.
 
-Shapes: T tokens of one sequence, N tokens of one micro-batch, S sequences of it, K trained tokens of it.
+Shapes: T tokens of one sequence, N tokens of one micro-batch, S sequences of it, K scored tokens of it: those that the
+policy sampled, which are trained by the loss, and after them the echo tokens, if any.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -26,6 +28,20 @@ _ATTENTION_COST = 1 / 4096
 """Cost of attention per squared token, relative to everything else per token. Only the balance depends on it."""
 
 
+class TokenWeights(NamedTuple):
+    """What one token of a sequence weighs in each part of the objective; `trainers/normalisers.py` computes it."""
+
+    policy: float = 0.0
+    """Of a trained token in the loss."""
+    reference: float = 0.0
+    """Of a trained token in the terms on reference logprobs; 0 where there are none."""
+    echo: float = 0.0
+    """Of an echo token in the cross-entropy on what the environment said."""
+
+
+_NOT_WEIGHED = TokenWeights()
+
+
 @dataclass(frozen=True)
 class TrainingSequence:
     """One sequence to train on, at most seq_len tokens long. Make it with `training_sequence`."""
@@ -37,6 +53,16 @@ class TrainingSequence:
     inference_logprobs_T: np.ndarray
     """float32; 0 where not trained."""
     advantage: float
+    """Of every token, unless there are `advantages_T`."""
+    advantages_T: np.ndarray | None = None
+    """float32; what the environment computed per token."""
+    ref_logprobs_T: np.ndarray | None = None
+    """float32; of a reference or teacher."""
+    echo_T: np.ndarray | None = None
+    """bool; True where the environment spoke after the policy's first token, if such tokens are trained."""
+    group: str = ""
+    """Which group it belongs to."""
+    weights: TokenWeights = _NOT_WEIGHED
 
 
 @dataclass(frozen=True)
@@ -50,25 +76,33 @@ class MicroBatch:
     lengths_S: list[int]
     """Tokens of each sequence, longest first; they add up to N."""
     predicts_K: torch.Tensor
-    """int64; positions whose logits predict the trained tokens, that is, one before each of them."""
+    """int64; positions whose logits predict the scored tokens, that is, one before each of them."""
     targets_K: torch.Tensor
-    """int64; the trained tokens."""
+    """int64; the scored tokens."""
+    trained_tokens: int
+    """How many of the K are trained by the loss: the first ones. The others are echo."""
+    sequence_K: torch.Tensor
+    """int64; which of the S sequences."""
     inference_logprobs_K: torch.Tensor
     """float32."""
+    ref_logprobs_K: torch.Tensor
+    """float32; 0 where there are none."""
     advantages_K: torch.Tensor
+    """float32."""
+    policy_weights_K: torch.Tensor
+    """float32; see TokenWeights. This and the next mean the trained tokens, `echo_weights_K` the others."""
+    reference_weights_K: torch.Tensor
+    """float32."""
+    echo_weights_K: torch.Tensor
     """float32."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Copy to a device; a no-op on CPU."""
-        return MicroBatch(
-            token_ids_N=self.token_ids_N.to(device),
-            position_ids_N=self.position_ids_N.to(device),
-            lengths_S=self.lengths_S,
-            predicts_K=self.predicts_K.to(device),
-            targets_K=self.targets_K.to(device),
-            inference_logprobs_K=self.inference_logprobs_K.to(device),
-            advantages_K=self.advantages_K.to(device),
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        tensors: dict[str, Any] = {
+            name: value.to(device) for name, value in values.items() if isinstance(value, torch.Tensor)
+        }
+        return replace(self, **tensors)
 
 
 def training_sequence(
@@ -77,9 +111,18 @@ def training_sequence(
     seq_len: int,
     inference_logprobs_T: np.ndarray | None = None,
     advantage: float = 0.0,
+    *,
+    advantages_T: np.ndarray | None = None,
+    ref_logprobs_T: np.ndarray | None = None,
+    echo: bool = False,
+    group: str = "",
 ) -> TrainingSequence:
-    """Cut to `seq_len` and leave the first token out of the loss: nothing comes before it to predict it from."""
-    trained_T = loss_mask_T[:seq_len].astype(bool)
+    """Cut to `seq_len` and leave the first token out of the loss: nothing comes before it to predict it from.
+
+    `echo` also marks what was not sampled after the first token that was.
+    """
+    sampled_T = loss_mask_T[:seq_len].astype(bool)
+    trained_T = sampled_T.copy()
     trained_T[:1] = False
     if inference_logprobs_T is None:
         inference_logprobs_T = np.zeros(len(token_ids_T), np.float32)
@@ -88,27 +131,45 @@ def training_sequence(
         trained_T=trained_T,
         inference_logprobs_T=inference_logprobs_T[:seq_len].astype(np.float32),
         advantage=advantage,
+        advantages_T=None if advantages_T is None else advantages_T[:seq_len].astype(np.float32),
+        ref_logprobs_T=None if ref_logprobs_T is None else ref_logprobs_T[:seq_len].astype(np.float32),
+        echo_T=np.logical_or.accumulate(sampled_T) & ~sampled_T if echo else None,
+        group=group,
     )
 
 
-def batch_sequences(batch: TrainingBatch, seq_len: int) -> list[TrainingSequence]:
+def batch_sequences(batch: TrainingBatch, seq_len: int, *, echo: bool = False) -> list[TrainingSequence]:
     """Decode the rollouts of a batch. Rollouts with nothing to train are left out. Raises ValueError on torn arrays."""
     sequences = []
     for rollout in batch.rollouts:
         token_ids = np.frombuffer(rollout.token_ids, "<u4")
         loss_mask = np.frombuffer(rollout.loss_mask, np.uint8)
         logprobs = np.frombuffer(rollout.inference_logprobs, "<f4")
-        if not len(token_ids) == len(loss_mask) == len(logprobs):
-            where = f"rollout {rollout.index} of group {rollout.group}"
-            raise ValueError(f"{where} has {len(token_ids)} tokens, {len(loss_mask)} masks, {len(logprobs)} logprobs")
-        sequence = training_sequence(token_ids, loss_mask, seq_len, logprobs, rollout.advantage)
+        advantages = None if rollout.advantages is None else np.frombuffer(rollout.advantages, "<f4")
+        reference = None if rollout.ref_logprobs is None else np.frombuffer(rollout.ref_logprobs, "<f4")
+        arrays = {"masks": loss_mask, "logprobs": logprobs, "advantages": advantages, "reference logprobs": reference}
+        torn = {name: array for name, array in arrays.items() if array is not None and len(array) != len(token_ids)}
+        if torn:
+            lengths = ", ".join(f"{len(array)} {name}" for name, array in torn.items())
+            raise ValueError(f"rollout {rollout.index} of group {rollout.group} has {len(token_ids)} tokens, {lengths}")
+        sequence = training_sequence(
+            token_ids,
+            loss_mask,
+            seq_len,
+            logprobs,
+            rollout.advantage,
+            advantages_T=advantages,
+            ref_logprobs_T=reference,
+            echo=echo,
+            group=rollout.group,
+        )
         if sequence.trained_T.any():
             sequences.append(sequence)
     return sequences
 
 
 def count_trained(sequences: Iterable[TrainingSequence]) -> int:
-    """Trained tokens: over a whole batch this is the denominator N of a token-level loss."""
+    """Trained tokens: over a whole batch this is what metrics of tokens are divided by."""
     return sum(int(sequence.trained_T.sum()) for sequence in sequences)
 
 
@@ -183,18 +244,41 @@ def micro_batch(sequences: Sequence[TrainingSequence]) -> MicroBatch:
     lengths_S = [len(sequence.token_ids_T) for sequence in sequences]
     token_ids_N = np.concatenate([sequence.token_ids_T for sequence in sequences])
     trained_N = np.concatenate([sequence.trained_T for sequence in sequences])
+    echo_N = _concatenate([sequence.echo_T for sequence in sequences], lengths_S, bool)
+    at_K = np.concatenate([np.flatnonzero(trained_N), np.flatnonzero(echo_N)])
+    sequence_K = np.repeat(np.arange(len(sequences)), lengths_S)[at_K]
     logprobs_N = np.concatenate([sequence.inference_logprobs_T for sequence in sequences])
-    advantages_S = np.array([sequence.advantage for sequence in sequences], np.float32)
-    (at_K,) = np.nonzero(trained_N)
+    ref_logprobs_N = _concatenate([sequence.ref_logprobs_T for sequence in sequences], lengths_S, np.float32)
+    advantages_N = np.concatenate([_advantages(sequence) for sequence in sequences])
+    weights_S = np.array([sequence.weights for sequence in sequences], np.float32)
+    policy_weights_K, reference_weights_K, echo_weights_K = torch.from_numpy(weights_S[sequence_K]).unbind(dim=1)
     return MicroBatch(
         token_ids_N=torch.from_numpy(token_ids_N),
         position_ids_N=torch.from_numpy(np.concatenate([np.arange(length) for length in lengths_S])),
         lengths_S=lengths_S,
         predicts_K=torch.from_numpy(at_K - 1),
         targets_K=torch.from_numpy(token_ids_N[at_K]),
+        trained_tokens=int(trained_N.sum()),
+        sequence_K=torch.from_numpy(sequence_K),
         inference_logprobs_K=torch.from_numpy(logprobs_N[at_K]),
-        advantages_K=torch.from_numpy(np.repeat(advantages_S, lengths_S)[at_K]),
+        ref_logprobs_K=torch.from_numpy(ref_logprobs_N[at_K]),
+        advantages_K=torch.from_numpy(advantages_N[at_K]),
+        policy_weights_K=policy_weights_K,
+        reference_weights_K=reference_weights_K,
+        echo_weights_K=echo_weights_K,
     )
+
+
+def _advantages(sequence: TrainingSequence) -> np.ndarray:
+    if sequence.advantages_T is not None:
+        return sequence.advantages_T
+    return np.full(len(sequence.token_ids_T), sequence.advantage, np.float32)
+
+
+def _concatenate(arrays: Sequence[np.ndarray | None], lengths: Sequence[int], dtype: type) -> np.ndarray:
+    """End to end; zeros where there is no array."""
+    pairs = zip(arrays, lengths, strict=True)
+    return np.concatenate([np.zeros(length, dtype) if array is None else array for array, length in pairs])
 
 
 def pack(sequences: Sequence[TrainingSequence], seq_len: int, rank: int, ranks: int) -> list[MicroBatch]:

@@ -3,7 +3,7 @@
     control plane                                     trainer (W ranks, same batch on each)
     -------------                                     -------------------------------------
     registration: config, epoch, checkpoints  ----->  load model.path or the newest checkpoint
-    batch n, formed and stored                ----->  pack -> micro-batches -> loss -> one optimizer step
+    batch n, formed and stored                ----->  pack -> micro-batches -> objective -> one optimizer step
     policy version n + 1                      <-----  weights/step_<n+1>, durable on disk
     step n acknowledged, metrics              <-----
     checkpoint n + 1 (every k steps)          <-----  checkpoints/step_<n+1>, durable on disk
@@ -14,7 +14,6 @@ groups. Ends when `max_steps` steps are done or when the control plane says that
 again and gets the same bytes. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_RUN.
 """
 
-import functools
 import logging
 import time
 from pathlib import Path
@@ -24,8 +23,8 @@ import msgspec
 
 from trainers.learner import Learner
 from trainers.link import RunLink
-from trainers.losses.grpo import grpo_loss
 from trainers.metric_log import MetricLog
+from trainers.objective import rl_objective
 from trainers.packing import batch_sequences
 from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
@@ -41,7 +40,8 @@ def train() -> None:
     config = RunConfig.model_validate(registration.config)
     learner = Learner(config, registration, link, make_world(config.trainer.device))
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
-    loss = functools.partial(grpo_loss, config=config.algorithm.loss)
+    objective = rl_objective(config)
+    echo = config.algorithm.terms.echo > 0
 
     while learner.step < config.max_steps:
         step, begin = learner.step, time.perf_counter()
@@ -50,16 +50,17 @@ def train() -> None:
         if fetched is None:
             return
         batch = msgspec.msgpack.decode(fetched.body, type=TrainingBatch)
-        sequences = batch_sequences(batch, config.trainer.seq_len)
+        sequences = batch_sequences(batch, config.trainer.seq_len, echo=echo)
 
-        metrics = learner.train_step(sequences, loss, batch.temperature)
+        metrics = learner.train_step(sequences, objective, batch.temperature)
         learner.publish()
 
         metrics |= learner.take_times()
         metrics["time/step"] = time.perf_counter() - begin
         metrics["perf/throughput"] = metrics["batch/tokens"] / (metrics["time/step"] - metrics["time/wait_for_batch"])
         link.ack_step(step, metrics, fetched.sha256)
-        log.write(step, metrics | {"reward/mean": mean(rollout.reward for rollout in batch.rollouts)})
+        rewards = [rollout.reward for rollout in batch.rollouts]  # none when all were cut off and masked
+        log.write(step, metrics | ({"reward/mean": mean(rewards)} if rewards else {}))
         if link.is_main:
             _log.info("step %d: loss %.4f, %.2f s", step, metrics["loss/mean"], metrics["time/step"])
         if learner.step % config.trainer.checkpoint_every == 0 or learner.step == config.max_steps:

@@ -20,8 +20,8 @@ from pathlib import Path
 from trainers.conversations import batch_indices, read_conversations, render
 from trainers.learner import Learner
 from trainers.link import RunLink
-from trainers.losses.cross_entropy import cross_entropy_loss
 from trainers.metric_log import MetricLog
+from trainers.objective import SUPERVISED
 from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
 
@@ -45,7 +45,7 @@ def train() -> None:
             rendered = [render(conversations[i], learner.tokenizer, config.trainer.seq_len) for i in indices]
             sequences = [sequence for sequence in rendered if sequence.trained_T.any()]
 
-        metrics = learner.train_step(sequences, cross_entropy_loss)
+        metrics = learner.train_step(sequences, SUPERVISED)
 
         metrics |= learner.take_times()
         metrics["time/step"] = time.perf_counter() - begin

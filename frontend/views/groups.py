@@ -21,7 +21,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
     shared = prompts[0][0] if prompts else []
     is_shared = all(prompt == shared for prompt, _ in prompts)
     item = next(iter(row.batch_items.all()), None)
-    explanation = explain(run, [rollout.reward for rollout in rollouts], item.advantages if item else None)
+    explanation = explain(run, rollouts, item.advantages if item else None)
     context = {
         "run": run,
         "group": row,

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from django.db import transaction
 from django.db.models import F, QuerySet
 
+from environments.types import StopReason
 from rollouts.batch_body import encode
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
@@ -24,7 +25,7 @@ from rollouts.selectors.next_batch import demand_of, preview
 from rollouts.services import metrics, replays
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.states import BatchState, GroupState, RunState
-from trainers.advantages import group_advantages
+from trainers.advantages import algorithm_advantages
 
 TRAINING = frozenset({RunState.STARTING, RunState.RUNNING})
 
@@ -172,13 +173,24 @@ def _drop_stale(run: Run, step: int) -> None:
 def _store(
     run: Run, step: int, groups: Sequence[ScoredGroup], encoding: BatchEncoding, replay_of: Batch | None
 ) -> Formed:
-    config = run.parsed.algorithm
     rewards: dict[int, list[float | None]] = {group.pk: [] for group in groups}
-    trained = 0
+    lengths: dict[int, list[int]] = {group.pk: [] for group in groups}
+    is_cut: dict[int, list[bool]] = {group.pk: [] for group in groups}
     rows = Rollout.objects.filter(group_id__in=rewards).order_by("group_id", "index")
-    for group_id, reward, tokens in rows.values_list("group_id", "reward", "trained_token_count"):
+    for group_id, reward, length, reason in rows.values_list(
+        "group_id", "reward", "trained_token_count", "stop_reason"
+    ):
         rewards[group_id].append(reward)
-        trained += 0 if reward is None else tokens
+        lengths[group_id].append(length)
+        is_cut[group_id].append(reason == StopReason.LENGTH)
+    algorithm = run.parsed.algorithm
+    advantages = {pk: algorithm_advantages(algorithm, rewards[pk], lengths[pk], is_cut[pk]) for pk in rewards}
+    trained = sum(
+        length
+        for pk, values in advantages.items()
+        for length, advantage in zip(lengths[pk], values, strict=True)
+        if advantage is not None
+    )
     batch = Batch.objects.create(
         run=run,
         step=step,
@@ -196,7 +208,7 @@ def _store(
             group=group,
             position=position,
             replay=numbers.get(group.pk, 0),
-            advantages=group_advantages(rewards[group.pk], config.advantage, config.std_epsilon),
+            advantages=advantages[group.pk],
         )
         for position, group in enumerate(groups)
     )

@@ -11,6 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from trainers.config import ConfigError, RunConfig, load_preset, parse_override, preset_names, resolve
+from trainers.run_config import GrpoLoss
 
 GOLDEN = Path(__file__).parents[1] / "snapshots" / "run_config.schema.json"
 MINIMAL: dict[str, Any] = {"max_steps": 4, "model": {"path": "m"}, "environments": [{"name": "reverse_text"}]}
@@ -103,6 +104,32 @@ def test_null_override_removes_an_optional_section() -> None:
     [
         ({"batch__batch_size": 20}, "batch.batch_size", "16 or 24"),
         ({"sampling__group_size": 1}, "sampling.group_size", "at least 2"),
+        ({"algorithm__advantage": "leave_one_out", "sampling__group_size": 1}, "sampling.group_size", "at least 2"),
+        ({"algorithm__loss__clip_low": 3}, "algorithm.loss.clip_low", "less than 1"),
+        ({"algorithm__loss__type": "nothing"}, "algorithm.loss", "expected tags"),
+        ({"algorithm__loss__type": "distill", "algorithm__advantage": "mean"}, "algorithm.advantage", "Remove it"),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__advantage": "none"},
+            "algorithm.filter_zero_advantage",
+            "another advantage",
+        ),
+        ({"algorithm__corrections__token_cap": 2}, "algorithm.corrections.token_cap", "ratio_against to 'old'"),
+        ({"algorithm__corrections__sequence_cap": 2}, "algorithm.corrections.sequence_cap", "ratio_against to 'old'"),
+        (
+            {
+                "algorithm__corrections": {"token_cap": 2, "sequence_cap": 2},
+                "algorithm__ratio_against": "old",
+            },
+            "algorithm.corrections.sequence_cap",
+            "Keep one",
+        ),
+        (
+            {"algorithm__loss__type": "distill", "algorithm__terms__distillation": 1},
+            "algorithm.terms.distillation",
+            "another loss",
+        ),
+        ({"algorithm__constant_length": 9}, "algorithm.constant_length", "'constant'"),
+        ({"algorithm__loss": {"type": "custom", "path": "loss"}}, "algorithm.loss.path", "pattern"),
         ({"sampling__max_tokens": 2048, "trainer__seq_len": 9000}, "sampling.max_tokens", "max_model_len (2048)"),
         ({"trainer__seq_len": 512}, "trainer.seq_len", "more than sampling.max_tokens"),
         ({"sampling__top_p": 0.9}, "sampling.top_p", "ratios would be wrong"),
@@ -129,8 +156,19 @@ def test_another_type_replaces_the_whole_variant(tmp_path: Path) -> None:
     file = tmp_path / "config.toml"
     file.write_text('[algorithm.loss]\ntype = "other"\ndelta = 1\n')
     resolved = resolve(inline=MINIMAL, files=[file], overrides=["algorithm.loss={type='grpo', clip_low=0.1}"])
-    assert resolved.config.algorithm.loss.clip_low == 0.1
+    assert resolved.config.algorithm.loss == GrpoLoss(clip_low=0.1)
     assert resolved.origins["algorithm.loss.clip_high"] == "default"
+
+
+def test_a_loss_without_type_is_grpo() -> None:
+    assert resolve(inline=MINIMAL, overrides=["algorithm.loss.clip_low=0.1"]).config.algorithm.loss == GrpoLoss(
+        clip_low=0.1
+    )
+
+
+def test_a_single_rollout_per_problem_needs_an_advantage_without_baseline() -> None:
+    config = resolve(inline=MINIMAL, overrides=["sampling.group_size=1", "algorithm.advantage=none"]).config
+    assert config.algorithm.advantage_method == "none"
 
 
 def test_unknown_preset_and_unreadable_file_are_named(tmp_path: Path) -> None:

@@ -1,12 +1,23 @@
 """Packing: nothing lost, nothing twice, nothing too long, the same number of micro-batches everywhere."""
 
+from dataclasses import replace
+
+import msgspec
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.packing import batch_sequences, count_trained, micro_batch, pack, plan_micro_batches, training_sequence
+from trainers.packing import (
+    TokenWeights,
+    batch_sequences,
+    count_trained,
+    micro_batch,
+    pack,
+    plan_micro_batches,
+    training_sequence,
+)
 from trainers.wire import TrainingBatch, TrainingRollout
 
 lengths = st.lists(st.integers(1, 64), max_size=60)
@@ -129,3 +140,34 @@ def test_arrays_of_different_lengths_are_refused_by_name() -> None:
     batch = TrainingBatch(run="r", step=0, temperature=1.0, rollouts=[rollout(3, [0, 1])])
     with pytest.raises(ValueError, match="rollout 3 of group g"):
         batch_sequences(batch, 8)
+
+
+def test_echo_is_what_others_say_after_the_policys_first_token_and_comes_last() -> None:
+    mask = np.array([0, 0, 1, 1, 0, 0, 1, 0])
+    sequence = training_sequence(np.arange(10, 18), mask, 7, echo=True)
+    assert sequence.echo_T is not None
+    assert sequence.echo_T.tolist() == [False, False, False, False, True, True, False]
+    batch = micro_batch([replace(sequence, weights=TokenWeights(1.0, 2.0, 3.0))])
+    assert batch.targets_K.tolist() == [12, 13, 16, 14, 15]
+    assert batch.trained_tokens == 3
+    assert count_trained([sequence]) == 3
+
+
+def test_what_the_environment_sent_per_token_goes_with_its_token() -> None:
+    sent = rollout(4, [0, 1, 1, 1])
+    sent = msgspec.structs.replace(
+        sent,
+        advantages=np.array([9, 1, -2, 0.5], "<f4").tobytes(),
+        ref_logprobs=np.array([0, -1, -2, -3], "<f4").tobytes(),
+    )
+    plain = rollout(3, [0, 1, 1])
+    batch = micro_batch(batch_sequences(TrainingBatch(run="r", step=0, temperature=1.0, rollouts=[plain, sent]), 8))
+    assert batch.advantages_K.tolist() == [1.0, -2.0, 0.5, 0.5, 0.5], "in place of the rollout's, which is .5"
+    assert batch.ref_logprobs_K.tolist() == [-1.0, -2.0, -3.0, 0.0, 0.0]
+    assert batch.sequence_K.tolist() == [0, 0, 0, 1, 1]
+
+
+def test_per_token_arrays_of_another_length_are_refused() -> None:
+    torn = msgspec.structs.replace(rollout(3, [0, 1, 1]), advantages=np.zeros(2, "<f4").tobytes())
+    with pytest.raises(ValueError, match="3 tokens, 2 advantages"):
+        batch_sequences(TrainingBatch(run="r", step=0, temperature=1.0, rollouts=[torn]), 8)

@@ -1,13 +1,13 @@
-"""Cross-entropy of the trained tokens: supervised fine-tuning.
+"""Cross-entropy: supervised fine-tuning, and imitation of rollouts whatever they are worth.
 
-    loss = -1/N sum over tokens of log pi(t)
+    loss_t = -log pi(t)
 
-Denominator N: all trained tokens of the batch, over micro-batches and ranks.
+Denominator: all trained tokens of the batch, unless the config says otherwise. Shapes: K tokens.
 """
 
 from trainers.losses.base import LossInputs, LossOutput
 
 
 def cross_entropy_loss(inputs: LossInputs) -> LossOutput:
-    """Sum of negative logprobs; advantages and inference logprobs play no part."""
-    return LossOutput(loss=-inputs.trainer_logprobs_K.sum() / inputs.denominator, metric_sums={})
+    """Advantages, inference and reference logprobs play no part."""
+    return LossOutput(-inputs.trainer_logprobs_K)

@@ -5,8 +5,20 @@ help text in the JSON schema, the launch form and the API docs, so it is written
 files, environment variables and overrides become this tree: `trainers/config.py`. Imports neither torch nor Django.
 """
 
-from trainers.run_config.algorithm import AlgorithmConfig, GrpoLoss
+from trainers.run_config.algorithm import AlgorithmConfig, CorrectionsConfig, TermsConfig
 from trainers.run_config.data import DataConfig
+from trainers.run_config.losses import (
+    AdvantageMethod,
+    CrossEntropyLoss,
+    CustomLoss,
+    DapoLoss,
+    DistillLoss,
+    DrGrpoLoss,
+    GrpoLoss,
+    LossConfig,
+    LossSection,
+    Normaliser,
+)
 from trainers.run_config.model import ModelConfig
 from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
@@ -16,21 +28,32 @@ from trainers.run_config.trainer import OptimizerConfig, TrainerConfig
 from trainers.run_config.tree import RunConfig
 
 __all__ = [
+    "AdvantageMethod",
     "AlgorithmConfig",
     "BatchConfig",
     "ConfigProblem",
+    "CorrectionsConfig",
+    "CrossEntropyLoss",
     "CrossFieldError",
+    "CustomLoss",
+    "DapoLoss",
     "DataConfig",
+    "DistillLoss",
+    "DrGrpoLoss",
     "EnvironmentRef",
     "EvaluationConfig",
     "GrpoLoss",
     "InferenceConfig",
     "LauncherConfig",
+    "LossConfig",
+    "LossSection",
     "ModelConfig",
+    "Normaliser",
     "OptimizerConfig",
     "RunConfig",
     "SamplingConfig",
     "Section",
+    "TermsConfig",
     "TrackingConfig",
     "TrainerConfig",
     "WorkersConfig",

@@ -1,34 +1,66 @@
-"""Advantages, objective, and how far training may run ahead of generation."""
+"""Advantages, objective, corrections, and how far training may run ahead of generation."""
 
-from typing import Literal
+from typing import Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
-from trainers.run_config.section import Section
+from trainers.run_config.losses import AdvantageMethod, GrpoLoss, LossConfig
+from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 
 
-class GrpoLoss(Section):
-    """Clipped policy gradient (arXiv:2402.03300) against the inference engine's logprobs."""
+class CorrectionsConfig(Section):
+    """What is done about tokens that the trainer and the inference engine see differently. All compare the trainer at
+    the start of the step with the engine; a dropped token stays in the denominator of the loss."""
 
-    type: Literal["grpo"] = "grpo"
-    """Name of the loss."""
-    clip_low: float = Field(default=0.2, gt=0, lt=1)
-    """The ratio is clipped below at one minus this."""
-    clip_high: float = Field(default=0.2, gt=0)
-    """The ratio is clipped above at one plus this."""
-    normaliser: Literal["token"] = "token"
-    """What the summed loss is divided by: `token` is every trained token of the batch, over all ranks."""
+    token_cap: float | None = Field(default=None, gt=0)
+    """Multiply a token's loss by its likelihood under the trainer over that under the engine, at most this."""
+    sequence_cap: float | None = Field(default=None, gt=0)
+    """The same with the product of these quotients over the rollout."""
+    geometric_low: float | None = Field(default=None, ge=0, lt=1)
+    """Drop rollouts whose quotients have a lower geometric mean."""
+    geometric_high: float | None = Field(default=None, gt=1)
+    """Drop rollouts whose quotients have a higher geometric mean."""
+    max_divergence: float | None = Field(default=None, gt=0)
+    """Drop rollouts in which the logprob of any token differs by more than this."""
+    mask_overlong: bool = False
+    """Do not train on rollouts that were cut off at a token limit, nor count their tokens; their rewards stay in the
+    statistics of the group."""
+
+
+class TermsConfig(Section):
+    """What is added to the loss, each with a weight; 0 leaves it out. A term is normalised over the tokens it is
+    about."""
+
+    echo: float = Field(default=0.0, ge=0)
+    """Cross-entropy of what the environment says after the policy's first word: tool results, answers of users."""
+    reference_kl: float = Field(default=0.0, ge=0)
+    """KL divergence to the reference logprobs that came with the rollouts; every rollout must have them."""
+    distillation: float = Field(default=0.0, ge=0)
+    """On-policy distillation towards the reference logprobs, on the rollouts that have them."""
 
 
 class AlgorithmConfig(Section):
     """Advantages, loss, and how far training may run ahead of generation."""
 
-    loss: GrpoLoss = GrpoLoss()
-    """The objective."""
-    advantage: Literal["mean_std", "mean"] = "mean_std"
-    """`mean_std` centres rewards per group and divides by their deviation; `mean` only centres them."""
+    loss: LossConfig = GrpoLoss()
+    """The objective, by its `type`, with its settings."""
+    advantage: Literal["auto", AdvantageMethod] = "auto"
+    """How rewards of a group become advantages. `auto`: what the loss is meant to go with. `mean` centres them,
+    `mean_std` also divides by their deviation, `max_rl` by their mean, `leave_one_out` compares with the mean of the
+    others, `length_weighted` weighs the mean by tokens, `none` takes the reward itself."""
     std_epsilon: float = Field(default=1e-6, ge=0)
     """Added to the deviation before dividing."""
+    std_ddof: int = Field(default=0, ge=0, le=1)
+    """0: the deviation of the group as it is; 1: the estimate for all rollouts of the problem."""
+    constant_length: int | None = Field(default=None, ge=1)
+    """Tokens that the normaliser `constant` divides by; without a number all that a rollout may generate."""
+    ratio_against: Literal["inference", "old"] = "inference"
+    """Denominator of the ratios in the loss. `inference`: what the engine reported when it sampled. `old`: the trainer
+    at the start of the step, so that differences between engine and trainer are left to the corrections."""
+    corrections: CorrectionsConfig = CorrectionsConfig()
+    """What is done about tokens that trainer and inference engine see differently."""
+    terms: TermsConfig = TermsConfig()
+    """What is added to the loss."""
     max_off_policy_steps: int = Field(default=8, ge=0)
     """Groups whose oldest token is more steps old than this are dropped as stale."""
     max_async_level: int = Field(default=2, ge=0)
@@ -37,3 +69,51 @@ class AlgorithmConfig(Section):
     """Publish new weights only between groups, so that every batch has exactly the lag of the async level."""
     filter_zero_advantage: bool = False
     """Drop groups whose rewards are all equal; they carry no gradient."""
+
+    @property
+    def advantage_method(self) -> AdvantageMethod:
+        """What `advantage` comes to: the only place that knows the loss's own."""
+        return self.loss.default_advantage if self.advantage == "auto" else self.advantage
+
+    @field_validator("loss", mode="before")
+    @classmethod
+    def _without_type_it_is_grpo(cls, value: Any) -> Any:
+        return {"type": "grpo"} | value if isinstance(value, dict) else value
+
+    @model_validator(mode="after")
+    def _refuse_contradictions(self) -> Self:
+        problems = [*self._advantage_problems(), *self._correction_problems(), *self._loss_problems()]
+        if problems:
+            raise CrossFieldError([ConfigProblem(path, message) for path, message in problems])
+        return self
+
+    def _advantage_problems(self) -> list[tuple[str, str]]:
+        problems = []
+        if not self.loss.uses_advantages and self.advantage_method != "none":
+            problems.append(("advantage", f"plays no part in the loss {self.loss.type!r}. Remove it."))
+        if self.filter_zero_advantage and self.advantage_method == "none":
+            reason = "would drop groups that do carry a gradient: without a baseline equal rewards are not zero"
+            problems.append(("filter_zero_advantage", f"{reason}. Remove it or choose another advantage."))
+        return problems
+
+    def _correction_problems(self) -> list[tuple[str, str]]:
+        corrections, problems = self.corrections, []
+        for key in ("token_cap", "sequence_cap"):
+            if getattr(corrections, key) is not None and self.ratio_against == "inference":
+                reason = "would correct twice: ratios against 'inference' contain the quotient already"
+                problems.append((f"corrections.{key}", f"{reason}. Remove it or set algorithm.ratio_against to 'old'."))
+        if corrections.token_cap is not None and corrections.sequence_cap is not None:
+            problems.append(("corrections.sequence_cap", "and token_cap correct for the same thing. Keep one."))
+        return problems
+
+    def _loss_problems(self) -> list[tuple[str, str]]:
+        loss, problems = self.loss, []
+        if loss.is_bounded_by_engine and self.ratio_against == "old":
+            reason = f"leaves the loss {loss.type!r} without bounds: the ratio is 1 before the step"
+            problems.append(("ratio_against", f"'old' {reason}. Use 'inference', or another loss with corrections."))
+        if loss.type == "distill" and self.terms.distillation:
+            problems.append(("terms.distillation", "repeats the loss 'distill'. Remove it or choose another loss."))
+        if self.constant_length is not None and loss.normaliser != "constant":
+            fix = "Remove it or set algorithm.loss.normaliser to 'constant'."
+            problems.append(("constant_length", f"has no meaning for the normaliser {loss.normaliser!r}. {fix}"))
+        return problems

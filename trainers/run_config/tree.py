@@ -78,9 +78,10 @@ class RunConfig(Section):
             problems.append(("environments", f"names {name!r} twice. Keep one and set its weight."))
         if self.data is not None:
             problems.append(("data", "belongs to SFT runs. Remove it or set kind to 'sft'."))
-        if sampling.group_size == 1:
-            reason = "gives every rollout advantage 0, because a group is its own baseline"
-            problems.append(("sampling.group_size", f"1 {reason}. Use at least 2."))
+        method = self.algorithm.advantage_method
+        if sampling.group_size == 1 and method != "none":
+            reason = f"leaves the advantage {method!r} nothing to compare a rollout with"
+            problems.append(("sampling.group_size", f"1 {reason}. Use at least 2, or the advantage 'none'."))
         if self.batch.batch_size % sampling.group_size:
             lower = self.batch.batch_size // sampling.group_size * sampling.group_size
             fix = f"Use {lower or sampling.group_size} or {lower + sampling.group_size}."
