@@ -134,7 +134,7 @@ class Learner:
         return checkpoints[index].step
 
     def _sum_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
-        totals = torch.stack([value.float() for value in sums.values()])
+        totals = torch.stack([value.double() for value in sums.values()])
         dist.all_reduce(totals)
         return {f"{name}/mean": value for name, value in zip(sums, (totals / denominator).tolist(), strict=True)}
 

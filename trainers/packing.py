@@ -90,11 +90,12 @@ class MicroBatch:
     advantages_K: torch.Tensor
     """float32."""
     policy_weights_K: torch.Tensor
-    """float32; see TokenWeights. This and the next mean the trained tokens, `echo_weights_K` the others."""
+    """float64, so that sums over a large batch are too; see TokenWeights. This and the next mean the trained tokens,
+    `echo_weights_K` the others."""
     reference_weights_K: torch.Tensor
-    """float32."""
+    """float64."""
     echo_weights_K: torch.Tensor
-    """float32."""
+    """float64."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Copy to a device; a no-op on CPU."""
@@ -250,7 +251,7 @@ def micro_batch(sequences: Sequence[TrainingSequence]) -> MicroBatch:
     logprobs_N = np.concatenate([sequence.inference_logprobs_T for sequence in sequences])
     ref_logprobs_N = _concatenate([sequence.ref_logprobs_T for sequence in sequences], lengths_S, np.float32)
     advantages_N = np.concatenate([_advantages(sequence) for sequence in sequences])
-    weights_S = np.array([sequence.weights for sequence in sequences], np.float32)
+    weights_S = np.array([sequence.weights for sequence in sequences], np.float64)
     policy_weights_K, reference_weights_K, echo_weights_K = torch.from_numpy(weights_S[sequence_K]).unbind(dim=1)
     return MicroBatch(
         token_ids_N=torch.from_numpy(token_ids_N),

@@ -5,13 +5,32 @@ from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
+from tests.trainers import reference_objectives as reference
 from tests.trainers.reference_objectives import Row
 from trainers.config import resolve
 from trainers.objective import Objective, rl_objective
 from trainers.packing import MicroBatch, TrainingSequence, pack, training_sequence
 
+NORMALISERS = {
+    "aipo": "token",
+    "cispo": "token",
+    "cross_entropy": "token",
+    "dapo": "token",
+    "distill": "token",
+    "dppo": "token",
+    "dr_grpo": "constant",
+    "grpo": "sequence_mean",
+    "gspo": "sequence_mean",
+    "gspo_token": "sequence_mean",
+    "masked_is": "token",
+    "opo": "token",
+    "rloo": "sequence_sum",
+    "sapo": "sequence_mean",
+}
+"""Defaults, by loss."""
 PROMPT = 2
 """Tokens before the first that is trained."""
 
@@ -115,6 +134,32 @@ def flat(rows: Sequence[Row], gradient: Sequence[Sequence[float]], echo: Sequenc
 def with_advantages(row: Row, advantages: Sequence[float]) -> Row:
     """The same rollout, other advantages."""
     return replace(row, advantages=list(advantages))
+
+
+def assert_equals_the_reference(
+    loss: dict[str, Any],
+    args: dict[str, Any],
+    rows: list[Row],
+    normaliser: str | None = None,
+    *,
+    ranks: int = 1,
+    seq_len: int = 64,
+    **algorithm: Any,
+) -> None:
+    """Evaluate a configured objective over ranks and micro-batches, and compare it with the loops."""
+    used = normaliser or NORMALISERS[loss["type"]]
+    objective = configured(loss if normaliser is None else loss | {"normaliser": normaliser}, **algorithm)
+    parts: dict[str, dict[str, Any]] = {"corrections": {}, "terms": {}}
+    for key, value in algorithm.items():
+        section, _, name = key.partition("__")
+        if name:
+            parts[section][name] = value
+    expected = reference.objective(
+        rows, loss["type"], args, used, ratio_against=algorithm.get("ratio_against", "inference"), **parts
+    )
+    value, gradient, _ = evaluate(objective, rows, ranks=ranks, seq_len=seq_len)
+    assert value == pytest.approx(expected.value, rel=1e-6, abs=1e-12)
+    np.testing.assert_allclose(gradient, flat(rows, expected.gradient, expected.echo_gradient), rtol=1e-6, atol=1e-12)
 
 
 def _cast(batch: MicroBatch, dtype: torch.dtype) -> MicroBatch:

@@ -74,12 +74,89 @@ def distill(row: Row, old: list[float], ratio: str = "token", delta: float = 8.0
     return loss, slopes
 
 
+def aipo(row: Row, old: list[float], delta: float = 8.0, bound: str = "clamp") -> Result:
+    def token(pi: float, mu: float, old: float, a: float) -> tuple[float, float]:
+        r, slope = ratio(pi - old)
+        weight = min(r, delta)
+        if bound == "truncate":
+            return -weight * a * pi, -weight * a
+        return -weight * a, (-a * slope if r <= delta else 0.0)
+
+    return over_tokens(row, old, token)
+
+
+def cispo(row: Row, old: list[float], low: float = 0.0, high: float = 5.0) -> Result:
+    def token(pi: float, mu: float, old: float, a: float) -> tuple[float, float]:
+        weight = min(max(ratio(pi - old)[0], low), high)
+        return -weight * a * pi, -weight * a
+
+    return over_tokens(row, old, token)
+
+
+def sequence_ratio(row: Row, old: list[float]) -> tuple[float, float]:
+    """s, and its derivative by the mean log ratio."""
+    return ratio(math.fsum(pi - before for pi, before in zip(row.pi, old, strict=True)) / len(row.pi))
+
+
+def gspo(row: Row, old: list[float], clip_low: float = 3e-4, clip_high: float = 4e-4) -> Result:
+    s, slope = sequence_ratio(row, old)
+    loss, by_ratio = ppo(s, row.advantages[0], clip_low, clip_high)
+    # L tokens with this loss each; the mean log ratio moves by 1 / L with every one of the L logprobs
+    return len(row.pi) * loss, [by_ratio * slope] * len(row.pi)
+
+
+def gspo_token(row: Row, old: list[float], clip_low: float = 3e-4, clip_high: float = 4e-4) -> Result:
+    s, _ = sequence_ratio(row, old)
+    pairs = [ppo(s, a, clip_low, clip_high) for a in row.advantages]
+    return math.fsum(loss for loss, _ in pairs), [by_ratio * s for _, by_ratio in pairs]
+
+
+def masked_is(row: Row, old: list[float], low: float = 0.125, high: float = 8.0) -> Result:
+    def token(pi: float, mu: float, old: float, a: float) -> tuple[float, float]:
+        r, slope = ratio(pi - mu)
+        return (-r * a, -slope * a) if low <= r <= high else (0.0, 0.0)
+
+    return over_tokens(row, old, token)
+
+
+def dppo(row: Row, old: list[float], low: float = 0.2, high: float = 0.2, kl_tau: float = 1e-3) -> Result:
+    def token(pi: float, mu: float, old: float, a: float) -> tuple[float, float]:
+        r, slope = ratio(pi - mu)
+        moved = math.exp(pi) - math.exp(mu)
+        is_dropped = moved > high if a > 0 else moved < -low
+        loss, by_logprob = (0.0, 0.0) if is_dropped else (-r * a, -slope * a)
+        return loss + kl_tau * (pi - mu) ** 2, by_logprob + 2 * kl_tau * (pi - mu)
+
+    return over_tokens(row, old, token)
+
+
+def sapo(row: Row, old: list[float], positive: float = 1.0, negative: float = 1.05) -> Result:
+    def token(pi: float, mu: float, old: float, a: float) -> tuple[float, float]:
+        r, slope = ratio(pi - old)
+        tau = positive if a > 0 else negative
+        z = tau * (r - 1)
+        gate = 1 / (1 + math.exp(-z))
+        closing = math.exp(-z) / (1 + math.exp(-z)) ** 2 if z < 700 else 0.0
+        return -4 / tau * gate * a, -4 * closing * slope * a
+
+    return over_tokens(row, old, token)
+
+
 REFERENCES: dict[str, Reference] = {
+    "aipo": aipo,
+    "cispo": cispo,
     "cross_entropy": cross_entropy,
     "dapo": grpo,
     "distill": distill,
+    "dppo": dppo,
     "dr_grpo": grpo,
     "grpo": grpo,
+    "gspo": gspo,
+    "gspo_token": gspo_token,
+    "masked_is": masked_is,
+    "opo": aipo,
+    "rloo": aipo,
+    "sapo": sapo,
 }
 
 

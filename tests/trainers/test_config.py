@@ -128,6 +128,11 @@ def test_null_override_removes_an_optional_section() -> None:
             "algorithm.terms.distillation",
             "another loss",
         ),
+        (
+            {"algorithm__loss__type": "dppo", "algorithm__ratio_against": "old"},
+            "algorithm.ratio_against",
+            "Use 'inference'",
+        ),
         ({"algorithm__constant_length": 9}, "algorithm.constant_length", "'constant'"),
         ({"algorithm__loss": {"type": "custom", "path": "loss"}}, "algorithm.loss.path", "pattern"),
         ({"sampling__max_tokens": 2048, "trainer__seq_len": 9000}, "sampling.max_tokens", "max_model_len (2048)"),
@@ -164,6 +169,27 @@ def test_a_loss_without_type_is_grpo() -> None:
     assert resolve(inline=MINIMAL, overrides=["algorithm.loss.clip_low=0.1"]).config.algorithm.loss == GrpoLoss(
         clip_low=0.1
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "advantage"),
+    [
+        ("aipo", "mean"),
+        ("cispo", "mean_std"),
+        ("dr_grpo", "mean"),
+        ("grpo", "mean_std"),
+        ("gspo", "mean_std"),
+        ("opo", "length_weighted"),
+        ("rloo", "leave_one_out"),
+        ("distill", "none"),
+    ],
+)
+def test_a_loss_brings_the_advantage_it_is_meant_to_go_with(name: str, advantage: str) -> None:
+    overrides = [f"algorithm.loss.type={name}"]
+    assert resolve(inline=MINIMAL, overrides=overrides).config.algorithm.advantage_method == advantage
+    if name != "distill":
+        config = resolve(inline=MINIMAL, overrides=[*overrides, "algorithm.advantage=max_rl"]).config
+        assert config.algorithm.advantage_method == "max_rl"
 
 
 def test_a_single_rollout_per_problem_needs_an_advantage_without_baseline() -> None:
