@@ -1,5 +1,6 @@
 """A group tells which step it trained in; a step tells which groups it was trained on."""
 
+import pytest
 from django.test import Client
 from django.urls import reverse
 
@@ -42,6 +43,34 @@ def test_a_failed_member_has_its_error_and_no_advantage(client: Client) -> None:
     page = group_page(client, run, make_group(run, rewards=[1.0, 0.0, None]))
     assert "ReadTimeout: no answer in 60 s" in page
     assert "failed: no reward, and not trained on" in page
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence", "line"),
+    [
+        ({"algorithm.advantage": "mean"}, "reward − 0.25, the group", "1 − 0.25 = +0.75"),
+        ({"algorithm.loss.type": "rloo"}, "the mean of the other members", "0 − 0.333 = −0.333"),
+        ({"algorithm.loss.type": "opo"}, "weighted by trained tokens", "1 − 0.4 = +0.6"),
+        ({"algorithm.advantage": "max_rl"}, "divided by that mean", "1 − 0.25 = +0.75, ÷ 0.25 = +3"),
+        ({"algorithm.advantage": "none"}, "there is no baseline", "+1"),
+        ({"algorithm.loss.type": "distill"}, "distill does not look at advantages", "+1"),
+    ],
+)
+def test_every_advantage_is_explained_by_its_own_arithmetic(
+    client: Client, overrides: dict[str, str], sentence: str, line: str
+) -> None:
+    run = make_run(overrides=overrides)
+    page = group_page(
+        client, run, make_group(run, rewards=[1.0, 0.0, 0.0, 0.0], completions=["seven l", "abc", "abc", "abc"])
+    )
+    assert sentence in page
+    assert line in page
+
+
+def test_a_member_that_was_cut_off_and_masked_is_said_to_count_for_the_others(client: Client) -> None:
+    run = make_run(overrides={"algorithm.corrections.mask_overlong": True})
+    group = make_group(run, rewards=[1.0, 0.0], stop_reasons=["length", "stop"])
+    assert "not trained on; its reward counts for the others" in group_page(client, run, group)
 
 
 def test_the_shared_prompt_is_shown_once(client: Client) -> None:

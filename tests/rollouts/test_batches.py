@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from django.db import IntegrityError, transaction
 
+from environments.types import StopReason
 from rollouts.errors import Conflict, NotFound, RunOver, StaleEpoch, StateConflict
 from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Rollout, ScoredGroup
 from rollouts.services import batches, groups, runs
@@ -147,6 +148,24 @@ def test_failed_rollouts_are_members_of_the_group_but_not_of_the_batch() -> None
         [True, False, True, True],
     ]
     assert MetricPoint.objects.get(key="batch/failed_rollouts").value == 5
+
+
+def test_rollouts_that_were_cut_off_are_left_out_but_their_reward_counts() -> None:
+    run, epoch = story.train(algorithm__advantage="mean", algorithm__corrections__mask_overlong=True)
+    for claim in story.claim(run, 2):
+        cut = story.rollout(1.0, stop_reason=StopReason.LENGTH)
+        groups.settle(token=claim.token, problem_key="p", rollouts=[cut, story.rollout(0.0, tokens=5)], worker="w")
+    batch = decode(fetch(run, epoch, 0))
+    assert [(each.index, each.advantage) for each in batch.rollouts] == [(1, -0.5), (1, -0.5)]
+    assert Batch.objects.get().token_count == 2 * 3
+
+
+def test_a_baseline_by_length_weighs_with_sampled_tokens() -> None:
+    run, epoch = story.train(algorithm__loss__type="opo")
+    for claim in story.claim(run, 2):
+        played = [story.rollout(1.0, tokens=2 + 10), story.rollout(0.0, tokens=2 + 30)]
+        groups.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
+    assert [each.advantage for each in decode(fetch(run, epoch, 0)).rollouts] == [0.75, -0.25] * 2
 
 
 def test_rollouts_without_a_sampled_token_are_not_sent() -> None:
