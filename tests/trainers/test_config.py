@@ -107,7 +107,7 @@ def test_null_override_removes_an_optional_section() -> None:
         ({"algorithm__advantage": "leave_one_out", "sampling__group_size": 1}, "sampling.group_size", "at least 2"),
         ({"algorithm__loss__clip_low": 3}, "algorithm.loss.clip_low", "less than 1"),
         ({"algorithm__loss__type": "nothing"}, "algorithm.loss", "expected tags"),
-        ({"algorithm__loss__type": "distill", "algorithm__advantage": "mean"}, "algorithm.advantage", "Remove it"),
+        ({"algorithm__loss__type": "distill", "algorithm__advantage": "mean"}, "algorithm.advantage", "'auto'"),
         (
             {"algorithm__filter_zero_advantage": True, "algorithm__advantage": "none"},
             "algorithm.filter_zero_advantage",

@@ -90,7 +90,7 @@ class AlgorithmConfig(Section):
     def _advantage_problems(self) -> list[tuple[str, str]]:
         problems = []
         if not self.loss.uses_advantages and self.advantage_method != "none":
-            problems.append(("advantage", f"plays no part in the loss {self.loss.type!r}. Remove it."))
+            problems.append(("advantage", f"plays no part in the loss {self.loss.type!r}. Set it to 'auto'."))
         if self.filter_zero_advantage and self.advantage_method == "none":
             reason = "would drop groups that do carry a gradient: without a baseline equal rewards are not zero"
             problems.append(("filter_zero_advantage", f"{reason}. Remove it or choose another advantage."))
