@@ -7,6 +7,7 @@ TrainerError
 |-- RunOver                   the run was stopped or is finished: leave quietly
 |-- CheckpointCorrupt         a manifest or a file behind it does not verify
 |-- DataError                 training data that cannot be trained on as asked
+|-- ModelUnsupported          a model that cannot be trained, or not in the way that was asked for
 `-- Diverged                  the loss or the gradient is not finite
 """
 
@@ -42,6 +43,10 @@ class CheckpointCorrupt(TrainerError):
 
 class DataError(TrainerError):
     """The training data cannot be trained on as asked."""
+
+
+class ModelUnsupported(TrainerError):
+    """The model cannot be trained, or not in the way that the run config asks for."""
 
 
 class Diverged(TrainerError):

@@ -51,7 +51,7 @@ class Learner:
         self._weights = Path(registration.run_dir) / "weights"
         self._checkpoints = Path(registration.run_dir) / "checkpoints"
         self.tokenizer = load_tokenizer(config.model)
-        self.model = load_policy(config.model, world)
+        self.model = load_policy(config.model, world, config.trainer)
         self._optimizer = build_optimizer(self.model, config.optimizer)
         self._times: dict[str, float] = {}
         if world.is_main:

@@ -1,34 +1,35 @@
 """The policy as a torch module: load it, and ask it for the logprobs of the trained tokens of a micro-batch.
 
-Shapes: N packed tokens, K trained tokens, V vocabulary.
+Shapes: N packed tokens, K trained tokens, S sequences, D width.
 """
 
-from typing import NamedTuple
+import functools
 
 import torch
-import torch.nn.functional as F
 import transformers
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
+from trainers.errors import ModelUnsupported
+from trainers.lm_head import TokenScores, score_hidden
 from trainers.packing import MicroBatch
 from trainers.parallel import World, shard
-from trainers.run_config import ModelConfig
+from trainers.run_config import ModelConfig, TrainerConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
-class TokenScores(NamedTuple):
-    """What the policy says about the trained tokens."""
-
-    logprobs_K: torch.Tensor
-    """float32, with gradient."""
-    entropy_K: torch.Tensor
-    """float32, of the temperature-scaled distribution, without gradient."""
+_LOGIT_EXTRAS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+"""Extras of some architectures that change the logits."""
 
 
-def load_policy(config: ModelConfig, world: World) -> PreTrainedModel:
-    """Load the model with float32 master weights, on this rank's device, sharded over all ranks."""
+def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None = None) -> PreTrainedModel:
+    """Load the model with float32 master weights, on this rank's device, sharded over all ranks.
+
+    Its forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Raises
+    ModelUnsupported.
+    """
+    trainer = trainer or TrainerConfig()
     transformers.utils.logging.disable_progress_bar()  # thousands of control characters in a log file
     register_packed_attention()
     model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
@@ -38,7 +39,9 @@ def load_policy(config: ModelConfig, world: World) -> PreTrainedModel:
         trust_remote_code=config.trust_remote_code,
     )
     torch.nn.Module.to(model, world.device)
-    shard(model, world.mesh, DTYPES[config.dtype])
+    _refuse_unusual_head(model)
+    model.forward = functools.partial(_score, model)
+    shard(model, world.mesh, DTYPES[config.dtype], fp32_root=trainer.fp32_lm_head)
     return model.train()
 
 
@@ -53,19 +56,35 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
 def score_tokens(model: torch.nn.Module, batch: MicroBatch, temperature: float) -> TokenScores:
     """Logprob and entropy of every trained token, given the tokens before it in its own sequence.
 
-    Logits are computed only where a trained token is predicted, in float32, and divided by the sampling temperature:
-    inference logprobs are logprobs of that scaled distribution.
+    `model` comes from `load_policy`. Logits are divided by the sampling temperature: inference logprobs are logprobs of
+    that scaled distribution.
     """
-    logits_KV = model(
+    scores: TokenScores = model(batch, temperature)
+    return scores
+
+
+def _refuse_unusual_head(model: PreTrainedModel) -> None:
+    """Heads that do more to the logits than one linear layer would silently be trained as another model."""
+    extras = [name for name in _LOGIT_EXTRAS if getattr(model.config, name, None) not in (None, 1, 1.0)]
+    head = model.get_output_embeddings()
+    if extras or not isinstance(head, torch.nn.Linear):
+        what = ", ".join(extras) or f"its output layer is a {type(head).__name__}"
+        raise ModelUnsupported(
+            f"{type(model).__name__} cannot be trained ({what}): set model.path to a model with a linear output layer"
+        )
+
+
+def _score(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> TokenScores:
+    """The forward pass of the policy, in place of the one that returns logits.
+
+    It must run as the root module's forward: FSDP gathers the weights of the head, which may be the embedding's, there.
+    """
+    hidden_1ND = model.base_model(
         input_ids=batch.token_ids_N[None],
         position_ids=batch.position_ids_N[None],
-        logits_to_keep=batch.predicts_K,
         packed_layout=packed_layout(batch.lengths_S, batch.token_ids_N.device),
         use_cache=False,
-    ).logits[0]
-    logits_KV = logits_KV.float() / temperature
-    logprobs_K = -F.cross_entropy(logits_KV, batch.targets_K, reduction="none")
-    with torch.no_grad():
-        logprobs_KV = logits_KV.log_softmax(dim=-1)
-        entropy_K = -(logprobs_KV.exp() * logprobs_KV).sum(dim=-1)
-    return TokenScores(logprobs_K, entropy_K)
+    ).last_hidden_state
+    head = model.get_output_embeddings()
+    assert isinstance(head, torch.nn.Linear)
+    return score_hidden(hidden_1ND[0, batch.predicts_K], head, batch.targets_K, temperature)

@@ -85,17 +85,20 @@ def run_rank(train: Callable[[], None]) -> None:
     os._exit(0)
 
 
-def shard(model: PreTrainedModel, mesh: DeviceMesh, dtype: torch.dtype) -> None:
-    """Shard every decoder layer, then the rest, in place. Parameters stay float32; arithmetic is done in `dtype`."""
-    if dtype == torch.float32:
-        policy = MixedPrecisionPolicy()
-    else:
-        policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+def shard(model: PreTrainedModel, mesh: DeviceMesh, dtype: torch.dtype, *, fp32_root: bool) -> None:
+    """Shard every decoder layer, then the rest, in place. Parameters stay float32; arithmetic is done in `dtype`.
+
+    `fp32_root` does the arithmetic of the rest (embedding, last norm, output layer) in float32.
+    """
+    policies = {
+        torch.float32: MixedPrecisionPolicy(),
+        torch.bfloat16: MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
+    }
     layer_names = set(model._no_split_modules or ())
     for module in model.modules():
         if type(module).__name__ in layer_names:
-            fully_shard(module, mesh=mesh, mp_policy=policy)
-    fully_shard(model, mesh=mesh, mp_policy=policy)
+            fully_shard(module, mesh=mesh, mp_policy=policies[dtype])
+    fully_shard(model, mesh=mesh, mp_policy=policies[torch.float32 if fp32_root else dtype])
     assert isinstance(model, FSDPModule)
 
 

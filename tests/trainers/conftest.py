@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from trainers.parallel import World, make_world
-from trainers.tiny_model import write_tiny_model
+from trainers.tiny_model import tiny_tokenizer, write_tiny_model
 
 
 @pytest.fixture(scope="session")
@@ -17,6 +18,30 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model with its tokenizer."""
     directory = tmp_path_factory.mktemp("tiny") / "model"
     write_tiny_model(directory)
+    return directory
+
+
+def tiny_llama_config() -> LlamaConfig:
+    """Unlike the tiny Qwen3: an output layer of its own, fewer key heads than query heads, no norms on either."""
+    return LlamaConfig(
+        vocab_size=259,
+        hidden_size=64,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        tie_word_embeddings=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def llama_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny random Llama with the same tokenizer."""
+    directory = tmp_path_factory.mktemp("tiny") / "llama"
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        LlamaForCausalLM(tiny_llama_config()).save_pretrained(directory)
+    tiny_tokenizer().save_pretrained(directory)
     return directory
 
 

@@ -5,9 +5,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
+from tests.trainers.conftest import tiny_llama_config
 from trainers.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
+from trainers.errors import ModelUnsupported
 from trainers.model import load_policy, score_tokens
 from trainers.packing import TrainingSequence, micro_batch, training_sequence
 from trainers.parallel import World
@@ -21,14 +24,19 @@ def random_sequences(seed: int = 0) -> list[TrainingSequence]:
     return [training_sequence(rng.integers(0, 256, n), np.ones(n, np.uint8), 64) for n in LENGTHS]
 
 
+@pytest.fixture(scope="module", params=["qwen3, tied embeddings", "llama, grouped queries"])
+def directory(request: pytest.FixtureRequest, model_dir: Path, llama_dir: Path) -> Path:
+    return model_dir if "qwen3" in request.param else llama_dir
+
+
 @pytest.fixture(scope="module")
-def policy(model_dir: Path, world: World) -> PreTrainedModel:
-    return load_policy(ModelConfig(path=str(model_dir)), world)
+def policy(directory: Path, world: World) -> PreTrainedModel:
+    return load_policy(ModelConfig(path=str(directory)), world)
 
 
-def reference_logits(model_dir: Path, token_ids: np.ndarray) -> torch.Tensor:
+def reference_logits(directory: Path, token_ids: np.ndarray) -> torch.Tensor:
     """transformers' own eager attention, one sequence at a time, in float64."""
-    model = AutoModelForCausalLM.from_pretrained(model_dir, attn_implementation="eager", dtype=torch.float64)
+    model = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager", dtype=torch.float64)
     with torch.no_grad():
         logits: torch.Tensor = model(torch.from_numpy(token_ids)[None]).logits[0]
     return logits
@@ -36,13 +44,13 @@ def reference_logits(model_dir: Path, token_ids: np.ndarray) -> torch.Tensor:
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_packed_logprobs_and_entropies_equal_unpacked_ones(
-    policy: PreTrainedModel, model_dir: Path, temperature: float
+    policy: PreTrainedModel, directory: Path, temperature: float
 ) -> None:
     sequences = random_sequences()
     packed = score_tokens(policy, micro_batch(sequences), temperature)
     logprobs, entropies = [], []
     for sequence in sorted(sequences, key=lambda sequence: -len(sequence.token_ids_T)):
-        logprobs_TV = (reference_logits(model_dir, sequence.token_ids_T) / temperature).log_softmax(-1)[:-1]
+        logprobs_TV = (reference_logits(directory, sequence.token_ids_T) / temperature).log_softmax(-1)[:-1]
         targets = torch.from_numpy(sequence.token_ids_T[1:])
         logprobs.append(logprobs_TV.gather(1, targets[:, None])[:, 0])
         entropies.append(-(logprobs_TV.exp() * logprobs_TV).sum(-1))
@@ -67,6 +75,29 @@ def test_a_dummy_micro_batch_has_zero_gradients(policy: PreTrainedModel) -> None
     policy.zero_grad()
     score_tokens(policy, micro_batch([]), 1.0).logprobs_K.sum().backward()
     assert all(parameter.grad is None or not parameter.grad.any() for parameter in policy.parameters())
+
+
+def test_gradients_equal_those_of_all_logits_at_once(policy: PreTrainedModel, directory: Path) -> None:
+    sequence = random_sequences(2)[1]
+    policy.zero_grad()
+    score_tokens(policy, micro_batch([sequence]), 0.7).logprobs_K.sum().backward()
+    naive = AutoModelForCausalLM.from_pretrained(directory, attn_implementation="eager")
+    tokens = torch.from_numpy(sequence.token_ids_T)
+    torch.nn.functional.cross_entropy(naive(tokens[None]).logits[0, :-1] / 0.7, tokens[1:], reduction="sum").backward()
+    expected = dict(naive.named_parameters())
+    for name, parameter in policy.named_parameters():
+        ours, theirs = parameter.grad, expected[name].grad
+        assert isinstance(ours, DTensor)
+        assert theirs is not None
+        torch.testing.assert_close(-ours.full_tensor(), theirs, atol=1e-5, rtol=1e-4)
+
+
+def test_a_model_that_does_more_to_its_logits_is_refused(world: World, tmp_path: Path) -> None:
+    config = tiny_llama_config()
+    config.final_logit_softcapping = 30.0
+    LlamaForCausalLM(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnsupported, match=r"final_logit_softcapping.*model\.path"):
+        load_policy(ModelConfig(path=str(tmp_path)), world)
 
 
 def attend(**options: object) -> torch.Tensor:

@@ -41,3 +41,5 @@ class TrainerConfig(Section):
     """Superseded policy versions kept on disk, besides the live one and those that wait to go live."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; `auto` takes CUDA when there is any."""
+    fp32_lm_head: bool = True
+    """Compute logits in float32 even where `model.dtype` is bfloat16: logprobs closer to exact, at some speed."""
