@@ -29,10 +29,10 @@ from trainers.wire import CheckpointRef
 class Trained:
     """A policy that took a few steps."""
 
-    def __init__(self, model_dir: Path, world: World, steps: int) -> None:
+    def __init__(self, model_dir: Path, world: World, steps: int, optimizer: str = "adamw") -> None:
         self.config = ModelConfig(path=str(model_dir))
         self.model = load_policy(self.config, world)
-        self.optimizer = build_optimizer(self.model, OptimizerConfig(lr=1e-2))
+        self.optimizer = build_optimizer(self.model, OptimizerConfig.model_validate({"kind": optimizer}))
         for step in range(steps):
             self.step(step)
 
@@ -48,12 +48,13 @@ class Trained:
         return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
 def test_a_checkpoint_restores_weights_and_moments_and_the_next_steps(
-    model_dir: Path, world: World, tmp_path: Path
+    model_dir: Path, world: World, tmp_path: Path, optimizer: str
 ) -> None:
-    first = Trained(model_dir, world, steps=3)
+    first = Trained(model_dir, world, 3, optimizer)
     write_checkpoint(tmp_path, 3, gather_model(first.model), gather_optimizer(first.model, first.optimizer))
-    second = Trained(model_dir, world, steps=0)
+    second = Trained(model_dir, world, 0, optimizer)
     load_checkpoint(tmp_path, second.model, second.optimizer)
     before, after = first.everything(), second.everything()
     assert before.keys() == after.keys()

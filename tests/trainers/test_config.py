@@ -143,6 +143,7 @@ def test_null_override_removes_an_optional_section() -> None:
         ({"data__path": "x"}, "data", "kind to 'sft'"),
         ({"kind": "sft"}, "data.path", "JSONL"),
         ({"optimizer__schedule": "linear", "optimizer__warmup_steps": 4}, "optimizer.warmup_steps", "max_steps (4)"),
+        ({"optimizer__schedule": "cosine", "optimizer__decay_steps": 5}, "optimizer.decay_steps", "max_steps (4)"),
         ({"optimizer__lr": float("nan")}, "optimizer.lr", "finite"),
         ({"optimzer__lr": 1.0}, "optimzer", "spelling"),
         ({"max_steps__x": 1}, "max_steps", "no key below"),

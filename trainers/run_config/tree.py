@@ -46,17 +46,10 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         of_kind = {"rl": self._rl_problems, "sft": self._sft_problems, "external": list}[self.kind]
-        problems = [*self._optimizer_problems(), *self._model_problems(), *of_kind()]
+        problems = [*self.optimizer.problems(self.max_steps), *self._model_problems(), *of_kind()]
         if problems:
             raise CrossFieldError([ConfigProblem(path, message) for path, message in problems])
         return self
-
-    def _optimizer_problems(self) -> list[tuple[str, str]]:
-        optimizer = self.optimizer
-        if optimizer.schedule == "linear" and optimizer.warmup_steps >= self.max_steps:
-            fix = f"Lower it or raise max_steps ({self.max_steps})."
-            return [("optimizer.warmup_steps", f"leaves no step for the linear decay. {fix}")]
-        return []
 
     def _model_problems(self) -> list[tuple[str, str]]:
         if self.kind != "external" and not self.model.path:
