@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from trainers.context import ContextSlice
+
 PACKED_ATTENTION = "rollyard_packed"
 """Name to load models with (`attn_implementation`)."""
 
@@ -29,6 +31,10 @@ class Block:
 
     tokens: slice
     """Where they are among the N packed tokens."""
+    keys: slice
+    """Where the tokens that they look at are."""
+    before: int
+    """How many more these are. Not 0 only for a sequence of its own block whose beginning is on another rank."""
     sequences: int
     longest: int
     row: torch.Tensor
@@ -45,25 +51,42 @@ class PackedLayout:
     starts: torch.Tensor
     """int32 [S + 1]: offsets of the sequences, then N."""
     longest: int
+    key_starts: torch.Tensor
+    """The same of the tokens that they look at."""
+    longest_keys: int
+    context: ContextSlice | None
+    """Where keys of other ranks come from."""
 
 
-def packed_layout(lengths_S: Sequence[int], device: torch.device) -> PackedLayout:
+def packed_layout(lengths_S: Sequence[int], device: torch.device, context: ContextSlice | None = None) -> PackedLayout:
     """Build the layout of sequences laid end to end. Cheapest when neighbours have similar lengths."""
+    before = context.before if context else 0
     blocks, begin, first = [], 0, 0
     for index, length in enumerate(lengths_S):
         last = index + 1 == len(lengths_S)
-        if last or length.bit_length() != lengths_S[index + 1].bit_length():
+        continued = before if first == 0 else 0
+        if last or continued or length.bit_length() != lengths_S[index + 1].bit_length():
             lengths = torch.tensor(lengths_S[first : index + 1])
             end = begin + int(lengths.sum())
             row = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
             column = torch.cat([torch.arange(length) for length in lengths.tolist()])
-            block = Block(slice(begin, end), len(lengths), int(lengths.max()), row.to(device), column.to(device))
+            block = Block(
+                tokens=slice(begin, end),
+                keys=slice(begin + before - continued, end + before),
+                before=continued,
+                sequences=len(lengths),
+                longest=int(lengths.max()),
+                row=row.to(device),
+                column=column.to(device),
+            )
             blocks.append(block)
             begin, first = end, index + 1
-    starts = F.pad(torch.tensor(lengths_S, dtype=torch.int32).cumsum(0, dtype=torch.int32), (1, 0))
-    return PackedLayout(blocks, starts.to(device), max(lengths_S))
+    starts = F.pad(torch.tensor(lengths_S, dtype=torch.int32).cumsum(0, dtype=torch.int32), (1, 0)).to(device)
+    key_starts = F.pad(starts[1:] + before, (1, 0))
+    return PackedLayout(blocks, starts, max(lengths_S), key_starts, max(before + lengths_S[0], *lengths_S), context)
 
 
+@torch.compiler.disable
 def _packed_attention(
     module: torch.nn.Module,
     query_1HNE: torch.Tensor,
@@ -80,12 +103,24 @@ def _packed_attention(
     if unsupported := [name for name in _UNSUPPORTED if kwargs.get(name) is not None]:
         raise NotImplementedError(f"packed attention does not do {', '.join(unsupported)} ({type(module).__name__})")
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query_1HNE, key_1HNE, value_1HNE))  # [N, H, E]
+    if packed_layout.context is not None:
+        key, value = packed_layout.context.gather_keys(key, value)
     if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
-        starts, longest = packed_layout.starts, packed_layout.longest
+        starts, key_starts = packed_layout.starts, packed_layout.key_starts
+        longest, longest_keys = packed_layout.longest, packed_layout.longest_keys
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
         gqa = query.shape[1] != key.shape[1]
         out = varlen_attn(
-            query, key, value, starts, starts, longest, longest, scale=scaling, window_size=window, enable_gqa=gqa
+            query,
+            key,
+            value,
+            starts,
+            key_starts,
+            longest,
+            longest_keys,
+            scale=scaling,
+            window_size=window,
+            enable_gqa=gqa,
         )
         assert isinstance(out, torch.Tensor)
         return out[None], None
@@ -101,19 +136,24 @@ def _block_attention(
     scaling: float | None,
     sliding_window: int | None,
 ) -> torch.Tensor:
-    def rows(tensor_NHE: torch.Tensor) -> torch.Tensor:
-        tensor = tensor_NHE[block.tokens]
+    def rows(tensor_NHE: torch.Tensor, where: slice) -> torch.Tensor:
+        tensor = tensor_NHE[where]
+        if block.sequences == 1:
+            return tensor[None].transpose(1, 2)
         padded = tensor.new_zeros(block.sequences, block.longest, *tensor.shape[1:])
         return padded.index_put((block.row, block.column), tensor).transpose(1, 2)
 
     mask = None
-    if sliding_window is not None and sliding_window < block.longest:
-        ones = torch.ones(block.longest, block.longest, dtype=torch.bool, device=query_NHE.device)
-        mask = ones.tril().triu(1 - sliding_window)
+    windowed = sliding_window is not None and sliding_window < block.before + block.longest
+    if block.before or windowed:
+        ones = torch.ones(block.longest, block.before + block.longest, dtype=torch.bool, device=query_NHE.device)
+        mask = ones.tril(block.before)
+        if windowed and sliding_window is not None:
+            mask = mask.triu(block.before + 1 - sliding_window)
     out_SHLE = F.scaled_dot_product_attention(
-        rows(query_NHE),
-        rows(key_NHE),
-        rows(value_NHE),
+        rows(query_NHE, block.tokens),
+        rows(key_NHE, block.keys),
+        rows(value_NHE, block.keys),
         attn_mask=mask,
         is_causal=mask is None,  # padding comes after the real tokens, so causality alone keeps it out of sight
         scale=scaling,

@@ -66,8 +66,8 @@ class Learner:
     ) -> dict[str, float]:
         """Take one optimizer step on `sequences`, which every rank holds whole; returns the metrics of the step."""
         config, world = self.config, self._world
-        seed_step(config.seed, self.step, world.rank)
-        micro_batches = pack(objective.prepare(sequences), config.trainer.seq_len, world.rank, world.size)
+        seed_step(config.seed, self.step, world.data_rank)
+        micro_batches = pack(objective.prepare(sequences), config.trainer.seq_len, world.data_rank, world.data_size)
         parts: dict[str, torch.Tensor] = {}
         token_sums: dict[str, torch.Tensor] = {}
         with self.timed("forward_backward"):
@@ -76,7 +76,7 @@ class Learner:
                 scores = score_tokens(self.model, batch, temperature)
                 evaluated = objective(batch, scores.logprobs_K)
                 # FSDP averages gradients over ranks, but the weights already count the tokens of all of them.
-                (evaluated.loss * world.size).backward()
+                (evaluated.loss * world.data_size).backward()
                 _add(parts, evaluated.parts)
                 entropy = scores.entropy_K[: batch.trained_tokens].sum()
                 _add(token_sums, evaluated.metric_sums | {"entropy": entropy})
@@ -136,7 +136,9 @@ class Learner:
     def _sum_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
         totals = torch.stack([value.double() for value in sums.values()])
         dist.all_reduce(totals)
-        return {f"{name}/mean": value for name, value in zip(sums, (totals / denominator).tolist(), strict=True)}
+        # Ranks that share their micro-batches have added the same sums.
+        means = totals / denominator / (self._world.size // self._world.data_size)
+        return {f"{name}/mean": value for name, value in zip(sums, means.tolist(), strict=True)}
 
     def _write_weights(self, tensors: dict[str, torch.Tensor]) -> wire.PolicyVersionIn:
         dtype = DTYPES[self.config.model.dtype]

@@ -7,14 +7,17 @@ import functools
 
 import torch
 import transformers
+from torch.distributed import ProcessGroup
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
+from trainers.context import slice_tokens
 from trainers.errors import ModelUnsupported
 from trainers.lm_head import TokenScores, score_hidden
 from trainers.packing import MicroBatch
-from trainers.parallel import World, shard
+from trainers.parallel import World
 from trainers.run_config import ModelConfig, TrainerConfig
+from trainers.sharding import shard
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -40,8 +43,8 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
     )
     torch.nn.Module.to(model, world.device)
     _refuse_unusual_head(model)
-    model.forward = functools.partial(_score, model)
-    shard(model, world.mesh, DTYPES[config.dtype], fp32_root=trainer.fp32_lm_head)
+    model.forward = functools.partial(_score, model, world.context_group)
+    shard(model, world, DTYPES[config.dtype], trainer)
     return model.train()
 
 
@@ -74,17 +77,23 @@ def _refuse_unusual_head(model: PreTrainedModel) -> None:
         )
 
 
-def _score(model: PreTrainedModel, batch: MicroBatch, temperature: float) -> TokenScores:
+def _score(
+    model: PreTrainedModel, context_group: ProcessGroup | None, batch: MicroBatch, temperature: float
+) -> TokenScores:
     """The forward pass of the policy, in place of the one that returns logits.
 
     It must run as the root module's forward: FSDP gathers the weights of the head, which may be the embedding's, there.
     """
-    hidden_1ND = model.base_model(
-        input_ids=batch.token_ids_N[None],
-        position_ids=batch.position_ids_N[None],
-        packed_layout=packed_layout(batch.lengths_S, batch.token_ids_N.device),
-        use_cache=False,
-    ).last_hidden_state
     head = model.get_output_embeddings()
     assert isinstance(head, torch.nn.Linear)
-    return score_hidden(hidden_1ND[0, batch.predicts_K], head, batch.targets_K, temperature)
+    part = slice_tokens(batch, context_group) if context_group else None
+    hidden_1ND = model.base_model(
+        input_ids=(part.token_ids_M if part else batch.token_ids_N)[None],
+        position_ids=(part.position_ids_M if part else batch.position_ids_N)[None],
+        packed_layout=packed_layout(part.lengths_S if part else batch.lengths_S, batch.token_ids_N.device, part),
+        use_cache=False,
+    ).last_hidden_state
+    if part is None:
+        return score_hidden(hidden_1ND[0, batch.predicts_K], head, batch.targets_K, temperature)
+    targets = batch.targets_K[part.trained]
+    return part.join_scores(score_hidden(hidden_1ND[0, part.predicts], head, targets, temperature))

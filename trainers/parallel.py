@@ -1,4 +1,15 @@
-"""The processes of one trainer: who am I, on which device, and how the model is sharded over all of us (FSDP2)."""
+"""The processes of one trainer: who am I, on which device, and which part of the work and of the model is mine.
+
+All ranks form one mesh of four dimensions, the outermost first:
+
+    replicate   copies of the sharded model; they exchange gradients only (HSDP)
+    shard       parameters, gradients and optimizer state are sharded over it (FSDP2)
+    context     each rank has a slice of every micro-batch's tokens (context parallel)
+    tensor      each rank has a slice of every layer's heads and widths (tensor parallel)
+
+Ranks that differ in `replicate` or `shard` train on different micro-batches; ranks that differ only in `context` or
+`tensor` share one. Neighbouring ranks differ in the last dimensions, which communicate most.
+"""
 
 import ctypes
 import logging
@@ -7,16 +18,18 @@ import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from transformers import PreTrainedModel
+
+from trainers.run_config import TrainerConfig
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=20)
 """Longer than rank 0 may spend retrying the control plane while the others wait for its broadcast."""
+
+_DIMENSIONS = ("replicate", "shard", "context", "tensor")
 
 
 class World(NamedTuple):
@@ -26,11 +39,45 @@ class World(NamedTuple):
     size: int
     device: torch.device
     mesh: DeviceMesh
+    """replicate x shard x context x tensor."""
 
     @property
     def is_main(self) -> bool:
         """Rank 0 alone talks to the control plane and writes files."""
         return self.rank == 0
+
+    @property
+    def data_size(self) -> int:
+        """How many sets of micro-batches are trained on side by side."""
+        return self.mesh["replicate"].size() * self.mesh["shard"].size()
+
+    @property
+    def data_rank(self) -> int:
+        """Which of these sets is this rank's."""
+        return self.mesh["replicate"].get_local_rank() * self.mesh["shard"].size() + self.mesh["shard"].get_local_rank()
+
+    @property
+    def layer_mesh(self) -> DeviceMesh:
+        """The ranks that hold the decoder layers' shards: all that differ not only in `tensor`."""
+        return self._sharding_mesh("shard", "context")
+
+    @property
+    def rest_mesh(self) -> DeviceMesh:
+        """The ranks that hold the shards of what tensor parallelism does not split: all."""
+        return self._sharding_mesh("shard", "context", "tensor")
+
+    @property
+    def context_group(self) -> dist.ProcessGroup | None:
+        """The ranks that share this rank's micro-batches slice by slice; None where a rank has them whole."""
+        return self.mesh.get_group("context") if self.mesh["context"].size() > 1 else None
+
+    def _sharding_mesh(self, *dimensions: str) -> DeviceMesh:
+        flat = self.mesh[dimensions]._flatten()
+        if self.mesh["replicate"].size() == 1:
+            return flat
+        name = flat.mesh_dim_names
+        assert name is not None
+        return self.mesh["replicate", name[0]]
 
 
 def die_with_parent() -> None:
@@ -60,14 +107,21 @@ def join_ranks() -> None:
     dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
 
 
-def make_world(device: Literal["auto", "cpu", "cuda"]) -> World:
-    """Take this rank's device. `join_ranks` comes first."""
-    kind = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+def make_world(config: TrainerConfig) -> World:
+    """Take this rank's device and place in the mesh. `join_ranks` comes first.
+
+    Raises ValueError when the ranks that torchrun started cannot be arranged as the config asks.
+    """
+    kind = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     chosen = torch.device("cpu")
     if kind == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
-    return World(dist.get_rank(), dist.get_world_size(), chosen, init_device_mesh(kind, (dist.get_world_size(),)))
+    size, together = dist.get_world_size(), config.replicas * config.context_parallel * config.tensor_parallel
+    if size % together:
+        raise ValueError(f"{size} processes cannot be arranged: start a multiple of {together}, see trainer.world_size")
+    shape = (config.replicas, size // together, config.context_parallel, config.tensor_parallel)
+    return World(dist.get_rank(), size, chosen, init_device_mesh(kind, shape, mesh_dim_names=_DIMENSIONS))
 
 
 def run_rank(train: Callable[[], None]) -> None:
@@ -83,23 +137,6 @@ def run_rank(train: Callable[[], None]) -> None:
     sys.stdout.flush()
     # gloo's threads may still run while the interpreter takes its libraries down, and then abort a rank that succeeded.
     os._exit(0)
-
-
-def shard(model: PreTrainedModel, mesh: DeviceMesh, dtype: torch.dtype, *, fp32_root: bool) -> None:
-    """Shard every decoder layer, then the rest, in place. Parameters stay float32; arithmetic is done in `dtype`.
-
-    `fp32_root` does the arithmetic of the rest (embedding, last norm, output layer) in float32.
-    """
-    policies = {
-        torch.float32: MixedPrecisionPolicy(),
-        torch.bfloat16: MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
-    }
-    layer_names = set(model._no_split_modules or ())
-    for module in model.modules():
-        if type(module).__name__ in layer_names:
-            fully_shard(module, mesh=mesh, mp_policy=policies[dtype])
-    fully_shard(model, mesh=mesh, mp_policy=policies[torch.float32 if fp32_root else dtype])
-    assert isinstance(model, FSDPModule)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

@@ -38,7 +38,7 @@ def train() -> None:
     link = RunLink()
     registration = link.register()
     config = RunConfig.model_validate(registration.config)
-    learner = Learner(config, registration, link, make_world(config.trainer.device))
+    learner = Learner(config, registration, link, make_world(config.trainer))
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
     objective = rl_objective(config)
     echo = config.algorithm.terms.echo > 0

@@ -36,7 +36,7 @@ def train() -> None:
     assert config.data is not None, "the config refuses SFT runs without data"
     conversations = read_conversations(Path(config.data.path))
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
-    learner = Learner(config, registration, link, make_world(config.trainer.device))
+    learner = Learner(config, registration, link, make_world(config.trainer))
 
     while learner.step < config.max_steps:
         step, begin = learner.step, time.perf_counter()

@@ -10,6 +10,7 @@ import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from trainers.parallel import World, make_world
+from trainers.run_config import TrainerConfig
 from trainers.tiny_model import tiny_tokenizer, write_tiny_model
 
 
@@ -52,5 +53,5 @@ def world() -> Iterator[World]:
     store = dist.HashStore()
     os.environ.setdefault("LOCAL_RANK", "0")
     dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield make_world("cpu")
+    yield make_world(TrainerConfig(device="cpu"))
     dist.destroy_process_group()

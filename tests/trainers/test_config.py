@@ -143,6 +143,12 @@ def test_null_override_removes_an_optional_section() -> None:
         ({"data__path": "x"}, "data", "kind to 'sft'"),
         ({"kind": "sft"}, "data.path", "JSONL"),
         ({"optimizer__schedule": "linear", "optimizer__warmup_steps": 4}, "optimizer.warmup_steps", "max_steps (4)"),
+        ({"trainer__world_size": 3, "trainer__tensor_parallel": 2}, "trainer.world_size", "Use 4, or lower"),
+        (
+            {"trainer__world_size": 2, "trainer__context_parallel": 2, "trainer__seq_len": 4097},
+            "trainer.seq_len",
+            "4096",
+        ),
         ({"optimizer__schedule": "cosine", "optimizer__decay_steps": 5}, "optimizer.decay_steps", "max_steps (4)"),
         ({"optimizer__lr": float("nan")}, "optimizer.lr", "finite"),
         ({"optimzer__lr": 1.0}, "optimzer", "spelling"),

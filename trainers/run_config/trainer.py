@@ -52,6 +52,21 @@ class TrainerConfig(Section):
 
     world_size: int = Field(default=1, ge=1)
     """Training processes on the node; model, gradients and optimizer are sharded over them."""
+    replicas: int = Field(default=1, ge=1)
+    """Copies of the sharded model (HSDP), each over its share of the processes; they exchange gradients only. One per
+    node or fast network is a good number."""
+    tensor_parallel: int = Field(default=1, ge=1)
+    """Processes that every layer's heads and widths are split over. For models whose layers are too large for one
+    device; inside one node."""
+    context_parallel: int = Field(default=1, ge=1)
+    """Processes that the tokens of every micro-batch are split over. For sequences too long for one device."""
+    activation_checkpointing: bool = False
+    """Keep only the inputs of each layer and compute the rest again in the backward pass: much less memory, about a
+    quarter slower."""
+    cpu_offload: bool = False
+    """Keep parameters, gradients and optimizer state in main memory and step there; slow. Nothing to do on CPU."""
+    compile: bool = False
+    """Compile every layer with torch.compile: faster steps after a slow first one."""
     seq_len: int = Field(default=2048, ge=8)
     """Tokens in one packed micro-batch. Longer rollouts are cut to it."""
     checkpoint_every: int = Field(default=10, ge=1)
@@ -64,3 +79,18 @@ class TrainerConfig(Section):
     """Where to train; `auto` takes CUDA when there is any."""
     fp32_lm_head: bool = True
     """Compute logits in float32 even where `model.dtype` is bfloat16: logprobs closer to exact, at some speed."""
+
+    def problems(self) -> list[tuple[str, str]]:
+        """Dotted keys that contradict each other, with the fix."""
+        parts = {"replicas": self.replicas, "tensor_parallel": self.tensor_parallel}
+        parts["context_parallel"] = self.context_parallel
+        together = self.replicas * self.tensor_parallel * self.context_parallel
+        if self.world_size % together:
+            product = " x ".join(f"trainer.{name} ({size})" for name, size in parts.items() if size > 1)
+            reason = f"{self.world_size} is not a multiple of {product}"
+            fix = f"Use {together * -(-self.world_size // together)}, or lower a factor."
+            return [("trainer.world_size", f"{reason}. {fix}")]
+        if self.seq_len % self.context_parallel:
+            fix = f"Use {self.seq_len // self.context_parallel * self.context_parallel}."
+            return [("trainer.seq_len", f"is not a multiple of trainer.context_parallel. {fix}")]
+        return []

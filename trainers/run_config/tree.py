@@ -46,7 +46,12 @@ class RunConfig(Section):
     @model_validator(mode="after")
     def _refuse_contradictions(self) -> Self:
         of_kind = {"rl": self._rl_problems, "sft": self._sft_problems, "external": list}[self.kind]
-        problems = [*self.optimizer.problems(self.max_steps), *self._model_problems(), *of_kind()]
+        problems = [
+            *self.optimizer.problems(self.max_steps),
+            *self.trainer.problems(),
+            *self._model_problems(),
+            *of_kind(),
+        ]
         if problems:
             raise CrossFieldError([ConfigProblem(path, message) for path, message in problems])
         return self

@@ -1,0 +1,66 @@
+"""Slices of a micro-batch are the micro-batch, and a slice looks back as far as the whole does."""
+
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+
+from trainers.attention import _block_attention, packed_layout
+from trainers.context import ContextSlice, slice_tokens
+from trainers.packing import micro_batch, training_sequence
+
+
+class Member:
+    """Place in a group of ranks."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = lambda: rank, lambda: size
+
+
+def slices(lengths: list[int], ranks: int) -> list[ContextSlice]:
+    rng = np.random.default_rng(0)
+    batch = micro_batch([training_sequence(rng.integers(1, 99, n), rng.integers(0, 2, n), 64) for n in lengths])
+    parts = [slice_tokens(batch, cast(dist.ProcessGroup, Member(rank, ranks))) for rank in range(ranks)]
+    tokens = torch.cat([part.token_ids_M for part in parts])
+    size = len(parts[0].token_ids_M)
+    assert torch.equal(tokens[: len(batch.token_ids_N)], batch.token_ids_N)
+    assert torch.equal(torch.cat([p.predicts + rank * size for rank, p in enumerate(parts)]), batch.predicts_K)
+    assert torch.equal(torch.cat([batch.targets_K[part.trained] for part in parts]), batch.targets_K)
+    return parts
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 5])
+@pytest.mark.parametrize("lengths", [[1], [7], [40, 9, 2], [5, 5, 5, 5]])
+def test_slices_hold_every_token_once_and_know_what_they_look_at(lengths: list[int], ranks: int) -> None:
+    parts = slices(lengths, ranks)
+    assert {len(part.token_ids_M) for part in parts} == {-(-sum(lengths) // ranks)}
+    for rank, part in enumerate(parts):
+        begin = rank * len(part.token_ids_M)
+        assert sum(part.lengths_S) == len(part.token_ids_M)
+        assert (part.keys.start, part.keys.stop) == (begin - part.before, begin + len(part.token_ids_M))
+        starts = np.cumsum([0, *part.lengths_S])[1:-1]
+        assert (part.position_ids_M[starts] == 0).all()
+        if part.token_ids_M[0]:  # no padding
+            assert part.position_ids_M[0] == part.before
+
+
+@pytest.mark.parametrize("window", [None, 6])
+def test_attention_of_the_slices_is_attention_of_the_whole(window: int | None) -> None:
+    lengths, ranks = [29, 14, 3, 2], 3
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(sum(lengths), 4, 8) for _ in range(3))
+
+    def attend(tokens: slice, keys: slice, part: ContextSlice | None) -> torch.Tensor:
+        layout = packed_layout(part.lengths_S if part else lengths, query.device, part)
+        assert layout.longest_keys >= layout.longest
+        inputs = (query[tokens], key[keys], value[keys])
+        return torch.cat([_block_attention(*inputs, block, None, window) for block in layout.blocks])
+
+    size = sum(lengths) // ranks
+    parts = [
+        attend(slice(rank * size, (rank + 1) * size), part.keys, part)
+        for rank, part in enumerate(slices(lengths, ranks))
+    ]
+    torch.testing.assert_close(torch.cat(parts), attend(slice(None), slice(None), None), atol=1e-5, rtol=1e-5)
