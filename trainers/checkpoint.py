@@ -118,5 +118,6 @@ def _like(whole: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
     """`whole` on the device of `target`, sharded like it; no communication, every rank has read all of it."""
     whole = whole.to(target.device)
     if isinstance(target, DTensor):
-        return distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
+        sharded = distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
+        return sharded.to(target.device)  # which is not the mesh's when shards are kept in main memory
     return whole

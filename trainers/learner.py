@@ -36,6 +36,7 @@ from trainers.optim import build_optimizer, learning_rate, optimizer_step
 from trainers.packing import TrainingSequence, count_trained, pack
 from trainers.parallel import World, seed_step
 from trainers.run_config import RunConfig
+from trainers.throughput import FlopCounter, peak_flops, peak_memory_gib
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class Learner:
         self._checkpoints = Path(registration.run_dir) / "checkpoints"
         self.tokenizer = load_tokenizer(config.model)
         self.model = load_policy(config.model, world, config.trainer)
+        self._flops = FlopCounter(self.model)
         self._optimizer = build_optimizer(self.model, config.optimizer)
         self._times: dict[str, float] = {}
         if world.is_main:
@@ -65,9 +67,10 @@ class Learner:
         self, sequences: Sequence[TrainingSequence], objective: Objective, temperature: float = 1.0
     ) -> dict[str, float]:
         """Take one optimizer step on `sequences`, which every rank holds whole; returns the metrics of the step."""
-        config, world = self.config, self._world
+        config, world, begin = self.config, self._world, time.perf_counter()
         seed_step(config.seed, self.step, world.data_rank)
-        micro_batches = pack(objective.prepare(sequences), config.trainer.seq_len, world.data_rank, world.data_size)
+        with self.timed("load"):
+            micro_batches = pack(objective.prepare(sequences), config.trainer.seq_len, world.data_rank, world.data_size)
         parts: dict[str, torch.Tensor] = {}
         token_sums: dict[str, torch.Tensor] = {}
         with self.timed("forward_backward"):
@@ -90,6 +93,7 @@ class Learner:
             "optim/lr": lr,
             "batch/tokens": float(sum(len(sequence.token_ids_T) for sequence in sequences)),
             "batch/rollouts": float(len(sequences)),
+            **self._utilisation(sequences, time.perf_counter() - begin),
         }
 
     def publish(self) -> None:
@@ -139,6 +143,17 @@ class Learner:
         # Ranks that share their micro-batches have added the same sums.
         means = totals / denominator / (self._world.size // self._world.data_size)
         return {f"{name}/mean": value for name, value in zip(sums, means.tolist(), strict=True)}
+
+    def _utilisation(self, sequences: Sequence[TrainingSequence], seconds: float) -> dict[str, float]:
+        """Of a step: share of the peak FLOP/s, where that is known, and the largest peak memory of a rank."""
+        memory = torch.tensor(peak_memory_gib(self._world.device))
+        dist.all_reduce(memory, op=dist.ReduceOp.MAX)
+        metrics = {"perf/peak_memory_gib": float(memory)}
+        peak = peak_flops(self._world.device, self.config.trainer.peak_tflops)
+        if peak is not None and self._flops.is_exact:
+            flops = self._flops.of_step([len(s.token_ids_T) for s in sequences], count_trained(sequences))
+            metrics["perf/mfu"] = flops / seconds / peak / self._world.size
+        return metrics
 
     def _write_weights(self, tensors: dict[str, torch.Tensor]) -> wire.PolicyVersionIn:
         dtype = DTYPES[self.config.model.dtype]

@@ -27,7 +27,7 @@ _LOGIT_EXTRAS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None = None) -> PreTrainedModel:
-    """Load the model with float32 master weights, on this rank's device, sharded over all ranks.
+    """Load the model with float32 master weights and spread it over the ranks, layer by layer onto their devices.
 
     Its forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Raises
     ModelUnsupported.
@@ -41,7 +41,6 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
         attn_implementation=PACKED_ATTENTION,
         trust_remote_code=config.trust_remote_code,
     )
-    torch.nn.Module.to(model, world.device)
     _refuse_unusual_head(model)
     model.forward = functools.partial(_score, model, world.context_group)
     shard(model, world, DTYPES[config.dtype], trainer)
@@ -68,7 +67,8 @@ def score_tokens(model: torch.nn.Module, batch: MicroBatch, temperature: float) 
 
 def _refuse_unusual_head(model: PreTrainedModel) -> None:
     """Heads that do more to the logits than one linear layer would silently be trained as another model."""
-    extras = [name for name in _LOGIT_EXTRAS if getattr(model.config, name, None) not in (None, 1, 1.0)]
+    config = model.config.get_text_config()
+    extras = [name for name in _LOGIT_EXTRAS if getattr(config, name, None) not in (None, 1, 1.0)]
     head = model.get_output_embeddings()
     if extras or not isinstance(head, torch.nn.Linear):
         what = ", ".join(extras) or f"its output layer is a {type(head).__name__}"

@@ -79,4 +79,5 @@ def _orthogonal_like(update: torch.Tensor) -> torch.Tensor:
     if not isinstance(update, DTensor):
         return orthogonalise(update)
     whole = orthogonalise(update.full_tensor())
-    return distribute_tensor(whole, update.device_mesh, update.placements, src_data_rank=None)
+    sharded = distribute_tensor(whole, update.device_mesh, update.placements, src_data_rank=None)
+    return sharded.to(update.device)  # which is not the mesh's when shards are kept in main memory

@@ -49,8 +49,9 @@ def train() -> None:
             fetched = link.next_batch(step)
         if fetched is None:
             return
-        batch = msgspec.msgpack.decode(fetched.body, type=TrainingBatch)
-        sequences = batch_sequences(batch, config.trainer.seq_len, echo=echo)
+        with learner.timed("load"):
+            batch = msgspec.msgpack.decode(fetched.body, type=TrainingBatch)
+            sequences = batch_sequences(batch, config.trainer.seq_len, echo=echo)
 
         metrics = learner.train_step(sequences, objective, batch.temperature)
         learner.publish()

@@ -79,6 +79,8 @@ class TrainerConfig(Section):
     """Where to train; `auto` takes CUDA when there is any."""
     fp32_lm_head: bool = True
     """Compute logits in float32 even where `model.dtype` is bfloat16: logprobs closer to exact, at some speed."""
+    peak_tflops: float | None = Field(default=None, gt=0)
+    """Peak TFLOP/s of one device, what `perf/mfu` is a share of. Empty: by the name of the GPU, where it is known."""
 
     def problems(self) -> list[tuple[str, str]]:
         """Dotted keys that contradict each other, with the fix."""

@@ -1,0 +1,31 @@
+"""FLOPs by hand, and peaks that are known or absent."""
+
+import pytest
+import torch
+from transformers import LlamaForCausalLM
+
+from tests.trainers.conftest import tiny_llama_config
+from trainers.throughput import FlopCounter, peak_flops, peak_memory_gib
+
+LAYER_MATRICES = 64 * 64 * 2 + 64 * 32 * 2 + 64 * 96 * 3  # q and o, k and v, the three of the MLP
+HEAD = 259 * 64
+
+
+def test_flops_are_those_of_matrices_attention_and_the_scored_tokens() -> None:
+    counter = FlopCounter(LlamaForCausalLM(tiny_llama_config()))
+    assert counter.is_exact
+    matrices = 6 * 2 * LAYER_MATRICES * (10 + 30)
+    attention = 2 * 6 * 64 * (10**2 + 30**2)  # layers x 6 x heads x head width x squared tokens
+    assert counter.of_step([10, 30], trained_tokens=7) == matrices + attention + 6 * HEAD * 7
+
+
+def test_a_frozen_matrix_has_no_gradient_to_compute() -> None:
+    model = LlamaForCausalLM(tiny_llama_config()).requires_grad_(False)
+    assert FlopCounter(model).of_step([1], 0) == 4 * 2 * LAYER_MATRICES + 2 * 6 * 64
+
+
+def test_a_peak_is_configured_or_unknown_on_cpu() -> None:
+    cpu = torch.device("cpu")
+    assert peak_flops(cpu, None) is None
+    assert peak_flops(cpu, 0.5) == pytest.approx(5e11)
+    assert 0.01 < peak_memory_gib(cpu) < 1000
