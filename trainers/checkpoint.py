@@ -1,11 +1,14 @@
 """What is written to disk: policy versions that inference can load, and checkpoints that training resumes from.
 
-    weights/step_N/       model in the Hugging Face layout + tokenizer, N optimizer steps behind it
-    checkpoints/step_N/   model.safetensors and optimizer.safetensors in float32, state.json
+    weights/step_N/       model in the Hugging Face layout + tokenizer, N optimizer steps behind it; or a LoRA adapter
+    checkpoints/step_N/   shard-<rank>-*.safetensors: each rank's part of the weights and of the optimizer, in float32
+                          state.json: the format and the step
 
-Everything is safetensors or JSON: nothing that is loaded can run code. Data order and randomness are functions of the
-seed and the step, so they need no file. Full tensors are gathered to rank 0, hence a checkpoint may be resumed by any
-number of ranks. How a directory becomes durable: `trainers/durable.py`.
+Checkpoints go through torch.distributed.checkpoint with its safetensors storage, so nothing that is loaded can run code
+and any number of ranks may resume (docs/decisions/0012). A tensor is named `model/<parameter>`, or
+`optimizer/<moment>/<parameter>` for whatever the optimizer keeps. Frozen parameters are not in them: they come from
+`model.path`. Data order and randomness are functions of the seed and the step, so they need no file. How a directory
+becomes durable: `trainers/durable.py`.
 """
 
 import json
@@ -14,39 +17,39 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file, save_file
-from torch.distributed.tensor import DTensor, distribute_tensor
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from trainers.durable import verify_directory
+from trainers.durable import sync_and_hash, verify_directory
 from trainers.errors import CheckpointCorrupt
 from trainers.wire import CheckpointRef
 
 _log = logging.getLogger(__name__)
 
-_MODEL, _OPTIMIZER, _STATE = "model.safetensors", "optimizer.safetensors", "state.json"
-_FORMAT = 1
+STATE = "state.json"
+_FORMAT = 2
 """Raised when a checkpoint's files change meaning."""
+_MODEL, _OPTIMIZER = "model/", "optimizer/"
 
 
-def gather_model(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Full float32 tensors on CPU, each once even where modules share it. Collective: every rank must call it."""
+def trained_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers that training may change, each once even where modules share it."""
     tensors: dict[str, torch.Tensor] = {}
     seen: set[int] = set()
     for name, tensor in model.state_dict(keep_vars=True).items():
-        if id(tensor) not in seen:  # tied weights come under every name they have
+        is_frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+        if id(tensor) not in seen and not is_frozen:  # tied weights come under every name they have
             seen.add(id(tensor))
-            tensors[name] = _full(tensor)
+            tensors[name] = tensor
     return tensors
 
 
-def gather_optimizer(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
-    """AdamW's state as `<moment>/<parameter>` -> full tensor on CPU. Collective: every rank must call it."""
-    return {
-        f"{moment}/{name}": _full(value)
-        for name, parameter in model.named_parameters()
-        for moment, value in optimizer.state.get(parameter, {}).items()
-    }
+def gather_model(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Full float32 `trained_tensors` on CPU. Collective: every rank must call it."""
+    return {name: _full(tensor) for name, tensor in trained_tensors(model).items()}
 
 
 def write_weights(
@@ -66,12 +69,26 @@ def write_weights(
 
 
 def write_checkpoint(
-    directory: Path, step: int, model_tensors: dict[str, torch.Tensor], optimizer_tensors: dict[str, torch.Tensor]
-) -> None:
-    """Fill `directory` with everything that training needs to go on at `step`."""
-    save_file(model_tensors, directory / _MODEL)
-    save_file(optimizer_tensors, directory / _OPTIMIZER)
-    (directory / _STATE).write_text(json.dumps({"format": _FORMAT, "step": step}), encoding="utf-8")
+    directory: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, str]:
+    """Fill an empty directory with everything that training needs to go on at `step`; every file is then on the disk.
+
+    Collective: each rank writes its own part. Returns the SHA-256 of every file, on every rank.
+    """
+    tensors = {_MODEL + name: tensor for name, tensor in trained_tensors(model).items()}
+    for name, parameter in model.named_parameters():
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:  # what SGD without momentum keeps
+                tensors[f"{_OPTIMIZER}{moment}/{name}"] = value
+    dcp.save(tensors, storage_writer=HuggingFaceStorageWriter(str(directory), save_distributed=True))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        (directory / STATE).write_text(json.dumps({"format": _FORMAT, "step": step}), encoding="utf-8")
+    dist.barrier()
+    ours = sorted(directory.iterdir())[rank::size]
+    shares: list[dict[str, str]] = [{}] * size
+    dist.all_gather_object(shares, {path.name: sync_and_hash(path) for path in ours})
+    return {name: sha256 for share in shares for name, sha256 in share.items()}
 
 
 def newest_verified(checkpoints: Iterable[CheckpointRef]) -> CheckpointRef | None:
@@ -88,36 +105,67 @@ def newest_verified(checkpoints: Iterable[CheckpointRef]) -> CheckpointRef | Non
 
 def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Load a verified checkpoint into a sharded model and its fresh optimizer; every rank reads its part."""
-    state = json.loads((path / _STATE).read_bytes())
-    if state["format"] != _FORMAT:
-        raise CheckpointCorrupt(f"{path} has format {state['format']}; this version reads format {_FORMAT}")
-    tensors, seen = load_file(path / _MODEL), set()
+    load_model(path, model)
+    load_optimizer(path, model, optimizer)
+
+
+def load_model(path: Path, model: torch.nn.Module) -> None:
+    """Load the weights of a verified checkpoint in place. Raises CheckpointCorrupt when they are of another model."""
+    reader, found = _open(path)
+    targets = {_MODEL + name: tensor for name, tensor in trained_tensors(model).items()}
+    held = {name: shape for name, (shape, _) in found.items() if name.startswith(_MODEL)}
+    expected = {name: tensor.shape for name, tensor in targets.items()}
+    if different := sorted(name for name, _ in held.items() ^ expected.items()):
+        raise CheckpointCorrupt(
+            f"{path} holds another model than this one: {different[0].removeprefix(_MODEL)} differs in name or shape, "
+            f"{len(different)} tensors in all"
+        )
     with torch.no_grad():
-        for name, tensor in model.state_dict(keep_vars=True).items():
-            if id(tensor) not in seen:
-                seen.add(id(tensor))
-                tensor.copy_(_like(tensors[name], tensor))
-    moments: dict[str, dict[str, torch.Tensor]] = {}
-    for key, tensor in load_file(path / _OPTIMIZER).items():
-        moment, _, name = key.partition("/")
-        moments.setdefault(name, {})[moment] = tensor
-    for name, parameter in model.named_parameters():
-        if name in moments:
-            optimizer.state[parameter] = {
-                moment: _like(tensor, parameter) if tensor.ndim else tensor.to(parameter.device)
-                for moment, tensor in moments[name].items()
-            }
+        _load(targets, reader)
+
+
+def load_optimizer(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Load the optimizer's state from a verified checkpoint: moments are sharded like their parameter, or scalars.
+
+    Which moments there are is up to the optimizer that wrote them; by name they find their parameter again.
+    """
+    reader, found = _open(path)
+    parameters = dict(model.named_parameters())
+    targets: dict[str, torch.Tensor] = {}
+    for key, (shape, dtype) in found.items():
+        if key.startswith(_OPTIMIZER):
+            moment, _, name = key.removeprefix(_OPTIMIZER).partition("/")
+            if name not in parameters:
+                raise CheckpointCorrupt(f"{path} holds {moment} of {name}, which this model has not")
+            parameter = parameters[name].detach()
+            like = shape == parameter.shape
+            targets[key] = (
+                torch.empty_like(parameter, dtype=dtype)
+                if like
+                else torch.empty(shape, dtype=dtype, device=parameter.device)
+            )
+            optimizer.state[parameters[name]][moment] = targets[key]
+    _load(targets, reader)
+
+
+def _open(path: Path) -> tuple[HuggingFaceStorageReader, dict[str, tuple[torch.Size, torch.dtype]]]:
+    """A reader of a checkpoint's shards, and the name, shape and type of every tensor in them."""
+    form = json.loads((path / STATE).read_bytes())["format"]
+    if form != _FORMAT:
+        raise CheckpointCorrupt(
+            f"{path} has format {form}; this version reads format {_FORMAT}. Resume it with the version that wrote it, "
+            "or start a run from its weights (model.path)"
+        )
+    reader = HuggingFaceStorageReader(str(path))
+    entries = reader.read_metadata().state_dict_metadata
+    return reader, {name: (entry.size, entry.properties.dtype) for name, entry in entries.items()}  # type: ignore[union-attr]
+
+
+def _load(targets: dict[str, torch.Tensor], reader: HuggingFaceStorageReader) -> None:
+    if targets:
+        dcp.load(targets, storage_reader=reader, no_dist=not dist.is_initialized())
 
 
 def _full(tensor: torch.Tensor) -> torch.Tensor:
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
     return whole.detach().cpu().contiguous()
-
-
-def _like(whole: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
-    """`whole` on the device of `target`, sharded like it; no communication, every rank has read all of it."""
-    whole = whole.to(target.device)
-    if isinstance(target, DTensor):
-        sharded = distribute_tensor(whole, target.device_mesh, target.placements, src_data_rank=None)
-        return sharded.to(target.device)  # which is not the mesh's when shards are kept in main memory
-    return whole

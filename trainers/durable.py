@@ -4,14 +4,15 @@
            -> rename to step_7 -> fsync parent
     read   manifest.json first; nothing is loaded that does not match it
 
-Weights and checkpoints both live in such directories. The control plane is told only after the last fsync.
+Weights and checkpoints both live in such directories. Several ranks may fill one: the first opens and seals it, and in
+between each brings files to the disk. The control plane is told only after the last fsync.
 """
 
 import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -43,29 +44,59 @@ def write_directory(
     parent: Path, step: int, write: Callable[[Path], None], *, epoch: int, run: str
 ) -> CompleteDirectory:
     """Let `write` fill a new directory, then make it durable as step `step`. A complete one that is there wins."""
+    partial = open_partial(parent, step, epoch=epoch)
+    write(partial)
+    digests = {path.name: sync_and_hash(path) for path in partial.iterdir()}
+    return seal_partial(partial, digests, epoch=epoch, run=run)
+
+
+def partial_directory(parent: Path, step: int, *, epoch: int) -> Path:
+    """Where the files of step `step` are before they are complete. Every rank computes the same path."""
     final = step_directory(parent, step)
-    partial = final.with_name(f"{final.name}{_PARTIAL}{epoch}")
+    return final.with_name(f"{final.name}{_PARTIAL}{epoch}")
+
+
+def open_partial(parent: Path, step: int, *, epoch: int) -> Path:
+    """Make the empty directory that is to become step `step`. One process of an attempt calls this."""
+    partial = partial_directory(parent, step, epoch=epoch)
     parent.mkdir(parents=True, exist_ok=True)
     _remove(partial)
     partial.mkdir()
-    write(partial)
-    files = []
-    for path in sorted(partial.iterdir()):
-        path.chmod(0o644)  # some writers leave 0600; an inference server may run as another user
-        sha256 = _sync_and_hash(path)
-        files.append({"name": path.name, "size_bytes": path.stat().st_size, "sha256": sha256})
+    return partial
+
+
+def seal_partial(partial: Path, digests: Mapping[str, str], *, epoch: int, run: str) -> CompleteDirectory:
+    """Write the manifest of the files in `partial` and give the directory its name. A complete one that is there wins.
+
+    `digests` holds the SHA-256 of every file, from `sync_and_hash`: who wrote a file has also brought it to the disk.
+    """
+    final = partial.with_name(partial.name.partition(_PARTIAL)[0])
+    step = int(final.name.removeprefix(_PREFIX))
+    files = [
+        {"name": path.name, "size_bytes": path.stat().st_size, "sha256": digests[path.name]}
+        for path in sorted(partial.iterdir())
+    ]
     manifest = json.dumps({"step": step, "epoch": epoch, "run": run, "files": files}, indent=1).encode()
     manifest_path = partial / MANIFEST
     manifest_path.write_bytes(manifest)
     _sync(manifest_path)
     _sync(partial)
-    if existing := find_directory(parent, step):
+    if existing := find_directory(partial.parent, step):
         _remove(partial)
         return existing
     _remove(final)  # what is left there does not verify
     partial.rename(final)
-    _sync(parent)
+    _sync(partial.parent)
     return CompleteDirectory(final, hashlib.sha256(manifest).hexdigest(), _total_bytes(files))
+
+
+def sync_and_hash(path: Path) -> str:
+    """Bring a file to the disk; returns its SHA-256."""
+    path.chmod(0o644)  # some writers leave 0600; an inference server may run as another user
+    with path.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        os.fsync(file.fileno())
+    return sha256
 
 
 def find_directory(parent: Path, step: int) -> CompleteDirectory | None:
@@ -142,10 +173,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _sync_and_hash(path: Path) -> str:
-    with path.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
-        os.fsync(file.fileno())
-    return sha256

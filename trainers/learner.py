@@ -12,7 +12,7 @@ one.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,15 +20,17 @@ import torch
 import torch.distributed as dist
 
 from trainers import wire
-from trainers.checkpoint import (
-    gather_model,
-    gather_optimizer,
-    load_checkpoint,
-    newest_verified,
-    write_checkpoint,
-    write_weights,
+from trainers.checkpoint import gather_model, load_checkpoint, newest_verified, write_checkpoint, write_weights
+from trainers.durable import (
+    CompleteDirectory,
+    find_directory,
+    newest_step,
+    open_partial,
+    partial_directory,
+    seal_partial,
+    sweep_partials,
+    write_directory,
 )
-from trainers.durable import CompleteDirectory, find_directory, newest_step, sweep_partials, write_directory
 from trainers.link import RunLink
 from trainers.model import DTYPES, load_policy, load_tokenizer, score_tokens
 from trainers.objective import Objective
@@ -110,8 +112,12 @@ class Learner:
     def checkpoint(self) -> None:
         """Write everything needed to go on from here, and announce it."""
         with self.timed("checkpoint"):
-            model, optimizer = gather_model(self.model), gather_optimizer(self.model, self._optimizer)
-            self._link.tell(lambda plane: plane.announce_checkpoint(self._write_checkpoint(model, optimizer)))
+            done = self._write_checkpoint()
+        if done is not None:
+            announced = wire.CheckpointIn(
+                step=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
+            )
+            self._link.tell(lambda plane: plane.announce_checkpoint(announced))
 
     def take_times(self) -> dict[str, float]:
         """Seconds per phase since the last call, as `time/<phase>` metrics."""
@@ -157,22 +163,31 @@ class Learner:
 
     def _write_weights(self, tensors: dict[str, torch.Tensor]) -> wire.PolicyVersionIn:
         dtype = DTYPES[self.config.model.dtype]
-        done = self._write(self._weights, lambda path: write_weights(path, self.model, tensors, self.tokenizer, dtype))
+
+        def write(directory: Path) -> None:
+            write_weights(directory, self.model, tensors, self.tokenizer, dtype)
+
+        epoch, run = self._registration.epoch, self._registration.run
+        done = find_directory(self._weights, self.step) or write_directory(
+            self._weights, self.step, write, epoch=epoch, run=run
+        )
         return wire.PolicyVersionIn(
             version=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
         )
 
-    def _write_checkpoint(
-        self, model: dict[str, torch.Tensor], optimizer: dict[str, torch.Tensor]
-    ) -> wire.CheckpointIn:
-        done = self._write(self._checkpoints, lambda path: write_checkpoint(path, self.step, model, optimizer))
-        return wire.CheckpointIn(
-            step=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
-        )
-
-    def _write(self, parent: Path, write: Callable[[Path], None]) -> CompleteDirectory:
-        epoch, run = self._registration.epoch, self._registration.run
-        return find_directory(parent, self.step) or write_directory(parent, self.step, write, epoch=epoch, run=run)
+    def _write_checkpoint(self) -> CompleteDirectory | None:
+        """Every rank writes its part, rank 0 makes it durable; returns the directory there, None on the others."""
+        parent, epoch = self._checkpoints, self._registration.epoch
+        existing = find_directory(parent, self.step) if self._world.is_main else None
+        if existing is None and self._world.is_main:
+            open_partial(parent, self.step, epoch=epoch)
+        if self._link.choose(int(existing is not None)):
+            return existing
+        partial = partial_directory(parent, self.step, epoch=epoch)
+        digests = write_checkpoint(partial, self.step, self.model, self._optimizer)
+        if not self._world.is_main:
+            return None
+        return seal_partial(partial, digests, epoch=epoch, run=self._registration.run)
 
 
 def _add(sums: dict[str, torch.Tensor], values: dict[str, torch.Tensor]) -> None:

@@ -33,6 +33,8 @@ class FakeControlPlane:
         self.make_batch: Callable[[int], wire.TrainingBatch] | None = None
         self.acks: dict[int, wire.StepAck] = {}
         self.ack_log: list[int] = []
+        self.losses: list[tuple[int, float]] = []
+        """Step and loss of every acknowledgement, also of repeated steps."""
         self.versions: dict[int, wire.PolicyVersionIn] = {}
         self.checkpoints: dict[int, wire.CheckpointIn] = {}
         self.finished = False
@@ -122,7 +124,9 @@ class _Handler(BaseHTTPRequestHandler):
             if area == "steps":
                 step = int(number)
                 plane.ack_log.append(step)
-                plane.acks.setdefault(step, msgspec.json.decode(body, type=wire.StepAck))
+                ack = msgspec.json.decode(body, type=wire.StepAck)
+                plane.acks.setdefault(step, ack)
+                plane.losses.append((step, ack.metrics["loss/mean"]))
                 self.reply({"next_step": step + 1})
             elif area == "policy-versions":
                 version = msgspec.json.decode(body, type=wire.PolicyVersionIn)

@@ -1,22 +1,17 @@
 """Weights load elsewhere, checkpoints load back to the last bit."""
 
 import json
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainers.checkpoint import (
-    gather_model,
-    gather_optimizer,
-    load_checkpoint,
-    newest_verified,
-    write_checkpoint,
-    write_weights,
-)
-from trainers.durable import write_directory
+from trainers.checkpoint import gather_model, load_checkpoint, newest_verified, write_checkpoint, write_weights
+from trainers.durable import sync_and_hash, write_directory
 from trainers.errors import CheckpointCorrupt
 from trainers.model import load_policy, load_tokenizer, score_tokens
 from trainers.optim import build_optimizer, optimizer_step
@@ -24,6 +19,8 @@ from trainers.packing import micro_batch, training_sequence
 from trainers.parallel import World
 from trainers.run_config import ModelConfig, OptimizerConfig
 from trainers.wire import CheckpointRef
+
+MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 class Trained:
@@ -44,16 +41,22 @@ class Trained:
         return loss.item()
 
     def everything(self) -> dict[str, torch.Tensor]:
-        tensors = gather_model(self.model) | gather_optimizer(self.model, self.optimizer)
-        return {name: tensor.clone() for name, tensor in tensors.items()}
+        moments = {
+            f"{moment}/{name}": value.full_tensor() if isinstance(value, DTensor) else value
+            for name, parameter in self.model.named_parameters()
+            for moment, value in self.optimizer.state.get(parameter, {}).items()
+            if value is not None
+        }
+        return {name: tensor.clone() for name, tensor in (gather_model(self.model) | moments).items()}
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
-def test_a_checkpoint_restores_weights_and_moments_and_the_next_steps(
+def test_a_checkpoint_restores_weights_and_moments_and_the_next_steps_of_any_optimizer(
     model_dir: Path, world: World, tmp_path: Path, optimizer: str
 ) -> None:
     first = Trained(model_dir, world, 3, optimizer)
-    write_checkpoint(tmp_path, 3, gather_model(first.model), gather_optimizer(first.model, first.optimizer))
+    digests = write_checkpoint(tmp_path, 3, first.model, first.optimizer)
+    assert digests == {path.name: sync_and_hash(path) for path in tmp_path.iterdir()}
     second = Trained(model_dir, world, 0, optimizer)
     load_checkpoint(tmp_path, second.model, second.optimizer)
     before, after = first.everything(), second.everything()
@@ -62,11 +65,25 @@ def test_a_checkpoint_restores_weights_and_moments_and_the_next_steps(
     assert [first.step(seed) for seed in (3, 4)] == [second.step(seed) for seed in (3, 4)]
 
 
+def test_a_checkpoint_holds_no_pickle(model_dir: Path, world: World, tmp_path: Path) -> None:
+    trained = Trained(model_dir, world, steps=1)
+    write_checkpoint(tmp_path, 1, trained.model, trained.optimizer)
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json"}
+
+
 def test_a_checkpoint_of_another_format_is_refused(model_dir: Path, world: World, tmp_path: Path) -> None:
     trained = Trained(model_dir, world, steps=1)
-    write_checkpoint(tmp_path, 1, gather_model(trained.model), gather_optimizer(trained.model, trained.optimizer))
-    (tmp_path / "state.json").write_text(json.dumps({"format": 99, "step": 1}))
-    with pytest.raises(CheckpointCorrupt, match="format 99"):
+    write_checkpoint(tmp_path, 1, trained.model, trained.optimizer)
+    (tmp_path / "state.json").write_text(json.dumps({"format": 1, "step": 1}))
+    with pytest.raises(CheckpointCorrupt, match="format 1; this version reads format 2"):
+        load_checkpoint(tmp_path, trained.model, trained.optimizer)
+
+
+def test_a_checkpoint_of_another_model_is_refused(model_dir: Path, world: World, tmp_path: Path) -> None:
+    trained = Trained(model_dir, world, steps=1)
+    write_checkpoint(tmp_path, 1, trained.model, trained.optimizer)
+    del trained.model.model.layers[-1]
+    with pytest.raises(CheckpointCorrupt, match=r"layers\.3\..* 11 tensors in all"):
         load_checkpoint(tmp_path, trained.model, trained.optimizer)
 
 

@@ -1,0 +1,108 @@
+"""Checkpoints under fire: trainers of several ranks are killed while they save, and go on as if nothing had been."""
+
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.trainers.control_plane import FakeControlPlane, serving
+from tests.trainers.support import random_batch, rl_config, run_trainer, start_trainer
+from trainers.durable import newest_step, verify_directory
+from trainers.wire import CheckpointIn
+
+pytestmark = [pytest.mark.slow]
+
+KILLS = int(os.environ.get("ROLLYARD_TEST_KILLS", "10"))
+"""Raise it for a longer siege: the test takes about as many times ten seconds."""
+LONGEST_SAVE_S = 0.15
+"""A kill comes at a random moment within so long after a save has begun: inside it, or soon after."""
+KEPT = 2
+
+
+def make_plane(directory: Path, model: Path, **overrides: Any) -> FakeControlPlane:
+    plane = FakeControlPlane(rl_config(model, **overrides), directory)
+    plane.make_batch = random_batch
+    return plane
+
+
+def verify(checkpoint: CheckpointIn) -> None:
+    verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
+
+
+def kill_during_a_save(torchrun: psutil.Process, checkpoints: Path, chance: random.Random) -> None:
+    """SIGKILL torchrun, with which its ranks die, or one of the ranks, with which torchrun ends the other."""
+    ranks = [child for child in torchrun.children() if "trainers.rl" in child.cmdline()]
+    victim, delay_s = chance.choice([torchrun, *ranks]), chance.uniform(0, LONGEST_SAVE_S)
+    deadline = time.monotonic() + 60
+    while not any(checkpoints.glob("*.partial-*")):
+        assert time.monotonic() < deadline, "nobody saves"
+        time.sleep(0.001)
+    time.sleep(delay_s)
+    victim.send_signal(signal.SIGKILL)
+    psutil.wait_procs([torchrun, *ranks], timeout=60)
+
+
+@pytest.mark.timeout(120 + 60 * KILLS)
+def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_curve(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    chance, inside_a_save = random.Random(seed), 0
+    plane = make_plane(tmp_path / "run", model_dir, max_steps=100_000, trainer__checkpoint_every=1)
+    checkpoints = plane.run_dir / "checkpoints"
+    with serving(plane) as url:
+        for _ in range(KILLS):
+            enough = len(plane.ack_log) + chance.randint(1, 3)
+            with start_trainer("rl", url, world_size=2) as process:
+                torchrun = psutil.Process(process.pid)
+                plane.wait_until(lambda enough=enough: len(plane.ack_log) >= enough)  # type: ignore[misc]
+                kill_during_a_save(torchrun, checkpoints, chance)
+                assert process.stdout is not None
+                process.stdout.read()
+            inside_a_save += any(".partial-" in path.name for path in checkpoints.iterdir())
+            for checkpoint in plane.checkpoints.values():
+                verify(checkpoint)
+            for path in checkpoints.iterdir():
+                assert ".partial-" in path.name or verify_directory(path)
+            for step in sorted(plane.checkpoints)[:-KEPT]:
+                shutil.rmtree(plane.checkpoints.pop(step).path)
+        last = max(plane.checkpoints) + 2
+        plane.over_at_step = last
+        assert run_trainer("rl", url, world_size=2) == 0
+    print(f"{inside_a_save} of {KILLS} kills came inside a save")
+    assert not list(checkpoints.glob("*.partial-*"))
+    assert newest_step(checkpoints) == last == plane.ack_log[-1] + 1
+
+    calm = make_plane(tmp_path / "calm", model_dir, max_steps=100_000, trainer__checkpoint_every=100_000)
+    calm.over_at_step = last
+    with serving(calm) as url:
+        assert run_trainer("rl", url, world_size=2) == 0
+    curve = dict(calm.losses)
+    assert [loss for _, loss in plane.losses] == pytest.approx([curve[step] for step, _ in plane.losses], abs=1e-5)
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
+def test_another_number_of_ranks_resumes_to_the_same_next_steps(
+    model_dir: Path, tmp_path: Path, before: int, after: int
+) -> None:
+    curves = []
+    for world_size in (before, after):
+        plane = make_plane(tmp_path / str(world_size), model_dir, max_steps=4, trainer__checkpoint_every=2)
+        plane.over_at_step = 2
+        with serving(plane) as url:
+            assert run_trainer("rl", url, before) == 0
+            assert sorted(plane.checkpoints) == [2]
+            plane.over_at_step = None
+            assert run_trainer("rl", url, world_size) == 0
+        assert plane.ack_log == [0, 1, 2, 3]
+        assert len(list(Path(plane.checkpoints[4].path).glob("*.safetensors"))) == world_size
+        curves.append([loss for _, loss in plane.losses])
+    assert curves[0] == pytest.approx(curves[1], abs=1e-5)
