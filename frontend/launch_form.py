@@ -115,6 +115,11 @@ _LABELS = {
     "token_batch_size": "Tokens per step",
     "world_size": "Processes",
     "checkpoint_every": "Checkpoint every",
+    "model.lora.rank": "LoRA rank",
+    "model.lora.alpha": "LoRA alpha",
+    "model.lora.dropout": "LoRA dropout",
+    "model.lora.target_modules": "LoRA target modules",
+    "model.lora.path": "LoRA adapter",
     "seq_len": "Sequence length",
 }
 """Where the key's own words do not read well."""
@@ -183,7 +188,7 @@ def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str
     text = show(value, widget)
     return Field(
         key=key,
-        label=_label(key.rsplit(".", 1)[-1]),
+        label=_LABELS.get(key) or _label(key.rsplit(".", 1)[-1]),
         help=schema.get("description") or resolved.get("description", ""),
         widget=widget,
         value=text,

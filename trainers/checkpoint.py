@@ -18,8 +18,9 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as dcp
-from torch.distributed.checkpoint import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -80,7 +81,7 @@ def write_checkpoint(
         for moment, value in optimizer.state.get(parameter, {}).items():
             if value is not None:  # what SGD without momentum keeps
                 tensors[f"{_OPTIMIZER}{moment}/{name}"] = value
-    dcp.save(tensors, storage_writer=HuggingFaceStorageWriter(str(directory), save_distributed=True))
+    save(tensors, storage_writer=HuggingFaceStorageWriter(str(directory), save_distributed=True))
     rank, size = dist.get_rank(), dist.get_world_size()
     if rank == 0:
         (directory / STATE).write_text(json.dumps({"format": _FORMAT, "step": step}), encoding="utf-8")
@@ -163,7 +164,7 @@ def _open(path: Path) -> tuple[HuggingFaceStorageReader, dict[str, tuple[torch.S
 
 def _load(targets: dict[str, torch.Tensor], reader: HuggingFaceStorageReader) -> None:
     if targets:
-        dcp.load(targets, storage_reader=reader, no_dist=not dist.is_initialized())
+        load(targets, storage_reader=reader, no_dist=not dist.is_initialized())
 
 
 def _full(tensor: torch.Tensor) -> torch.Tensor:

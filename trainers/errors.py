@@ -6,6 +6,7 @@ TrainerError
 |-- StaleEpoch                a newer trainer has registered: this one must not write any more
 |-- RunOver                   the run was stopped or is finished: leave quietly
 |-- CheckpointCorrupt         a manifest or a file behind it does not verify
+|-- AdapterUnsuitable         a LoRA adapter does not fit the model or the config
 |-- DataError                 training data that cannot be trained on as asked
 |-- ModelUnsupported          a model that cannot be trained, or not in the way that was asked for
 `-- Diverged                  the loss or the gradient is not finite
@@ -39,6 +40,10 @@ class RunOver(TrainerError):
 
 class CheckpointCorrupt(TrainerError):
     """A checkpoint does not verify against its manifest."""
+
+
+class AdapterUnsuitable(TrainerError):
+    """A LoRA adapter does not fit the model or the config."""
 
 
 class DataError(TrainerError):

@@ -32,6 +32,7 @@ from trainers.durable import (
     write_directory,
 )
 from trainers.link import RunLink
+from trainers.lora import write_adapter
 from trainers.model import DTYPES, load_policy, load_tokenizer, score_tokens
 from trainers.objective import Objective
 from trainers.optim import build_optimizer, learning_rate, optimizer_step
@@ -54,6 +55,7 @@ class Learner:
         self._weights = Path(registration.run_dir) / "weights"
         self._checkpoints = Path(registration.run_dir) / "checkpoints"
         self.tokenizer = load_tokenizer(config.model)
+        torch.manual_seed(config.seed)  # a fresh LoRA adapter is random, and the same on every rank
         self.model = load_policy(config.model, world, config.trainer)
         self._flops = FlopCounter(self.model)
         self._optimizer = build_optimizer(self.model, config.optimizer)
@@ -165,7 +167,10 @@ class Learner:
         dtype = DTYPES[self.config.model.dtype]
 
         def write(directory: Path) -> None:
-            write_weights(directory, self.model, tensors, self.tokenizer, dtype)
+            if self.config.model.lora.rank:
+                write_adapter(directory, self.config.model.lora, self.config.model.path, tensors, dtype)
+            else:
+                write_weights(directory, self.model, tensors, self.tokenizer, dtype)
 
         epoch, run = self._registration.epoch, self._registration.run
         done = find_directory(self._weights, self.step) or write_directory(

@@ -14,6 +14,7 @@ from trainers.attention import PACKED_ATTENTION, packed_layout, register_packed_
 from trainers.context import slice_tokens
 from trainers.errors import ModelUnsupported
 from trainers.lm_head import TokenScores, score_hidden
+from trainers.lora import add_adapter
 from trainers.packing import MicroBatch
 from trainers.parallel import World
 from trainers.run_config import ModelConfig, TrainerConfig
@@ -41,6 +42,8 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
         attn_implementation=PACKED_ATTENTION,
         trust_remote_code=config.trust_remote_code,
     )
+    if config.lora.rank:
+        add_adapter(model, config.lora)
     _refuse_unusual_head(model)
     model.forward = functools.partial(_score, model, world.context_group)
     shard(model, world, DTYPES[config.dtype], trainer)

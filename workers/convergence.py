@@ -106,7 +106,7 @@ def _begin(run: Run) -> None:
     if run.kind == RunKind.RL:
         for environment in run.environments.all():
             _try_environment(environment.name, environment.args)
-        path = run.parsed.model.path
+        path = run.parsed.model.lora.path or run.parsed.model.path
         # A name that is no directory here is one of a model hub.
         policies.register_initial(run, path=str(Path(path).resolve()) if Path(path).is_dir() else path)
     runs.start(run)

@@ -13,16 +13,19 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import httpx
 
 from environments.policy import LOADING_LABEL
 from trainers.run_config import InferenceConfig
+from workers.adapters import is_adapter
 
 SERVED_MODEL = "policy"
 """Name under which every replica serves its model, whatever the weights."""
 
+_FROZEN_MODEL = "frozen"
+"""Name of the model beside which adapters are served as SERVED_MODEL. Nobody asks for it."""
 _CALL_TIMEOUT_S = 10.0
 _EXTENSION = Path(__file__).resolve().parent / "vllm_extension"
 
@@ -43,10 +46,29 @@ class WeightsNotLoaded(InferenceError):
     """The server does not hold the weights it was told to load; it answers nothing until it does."""
 
 
-def argv(model: str, port: int, config: InferenceConfig, *, cpu: bool, python: str = sys.executable) -> list[str]:
+class StartAdapter(NamedTuple):
+    """The adapter that a server of a LoRA run starts with."""
+
+    path: Path
+    max_rank: int
+    """Of this adapter and all that replace it."""
+
+
+def argv(
+    model: str,
+    port: int,
+    config: InferenceConfig,
+    *,
+    cpu: bool,
+    adapter: StartAdapter | None = None,
+    python: str = sys.executable,
+) -> list[str]:
     """Return the command line of a server. `python` is the interpreter that has vLLM; secrets go by `environ`."""
     command = [python, "-m", "vllm.entrypoints.openai.api_server"]
-    command += ["--model", model, "--served-model-name", SERVED_MODEL]
+    command += ["--model", model, "--served-model-name", _FROZEN_MODEL if adapter else SERVED_MODEL]
+    if adapter:
+        command += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(adapter.max_rank)]
+        command += ["--lora-modules", f"{SERVED_MODEL}={adapter.path}"]
     command += ["--host", "127.0.0.1", "--port", str(port)]
     command += ["--dtype", config.dtype, "--max-model-len", str(config.max_model_len)]
     # The distribution the token was drawn from, after temperature: what importance ratios need.
@@ -147,19 +169,23 @@ class VllmAdmin:
     def load_weights(self, path: Path, version: int, *, deadline_s: float = 120.0) -> float:
         """Replace the weights by those of `version` in `path` and go on with the requests in flight.
 
+        An adapter replaces that of a server which was started with one; nothing else of it moves.
+
         Returns the seconds generation stood still. Safe to repeat, also after the caller died at any line: the server
         is labelled `loading` until the new weights are in. Raises `WeightsNotLoaded` when they are not; the server
         then stays paused, because vLLM dies of the next request with half of its weights. Load any complete version,
         or restart it.
         """
-        if not (path / "config.json").is_file() or not any(path.glob("*.safetensors")):
+        method = "load_policy_adapter" if is_adapter(path) else "load_policy_weights"
+        described = is_adapter(path) or (path / "config.json").is_file()
+        if not described or not any(path.glob("*.safetensors")):
             raise WeightsNotLoaded(f"{path} holds no model: config.json and *.safetensors are expected.")
         deadline = _Deadline(deadline_s)
         began = time.monotonic()
         self._call("POST", "/pause", deadline.left_s(), params={"mode": "keep"})
         self._set_label(LOADING_LABEL, deadline.left_s())
         try:
-            reload = {"method": "load_policy_weights", "kwargs": {"path": str(path.resolve())}}
+            reload = {"method": method, "kwargs": {"path": str(path.resolve())}}
             self._call("POST", "/collective_rpc", deadline.left_s(), json=reload)
             # Keys and values of the old weights must not serve the new ones. Requests in flight are put back and their
             # tokens so far computed again: blocks they hold would otherwise survive the reset.

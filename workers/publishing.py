@@ -8,14 +8,13 @@ No transaction is open while a replica is talked to.
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from rollouts.models import PolicyVersion, Replica, Run
 from rollouts.selectors import fleet
 from rollouts.services import policies, replicas
 from rollouts.states import RunState
 from workers.inference import InferenceError
-from workers.serving import admin_of, load_deadline_s
+from workers.serving import admin_of, files_of, load_deadline_s
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +56,7 @@ def _load(replica: Replica, version: PolicyVersion) -> str:
         with admin_of(replica) as admin:
             if admin.version() != version.version:
                 stood_still_s = admin.load_weights(
-                    Path(version.path), version.version, deadline_s=load_deadline_s(version)
+                    files_of(version, replica), version.version, deadline_s=load_deadline_s(version)
                 )
                 log.info("%s loaded version %s in %.2f s", replica.name, version.version, stood_still_s)
             served = admin.version()

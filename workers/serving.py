@@ -20,7 +20,7 @@ from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.selectors import fleet
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
-from workers import accelerators, inference, lifecycle
+from workers import accelerators, adapters, inference, lifecycle
 from workers.inference import InferenceError, VllmAdmin, WeightsNotLoaded
 from workers.lifecycle import HopelessError
 from workers.replica_pool import api_key
@@ -41,6 +41,7 @@ START_DEADLINE_S = 900.0
 MAX_FAILED_STARTS = 3
 LONGEST_BACK_OFF_S = 30.0
 _STARTED_WITH = "started_with.json"
+_IDLE_ADAPTER = "idle_adapter"
 
 
 class Servers:
@@ -100,6 +101,12 @@ def admin_of(replica: Replica) -> VllmAdmin:
     return VllmAdmin(replica.base_url, api_key(replica))
 
 
+def files_of(version: PolicyVersion, replica: Replica) -> Path:
+    """What a replica loads for a version. To a server of a LoRA run a whole model is the one it has, and no adapter."""
+    path, idle = Path(version.path), Path(replica.directory) / _IDLE_ADAPTER
+    return idle if idle.is_dir() and not adapters.is_adapter(path) else path
+
+
 def load_deadline_s(version: PolicyVersion) -> float:
     """Seconds that loading may take: a base, and the time to read the files from slow shared storage."""
     return 30.0 + version.size_bytes / 50e6
@@ -117,11 +124,11 @@ def _complaint(replica: Replica, target: PolicyVersion) -> InferenceError | None
                 if admin.version() is None and _started_with(replica) == target.version:
                     admin.set_version(target.version)
                 elif admin.version() != target.version:
-                    _load(admin, target)
+                    _load(admin, replica, target)
             elif replica.state == ReplicaState.SUSPECT:
                 # Half loaded, or left paused by a reconciler that died: it generates nothing before it is whole again.
                 if admin.is_paused() or admin.version() != target.version:
-                    _load(admin, target)
+                    _load(admin, replica, target)
                 admin.probe(PROBE_DEADLINE_S)
             else:
                 admin.probe(PROBE_DEADLINE_S)
@@ -134,8 +141,8 @@ def _complaint(replica: Replica, target: PolicyVersion) -> InferenceError | None
     return None
 
 
-def _load(admin: VllmAdmin, target: PolicyVersion) -> None:
-    admin.load_weights(Path(target.path), target.version, deadline_s=load_deadline_s(target))
+def _load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> None:
+    admin.load_weights(files_of(target, replica), target.version, deadline_s=load_deadline_s(target))
 
 
 def _doubt(replica: Replica, complaint: InferenceError) -> None:
@@ -178,9 +185,14 @@ def _start(run: Run, slot: int) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
     cpu = accelerators.serves_on_cpu()
+    model, adapter = target.path, None
+    if config.model.lora.rank:
+        model = config.model.path
+        adapters.write_idle_adapter(directory / _IDLE_ADAPTER, config.model.lora)
+        adapter = inference.StartAdapter(files_of(target, replica), adapters.room_for(config.model.lora))
     lifecycle.launch(
         replica,
-        argv=inference.argv(target.path, port, config.inference, cpu=cpu),
+        argv=inference.argv(model, port, config.inference, cpu=cpu, adapter=adapter),
         environ={
             **inference.environ(config.inference, cpu=cpu, api_key=api_key(replica)),
             **({} if cpu else accelerators.server_environ(slot, config.trainer.world_size)),

@@ -61,11 +61,12 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
         for _ in range(KILLS):
             enough = len(plane.ack_log) + chance.randint(1, 3)
             with start_trainer("rl", url, world_size=2) as process:
-                torchrun = psutil.Process(process.pid)
-                plane.wait_until(lambda enough=enough: len(plane.ack_log) >= enough)  # type: ignore[misc]
-                kill_during_a_save(torchrun, checkpoints, chance)
-                assert process.stdout is not None
-                process.stdout.read()
+                try:
+                    plane.wait_until(lambda enough=enough: len(plane.ack_log) >= enough, timeout_s=240)  # type: ignore[misc]
+                    kill_during_a_save(psutil.Process(process.pid), checkpoints, chance)
+                finally:
+                    process.kill()
+                process.communicate()
             inside_a_save += any(".partial-" in path.name for path in checkpoints.iterdir())
             for checkpoint in plane.checkpoints.values():
                 verify(checkpoint)

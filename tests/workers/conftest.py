@@ -17,7 +17,7 @@ def stand_ins(transactional_db: None, monkeypatch: pytest.MonkeyPatch, tmp_path:
     """Replicas that start at once and do as they are told; none of their processes is left at the end."""
     settings.ROLLYARD_RUNS_DIR = tmp_path / "runs"
     stub = [sys.executable, "-m", "tests.workers.stub_server"]
-    monkeypatch.setattr(inference, "argv", lambda model, port, config, *, cpu: [*stub, str(port)])
+    monkeypatch.setattr(inference, "argv", lambda model, port, config, **_: [*stub, str(port)])
     train_with(monkeypatch, STAY)
     for module, name, value in [
         (serving, "PROBE_EVERY_S", 0.2),

@@ -1,4 +1,7 @@
-"""Steering a real vLLM server: weights change in flight, and every logprob is of the weights it is labelled with."""
+"""Steering a real vLLM server: weights change in flight, and every logprob is of the weights it is labelled with.
+
+Every test runs twice: with whole models, and with LoRA adapters beside one.
+"""
 
 import asyncio
 import os
@@ -22,8 +25,16 @@ from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
 from environments.types import Message, Problem, Rollout, ScoredGroup, Split
 from tests.workers.waiting import eventually
-from trainers.run_config import InferenceConfig
-from workers.inference import InferenceError, ReplicaRefused, ReplicaUnreachable, VllmAdmin, WeightsNotLoaded
+from trainers.run_config import InferenceConfig, LoraConfig
+from workers.adapters import room_for, write_idle_adapter
+from workers.inference import (
+    InferenceError,
+    ReplicaRefused,
+    ReplicaUnreachable,
+    StartAdapter,
+    VllmAdmin,
+    WeightsNotLoaded,
+)
 from workers.inference import argv as server_argv
 from workers.inference import environ as server_environ
 
@@ -31,19 +42,24 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("vllm")
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
+from trainers.lora import add_adapter, merge_adapter, write_adapter  # noqa: E402
 from trainers.tiny_model import write_tiny_model  # noqa: E402
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow]
 
+RANK_3 = LoraConfig(rank=3, alpha=6)
 PROMPT = [Message("system", "Reverse the text."), Message("user", "hello")]
 
 
 class Server(NamedTuple):
-    """A running server and the models it may load: `models[seed]`."""
+    """A running server, and two directories it may load."""
 
     url: str
     api_key: str
     models: list[Path]
+    """Whole models, or adapters."""
+    merged: list[Path]
+    """The same as whole models, adapters added to the weights."""
 
     def admin(self) -> VllmAdmin:
         return VllmAdmin(self.url, self.api_key)
@@ -52,21 +68,50 @@ class Server(NamedTuple):
         return OpenAIPolicy(self.url, "policy", api_key=self.api_key, timeout_s=60)
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    """A server on tiny model 0, labelled version 0."""
-    directory = Path(tempfile.mkdtemp(prefix="rollyard-vllm-"))
+def make_models(directory: Path) -> list[Path]:
+    """Two tiny models."""
     models = [directory / f"model_{seed}" for seed in range(2)]
     for seed, path in enumerate(models):
         write_tiny_model(path, seed=seed)
+    return models
+
+
+def make_adapters(directory: Path) -> tuple[list[Path], list[Path]]:
+    """An adapter that changes nothing and one that changes a lot, and what they make of one tiny model."""
+    models, adapters = [directory / f"model_{at}" for at in range(2)], [directory / f"adapter_{at}" for at in range(2)]
+    write_tiny_model(models[0])
+    write_idle_adapter(adapters[0], RANK_3)
+    model = AutoModelForCausalLM.from_pretrained(models[0], dtype=torch.float32)
+    torch.manual_seed(0)
+    add_adapter(model, RANK_3)
+    tensors = {name: value.data for name, value in model.named_parameters() if value.requires_grad}
+    for value in tensors.values():
+        value.normal_(std=0.1)
+    adapters[1].mkdir()
+    write_adapter(adapters[1], RANK_3, str(models[0]), tensors, torch.float32)
+    merge_adapter(model)
+    model.save_pretrained(models[1])
+    return adapters, models
+
+
+@pytest.fixture(scope="module", params=["models", "adapters"])
+def server(request: pytest.FixtureRequest) -> Iterator[Server]:
+    """A server on a tiny model, with or without adapters, labelled version 0."""
+    directory = Path(tempfile.mkdtemp(prefix="rollyard-vllm-"))
+    if request.param == "models":
+        models, adapter = make_models(directory), None
+        merged = models
+    else:
+        models, merged = make_adapters(directory)
+        adapter = StartAdapter(models[0], room_for(RANK_3))
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    found = Server(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16), models)
+    found = Server(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16), models, merged)
     config = InferenceConfig(max_model_len=512, kv_cache_gib=0.25)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            server_argv(str(models[0]), port, config, cpu=True),
+            server_argv(str(merged[0]), port, config, cpu=True, adapter=adapter),
             env={**os.environ, **server_environ(config, cpu=True, api_key=found.api_key)},
             stdout=log,
             stderr=log,
@@ -131,7 +176,7 @@ def test_logprobs_equal_the_trainers_after_temperature(fresh: Server) -> None:
     prompt, completions = asyncio.run(ask())
     assert len({tuple(completion.token_ids) for completion in completions}) == 8
     for completion in completions:
-        expected = trainer_logprobs(fresh.models[0], prompt + completion.token_ids, 0.7)[len(prompt) :]
+        expected = trainer_logprobs(fresh.merged[0], prompt + completion.token_ids, 0.7)[len(prompt) :]
         assert completion.logprobs == pytest.approx(expected, abs=1e-3)
 
 
@@ -172,7 +217,7 @@ def test_every_token_in_flight_is_labelled_with_the_weights_that_sampled_it(fres
         assert completion.first_policy_version == 0
         assert len(completion.token_ids) == 300 or completion.finish_reason == "stop"
         token_ids = prompt + completion.token_ids
-        by_version = [trainer_logprobs(model, token_ids, 1.0)[len(prompt) :] for model in fresh.models]
+        by_version = [trainer_logprobs(model, token_ids, 1.0)[len(prompt) :] for model in fresh.merged]
         switched = [
             position
             for position, logprob in enumerate(completion.logprobs)
@@ -189,7 +234,8 @@ def test_weights_that_cannot_be_read_leave_the_server_paused_until_others_are_lo
 ) -> None:
     before = greedy(fresh)
     broken = shutil.copytree(fresh.models[1], tmp_path / "broken")
-    os.truncate(broken / "model.safetensors", 100_000)
+    [weights] = broken.glob("*.safetensors")
+    os.truncate(weights, weights.stat().st_size // 2)
     with fresh.admin() as admin:
         with pytest.raises(WeightsNotLoaded):
             admin.load_weights(broken, 9)
@@ -239,9 +285,9 @@ def test_turns_are_tokens_appended_and_each_was_sampled_from_exactly_those_befor
     assert all(rollout.error is None for rollout in rollouts)
     second_turns = [rollout for rollout in rollouts if len(rollout.messages) == 4]
     assert len(second_turns) >= 3
-    tokenizer = AutoTokenizer.from_pretrained(fresh.models[0])
+    tokenizer = AutoTokenizer.from_pretrained(fresh.merged[0])
     for rollout in second_turns[:3]:
-        expected = trainer_logprobs(fresh.models[0], rollout.token_ids, 1.0)
+        expected = trainer_logprobs(fresh.merged[0], rollout.token_ids, 1.0)
         sampled = [position for position, mask in enumerate(rollout.loss_mask) if mask]
         assert [rollout.inference_logprobs[t] for t in sampled] == pytest.approx(
             [expected[t] for t in sampled], abs=1e-3

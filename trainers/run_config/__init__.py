@@ -28,7 +28,7 @@ from trainers.run_config.losses import (
     RlooLoss,
     SapoLoss,
 )
-from trainers.run_config.model import ModelConfig
+from trainers.run_config.model import LORA_RANKS, LoraConfig, ModelConfig
 from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 from trainers.run_config.serving import EvaluationConfig, InferenceConfig, LauncherConfig, WorkersConfig
@@ -37,6 +37,7 @@ from trainers.run_config.trainer import OptimizerConfig, TrainerConfig
 from trainers.run_config.tree import RunConfig
 
 __all__ = [
+    "LORA_RANKS",
     "AdvantageMethod",
     "AipoLoss",
     "AlgorithmConfig",
@@ -59,6 +60,7 @@ __all__ = [
     "GspoTokenLoss",
     "InferenceConfig",
     "LauncherConfig",
+    "LoraConfig",
     "LossConfig",
     "LossSection",
     "MaskedIsLoss",

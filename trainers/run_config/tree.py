@@ -57,9 +57,20 @@ class RunConfig(Section):
         return self
 
     def _model_problems(self) -> list[tuple[str, str]]:
+        problems = []
         if self.kind != "external" and not self.model.path:
-            return [("model.path", "is required: name a directory with a Hugging Face model, or a model of the hub.")]
-        return []
+            problems.append(
+                ("model.path", "is required: name a directory with a Hugging Face model, or a model of the hub.")
+            )
+        lora = self.model.lora
+        if lora.path and lora.rank == 0:
+            problems.append(
+                ("model.lora.rank", "0 trains all weights, without an adapter. Use the rank of lora.path's.")
+            )
+        if heads := sorted(set(lora.target_modules) & {"embed_tokens", "lm_head"}):
+            fix = "Inference servers load adapters of linear layers inside the decoder only."
+            problems.append(("model.lora.target_modules", f"cannot hold {', '.join(heads)}. {fix}"))
+        return problems
 
     def _sft_problems(self) -> list[tuple[str, str]]:
         if self.data is None:

@@ -5,6 +5,8 @@ This directory alone is put on the server's PYTHONPATH, so a server may live in 
 
 from typing import Any
 
+from vllm.lora.request import LoRARequest
+
 
 class WeightLoading:
     """Mixed into vLLM's worker class, whose attributes it uses; its methods are called by `/collective_rpc`."""
@@ -19,3 +21,13 @@ class WeightLoading:
         for module in self.model_runner.get_model().modules():
             if type(module).__name__ == "ParallelLMHead":
                 module.quant_method.process_weights_after_loading(module)
+
+    def load_policy_adapter(self: Any, path: str) -> None:
+        """Replace the LoRA adapter that the server was started with by the one in `path`; no other weight moves.
+
+        The adapter keeps its id, so requests in flight go on with the new one. The route `/v1/load_lora_adapter` with
+        `load_inplace` would not do: every request then carries a path, and the worker reads it again at each step.
+        """
+        (adapter_id,) = self.list_loras()
+        if not self.add_lora(LoRARequest("policy", adapter_id, path, load_inplace=True)):
+            raise ValueError(f"vLLM did not take the adapter in {path}")

@@ -1,0 +1,108 @@
+"""LoRA: W x + (alpha / rank) B A x with W frozen (arXiv:2106.09685, equation 3), by PEFT, in PEFT's format on disk.
+
+    adapter_config.json           rank, alpha, target modules
+    adapter_model.safetensors     base_model.model.<layer>.lora_A.weight [rank, in], ...lora_B.weight [out, rank]
+
+A parameter is called `<layer>.lora_A.default.weight` in the model. A starts out random and B zero, so a fresh adapter
+changes nothing.
+"""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft import LoraConfig as PeftLoraConfig
+from peft import inject_adapter_in_model
+from peft.tuners.tuners_utils import BaseTunerLayer
+from safetensors.torch import load_file, save_file
+
+from trainers.errors import AdapterUnsuitable
+from trainers.run_config import LoraConfig
+
+_CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
+_PREFIX = "base_model.model."
+_NAME_IN_MODEL = ".default.weight"
+_FOREIGN = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform")
+"""Kinds of adapters that are not made of A and B alone, or not alike in every layer."""
+
+
+def add_adapter(model: torch.nn.Module, config: LoraConfig) -> None:
+    """Freeze the model and give its target modules an adapter, in place: `config.path`'s, or a fresh one.
+
+    Comes before sharding. A is drawn from torch's global generator: seed it alike on every rank.
+    Raises AdapterUnsuitable.
+    """
+    peft_config = PeftLoraConfig(
+        r=config.rank,
+        lora_alpha=config.alpha,
+        lora_dropout=config.dropout,
+        target_modules=config.target_modules,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        inject_adapter_in_model(peft_config, model)
+    except ValueError as error:  # none of the target modules is there
+        raise AdapterUnsuitable(f"model.lora.target_modules: {error}") from error
+    if config.path:
+        _load(model, config)
+
+
+def write_adapter(
+    directory: Path, config: LoraConfig, base: str, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype
+) -> None:
+    """Fill `directory` with an adapter that PEFT and vLLM load. `tensors` are full, under their names in the model."""
+    description: dict[str, Any] = {
+        "peft_type": "LORA",
+        "task_type": "CAUSAL_LM",
+        "base_model_name_or_path": base,
+        "r": config.rank,
+        "lora_alpha": config.alpha,
+        "lora_dropout": config.dropout,
+        "target_modules": config.target_modules,
+        "bias": "none",
+        "inference_mode": True,
+    }
+    (directory / _CONFIG).write_text(json.dumps(description, indent=2), encoding="utf-8")
+    renamed = {_name_on_disk(name): tensor.to(dtype).contiguous() for name, tensor in tensors.items()}
+    save_file(renamed, directory / _TENSORS, metadata={"format": "pt"})
+
+
+def merge_adapter(model: torch.nn.Module) -> None:
+    """Add the adapter to the weights beside it and take it away, in place: what is left is the model as it was loaded.
+
+    For a model in one piece; in float32 nothing is lost but rounding.
+    """
+    for name, module in list(model.named_modules()):
+        if isinstance(module, BaseTunerLayer):
+            module.merge()
+            model.set_submodule(name, module.get_base_layer())
+
+
+def _load(model: torch.nn.Module, config: LoraConfig) -> None:
+    directory = Path(config.path)
+    try:
+        found = json.loads((directory / _CONFIG).read_bytes())
+        tensors = load_file(directory / _TENSORS)
+    except (OSError, ValueError) as error:
+        raise AdapterUnsuitable(f"model.lora.path: {directory} holds no adapter: {error}") from None
+    if foreign := [key for key in _FOREIGN if found.get(key)]:
+        raise AdapterUnsuitable(f"model.lora.path: {directory} uses {', '.join(foreign)}, which is not supported")
+    for key, theirs, ours in (("rank", found.get("r"), config.rank), ("alpha", found.get("lora_alpha"), config.alpha)):
+        if theirs != ours:
+            raise AdapterUnsuitable(f"{directory} has {key} {theirs}: set model.lora.{key}={theirs} (it is {ours})")
+    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    expected = {_name_on_disk(name): value.shape for name, value in parameters.items()}
+    if different := sorted(name for name, _ in {k: v.shape for k, v in tensors.items()}.items() ^ expected.items()):
+        raise AdapterUnsuitable(
+            f"{directory} does not fit: {different[0]} and {len(different) - 1} more differ in name or shape. It has "
+            f"target modules {found.get('target_modules')}: compare model.lora.target_modules and model.path"
+        )
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(tensors[_name_on_disk(name)])
+
+
+def _name_on_disk(name: str) -> str:
+    return f"{_PREFIX}{name.removesuffix(_NAME_IN_MODEL)}.weight"
