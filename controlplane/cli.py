@@ -12,9 +12,9 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane import data_cli
+from controlplane import checkpoints_cli, data_cli
 from controlplane.home import Home
-from controlplane.terminal import Json, Project, actor, connect, fail, print_json, project_of, run_of
+from controlplane.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -150,6 +150,10 @@ def launch(
     words: Annotated[list[str], typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset, and overrides.")],
     file: Annotated[list[Path] | None, typer.Option(exists=True, dir_okay=False, help="TOML; the last wins.")] = None,
     project: Project = "default",
+    fork_from: Annotated[
+        str, typer.Option(metavar="RUN[@STEP]", help="Start from a checkpoint of this run; the newest without a step.")
+    ] = "",
+    fork_optimizer: Annotated[bool, typer.Option(help="Take its optimizer state too.")] = False,
     follow: Annotated[bool, typer.Option(help="Print progress until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -158,24 +162,30 @@ def launch(
     from django.conf import settings
 
     from controlplane import follow as following
+    from rollouts.errors import ControlPlaneError
     from rollouts.services import runs
     from trainers.config import ConfigError, resolve
 
     presets = [word for word in words if "=" not in word]
     if len(presets) > 1:
         raise typer.BadParameter(f"one preset at most, got {', '.join(presets)}")
+    fork = checkpoints_cli.plan_fork(fork_from, with_optimizer=fork_optimizer)
+    forked = [f"{key}={value}" for key, value in (fork.overrides if fork else {}).items()]
     try:
         resolved = resolve(
             presets[0] if presets else None,
             files=file or [],
-            overrides=[word for word in words if "=" in word],
+            overrides=[word for word in words if "=" in word] + forked,
             environ=os.environ,
         )
     except ConfigError as error:
         if as_json:
             print_json({"problems": [{"key": key, "message": message} for key, message in error.problems]})
         fail(str(error))
-    run = runs.create(project=project_of(project), user=None, resolved=resolved, actor=actor())
+    try:
+        run = runs.create(project=project_of(project), user=None, resolved=resolved, actor=actor(), fork=fork)
+    except ControlPlaneError as error:
+        fail(complaint(error))
     if as_json:
         addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": run.atropos_url}
         print_json({"run": run.key, "state": run.state, **addresses})
@@ -285,6 +295,7 @@ def _leaf(config: Any, dotted: str) -> Any:
 
 
 data_cli.register(app)
+checkpoints_cli.register(app)
 
 if __name__ == "__main__":
     main()

@@ -14,7 +14,7 @@ from typing import Annotated, Any, BinaryIO
 import typer
 
 from controlplane.progress import Meter, progress
-from controlplane.terminal import Json, Project, actor, connect, fail, print_json, project_of, run_of
+from controlplane.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
 
 PARTIAL = ".partial"
 MAX_NAMED = 100
@@ -81,7 +81,7 @@ def import_atropos(
         except exchange.BadLine as line:
             problem = f"{line}\nWhat came before is stored. Mend the line or use --bad-lines skip, and {again}"
         except ControlPlaneError as error:
-            problem = _complaint(error)
+            problem = complaint(error)
         except (DatabaseError, InterfaceError) as error:
             problem = f"the database is away ({str(error).splitlines()[0]}): when it is back, {again}"
     if as_json:
@@ -151,7 +151,7 @@ def replay(
             target, source=origin, first_step=int(first), last_step=int(last or first), actor=actor(), reason=reason
         )
     except ControlPlaneError as error:
-        fail(_complaint(error))
+        fail(complaint(error))
     if as_json:
         span = {"first_step": ordered.first_step, "last_step": ordered.last_step}
         print_json({"replay": ordered.pk, "run": target.key, "source": origin.key, **span})
@@ -180,10 +180,6 @@ def verify_batches(run: Annotated[str, typer.Argument(metavar="RUN")], as_json: 
         named = f": {', '.join(str(verdict.batch_id) for verdict in faults)}" if faults else ""
         typer.echo(f"{count} batches verified, {len(faults)} differ{named}")
     raise typer.Exit(1 if faults else 0)
-
-
-def _complaint(error: Any) -> str:
-    return "".join([error.message, *(f"\n  {path}: {fault}" for path, fault in error.fields.items())])
 
 
 def _launch_external(project: str) -> Any:

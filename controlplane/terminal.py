@@ -57,6 +57,11 @@ def run_of(key: str) -> Any:
     fail(f"no run {key!r}")
 
 
+def complaint(error: Any) -> str:
+    """What a service refused, and why, field by field."""
+    return "".join([error.message, *(f"\n  {path}: {fault}" for path, fault in error.fields.items())])
+
+
 def actor() -> str:
     """Who to name in events."""
     return f"cli:{getpass.getuser()}"

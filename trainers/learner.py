@@ -20,7 +20,14 @@ import torch
 import torch.distributed as dist
 
 from trainers import wire
-from trainers.checkpoint import gather_model, load_checkpoint, newest_verified, write_checkpoint, write_weights
+from trainers.checkpoint import (
+    gather_model,
+    load_checkpoint,
+    load_optimizer,
+    newest_verified,
+    write_checkpoint,
+    write_weights,
+)
 from trainers.durable import (
     CompleteDirectory,
     find_directory,
@@ -29,6 +36,7 @@ from trainers.durable import (
     partial_directory,
     seal_partial,
     sweep_partials,
+    verify_directory,
     write_directory,
 )
 from trainers.link import RunLink
@@ -140,10 +148,19 @@ class Learner:
         index = self._link.choose(-1 if chosen is None else checkpoints.index(chosen))
         if index < 0:
             _log.info("starting from %s", self.config.model.path)
+            self._inherit_optimizer()
             return 0
         _log.info("resuming from checkpoint %s", checkpoints[index].path)
         load_checkpoint(Path(checkpoints[index].path), self.model, self._optimizer)
         return checkpoints[index].step
+
+    def _inherit_optimizer(self) -> None:
+        """Take the optimizer's state from the checkpoint that the run was forked from, if it was launched so."""
+        if (source := self._registration.optimizer_from) is not None:
+            if self._world.is_main:
+                verify_directory(Path(source.path), source.manifest_sha256)
+            self._link.choose(0)  # nobody reads what does not verify: the main rank dies before it gets here
+            load_optimizer(Path(source.path), self.model, self._optimizer)
 
     def _sum_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
         totals = torch.stack([value.double() for value in sums.values()])

@@ -67,6 +67,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """Directory under which `weights/` and `checkpoints/` are written."""
     checkpoints: list[CheckpointRef]
     """Complete checkpoints, newest first. Resume from the first whose manifest verifies; none: start at step 0."""
+    optimizer_from: CheckpointRef | None = None
+    """Another run's checkpoint to take the optimizer's state from when there is none to resume from."""
 
 
 class StepAck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,7 @@ from rollouts.models import Evaluation, Run, RunKind
 from rollouts.selectors import fleet
 from rollouts.services import evaluations, leases, policies, runs, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
-from workers import lifecycle, publishing, retention, training
+from workers import forking, lifecycle, publishing, retention, training
 from workers.lifecycle import HopelessError
 from workers.serving import Servers
 
@@ -103,6 +103,7 @@ class Convergence:
 
 
 def _begin(run: Run) -> None:
+    forking.make_start(run)
     if run.kind == RunKind.RL:
         for environment in run.environments.all():
             _try_environment(environment.name, environment.args)

@@ -7,23 +7,19 @@ delete the very version that server is to load. What is live, newer than live, o
 import shutil
 from pathlib import Path
 
-from rollouts.models import Checkpoint, Run
+from rollouts.models import Run
 from rollouts.services import policies, runs
-from rollouts.states import CheckpointState
 
 
 def prune(run: Run) -> None:
-    """Remove superseded weights beyond `trainer.keep_weights` and checkpoints beyond `trainer.keep_checkpoints`."""
+    """Remove superseded weights beyond `trainer.keep_weights`, and the checkpoints that the store gives up."""
     root = run.directory.resolve()
     superseded = policies.list_prunable(run)
     for version in superseded:
         _remove(Path(version.path), root)
     policies.forget_files([version for version in superseded if not Path(version.path).exists()])
-    complete = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
-    old = list(complete[run.parsed.trainer.keep_checkpoints :])
     # The row first: a trainer must not be offered a checkpoint that is going away.
-    runs.delete_checkpoints(run, old)
-    for checkpoint in old:
+    for checkpoint in runs.delete_checkpoints(run):
         _remove(Path(checkpoint.path), root)
 
 

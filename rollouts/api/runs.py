@@ -17,6 +17,7 @@ from rollouts.models import Run, Scope
 from rollouts.selectors import events as event_selectors
 from rollouts.selectors import metrics as metric_selectors
 from rollouts.selectors import runs as run_selectors
+from rollouts.services import forks
 from rollouts.services import runs as run_services
 from trainers.config import resolve
 
@@ -31,6 +32,10 @@ class LaunchIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     overrides: dict[str, Any] = {}
     """Dotted key -> value."""
     project: str | None = None
+    fork_from: str | None = None
+    """RUN or RUN@STEP: start from the weights of this checkpoint instead of `model.path`."""
+    fork_optimizer: bool = False
+    """Take the checkpoint's optimizer state too."""
 
 
 class StopIn(msgspec.Struct, forbid_unknown_fields=True):
@@ -60,6 +65,8 @@ class RunDetailOut(RunOut, kw_only=True):
     """A run with what one asks of a single one."""
 
     health: str
+    forked_from: str | None
+    """RUN@STEP whose weights are policy version 0."""
     ledger: list[dict[str, Any]]
     config: dict[str, Any]
     origins: dict[str, str]
@@ -106,12 +113,19 @@ class RunsApi(APIView):
         """Launch a run. The config is resolved and checked at once; the processes start within seconds."""
         launch = wire.decode(request, LaunchIn)
         project = get_project(request, launch.project, Scope.LAUNCH)
-        resolved = resolve(launch.preset, inline=launch.config, overrides=launch.overrides)
+        fork = None
+        if launch.fork_from is not None:
+            key, step = forks.parse(launch.fork_from)
+            source = get_run(request, key, Scope.LAUNCH)
+            fork = forks.plan(source, step=step, with_optimizer=launch.fork_optimizer)
+        overrides = launch.overrides | (fork.overrides if fork else {})
+        resolved = resolve(launch.preset, inline=launch.config, overrides=overrides)
         run = run_services.create(
             project=project,
             user=cast(User, request.user),
             resolved=resolved,
             actor=actor_of(request),
+            fork=fork,
         )
         run.refresh_from_db()
         return Response(wire.json(RunOut(**_fields(run))), status=201)
@@ -127,6 +141,7 @@ class RunApi(APIView):
         detail = RunDetailOut(
             **_fields(run),
             health=run_selectors.health(run).sentence,
+            forked_from=forks.name_of(run.forked_from) if run.forked_from else None,
             ledger=[
                 {
                     "state": line.state,

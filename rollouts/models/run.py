@@ -48,6 +48,13 @@ class Run(Stateful):
     """Dotted key -> where its value came from."""
     max_steps = models.PositiveIntegerField()
 
+    forked_from = models.ForeignKey(
+        "rollouts.Checkpoint", null=True, on_delete=models.PROTECT, related_name="forks", editable=False
+    )
+    """The checkpoint of another run whose weights are version 0 of this one. It is not deleted while it is named."""
+    fork_optimizer = models.BooleanField(default=False, editable=False)
+    """Whether training starts with that checkpoint's optimizer state too."""
+
     atropos_key = models.CharField(max_length=64, unique=True, default=new_atropos_key, editable=False)
     """Path under /atropos/ of the run's Atropos-compatible API; see ``rollouts.atropos``."""
 

@@ -27,7 +27,7 @@ from rollouts.models import (
     ScoredGroup,
 )
 from rollouts.models.run import new_atropos_key
-from rollouts.services import leases, metrics
+from rollouts.services import forks, leases, metrics
 from rollouts.services.batches import check_epoch
 from rollouts.services.groups import close_gate
 from rollouts.services.transitions import DB_NOW, move, record_creation, transition
@@ -50,21 +50,26 @@ SHA256 = re.compile("[0-9a-f]{64}")
 REGISTRABLE = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
-def create(*, project: Project, user: User | None, resolved: Resolved, actor: str) -> Run:
+def create(
+    *, project: Project, user: User | None, resolved: Resolved, actor: str, fork: forks.Fork | None = None
+) -> Run:
     """Store a run with its frozen config; the reconciler sees it and starts what it wants.
 
     Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from here.
+    A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
     """
     config = resolved.config
     check_fits(config)
     with transaction.atomic():
+        lineage = forks.hold(fork, config) if fork else {}
         run = Run.objects.create(
+            **lineage,
             project=project,
             created_by=user,
             kind=config.kind,
             name=config.name,
             config=config.model_dump(mode="json"),
-            config_origins=resolved.origins,
+            config_origins={**resolved.origins, **({"model.path": fork.origin} if fork else {})},
             max_steps=config.max_steps,
         )
         RunEnvironment.objects.bulk_create(
@@ -161,15 +166,19 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
             answered_at=DB_NOW,
         )
         checkpoints = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
+        source = run.forked_from if run.fork_optimizer else None
         return Registration(
             run=run.key,
             epoch=run.epoch,
             config=run.config,
             run_dir=str(run.directory),
-            checkpoints=[
-                CheckpointRef(step=row.step, path=row.path, manifest_sha256=row.manifest_sha256) for row in checkpoints
-            ],
+            checkpoints=[_reference(row) for row in checkpoints],
+            optimizer_from=_reference(source) if source else None,
         )
+
+
+def _reference(row: Checkpoint) -> CheckpointRef:
+    return CheckpointRef(step=row.step, path=row.path, manifest_sha256=row.manifest_sha256)
 
 
 def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
@@ -241,15 +250,32 @@ def lock_for_trainer(run: Run, epoch: int) -> Run:
     return run
 
 
-def delete_checkpoints(run: Run, checkpoints: list[Checkpoint]) -> None:
-    """Mark checkpoints whose files are about to be removed: no trainer resumes from them. Mark first, remove after."""
-    transition(
-        Checkpoint,
-        [row.pk for row in checkpoints],
-        to=CheckpointState.DELETED,
-        actor="reconciler",
-        reason=f"only the newest {run.parsed.trainer.keep_checkpoints} are kept",
-    )
+def delete_checkpoints(run: Run) -> list[Checkpoint]:
+    """Mark checkpoints that the config does not keep, and return them for their files to be removed.
+
+    Kept are the newest, every so many steps one, and those that another run was forked from. Mark first, remove after:
+    no trainer resumes from a marked one, and nobody forks it. Locks the run's complete checkpoints.
+    """
+    config = run.parsed.trainer
+    with transaction.atomic():
+        complete = Checkpoint.objects.select_for_update().filter(run=run, state=CheckpointState.COMPLETE)
+        older = list(complete.order_by("-step"))[config.keep_checkpoints :]
+        if not older:
+            return []
+        forked = set(Run.objects.filter(forked_from__in=older).values_list("forked_from_id", flat=True))
+        doomed = [
+            row
+            for row in older
+            if row.pk not in forked and not (config.keep_every and row.step % config.keep_every == 0)
+        ]
+        transition(
+            Checkpoint,
+            [row.pk for row in doomed],
+            to=CheckpointState.DELETED,
+            actor="reconciler",
+            reason=f"only the newest {config.keep_checkpoints} are kept",
+        )
+    return doomed
 
 
 def check_files(run: Run, folder: str, announced: CheckpointIn | PolicyVersionIn) -> None:

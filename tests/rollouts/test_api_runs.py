@@ -11,6 +11,7 @@ from rollouts.services import runs
 from tests.factories import make_event, make_group, make_lively_run, make_metrics, make_run
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
+from trainers.wire import CheckpointIn
 
 pytestmark = pytest.mark.django_db
 
@@ -33,6 +34,18 @@ def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
     assert (run.project.slug, run.state, run.created_by.username) == ("words", "pending", "operator-Words")  # type: ignore[union-attr]
     assert run.config_origins["batch.batch_size"] == "request"
     assert Event.objects.get().actor == "api:test"
+
+
+def test_a_run_is_forked_over_the_api_and_says_from_where(api: Api) -> None:
+    source, epoch = story.train()
+    found = {"path": str(source.directory / "checkpoints" / "step_1"), "manifest_sha256": "b" * 64, "size_bytes": 5}
+    runs.add_checkpoint(source, epoch=epoch, checkpoint=CheckpointIn(step=1, **found))  # type: ignore[arg-type]
+    answer = api.post("runs", {"preset": "reverse-text-rl", "fork_from": source.key})
+    assert answer.status_code == 201
+    assert api.get(f"runs/{answer.json()['run']}").json()["forked_from"] == f"{source.key}@1"
+    assert api.get(f"runs/{source.key}").json()["forked_from"] is None
+    problem(api.post("runs", {"preset": "reverse-text-rl", "fork_from": f"{source.key}@2"}), 404, "not_found")
+    problem(api.post("runs", {"preset": "reverse-text-rl", "fork_from": "nothing"}), 404, "not_found")
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ def test_the_ledger_sums_to_the_groups_that_were_created() -> None:
 
 
 def test_registering_raises_the_epoch_and_names_the_checkpoints_newest_first() -> None:
-    run, epoch = story.train()
+    run, epoch = story.train(trainer__keep_checkpoints=1)
     assert epoch == 1
     for step in (1, 2):
         runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
@@ -141,8 +141,16 @@ def test_registering_raises_the_epoch_and_names_the_checkpoints_newest_first() -
     assert (registration.epoch, registration.run, registration.config) == (2, run.key, run.config)
     assert [each.step for each in registration.checkpoints] == [2, 1]
     assert registration.run_dir == str(run.directory)
-    runs.delete_checkpoints(run, [Checkpoint.objects.get(step=2)])
-    assert [each.step for each in story.register(run).checkpoints] == [1]
+    assert [each.step for each in runs.delete_checkpoints(run)] == [1]
+    assert [each.step for each in story.register(run).checkpoints] == [2]
+
+
+def test_the_newest_checkpoints_and_every_so_many_steps_one_are_kept() -> None:
+    run, epoch = story.train(trainer__keep_checkpoints=2, trainer__keep_every=4, max_steps=9)
+    for step in range(1, 10):
+        runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
+        runs.delete_checkpoints(run)
+    assert [each.step for each in story.register(run).checkpoints] == [9, 8, 4]
 
 
 def test_registering_makes_the_trainers_replica_ready() -> None:

@@ -37,6 +37,7 @@ class FakeControlPlane:
         """Step and loss of every acknowledgement, also of repeated steps."""
         self.versions: dict[int, wire.PolicyVersionIn] = {}
         self.checkpoints: dict[int, wire.CheckpointIn] = {}
+        self.optimizer_from: wire.CheckpointRef | None = None
         self.finished = False
         self.over_at_step: int | None = None
         self.requests: list[str] = []
@@ -63,7 +64,12 @@ class FakeControlPlane:
         newest_first = sorted(self.checkpoints.values(), key=lambda checkpoint: -checkpoint.step)
         refs = [wire.CheckpointRef(step=c.step, path=c.path, manifest_sha256=c.manifest_sha256) for c in newest_first]
         return wire.Registration(
-            run=RUN, epoch=self.epoch, config=self.config, run_dir=str(self.run_dir), checkpoints=refs
+            run=RUN,
+            epoch=self.epoch,
+            config=self.config,
+            run_dir=str(self.run_dir),
+            checkpoints=refs,
+            optimizer_from=self.optimizer_from,
         )
 
 

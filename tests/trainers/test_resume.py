@@ -8,13 +8,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
+import torch
 
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.support import random_batch, rl_config, run_trainer, start_trainer
 from trainers.durable import newest_step, verify_directory
-from trainers.wire import CheckpointIn
+from trainers.export import export_checkpoint
+from trainers.run_config import ModelConfig
+from trainers.wire import CheckpointIn, CheckpointRef
 
 pytestmark = [pytest.mark.slow]
 
@@ -107,3 +111,22 @@ def test_another_number_of_ranks_resumes_to_the_same_next_steps(
         assert len(list(Path(plane.checkpoints[4].path).glob("*.safetensors"))) == world_size
         curves.append([loss for _, loss in plane.losses])
     assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+
+
+@pytest.mark.timeout(240)
+def test_a_fork_with_the_optimizer_goes_on_as_its_source_would_have(model_dir: Path, tmp_path: Path) -> None:
+    source = make_plane(tmp_path / "source", model_dir, max_steps=4, trainer__checkpoint_every=2)
+    with serving(source) as url:
+        assert run_trainer("rl", url) == 0
+    held, start = source.checkpoints[2], tmp_path / "start"
+    start.mkdir()
+    export_checkpoint(Path(held.path), ModelConfig(path=str(model_dir)), start, torch.float32)
+
+    fork = make_plane(tmp_path / "fork", start, max_steps=2)
+    fork.make_batch = lambda step: msgspec.structs.replace(random_batch(step + 2), step=step)
+    fork.optimizer_from = CheckpointRef(step=2, path=held.path, manifest_sha256=held.manifest_sha256)
+    with serving(fork) as url:
+        assert run_trainer("rl", url, world_size=2) == 0
+    # The second loss is that of weights which one step with the source's moments has moved.
+    assert [loss for _, loss in fork.losses] == pytest.approx([loss for _, loss in source.losses[2:]], abs=1e-5)
+    assert fork.acks[1].metrics["optim/grad_norm"] == pytest.approx(source.acks[3].metrics["optim/grad_norm"], rel=1e-3)

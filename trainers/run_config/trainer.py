@@ -73,6 +73,8 @@ class TrainerConfig(Section):
     """Steps between checkpoints."""
     keep_checkpoints: int = Field(default=2, ge=1)
     """Newest checkpoints kept on disk."""
+    keep_every: int = Field(default=0, ge=0)
+    """Checkpoints of every so many steps are kept besides the newest; 0: none is."""
     keep_weights: int = Field(default=4, ge=1)
     """Superseded policy versions kept on disk, besides the live one and those that wait to go live."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
