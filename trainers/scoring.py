@@ -26,7 +26,7 @@ def sequence_logprobs(
     sums_S = torch.zeros(len(sequences), dtype=torch.float64)
     was_training = model.training
     model.eval()
-    for bin_ in plan_micro_batches(lengths_S, seq_len, world.size)[world.rank]:
+    for bin_ in plan_micro_batches(lengths_S, seq_len, world.data_size)[world.data_rank]:
         laid = sorted(bin_, key=lambda index: -lengths_S[index])  # as `micro_batch` lays them: its sort is stable
         batch = micro_batch([sequences[index] for index in laid]).to(world.device)
         logprobs_K = score_tokens(model, batch, temperature=1.0).logprobs_K.double().cpu()
@@ -34,5 +34,5 @@ def sequence_logprobs(
         for index, part_K in zip(laid, parts, strict=False):  # a dummy has no sequence
             sums_S[index] = part_K.sum()
     model.train(was_training)
-    dist.all_reduce(sums_S)  # every sequence is on one rank, and zero on the others
-    return sums_S.numpy()
+    dist.all_reduce(sums_S)  # every sequence is on the ranks of one set of micro-batches, and zero on the others
+    return sums_S.numpy() / (world.size // world.data_size)

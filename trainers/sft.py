@@ -1,29 +1,30 @@
-"""Train a model on example conversations: `torchrun --standalone --nproc-per-node W -m trainers.sft`.
+"""Train a model on examples: `torchrun --standalone --nproc-per-node W -m trainers.sft`.
 
     control plane                                     trainer (W ranks)
     -------------                                     -----------------
     registration: config, epoch, checkpoints  ----->  load model.path or the newest checkpoint
-                                                      data.path, JSONL -> the conversations of step n
-                                                      pack -> micro-batches -> cross-entropy -> one optimizer step
-    step n acknowledged, metrics              <-----
+                                                      data.path -> the lines of step n -> render -> pack
+                                                      -> cross-entropy, or DPO on pairs -> one optimizer step
+    step n acknowledged, metrics              <-----  every k steps with the loss on held-out examples
     checkpoint n + 1 (every k steps)          <-----  checkpoints/step_<n+1>, durable on disk
     policy version max_steps, at the end      <-----  weights/step_<max_steps>, durable on disk
 
-Consumes a file, produces one policy version. Waits for nobody. Ends when `max_steps` steps are done or when the control
-plane says that the run is over; both are exit status 0. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_RUN.
+Consumes files, produces one policy version. Waits for nobody. Ends when `max_steps` steps are done or when the control
+plane says that the run is over; both are exit status 0. Which lines belong to step n is a function of the seed, so a
+resumed run goes on exactly where it was. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_RUN.
 """
 
 import logging
 import time
 from pathlib import Path
 
-from trainers.conversations import batch_indices, read_conversations, render
+from trainers.data.dataset import open_dataset
 from trainers.learner import Learner
 from trainers.link import RunLink
 from trainers.metric_log import MetricLog
-from trainers.objective import SUPERVISED
 from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
+from trainers.supervised import make_supervision
 
 _log = logging.getLogger(__name__)
 
@@ -33,23 +34,22 @@ def train() -> None:
     link = RunLink()
     registration = link.register()
     config = RunConfig.model_validate(registration.config)
-    assert config.data is not None, "the config refuses SFT runs without data"
-    conversations = read_conversations(Path(config.data.path))
+    dataset = open_dataset(config, Path(registration.run_dir))
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
-    learner = Learner(config, registration, link, make_world(config.trainer))
+    world = make_world(config.trainer)
+    learner = Learner(config, registration, link, world)
+    supervision = make_supervision(learner, config, world)
 
     while learner.step < config.max_steps:
         step, begin = learner.step, time.perf_counter()
-        with learner.timed("render"):
-            indices = batch_indices(len(conversations), config.data.batch_size, step, config.seed)
-            rendered = [render(conversations[i], learner.tokenizer, config.trainer.seq_len) for i in indices]
-            sequences = [sequence for sequence in rendered if sequence.trained_T.any()]
-
-        metrics = learner.train_step(sequences, SUPERVISED)
+        metrics = supervision.train_step(dataset.batch(step))
+        if dataset.is_validated_after(step):
+            metrics |= supervision.validate(dataset.validation_batches())
 
         metrics |= learner.take_times()
         metrics["time/step"] = time.perf_counter() - begin
-        metrics["perf/throughput"] = metrics["batch/tokens"] / metrics["time/step"]
+        training_s = metrics["time/step"] - metrics.get("time/validation", 0.0)
+        metrics["perf/throughput"] = metrics["batch/tokens"] / training_s
         link.ack_step(step, metrics)
         log.write(step, metrics)
         if link.is_main:

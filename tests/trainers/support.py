@@ -73,6 +73,16 @@ def write_conversations(path: Path, count: int = 64) -> None:
             file.write(msgspec.json.encode({"messages": messages}) + b"\n")
 
 
+def write_pairs(path: Path, count: int = 64) -> None:
+    """Solved reverse_text problems beside copies of the text, as JSONL."""
+    environment = registry.load("reverse_text")
+    with path.open("wb") as file:
+        for index in range(count):
+            *prompt, answer = environment.solution(environment.problem(Split.TRAIN, index))
+            pair = {"prompt": prompt, "chosen": answer.content, "rejected": answer.content[::-1] + "?"}
+            file.write(msgspec.json.encode(pair) + b"\n")
+
+
 def start_trainer(kind: str, url: str, world_size: int = 1) -> subprocess.Popen[str]:
     """Start `torchrun -m trainers.<kind>`; its output is a pipe."""
     environ = os.environ | {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN, "OMP_NUM_THREADS": "1"}

@@ -160,6 +160,16 @@ def test_nonsense_is_refused_with_key_and_fix(overrides: dict[str, Any], path: s
     assert hint in problems_of(**overrides)[path]
 
 
+def test_validation_needs_one_source_and_preference_a_beta() -> None:
+    sft: dict[str, Any] = {"kind": "sft", "data__path": "x"}
+    assert "either a path or a share" in problems_of(**sft, data__validation__every=5)["data.validation.share"]
+    both = {"data__validation__path": "y", "data__validation__share": 0.1}
+    assert "either a path or a share" in problems_of(**sft, **both)["data.validation.share"]
+    assert "data.preference.beta" in problems_of(**sft, data__preference={})
+    assert "whole answers" in problems_of(**sft, data__preference__beta=0.1, data__turns="each")["data.turns"]
+    assert "data.roles" in problems_of(**sft, data__roles=[])
+
+
 def test_all_contradictions_are_reported_at_once() -> None:
     assert problems_of(batch__batch_size=20, trainer__seq_len=512).keys() == {"batch.batch_size", "trainer.seq_len"}
 

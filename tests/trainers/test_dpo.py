@@ -1,6 +1,7 @@
 """DPO against the formula in float64: values, gradients, and what training by coefficients makes of a model."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,13 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
-from trainers.losses.base import LossInputs
-from trainers.losses.dpo import preferences, push_loss
+from trainers.losses.dpo import preferences
 from trainers.model import load_policy, score_tokens
-from trainers.packing import TrainingSequence, micro_batch, training_sequence
+from trainers.packing import TrainingSequence, count_trained, micro_batch, training_sequence
 from trainers.parallel import World
 from trainers.run_config import ModelConfig
 from trainers.scoring import sequence_logprobs
+from trainers.supervised import PUSHED
 
 logprobs = st.floats(-500, 0)
 pairs = st.lists(st.tuples(logprobs, logprobs, logprobs, logprobs), min_size=1, max_size=8)
@@ -64,10 +65,6 @@ def test_hopeless_margins_stay_finite(margin: float) -> None:
 def test_no_pairs_give_zero() -> None:
     nothing = np.zeros(0)
     assert preferences(nothing, nothing, nothing, nothing, 0.1).sums()["loss"] == 0.0
-    inputs = LossInputs(torch.zeros(0, requires_grad=True), torch.zeros(0), torch.zeros(0), 1)
-    output = push_loss(inputs)
-    output.loss.backward()
-    assert output.loss.item() == 0.0
 
 
 def sequences_of(count: int) -> list[TrainingSequence]:
@@ -101,15 +98,13 @@ def test_pushing_tokens_is_the_gradient_of_the_loss_of_pairs(model_dir: Path, wo
     policy_S = sequence_logprobs(model, sequences, 64, world)
     seen = preferences(policy_S[::2], policy_S[1::2], reference_S[::2], reference_S[1::2], beta)
     signed_S = np.stack([seen.weights_P, -seen.weights_P], axis=1).ravel()
-    pushed = [
-        TrainingSequence(each.token_ids_T, each.trained_T, each.inference_logprobs_T, float(weight))
-        for each, weight in zip(sequences, signed_S, strict=True)
-    ]
+    signed_S *= count_trained(sequences)
+    pushed = PUSHED.prepare(
+        [replace(each, advantage=float(weight)) for each, weight in zip(sequences, signed_S, strict=True)]
+    )
     for part in (pushed[:1], pushed[1:]):  # the answers of the first pair are apart
         batch = micro_batch(part)
-        scores = score_tokens(model, batch, 1.0)
-        inputs = LossInputs(scores.logprobs_K, batch.inference_logprobs_K, batch.advantages_K, 1)
-        push_loss(inputs).loss.backward()
+        PUSHED(batch, score_tokens(model, batch, 1.0).logprobs_K).loss.backward()
 
     sums = []
     for sequence in sequences:

@@ -1,50 +1,138 @@
 """SFT trainers as they are run."""
 
+import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from tests.trainers.control_plane import FakeControlPlane, serving
-from tests.trainers.support import rl_config, run_trainer, start_trainer, write_conversations
+from tests.trainers.support import rl_config, run_trainer, start_trainer, write_conversations, write_pairs
 from trainers.durable import verify_directory
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
 def make_plane(directory: Path, model: Path, **overrides: Any) -> FakeControlPlane:
     write_conversations(directory / "data.jsonl")
     data = {"path": str(directory / "data.jsonl"), "batch_size": 16}
-    return FakeControlPlane(rl_config(model, kind="sft", data=data, **overrides), directory)
+    config = rl_config(model, kind="sft", data=data | overrides.pop("data", {}), **overrides)
+    return FakeControlPlane(config, directory)
+
+
+def as_parquet(path: Path) -> Path:
+    """The lines of a JSONL file as a Parquet file of several row groups beside it."""
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    pq.write_table(pa.Table.from_pylist(rows), path.with_suffix(".parquet"), row_group_size=20)
+    return path.with_suffix(".parquet")
+
+
+def losses(plane: FakeControlPlane, key: str = "loss/mean") -> dict[int, float]:
+    return {step: ack.metrics[key] for step, ack in plane.acks.items() if key in ack.metrics}
 
 
 def test_training_lowers_the_loss_and_announces_the_last_weights(model_dir: Path, tmp_path: Path) -> None:
     plane = make_plane(tmp_path, model_dir, max_steps=12, optimizer__lr=3e-3)
     with serving(plane) as url:
         assert run_trainer("sft", url, world_size=2) == 0
-    losses = [plane.acks[step].metrics["loss/mean"] for step in range(12)]
-    assert losses[0] == pytest.approx(5.55, abs=0.2)  # log 259: it knows nothing
-    assert losses[-1] < 4.5
+    assert losses(plane)[0] == pytest.approx(5.55, abs=0.2)  # log 259: it knows nothing
+    assert losses(plane)[11] < 4.5
     assert plane.acks[0].batch_sha256 is None
+    assert plane.acks[0].metrics["batch/dropped"] == plane.acks[0].metrics["batch/cut"] == 0
+    assert not losses(plane, "loss/validation")
     assert list(plane.versions) == [12]
     verify_directory(Path(plane.versions[12].path), plane.versions[12].manifest_sha256)
     assert plane.finished
 
 
+def test_parquet_trains_like_jsonl_and_held_out_loss_falls_alike_on_any_number_of_ranks(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    data = {"validation": {"share": 0.2, "every": 2}}
+    overrides = {"max_steps": 5, "optimizer__lr": 3e-3}
+    planes = []
+    for world_size in (1, 2):
+        directory = tmp_path / str(world_size)
+        directory.mkdir()
+        plane = make_plane(directory, model_dir, data=data, **overrides)
+        if world_size == 2:
+            plane.config["data"]["path"] = str(as_parquet(directory / "data.jsonl"))
+        with serving(plane) as url:
+            assert run_trainer("sft", url, world_size) == 0
+        planes.append(plane)
+    one, two = planes
+    assert losses(two) == pytest.approx(losses(one), rel=1e-3)
+    assert list(losses(one, "loss/validation")) == [1, 3, 4]
+    assert losses(two, "loss/validation") == pytest.approx(losses(one, "loss/validation"), rel=1e-3)
+    assert losses(one, "loss/validation")[4] < losses(one, "loss/validation")[1]
+
+
 def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(model_dir: Path, tmp_path: Path) -> None:
-    whole = make_plane(tmp_path, model_dir, max_steps=6, trainer__checkpoint_every=2)
+    data = {"validation": {"share": 0.2, "every": 3}, "batch_size": 12}
+    overrides = {"data": data, "max_steps": 6, "trainer__checkpoint_every": 2}
+    whole = make_plane(tmp_path, model_dir, **overrides)
     with serving(whole) as url:
         assert run_trainer("sft", url) == 0
     (tmp_path / "second").mkdir()
-    killed = make_plane(tmp_path / "second", model_dir, max_steps=6, trainer__checkpoint_every=2)
+    killed = make_plane(tmp_path / "second", model_dir, **overrides)
+    killed.config["data"]["path"] = str(as_parquet(tmp_path / "second" / "data.jsonl"))
     with serving(killed) as url:
         with start_trainer("sft", url) as torchrun:
             killed.wait_until(lambda: 2 in killed.checkpoints)
             torchrun.kill()
         assert run_trainer("sft", url) == 0
-    for step in range(6):
-        assert killed.acks[step].metrics["loss/mean"] == whole.acks[step].metrics["loss/mean"]
+    assert losses(killed) == losses(whole)
+    assert losses(killed, "loss/validation") == losses(whole, "loss/validation")
     assert list(killed.versions) == [6]
+    left = {path.name for path in (tmp_path / "second").iterdir()}
+    assert left == {"data.jsonl", "data.parquet", "weights", "checkpoints"}
+
+
+def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(model_dir: Path, tmp_path: Path) -> None:
+    data = {"preference": {"beta": 0.5}, "validation": {"share": 0.1, "every": 4}, "batch_size": 8}
+    overrides = {"data": data, "max_steps": 8, "optimizer__lr": 1e-3, "trainer__checkpoint_every": 4}
+    planes = []
+    for world_size in (1, 2):
+        directory = tmp_path / str(world_size)
+        directory.mkdir()
+        plane = make_plane(directory, model_dir, **overrides)
+        write_pairs(directory / "data.jsonl")
+        with serving(plane) as url:
+            if world_size == 2:
+                with start_trainer("sft", url, world_size) as torchrun:
+                    plane.wait_until(lambda plane=plane: 4 in plane.checkpoints)
+                    torchrun.kill()
+            assert run_trainer("sft", url, world_size) == 0
+        planes.append(plane)
+    one, two = planes
+    first, last = one.acks[0].metrics, one.acks[7].metrics
+    assert first["loss/mean"] == pytest.approx(0.6931, abs=1e-4)  # log 2: the policy is the reference
+    assert first["preference/margin/mean"] == pytest.approx(0, abs=1e-4)
+    assert last["loss/mean"] < 0.5
+    assert last["preference/accuracy/mean"] > 0.8
+    assert last["preference/margin/mean"] == pytest.approx(
+        last["preference/chosen_reward/mean"] - last["preference/rejected_reward/mean"], abs=1e-6
+    )
+    assert losses(one, "loss/validation")[7] < losses(one, "loss/validation")[3] < 0.69
+    assert losses(two) == pytest.approx(losses(one), rel=2e-3)
+    assert losses(two, "loss/validation") == pytest.approx(losses(one, "loss/validation"), rel=2e-3)
+    theirs = load_file(Path(two.versions[8].path) / "model.safetensors")
+    for name, tensor in load_file(Path(one.versions[8].path) / "model.safetensors").items():
+        torch.testing.assert_close(tensor, theirs[name], rtol=1e-2, atol=2e-4, msg=name)
+
+
+def test_a_bad_line_fails_the_trainer_by_name(model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir)
+    with (tmp_path / "data.jsonl").open("a") as file:
+        file.write('{"messages": [{"role": "user", "content": "x"}]}\n')
+    with serving(plane) as url, start_trainer("sft", url) as torchrun:
+        output, _ = torchrun.communicate(timeout=240)
+    assert torchrun.returncode != 0
+    assert f"DataError: {tmp_path}/data.jsonl:65: needs a message of assistant" in output
 
 
 def test_a_run_that_is_over_ends_every_rank_quietly(model_dir: Path, tmp_path: Path) -> None:

@@ -56,5 +56,5 @@ def preferences(
 
 
 def push_loss(inputs: LossInputs) -> LossOutput:
-    """Push each token by its advantage, which holds the denominator: the gradient is DPO's, the value is not."""
-    return LossOutput(loss=-(inputs.advantages_K * inputs.trainer_logprobs_K).sum(), metric_sums={})
+    """Push each token by its advantage, a coefficient: the gradient is DPO's, the value is not."""
+    return LossOutput(losses_K=-inputs.advantages_K * inputs.trainer_logprobs_K)

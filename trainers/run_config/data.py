@@ -1,14 +1,68 @@
-"""What a supervised run trains on."""
+"""What a supervised run trains on, and how."""
 
-from pydantic import Field
+from typing import Annotated, Literal, Self
 
-from trainers.run_config.section import Section
+from pydantic import Field, model_validator
+
+from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
+
+Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+class ValidationConfig(Section):
+    """Examples that are never trained on, and how often the loss on them is measured."""
+
+    path: str = ""
+    """Examples of their own, in any form that `data.path` takes."""
+    split: str = Field(default="validation", pattern=r"^\w+$")
+    """Which split of that path, as `data.split`."""
+    share: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the training data to hold out instead; the seed chooses which examples."""
+    every: int = Field(default=50, ge=1)
+    """Steps between measurements; the last step is always measured."""
+
+    @model_validator(mode="after")
+    def _need_one_source(self) -> Self:
+        if bool(self.path) == bool(self.share):
+            message = "needs either a path or a share, one of them. Set `data.validation.path` or `.share`."
+            raise CrossFieldError([ConfigProblem("share", message)])
+        return self
+
+
+class PreferenceConfig(Section):
+    """Learn which of two answers is better (DPO, arXiv:2305.18290) instead of imitating one."""
+
+    beta: float = Field(gt=0)
+    """How closely the model stays to where it started: larger is closer. 0.1 is usual."""
 
 
 class DataConfig(Section):
     """What a supervised run trains on."""
 
     path: str = Field(min_length=1)
-    """JSONL file with one `{"messages": [{"role", "content"}, ...]}` per line."""
+    """JSONL (also gzipped), Parquet or Arrow file, a directory of them or one that Hugging Face's `datasets` saved, or
+    the name of a data set of the hub. Examples have `messages`, or `prompt` and `completion`; pairs have `chosen` and
+    `rejected`."""
+    split: str = Field(default="train", pattern=r"^\w+$")
+    """Which split of a directory or of a data set of the hub; of no meaning for a file."""
     batch_size: int = Field(default=64, ge=1)
-    """Conversations per optimizer step."""
+    """Examples, or pairs, per optimizer step."""
+    roles: Annotated[list[Role], Field(min_length=1)] = ["assistant"]
+    """Whose messages are trained on."""
+    turns: Literal["all", "each", "last"] = "all"
+    """`all` trains on all turns of these roles at once, `each` on every one behind its own prompt, as a sequence of its
+    own, `last` on the last one only. A chat template that rewrites earlier turns, by dropping their reasoning for
+    example, needs `each` or `last`: every turn was then written after another prompt."""
+    too_long: Literal["cut", "drop"] = "cut"
+    """What becomes of an example with more than `trainer.seq_len` tokens."""
+    validation: ValidationConfig | None = None
+    """Loss on examples that are never trained on; without this section none is measured."""
+    preference: PreferenceConfig | None = None
+    """Learn from pairs of answers; without this section the examples are imitated."""
+
+    @model_validator(mode="after")
+    def _refuse_answers_in_parts(self) -> Self:
+        if self.preference is not None and self.turns == "each":
+            message = "'each' takes an answer apart, and preference is between whole answers. Use 'all' or 'last'."
+            raise CrossFieldError([ConfigProblem("turns", message)])
+        return self

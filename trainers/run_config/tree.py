@@ -74,7 +74,7 @@ class RunConfig(Section):
 
     def _sft_problems(self) -> list[tuple[str, str]]:
         if self.data is None:
-            return [("data.path", "is required for an SFT run: name a JSONL file of conversations.")]
+            return [("data.path", "is required for an SFT run: name a JSONL or Parquet file of examples.")]
         return []
 
     def _rl_problems(self) -> list[tuple[str, str]]:
