@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane import checkpoints_cli, data_cli
+from controlplane import checkpoints_cli, curation_cli, data_cli
 from controlplane.home import Home
 from controlplane.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
 
@@ -296,6 +296,7 @@ def _leaf(config: Any, dotted: str) -> Any:
 
 data_cli.register(app)
 checkpoints_cli.register(app)
+curation_cli.register(app)
 
 if __name__ == "__main__":
     main()

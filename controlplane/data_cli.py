@@ -111,15 +111,12 @@ def export_groups(
         raise typer.BadParameter("would mix with the groups: give a file too (-o)", param_hint="--json")
     connect()
     from rollouts.services import exchange
-    from rollouts.states import GroupState
 
     row = run_of(run)
-    states = state or list(exchange.EXPORTED)
-    if unknown := set(states) - (set(GroupState) - {GroupState.PLAYING}):
-        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--state")
+    states = known_states(state) or list(exchange.EXPORTED)
     groups = 0
     total = exchange.exportable(row, states=states, environment=environment).count()
-    with progress(total) as meter, _writing(output) as file:
+    with progress(total) as meter, writing(output) as file:
         for line in exchange.export_groups(row, states=states, environment=environment):
             file.write(line)
             groups += 1
@@ -230,8 +227,17 @@ def _position(file: BufferedReader) -> int:
     return file.tell() if file.seekable() else 0
 
 
+def known_states(given: list[str] | None) -> list[str]:
+    """States of settled groups that a person named, or the end."""
+    from rollouts.states import GroupState
+
+    if unknown := set(given or []) - (set(GroupState) - {GroupState.PLAYING}):
+        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--state")
+    return given or []
+
+
 @contextmanager
-def _writing(output: Path | None) -> Iterator[BinaryIO]:
+def writing(output: Path | None) -> Iterator[BinaryIO]:
     """A file that takes its name when it is complete and on the disk; stdout without one."""
     if output is None:
         yield sys.stdout.buffer

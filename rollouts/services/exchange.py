@@ -150,17 +150,21 @@ def export_groups(run: Run, *, states: Iterable[str] = EXPORTED, environment: st
     Each page is read on its own, so that no snapshot is held. Groups of which every episode failed are left out, and so
     are failed rollouts of the others.
     """
-    chosen = exportable(run, states=states, environment=environment)
+    for ids in pages_of(exportable(run, states=states, environment=environment)):
+        for item in read_items(ids):
+            # What is kept as it was sent may have line breaks, though never inside of its text.
+            yield _encoder.encode(item).replace(b"\n", b" ") + b"\n"
+
+
+def pages_of(chosen: QuerySet[ScoredGroup]) -> Iterator[list[int]]:
+    """Ids of groups, oldest first, in pages that fit in memory: of those that were there when this began."""
     newest = chosen.order_by("-id").values_list("id", flat=True).first()
     last = 0
     while newest is not None and last < newest:
         page = list(
             chosen.filter(id__gt=last, id__lte=newest).order_by("id").values_list("id", "token_count")[:PAGE_IDS]
         )
-        for ids in _pieces(page):
-            for item in read_items(ids):
-                # What is kept as it was sent may have line breaks, though never inside of its text.
-                yield _encoder.encode(item).replace(b"\n", b" ") + b"\n"
+        yield from _pieces(page)
         last = page[-1][0] if page else newest
 
 

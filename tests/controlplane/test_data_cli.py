@@ -199,3 +199,20 @@ def test_verification_names_the_batch_that_was_tampered_with(rollyard: Rollyard)
     told = answer(rollyard("verify-batches", run.key, "--json"), status=1)
     assert (told["batches"], told["differing"]) == (3, 1)
     assert (told["batches_differing"][0]["batch_id"], told["batches_differing"][0]["step"]) == (batch.pk, 1)
+
+
+def test_the_best_rollouts_are_exported_as_examples_and_as_pairs(rollyard: Rollyard, tmp_path: Path) -> None:
+    said = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": word}] for word in ("good", "bad")]
+    groups: list[Item | str] = [item(number, messages=said) for number in range(3)]
+    run = answer(rollyard("import-atropos", write(tmp_path / "a.jsonl", groups), "--json"))["run"]
+    printed = rollyard("export-sft", run)
+    assert printed.stderr == f"3 examples of run {run}\n"
+    assert [json.loads(line)["messages"] for line in printed.stdout.splitlines()] == [said[0]] * 3
+    assert rollyard("export_sft", run, "--min-reward", "2").stdout == ""
+    packed = tmp_path / "pairs.jsonl.gz"
+    told = answer(rollyard("export-sft", run, "--pairs", "-o", packed, "--json"))
+    assert told == {"run": run, "pairs": 3, "file": str(packed)}
+    pairs = [json.loads(line) for line in gzip.decompress(packed.read_bytes()).splitlines()]
+    assert [(pair["chosen"], pair["rejected"]) for pair in pairs] == [(said[0], said[1])] * 3
+    assert rollyard("export-sft", run, "--state", "trained", "--best", "0").stderr == f"0 examples of run {run}\n"
+    assert rollyard("export-sft", run, "--state", "great").returncode == 2
