@@ -6,6 +6,7 @@ a chart can say what it waits for.
 
 import json
 from dataclasses import dataclass, field
+from typing import Any
 
 from frontend.tiles import lag_limit
 from rollouts.models import Run
@@ -40,7 +41,7 @@ class Chart:
 def of_run(run: Run, environments: list[str]) -> list[Chart]:
     """The charts for this kind of run."""
     played = environments if run.config.get("evaluation") else []
-    return _sft(played) if run.kind == "sft" else _rl(run, environments, played)
+    return _sft(run, played) if run.kind == "sft" else _rl(run, environments, played)
 
 
 def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:
@@ -76,9 +77,21 @@ def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:
     ]
 
 
-def _sft(played: list[str]) -> list[Chart]:
+def _sft(run: Run, played: list[str]) -> list[Chart]:
+    data = run.config.get("data") or {}
+    prefers, validates = bool(data.get("preference")), bool(data.get("validation"))
+
+    def chart(title: str, hint: str, key: str, **more: Any) -> Chart:
+        held_out = [(f"{key}/validation", "held out")] if validates else []
+        return Chart(title, hint, [(f"{key}/mean", "mean"), *held_out], floor=0, opens_steps=False, **more)
+
+    preference = [
+        chart("Preference", "pairs of which the chosen answer is preferred", "preference/accuracy", format="percent"),
+        chart("Margin", "reward of the chosen answer over the other's", "preference/margin"),
+    ]
     return [
-        Chart("Loss", "per trained token", [("loss/mean", "mean")], floor=0, opens_steps=False),
+        chart("Loss", "per pair" if prefers else "per trained token", "loss"),
+        *(preference if prefers else []),
         *_evaluation(played),
         Chart("Throughput", "trained tokens per second", [("perf/throughput", "tokens/s")], "si", 0, opens_steps=False),
         Chart("Gradient norm", "before clipping", [("optim/grad_norm", "norm")], floor=0, opens_steps=False),

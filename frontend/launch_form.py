@@ -172,10 +172,13 @@ def build_environments(values: Mapping[str, Any], origins: Mapping[str, str]) ->
 def _fields(at: str, schema: Mapping[str, Any], values: Mapping[str, Any], origins: Mapping[str, str]) -> list[Field]:
     found: list[Field] = []
     for name, part in schema["properties"].items():
-        resolved, _ = _dereference(part)
+        resolved, is_optional = _dereference(part)
         key = f"{at}.{name}"
         if "properties" in resolved:
-            found += _fields(key, resolved, values.get(name) or {}, origins)
+            inner = _fields(key, resolved, values.get(name) or {}, origins)
+            for item in inner if is_optional else ():  # `data.validation.path` stands beside `data.path`
+                item.label = f"{_label(name)} {item.label.lower()}"
+            found += inner
         elif "const" not in resolved:
             value = values.get(name, resolved.get("default"))
             found.append(_field(key, part, value, origins, name in schema.get("required", [])))

@@ -194,3 +194,15 @@ def test_an_unknown_preset_is_not_found(client: Client) -> None:
 )
 def test_a_value_survives_being_shown_and_read(value: object, widget: str) -> None:
     assert read(show(value, widget), widget) == value
+
+
+def test_optional_parts_of_the_data_are_on_when_one_of_their_fields_is_set(client: Client) -> None:
+    path = f"{reverse('launch')}?preset=reverse-text-sft"
+    page = client.get(path).content.decode()
+    assert "Validation path" in page
+    assert "Preference beta" in page
+    client.post(path, filled("reverse-text-sft", **{"data.preference.beta": "0.1", "data.validation.share": "0.05"}))
+    data = Run.objects.get().config["data"]
+    assert (data["preference"], data["validation"]["share"]) == ({"beta": 0.1}, 0.05)
+    client.post(path, filled("reverse-text-sft"))
+    assert Run.objects.latest("id").config["data"]["preference"] is None

@@ -70,6 +70,17 @@ def test_a_supervised_run_has_a_loss_and_no_ledger(client: Client) -> None:
     assert "run-ledger" not in page
 
 
+def test_a_run_that_learns_preferences_shows_them_beside_the_held_out_loss(client: Client) -> None:
+    plain = body(client, make_run(preset="reverse-text-sft"))
+    assert "loss/validation" not in plain
+    assert "preference/" not in plain
+    overrides = {"data.validation.share": 0.1, "data.preference.beta": 0.1}
+    page = body(client, make_run(preset="reverse-text-sft", overrides=overrides))
+    for key in ("loss/mean", "loss/validation", "preference/accuracy/mean", "preference/margin/validation"):
+        assert key in page
+    assert "per pair" in page
+
+
 def test_the_ledger_counts_every_group_once_with_why_it_was_dropped(client: Client) -> None:
     run = make_run(next_step=1)
     make_batch(run, 0, [make_group(run), make_group(run)])
