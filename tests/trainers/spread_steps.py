@@ -12,12 +12,12 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from tests.trainers.support import random_batch, rl_config
+from tests.trainers.support import optimizer_state, random_batch, rl_config
 from trainers import wire
-from trainers.checkpoint import gather_model, gather_optimizer
+from trainers.checkpoint import gather_model
 from trainers.learner import Learner
 from trainers.link import RunLink
-from trainers.losses.grpo import grpo_loss
+from trainers.objective import rl_objective
 from trainers.packing import batch_sequences
 from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
@@ -44,8 +44,8 @@ def spread_steps(model: Path, directory: Path, name: str, options: dict[str, Any
     metrics = []
     for step in range(STEPS):
         sequences = batch_sequences(random_batch(step), config.trainer.seq_len)
-        metrics.append(learner.train_step(sequences, lambda inputs: grpo_loss(inputs, config.algorithm.loss)))
-    tensors = gather_model(learner.model) | gather_optimizer(learner.model, learner._optimizer)
+        metrics.append(learner.train_step(sequences, rl_objective(config)))
+    tensors = gather_model(learner.model) | optimizer_state(learner.model, learner._optimizer)
     if world.is_main:
         save_file({key: tensor.clone() for key, tensor in tensors.items()}, directory / f"{name}.safetensors")
         (directory / f"{name}.json").write_text(json.dumps(metrics))

@@ -8,6 +8,8 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import torch
+from torch.distributed.tensor import DTensor
 
 from environments import registry
 from environments.types import Split
@@ -33,6 +35,15 @@ def rl_config(model: Path, **overrides: Any) -> dict[str, Any]:
     }
     dotted = {key.replace("__", "."): value for key, value in overrides.items()}
     return resolve(overrides=base | dotted).config.model_dump(mode="json")
+
+
+def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
+    """The whole state as `<moment>/<parameter>`. Collective."""
+    return {
+        f"{moment}/{name}": value.full_tensor() if isinstance(value, DTensor) else value
+        for name, parameter in model.named_parameters()
+        for moment, value in optimizer.state.get(parameter, {}).items()
+    }
 
 
 def random_batch(step: int, rollouts: int = 8) -> TrainingBatch:

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from trainers.checkpoint import gather_model, gather_optimizer
+from tests.trainers.support import optimizer_state
+from trainers.checkpoint import gather_model
 from trainers.errors import Diverged
 from trainers.model import load_policy, score_tokens
 from trainers.muon import orthogonalise
@@ -78,7 +79,7 @@ def test_muon_takes_hidden_matrices_and_leaves_the_rest_to_adamw(model_dir: Path
     scores = score_tokens(model, micro_batch([training_sequence(np.arange(30), np.ones(30), 64)]), 1.0)
     scores.logprobs_K.sum().backward()
     optimizer_step(model, optimizer, lr=1e-3, max_grad_norm=1.0)
-    state = gather_optimizer(model, optimizer)
+    state = optimizer_state(model, optimizer)
     of_muon = {name.removeprefix("momentum_buffer/") for name in state if name.startswith("momentum_buffer/")}
     of_adamw = {name.removeprefix("exp_avg/") for name in state if name.startswith("exp_avg/")}
     assert of_muon | of_adamw == before.keys()
