@@ -17,7 +17,8 @@ from tests.hostile.wires import Wire, json_of, written
 from tests.rollouts.api import make_token, row_counts
 from tests.rollouts.atropos.api import registration
 
-pytestmark = pytest.mark.django_db(transaction=True)
+# Slow, as the fast lane runs tests in any order, and after these the rows are gone that others of the package share.
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(120)]
 GROUP, ITEM = json_of(good()), written(Wire.ATROPOS, good()) or b""
 
 
