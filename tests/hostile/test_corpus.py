@@ -23,7 +23,7 @@ FRIEND = {wire: written(wire, good()) or b"" for wire in Wire}
 """A good group that comes in the same request as a bad one."""
 
 
-LARGE = [pytest.mark.slow, pytest.mark.timeout(120)]
+LARGE = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from tests.hostile.server import MIB, Web, atropos, native, only, sized
 pytestmark = [
     pytest.mark.django_db,
     pytest.mark.slow,
-    pytest.mark.timeout(120),
+    pytest.mark.timeout(300),
     pytest.mark.usefixtures("nothing_stored"),
 ]
 ALLOWED_BYTES = 32 * MIB

@@ -12,7 +12,7 @@ from tests.hostile.wires import Wire, json_of
 from tests.rollouts.api import row_counts
 from tests.rollouts.atropos.api import introduction, item, registration
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
 FILES = {"path": "/x", "manifest_sha256": "a" * 64, "size_bytes": 1}
 NATIVE: dict[str, dict[str, Any]] = {
     "work/claim": {"holder": "h", "limit": 1},

@@ -16,12 +16,12 @@ from tests.hostile.wires import PER_TOKEN, Unwritable, Wire, json_of
 from tests.rollouts.api import row_counts
 from trainers.wire import TrainingBatch
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(300)]
 TOO_NEW = "not there yet"
 
 
-@pytest.mark.django_db
-def test_rollouts_that_no_group_may_have_do_not_settle_a_lease(target: Target) -> None:
+def test_rollouts_that_no_group_may_have_do_not_settle_a_lease() -> None:
+    target = Target()
     [claim] = json.loads(target.native("POST", "work/claim", b'{"holder": "mine"}').body)["claims"]
     sent = 0
     for case in CASES:
@@ -46,7 +46,6 @@ def test_rollouts_that_no_group_may_have_do_not_settle_a_lease(target: Target) -
     assert not Lease.objects.filter(token=claim["token"]).exists()
 
 
-@pytest.mark.django_db(transaction=True)
 def test_what_was_taken_comes_out_in_batches_as_it_went_in() -> None:
     size = 64
     target = Target(run=make_run(overrides={"sampling.group_size": 2, "batch.batch_size": size}))
