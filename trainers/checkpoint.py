@@ -13,6 +13,7 @@ becomes durable: `trainers/durable.py`.
 
 import json
 import logging
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -163,7 +164,11 @@ def _open(path: Path) -> tuple[HuggingFaceStorageReader, dict[str, tuple[torch.S
 
 
 def _load(targets: dict[str, torch.Tensor], reader: HuggingFaceStorageReader) -> None:
-    if targets:
+    if not targets:
+        return
+    with warnings.catch_warnings():
+        # An export is one process on purpose.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(targets, storage_reader=reader, no_dist=not dist.is_initialized())
 
 

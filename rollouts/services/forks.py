@@ -73,12 +73,8 @@ def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
         fields["fork_from"] = "an external run has no weights of ours to start from"
     elif fork.with_optimizer and (config.model.lora.rank or checkpoint.run.parsed.model.lora.rank):
         fields["fork_optimizer"] = "the state of a LoRA run is of its adapter, and the fork has another. Leave it out"
-    elif fork.with_optimizer and _optimizer_type(config) != _optimizer_type(checkpoint.run.parsed):
+    elif fork.with_optimizer and config.optimizer.kind != checkpoint.run.parsed.optimizer.kind:
         fields["fork_optimizer"] = f"{name_of(checkpoint)} was trained with another optimizer. Leave it out"
     if fields:
         raise Invalid("Nothing was launched: the run cannot be forked so.", fields=fields)
     return {"key": fork.key, "forked_from": checkpoint, "fork_optimizer": fork.with_optimizer}
-
-
-def _optimizer_type(config: RunConfig) -> str:
-    return str(getattr(config.optimizer, "type", "adamw"))

@@ -67,6 +67,11 @@ class RunConfig(Section):
             problems.append(
                 ("model.lora.rank", "0 trains all weights, without an adapter. Use the rank of lora.path's.")
             )
+        if lora.rank and self.trainer.tensor_parallel > 1:
+            fix = "Set it to 1: ranks of the data dimension shard the frozen weights too."
+            problems.append(
+                ("trainer.tensor_parallel", f"cannot split the layers of adapters (model.lora.rank). {fix}")
+            )
         if heads := sorted(set(lora.target_modules) & {"embed_tokens", "lm_head"}):
             fix = "Inference servers load adapters of linear layers inside the decoder only."
             problems.append(("model.lora.target_modules", f"cannot hold {', '.join(heads)}. {fix}"))
