@@ -102,14 +102,18 @@ def test_the_trainer_trains_on_finite_losses(story: Story) -> None:
 
 def test_what_the_trainer_got_is_trained_in_its_order_and_every_group_at_most_once(yard: Yard, story: Story) -> None:
     formed, groups = batches(yard, story.run), stored(yard, story.run)
-    assert [(step, state) for step, state, _ in formed] == [(each["step"], "trained") for each in story.steps]
+    assert [step for step, _, _ in formed] == [each["step"] for each in story.steps]
+    *before, last = [state for _, state, _ in formed]
+    assert set(before) == {"trained"}
+    # A trainer that asks for more within the moment in which an arrival is written down has not acknowledged it yet.
+    assert last in {"trained", "delivered"}
     for (_, _, items), step in zip(formed, story.steps, strict=True):
         assert [groups[group].rows() for group in items] == step["tokens"]
         assert sum(len(groups[group].lengths) for group in items) == BATCH_SIZE
-    trained = [group for _, _, items in formed for group in items]
-    assert len(set(trained)) == len(trained)
-    assert in_state(yard, story.run, "trained") == set(trained)
-    assert set(states(yard, story.run).values()) <= {"trained", "ready"}
+    given = [group for _, _, items in formed for group in items]
+    assert len(set(given)) == len(given)
+    assert in_state(yard, story.run, "trained") | in_state(yard, story.run, "batched") == set(given)
+    assert set(states(yard, story.run).values()) <= {"trained", "batched", "ready"}
 
 
 def test_the_environments_back_pressure_works_on_what_the_run_tells_it(yard: Yard, story: Story) -> None:
