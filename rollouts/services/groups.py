@@ -23,10 +23,11 @@ from rollouts import bell
 from rollouts.combining import Combiner
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
-from rollouts.models import GroupTokens, Lease, Purpose, Rollout, Run, RunEnvironment, RunKind, ScoredGroup
-from rollouts.packing import Array, PackedGroup, RolloutRecord, pack_rollouts
+from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
+from rollouts.packing import PackedGroup, RolloutRecord, pack_rollouts
 from rollouts.services import leases
 from rollouts.services.insertion import Incoming, insert_groups, insert_rollouts
+from rollouts.services.repetition import check_repeated
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import GroupState, RunState
@@ -150,7 +151,7 @@ def _store_of_run(run: Run, submissions: Sequence[_Submission]) -> list[list[str
     crash_point(CrashPoint.BEFORE_INSERT)
     insert_groups(run.pk, incoming)
     stored = set(ScoredGroup.objects.filter(pk__in=[each.row.pk for each in incoming]).values_list("pk", flat=True))
-    _check_repeated(run, [each for each in incoming if each.row.pk not in stored])
+    check_repeated(run, [each for each in incoming if each.row.pk not in stored])
     insert_rollouts([each for each in incoming if each.row.pk in stored])
     bell.ring_after_commit(run.pk)
     return _keys(submissions, incoming)
@@ -234,38 +235,6 @@ def _add_environments(run: Run, known: dict[str, int], names: set[str]) -> None:
         )
     for name in missing:
         known[name] = RunEnvironment.objects.get_or_create(run=run, name=name)[0].pk
-
-
-def _check_repeated(run: Run, repeated: Sequence[Incoming]) -> None:
-    """Raise Conflict unless the groups whose keys the run already had are those very groups."""
-    keys = [each.row.key for each in repeated]
-    known = {group.key: group for group in ScoredGroup.objects.select_related("tokens").filter(run=run, key__in=keys)}
-    scored: dict[int, list[tuple[float | None, int]]] = {group.pk: [] for group in known.values()}
-    rollouts = Rollout.objects.filter(group__in=scored).order_by("group", "index")
-    for group_id, reward, token_count in rollouts.values_list("group_id", "reward", "token_count"):
-        scored[group_id].append((reward, token_count))
-    for row, group, _ in repeated:
-        old = known[row.key]
-        rewards = [rollout.reward for rollout in group.rollouts]
-        if not (
-            (old.environment_id, old.problem_key) == (row.environment_id, row.problem_key)
-            and scored[old.pk] == list(zip(rewards, group.arrays.lengths.tolist(), strict=True))
-            and _has_arrays(old, group)
-        ):
-            raise Conflict(f"The key {row.key} was used for another group. Give every group a key of its own.")
-
-
-def _has_arrays(old: ScoredGroup, group: PackedGroup) -> bool:
-    try:
-        stored = old.tokens
-    except GroupTokens.DoesNotExist:
-        return False
-    names = ("token_ids", "loss_mask", "inference_logprobs", "ref_logprobs", "advantages")
-    return all(_bytes(getattr(stored, name)) == _bytes(getattr(group.arrays, name)) for name in names)
-
-
-def _bytes(data: bytes | memoryview | Array | None) -> bytes | None:
-    return None if data is None else bytes(data)
 
 
 def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> ScoredGroup:
