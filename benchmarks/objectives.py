@@ -1,6 +1,6 @@
 """Does every objective learn? The same RL run with one loss after another, from the same weights, on this machine.
 
-    python benchmarks/objectives.py --model DIRECTORY --steps 80
+    python -m benchmarks.objectives --model DIRECTORY --steps 80
 
 Needs a running `rollyard up` on ROLLYARD_HOME, and a warmed-up model such as the supervised run of `make demo` leaves
 (`runs/<key>/weights/step_<n>`). Prints a Markdown table, then one JSON object. Reward is on held-out problems, before
