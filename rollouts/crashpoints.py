@@ -27,7 +27,7 @@ class CrashPoint(StrEnum):
     BEFORE_INSERT = "before_insert"
     """A group was received and checked, nothing of it was written: it is not stored, and was not acknowledged."""
     AFTER_INSERT = "after_insert"
-    """A group's rows were written, not committed: it is not stored, and was not acknowledged."""
+    """A group's rows are written or on their way, not committed: it is not stored, and was not acknowledged."""
     AFTER_COMMIT = "after_commit"
     """A group was committed, its submitter was not told: it is stored, and sending it again stores nothing."""
     BEFORE_ASSEMBLY = "before_assembly"

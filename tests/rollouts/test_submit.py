@@ -98,6 +98,20 @@ def test_a_key_used_again_for_the_same_tokens_with_something_else_to_learn_is_re
     assert stored() == (1, 2, 1, 1)
 
 
+@concurrent
+def test_outside_of_a_transaction_a_repeated_key_is_looked_at_and_nothing_is_stored_by_halves() -> None:
+    """There a submission first goes as if nothing were repeated."""
+    run = story.launch()
+    first = story.scored("one", environment="outside")
+    assert story.submit(run, [first], actor="api:x") == ["one"]
+    assert story.submit(run, [first, story.scored("two", environment="outside")], actor="api:x") == ["one", "two"]
+    before = stored()
+    assert before == (2, 4, 2, 2)
+    with pytest.raises(Conflict):
+        story.submit(run, [story.scored("three"), story.scored("one", rewards=(0.0, 0.25))], actor="api:x")
+    assert stored() == before
+
+
 def test_the_same_key_may_be_used_in_two_runs() -> None:
     for run in (story.launch(), story.launch()):
         story.submit(run, [story.scored("a")], actor="api:x")
