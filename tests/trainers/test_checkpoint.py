@@ -1,7 +1,6 @@
 """Weights load elsewhere, checkpoints load back to the last bit."""
 
 import json
-from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +18,6 @@ from trainers.packing import micro_batch, training_sequence
 from trainers.parallel import World
 from trainers.run_config import ModelConfig, OptimizerConfig
 from trainers.wire import CheckpointRef
-
-MakeOptimizer = Callable[[Iterable[torch.nn.Parameter]], torch.optim.Optimizer]
 
 
 class Trained:
