@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane import embedded, login_token, processes
+from controlplane import embedded, login_token, processes, share
 from controlplane.console import Console
 from controlplane.home import Home
 from controlplane.processes import Program
@@ -63,18 +63,24 @@ def run(home: Home, options: Options) -> int:
     """Be `rollyard up`; returns its exit status. Raises AlreadyUp."""
     home.create()
     console = Console(home.path / "logs" / "up.log", quiet=options.quiet, as_json=options.as_json)
-    with _locked(home) as previous, _listening(options) as listening:
+    with (
+        _locked(home) as previous,
+        _listening(options) as listening,
+        share.counts_file(options.web_processes) as counts,
+    ):
         if previous and (left := processes.sweep(previous, _REPLICAS_DEADLINE_S)):
             console.say(f"ended {left} processes that a previous `rollyard up` had left")
-        return asyncio.run(_Up(home, options, console, listening).run())
+        return asyncio.run(_Up(home, options, console, listening, counts.fileno()).run())
 
 
 class _Up:
-    def __init__(self, home: Home, options: Options, console: Console, listening: socket.socket) -> None:
+    def __init__(
+        self, home: Home, options: Options, console: Console, listening: socket.socket, counts_fd: int
+    ) -> None:
         self._home = home
         self._options = options
         self._console = console
-        self._listening = listening
+        self._shared_fds = (listening.fileno(), counts_fd)
         self._up_id = secrets.token_hex(8)
         port = listening.getsockname()[1]
         self._local_url = f"http://127.0.0.1:{port}"
@@ -137,8 +143,6 @@ class _Up:
         prepare_argv = (*MANAGE, "prepare", "--login-digest", login_token.digest(token))
         if status := await self._supervisor.run(Program("prepare", prepare_argv)):
             raise StartError(f"the database could not be prepared (status {status}); see {home.path / 'logs/up.log'}")
-        web_argv = (sys.executable, "-m", "controlplane.web", "--fd", str(self._listening.fileno()))
-        names = ["web", *(f"web-{number}" for number in range(2, self._options.web_processes + 1))]
         worker_argv = [sys.executable, "-m", "celery", "-q", "-A", "controlplane.celery", "worker", "-Q", "episodes"]
         worker_argv += ["--pool", "threads", "--concurrency", str(self._options.concurrency)]
         worker_argv += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
@@ -147,16 +151,19 @@ class _Up:
         worker = Program("worker", tuple(worker_argv), environ=hushed)
         reconciler = Program("reconciler", (*MANAGE, "reconcile"), stop_deadline_s=_REPLICAS_DEADLINE_S)
         await asyncio.gather(
-            *(keep(self._web(Program(name, web_argv))) for name in names),
+            *(keep(self._web(place)) for place in range(self._options.web_processes)),
             keep(Service("worker", lambda: worker)),
             keep(Service("reconciler", lambda: reconciler)),
         )
         self._console.say(f"everything is up at {self._url}; Ctrl-C stops it")
         self._console.event("up", url=self._url)
 
-    def _web(self, web: Program) -> Service:
+    def _web(self, place: int) -> Service:
+        listening, counts = map(str, self._shared_fds)
+        argv = [sys.executable, "-m", "controlplane.web", "--fd", listening, "--counts-fd", counts]
+        web = Program(f"web-{place + 1}" if place else "web", (*argv, "--place", str(place)))
         # Whichever answers first speaks for all: they serve the same code on the same port.
-        return Service(web.name, lambda: web, self._web_answers, pass_fds=(self._listening.fileno(),))
+        return Service(web.name, lambda: web, self._web_answers, pass_fds=self._shared_fds)
 
     async def _job(self, stopping: "asyncio.Task[bool]") -> int:
         """Wait for the job, or for a signal when there is none; returns the exit status."""

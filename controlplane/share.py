@@ -1,0 +1,153 @@
+"""A web process that takes its share of the connections of one listening socket, and no more memory than it needs.
+
+The kernel wakes all processes that share a socket, and whoever is first would take everything that waits. Clients of
+the data path keep their connections, so eight of them could stay with one process for good while the other idles. Here
+each process shows the others how many connections it has, takes one at a time, and waits for as long as it is ahead of
+somebody.
+
+What a burst of groups needed is free afterwards, but glibc keeps it, scattered over the arenas of threads: 30 MB of a
+process that has 130. So it is asked to give back what it does not use.
+"""
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import mmap
+import os
+import socket
+import tempfile
+from collections.abc import Iterator
+from typing import IO, Any
+
+import uvicorn
+
+_PATIENCE_S, _LONGEST_PATIENCE_S = 0.002, 0.02
+"""What a process leaves to the others for each connection that it is ahead by. The longest, because a process that
+died keeps its last number until it is back."""
+_FULL_S = 1.0
+"""Before the next attempt when the system has no descriptor to give."""
+_BYTES = 4
+_TICKS_TO_TRIM = 100
+"""uvicorn ticks every 0.1 s. Trimming takes a millisecond or a few."""
+_trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+"""glibc's; other allocators give memory back by themselves."""
+logger = logging.getLogger(__name__)
+
+
+@contextlib.contextmanager
+def counts_file(processes: int) -> Iterator[IO[bytes]]:
+    """Open what the processes share: an unnamed file with a number for each, all zero."""
+    with tempfile.TemporaryFile() as file:
+        file.truncate(processes * _BYTES)
+        yield file
+
+
+class Share:
+    """One process' place among those that share a socket: how many connections it has, and whether that is many."""
+
+    def __init__(self, counts_fd: int, place: int) -> None:
+        size = os.fstat(counts_fd).st_size
+        if not 0 <= place < size // _BYTES:
+            raise ValueError(f"place {place} of {size // _BYTES}: start each process with a place of its own, from 0")
+        self._counts = memoryview(mmap.mmap(counts_fd, size)).cast("I")
+        self._place = place
+        self.show(0)
+
+    def show(self, connections: int) -> None:
+        """Tell the others how many connections we have."""
+        self._counts[self._place] = connections
+
+    @property
+    def patience_s(self) -> float:
+        """Seconds to leave a waiting connection to others. 0 when nobody has fewer."""
+        ahead = self._counts[self._place] - min(self._counts)
+        return min(ahead * _PATIENCE_S, _LONGEST_PATIENCE_S)
+
+
+class _Shown(set[Any]):
+    """The connections of a server; their number is shown whenever it changes."""
+
+    def __init__(self, share: Share) -> None:
+        super().__init__()
+        self._share = share
+
+    def add(self, connection: Any) -> None:
+        super().add(connection)
+        self._share.show(len(self))
+
+    def discard(self, connection: Any) -> None:
+        super().discard(connection)
+        self._share.show(len(self))
+
+
+class SharingServer(uvicorn.Server):
+    """A uvicorn server that takes its share of the connections of one socket."""
+
+    def __init__(self, config: uvicorn.Config, listening: socket.socket, share: Share) -> None:
+        super().__init__(config)
+        listening.setblocking(False)
+        self._listening = listening
+        self._share = share
+        self.server_state.connections = _Shown(share)
+        self._taking: asyncio.Task[None] | None = None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets=[])  # asyncio's own way to accept takes all that wait
+        self._taking = asyncio.create_task(self._take())
+
+    async def on_tick(self, counter: int) -> bool:
+        if self._taking and self._taking.done():
+            self._taking.result()  # raises: a process that takes nothing more has to end, so that it is started again
+        if _trim is not None and counter % _TICKS_TO_TRIM == 0:
+            await asyncio.to_thread(_trim, 0)
+        return await super().on_tick(counter)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        if self._taking:
+            self._taking.cancel()
+        self._listening.close()
+        await super().shutdown(sockets)
+
+    async def _take(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            await _readable(self._listening)
+            if patience_s := self._share.patience_s:
+                await asyncio.sleep(patience_s)
+            try:
+                connection, _ = self._listening.accept()
+            except (BlockingIOError, ConnectionAbortedError):
+                continue  # somebody else took it, or it is gone
+            except OSError as error:
+                logger.error("a connection cannot be taken: %s", error)
+                await asyncio.sleep(_FULL_S)
+                continue
+            try:
+                connection.setblocking(False)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.connect_accepted_socket(self._connection, connection)
+            except OSError:  # it is gone already
+                connection.close()
+
+    def _connection(self) -> asyncio.Protocol:
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
+            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+        )
+        return protocol
+
+
+async def _readable(listening: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake() -> None:
+        loop.remove_reader(listening)
+        if not woken.done():
+            woken.set_result(None)
+
+    loop.add_reader(listening, wake)
+    try:
+        await woken
+    finally:
+        loop.remove_reader(listening)
