@@ -1,5 +1,6 @@
 """What every command shares: options, the connection to the database, rows by name, and how to answer and to fail."""
 
+import atexit
 import getpass
 import json
 import os
@@ -9,6 +10,8 @@ import typer
 
 from controlplane.home import Home
 
+_RING_S = 1.0
+"""For which a command that ends waits until the reconciler and pages have been told what it changed."""
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Project = Annotated[str, typer.Option(help="Slug of the project.")]
 
@@ -22,6 +25,9 @@ def connect(*, check_database: bool = True) -> None:
     from django.db import OperationalError, connection
 
     django.setup()
+    from rollouts import bell
+
+    atexit.register(bell.wait_until_sent, _RING_S)
     if not check_database:
         return
     try:

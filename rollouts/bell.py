@@ -61,11 +61,15 @@ class _Ringer:
         self._pending: set[int] = set()
         self._lock = threading.Lock()
         self._wake = threading.Event()
+        self.at_rest = threading.Event()
+        """Nothing rang that was not sent or dropped."""
+        self.at_rest.set()
         threading.Thread(target=self._run, name="bell", daemon=True).start()
 
     def ring(self, run_id: int) -> None:
         with self._lock:
             self._pending.add(run_id)
+            self.at_rest.clear()
         self._wake.set()
 
     def _run(self) -> None:
@@ -84,6 +88,9 @@ class _Ringer:
                 if not quiet:
                     log.warning("the bell is silent (%s); pages and workers fall back to polling", _named(error))
                 quiet = True
+            with self._lock:
+                if not self._pending:
+                    self.at_rest.set()
             time.sleep(INTERVAL_S)
 
 
@@ -121,6 +128,14 @@ def _ringer() -> _Ringer:
         if _the_ringer is None:
             _the_ringer = _Ringer()
         return _the_ringer
+
+
+def wait_until_sent(timeout_s: float) -> bool:
+    """Wait until what rang in this process has been sent or dropped, and say whether it has.
+
+    For a process that ends: its rings would end with it, and be noticed seconds later by whoever polls.
+    """
+    return _the_ringer is None or _the_ringer.at_rest.wait(timeout_s)
 
 
 def _forget_ringer() -> None:

@@ -249,3 +249,16 @@ def test_a_listener_that_is_cancelled_ends_whenever_that_is() -> None:
             assert done, f"cancelled after {turns} turns of the loop it goes on"
 
     asyncio.run(cancel())
+
+
+def test_who_waits_until_its_rings_are_sent_is_heard() -> None:
+    run = make_run()
+
+    async def listen() -> None:
+        async with bell.Listener() as listener:
+            await elsewhere(lambda: stop(run))
+            assert await asyncio.to_thread(bell.wait_until_sent, LONG_S)
+            assert await listener.wait(LONG_S) == {run.key}
+
+    asyncio.run(listen())
+    assert bell.wait_until_sent(0)
