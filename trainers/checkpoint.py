@@ -112,11 +112,14 @@ def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.O
 
 
 def load_model(path: Path, model: torch.nn.Module) -> None:
-    """Load the weights of a verified checkpoint in place. Raises CheckpointCorrupt when they are of another model."""
+    """Load the weights of a verified checkpoint in place. Raises CheckpointCorrupt when they are of another model.
+
+    Collective, as is `load_optimizer`.
+    """
     reader, found = _open(path)
     targets = {_MODEL + name: tensor for name, tensor in trained_tensors(model).items()}
     held = {name: shape for name, (shape, _) in found.items() if name.startswith(_MODEL)}
-    expected = {name: tensor.shape for name, tensor in targets.items()}
+    expected = {_MODEL + name: shape for name, shape in _trained_shapes(model).items()}
     if different := sorted(name for name, _ in held.items() ^ expected.items()):
         raise CheckpointCorrupt(
             f"{path} holds another model than this one: {different[0].removeprefix(_MODEL)} differs in name or shape, "
@@ -132,13 +135,15 @@ def load_optimizer(path: Path, model: torch.nn.Module, optimizer: torch.optim.Op
     Which moments there are is up to the optimizer that wrote them; by name they find their parameter again.
     """
     reader, found = _open(path)
-    parameters = dict(model.named_parameters())
+    parameters, trained = dict(model.named_parameters()), _trained_shapes(model)
     targets: dict[str, torch.Tensor] = {}
     for key, (shape, dtype) in found.items():
         if key.startswith(_OPTIMIZER):
             moment, _, name = key.removeprefix(_OPTIMIZER).partition("/")
-            if name not in parameters:
+            if name not in trained:
                 raise CheckpointCorrupt(f"{path} holds {moment} of {name}, which this model has not")
+            if name not in parameters:
+                continue  # another stage of the pipeline has it
             parameter = parameters[name].detach()
             like = shape == parameter.shape
             targets[key] = (
@@ -148,6 +153,16 @@ def load_optimizer(path: Path, model: torch.nn.Module, optimizer: torch.optim.Op
             )
             optimizer.state[parameters[name]][moment] = targets[key]
     _load(targets, reader)
+
+
+def _trained_shapes(model: torch.nn.Module) -> dict[str, torch.Size]:
+    """Of `trained_tensors` on any rank: a stage of a pipeline has but its own."""
+    ours = {name: tensor.shape for name, tensor in trained_tensors(model).items()}
+    if not dist.is_initialized():
+        return ours
+    shares: list[dict[str, torch.Size]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(shares, ours)
+    return {name: shape for share in shares for name, shape in share.items()}
 
 
 def _open(path: Path) -> tuple[HuggingFaceStorageReader, dict[str, tuple[torch.Size, torch.dtype]]]:

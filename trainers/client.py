@@ -12,7 +12,7 @@ writes are idempotent. Its counterpart for environments is `environments.client`
 
 import hashlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
 
 import httpx
@@ -118,9 +118,18 @@ class ControlPlane:
             yield ReceivedBatch(batch, sha256)
             step += 1
 
-    def ack_step(self, step: int, metrics: Mapping[str, float], batch_sha256: str | None = None) -> int:
-        """Say that `step` is done; returns the next step the control plane expects."""
-        body = wire.StepAck(metrics=dict(metrics), batch_sha256=batch_sha256)
+    def ack_step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        batch_sha256: str | None = None,
+        token_values: Sequence[wire.TokenValues] = (),
+    ) -> int:
+        """Say that `step` is done; returns the next step the control plane expects.
+
+        `token_values`: what the optimizer saw of some rollouts of the batch, to be looked at.
+        """
+        body = wire.StepAck(metrics=dict(metrics), batch_sha256=batch_sha256, token_values=list(token_values))
         return int(self._post(f"steps/{step}", body).json()["next_step"])
 
     def announce_policy_version(self, version: wire.PolicyVersionIn) -> None:

@@ -4,12 +4,12 @@
     slices of three ranks     |          0         |        1        |        2        |
 
 Everything but attention works token by token. For attention, keys and values are gathered over the group and each
-rank lets its own tokens look back: its first tokens may continue a sequence that begins in another slice. Trained
-tokens are scored where the token before them lies; then the scores are summed into a whole on every rank, so that all
-compute the same loss. That is exact for any lengths and any slices. It is not balanced: later tokens of a long sequence
-have more to look back at.
+rank lets its own tokens look back: its first tokens may continue a sequence that begins in another slice. Trained and
+echo tokens are scored where the token before them lies; then the scores are summed into a whole on every rank, so that
+all compute the same loss. That is exact for any lengths and any slices. It is not balanced: later tokens of a long
+sequence have more to look back at.
 
-Shapes: N tokens of the micro-batch, M of this rank, K trained tokens, H heads, E head width.
+Shapes: N tokens of the micro-batch, M of this rank, K scored tokens, H heads, E head width.
 """
 
 from dataclasses import dataclass
@@ -37,10 +37,10 @@ class ContextSlice:
     keys: slice
     """Tokens of the micro-batch that this slice looks at: from the beginning of its first sequence to its own end."""
     predicts: torch.Tensor
-    """int64; positions in this slice whose hidden state predicts a trained token."""
-    trained: slice
-    """Which of the K trained tokens these are."""
-    trained_in_all: int
+    """int64; positions in this slice whose hidden state predicts a scored token."""
+    scored: torch.Tensor
+    """int64; which of the K scored tokens these are. No range: echo comes behind all trained tokens."""
+    scored_in_all: int
     """K."""
 
     def gather_keys(self, key_MHE: torch.Tensor, value_MHE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -50,8 +50,8 @@ class ContextSlice:
 
     def join_scores(self, scores: TokenScores) -> TokenScores:
         """All K scores on every rank, from those of each slice. Collective, forward only."""
-        around = (self.trained.start, self.trained_in_all - self.trained.stop)
-        whole = _Sum.apply(F.pad(torch.stack([scores.logprobs_K, scores.entropy_K]), around), self.group)
+        own = torch.stack([scores.logprobs_K, scores.entropy_K])
+        whole = _Sum.apply(own.new_zeros(2, self.scored_in_all).index_copy(1, self.scored, own), self.group)
         return TokenScores(whole[0].clone(), whole[1].detach().clone())
 
 
@@ -68,7 +68,7 @@ def slice_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> ContextSlice:
                 before, first_key = max(0, begin - at), min(begin, at)
             lengths.append(inside)
         at += length
-    trained = slice(*torch.searchsorted(batch.predicts_K, torch.tensor([begin, end]).to(batch.predicts_K)).tolist())
+    scored = torch.nonzero((batch.predicts_K >= begin) & (batch.predicts_K < end))[:, 0]
     return ContextSlice(
         group=group,
         token_ids_M=F.pad(batch.token_ids_N, (0, padding))[begin:end],
@@ -76,9 +76,9 @@ def slice_tokens(batch: MicroBatch, group: dist.ProcessGroup) -> ContextSlice:
         lengths_S=lengths,
         before=before,
         keys=slice(first_key, end),
-        predicts=batch.predicts_K[trained] - begin,
-        trained=trained,
-        trained_in_all=len(batch.predicts_K),
+        predicts=batch.predicts_K[scored] - begin,
+        scored=scored,
+        scored_in_all=len(batch.predicts_K),
     )
 
 

@@ -15,11 +15,24 @@ further forward pass. Dropped tokens stay in the denominator. Shapes: K tokens, 
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 
 from trainers.losses.base import LossInputs, safe_exp
 from trainers.run_config import CorrectionsConfig
+from trainers.wire import MaskReason
+
+
+class Corrected(NamedTuple):
+    """What is done about the tokens of one micro-batch."""
+
+    factor_K: torch.Tensor
+    """Of each token's loss; 0 where it is dropped."""
+    metrics_K: dict[str, torch.Tensor]
+    """Like those of a loss: truncated_fraction (tokens whose factor hit its cap), masked_fraction (dropped tokens)."""
+    marks_K: dict[MaskReason, torch.Tensor]
+    """bool; the tokens that each correction caught."""
 
 
 def mismatch_kl(inputs: LossInputs) -> torch.Tensor:
@@ -28,36 +41,37 @@ def mismatch_kl(inputs: LossInputs) -> torch.Tensor:
     return safe_exp(log_ratio_K) - log_ratio_K - 1
 
 
-def correction_factors(inputs: LossInputs, config: CorrectionsConfig) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
-    """The factor of each token's loss, shape K, 0 where it is dropped, and metrics like those of a loss.
-
-    Metrics: truncated_fraction (tokens whose factor hit its cap), masked_fraction (tokens that were dropped).
-    """
+def correction_factors(inputs: LossInputs, config: CorrectionsConfig) -> Corrected:
+    """The factors that the config asks for; 1 where it asks for none."""
     log_w_K = (inputs.trainer_logprobs_K - inputs.inference_logprobs_K).detach()
     factor_K = torch.ones_like(log_w_K)
     metrics_K: dict[str, torch.Tensor] = {}
+    marks_K: dict[MaskReason, torch.Tensor] = {}
     cap = config.token_cap or config.sequence_cap
     if cap is not None:
         weight_K = safe_exp(log_w_K if config.token_cap else inputs.sequence_sums(log_w_K)[inputs.sequence_K])
         factor_K = weight_K.clamp(max=cap)
-        metrics_K["truncated_fraction"] = (weight_K > cap).float()
-    dropped_S = _dropped_sequences(inputs, log_w_K, config)
-    if dropped_S is not None:
-        dropped_K = dropped_S[inputs.sequence_K]
+        marks_K[MaskReason.CAPPED] = weight_K > cap
+        metrics_K["truncated_fraction"] = marks_K[MaskReason.CAPPED].float()
+    dropped = {reason: is_S[inputs.sequence_K] for reason, is_S in _dropped_sequences(inputs, log_w_K, config).items()}
+    if dropped:
+        dropped_K = torch.stack(list(dropped.values())).any(dim=0)
         factor_K = factor_K.masked_fill(dropped_K, 0.0)
         metrics_K["masked_fraction"] = dropped_K.float()
-    return factor_K, metrics_K
+    return Corrected(factor_K, metrics_K, marks_K | dropped)
 
 
-def _dropped_sequences(inputs: LossInputs, log_w_K: torch.Tensor, config: CorrectionsConfig) -> torch.Tensor | None:
-    tests: list[torch.Tensor] = []
-    mean_S = inputs.sequence_means(log_w_K)
-    if config.geometric_low:
-        tests.append(mean_S < math.log(config.geometric_low))
-    if config.geometric_high is not None:
-        tests.append(mean_S > math.log(config.geometric_high))
+def _dropped_sequences(
+    inputs: LossInputs, log_w_K: torch.Tensor, config: CorrectionsConfig
+) -> dict[MaskReason, torch.Tensor]:
+    found: dict[MaskReason, torch.Tensor] = {}
+    if config.geometric_low or config.geometric_high is not None:
+        mean_S = inputs.sequence_means(log_w_K)
+        low = math.log(config.geometric_low) if config.geometric_low else -math.inf
+        high = math.inf if config.geometric_high is None else math.log(config.geometric_high)
+        found[MaskReason.MEAN_OUT_OF_BOUNDS] = (mean_S < low) | (mean_S > high)
     if config.max_divergence is not None:
         zeros_S = log_w_K.new_zeros(inputs.sequences)
         largest_S = zeros_S.scatter_reduce(0, inputs.sequence_K, log_w_K.abs(), "amax")
-        tests.append(largest_S > config.max_divergence)
-    return torch.stack(tests).any(dim=0) if tests else None
+        found[MaskReason.DIVERGED] = largest_S > config.max_divergence
+    return found

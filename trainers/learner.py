@@ -40,14 +40,17 @@ from trainers.durable import (
     write_directory,
 )
 from trainers.link import RunLink
+from trainers.lm_head import TokenScores
 from trainers.lora import write_adapter
-from trainers.model import DTYPES, load_policy, load_tokenizer, score_tokens
+from trainers.model import DTYPES, load_policy, load_tokenizer
 from trainers.objective import Objective
 from trainers.optim import build_optimizer, learning_rate, optimizer_step
-from trainers.packing import TrainingSequence, count_trained, pack
+from trainers.packing import MicroBatch, TrainingSequence, count_trained, micro_batch, pack
 from trainers.parallel import World, seed_step
+from trainers.pipeline import forward_backward, join_stages, share_gradient
 from trainers.run_config import RunConfig
 from trainers.throughput import FlopCounter, peak_flops, peak_memory_gib
+from trainers.token_values import TokenWatch
 
 _log = logging.getLogger(__name__)
 
@@ -65,7 +68,9 @@ class Learner:
         self.tokenizer = load_tokenizer(config.model)
         torch.manual_seed(config.seed)  # a fresh LoRA adapter is random, and the same on every rank
         self.model = load_policy(config.model, world, config.trainer)
-        self._flops = FlopCounter(self.model)
+        self.dtype = DTYPES[config.model.dtype]
+        """What the model computes in; its parameters are float32."""
+        self._flops = FlopCounter(self.model) if world.stages == 1 else None
         self._optimizer = build_optimizer(self.model, config.optimizer)
         self._times: dict[str, float] = {}
         if world.is_main:
@@ -76,29 +81,44 @@ class Learner:
         """Optimizer steps behind the weights; also the number of the next step."""
 
     def train_step(
-        self, sequences: Sequence[TrainingSequence], objective: Objective, temperature: float = 1.0
+        self,
+        sequences: Sequence[TrainingSequence],
+        objective: Objective,
+        temperature: float = 1.0,
+        watch: TokenWatch | None = None,
     ) -> dict[str, float]:
-        """Take one optimizer step on `sequences`, which every rank holds whole; returns the metrics of the step."""
+        """Take one optimizer step on `sequences`, which every rank holds whole; returns the metrics of the step.
+
+        `watch` is shown every micro-batch.
+        """
         config, world, begin = self.config, self._world, time.perf_counter()
-        seed_step(config.seed, self.step, world.data_rank)
+        seed_step(config.seed, self.step, world.stage * world.data_size + world.data_rank)
         with self.timed("load"):
             micro_batches = pack(objective.prepare(sequences), config.trainer.seq_len, world.data_rank, world.data_size)
         parts: dict[str, torch.Tensor] = {}
         token_sums: dict[str, torch.Tensor] = {}
+
+        def evaluate(batch: MicroBatch, scores: TokenScores) -> torch.Tensor:
+            evaluated = objective(batch, scores.logprobs_K)
+            if watch is not None:
+                watch.record(batch, scores, evaluated)
+            _add(parts, evaluated.parts)
+            entropy = scores.entropy_K[: batch.trained_tokens].sum()
+            _add(token_sums, evaluated.metric_sums | {"entropy": entropy})
+            # FSDP averages gradients over ranks, but the weights already count the tokens of all of them.
+            return evaluated.loss * world.data_size
+
         with self.timed("forward_backward"):
-            for micro_batch in micro_batches:
-                batch = micro_batch.to(world.device)
-                scores = score_tokens(self.model, batch, temperature)
-                evaluated = objective(batch, scores.logprobs_K)
-                # FSDP averages gradients over ranks, but the weights already count the tokens of all of them.
-                (evaluated.loss * world.data_size).backward()
-                _add(parts, evaluated.parts)
-                entropy = scores.entropy_K[: batch.trained_tokens].sum()
-                _add(token_sums, evaluated.metric_sums | {"entropy": entropy})
+            forward_backward(self.model, micro_batches, temperature, evaluate, world, self.dtype)
+            if not world.is_last_stage:  # the sums of nothing have the names of all the others
+                nothing = torch.zeros(0, device=world.device)
+                evaluate(micro_batch([]).to(world.device), TokenScores(nothing, nothing))
             means = self._sum_over_ranks(parts, 1) | self._sum_over_ranks(token_sums, max(1, count_trained(sequences)))
         lr = learning_rate(config.optimizer, self.step, config.max_steps)
         with self.timed("optimizer"):
-            grad_norm = optimizer_step(self.model, self._optimizer, lr, config.optimizer.max_grad_norm)
+            counted_elsewhere = share_gradient(self.model, world)
+            stages, limit = world.stage_group, config.optimizer.max_grad_norm
+            grad_norm = optimizer_step(self.model, self._optimizer, lr, limit, stages, counted_elsewhere)
         self.step += 1
         return means | {
             "optim/grad_norm": grad_norm,
@@ -115,7 +135,7 @@ class Learner:
         When a later version is there, this one has been announced before and may even have been deleted since.
         """
         with self.timed("publish"):
-            tensors = gather_model(self.model)
+            tensors = join_stages(gather_model(self.model), self._world)
             if self._world.is_main and newest_step(self._weights) <= self.step:
                 self._link.tell(lambda plane: plane.announce_policy_version(self._write_weights(tensors)))
 
@@ -165,8 +185,7 @@ class Learner:
     def _sum_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
         totals = torch.stack([value.double() for value in sums.values()])
         dist.all_reduce(totals)
-        # Ranks that share their micro-batches have added the same sums.
-        means = totals / denominator / (self._world.size // self._world.data_size)
+        means = totals / denominator / self._world.scorers  # which have added the same sums
         return {f"{name}/mean": value for name, value in zip(sums, means.tolist(), strict=True)}
 
     def _utilisation(self, sequences: Sequence[TrainingSequence], seconds: float) -> dict[str, float]:
@@ -175,19 +194,17 @@ class Learner:
         dist.all_reduce(memory, op=dist.ReduceOp.MAX)
         metrics = {"perf/peak_memory_gib": float(memory)}
         peak = peak_flops(self._world.device, self.config.trainer.peak_tflops)
-        if peak is not None and self._flops.is_exact:
+        if peak is not None and self._flops is not None and self._flops.is_exact:
             flops = self._flops.of_step([len(s.token_ids_T) for s in sequences], count_trained(sequences))
             metrics["perf/mfu"] = flops / seconds / peak / self._world.size
         return metrics
 
     def _write_weights(self, tensors: dict[str, torch.Tensor]) -> wire.PolicyVersionIn:
-        dtype = DTYPES[self.config.model.dtype]
-
         def write(directory: Path) -> None:
             if self.config.model.lora.rank:
-                write_adapter(directory, self.config.model.lora, self.config.model.path, tensors, dtype)
+                write_adapter(directory, self.config.model.lora, self.config.model.path, tensors, self.dtype)
             else:
-                write_weights(directory, self.model, tensors, self.tokenizer, dtype)
+                write_weights(directory, self.model, tensors, self.tokenizer, self.dtype)
 
         epoch, run = self._registration.epoch, self._registration.run
         done = find_directory(self._weights, self.step) or write_directory(

@@ -7,7 +7,7 @@ went: still waiting, here it is, or the run is over. An error of rank 0 ends its
 import logging
 import os
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 import torch
@@ -62,9 +62,15 @@ class RunLink:
         """Rank 0's number, on every rank."""
         return self._broadcast_number(number)
 
-    def ack_step(self, step: int, metrics: Mapping[str, float], batch_sha256: str | None = None) -> None:
+    def ack_step(
+        self,
+        step: int,
+        metrics: Mapping[str, float],
+        batch_sha256: str | None = None,
+        token_values: Sequence[wire.TokenValues] = (),
+    ) -> None:
         """Acknowledge a step. Not collective, like `tell`."""
-        self.tell(lambda plane: plane.ack_step(step, metrics, batch_sha256))
+        self.tell(lambda plane: plane.ack_step(step, metrics, batch_sha256, token_values))
 
     def finish(self) -> None:
         """Say that the last step is done. Not collective, like `tell`."""

@@ -7,7 +7,6 @@ import functools
 
 import torch
 import transformers
-from torch.distributed import ProcessGroup
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
@@ -45,7 +44,7 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
     if config.lora.rank:
         add_adapter(model, config.lora)
     _refuse_unusual_head(model)
-    model.forward = functools.partial(_score, model, world.context_group)
+    model.forward = functools.partial(_forward, model, world)
     shard(model, world, DTYPES[config.dtype], trainer)
     return model.train()
 
@@ -58,14 +57,22 @@ def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def score_tokens(model: torch.nn.Module, batch: MicroBatch, temperature: float) -> TokenScores:
+def score_tokens(
+    model: torch.nn.Module, batch: MicroBatch, temperature: float, received_1ND: torch.Tensor | None = None
+) -> TokenScores:
     """Logprob and entropy of every trained token, given the tokens before it in its own sequence.
 
     `model` comes from `load_policy`. Logits are divided by the sampling temperature: inference logprobs are logprobs of
-    that scaled distribution.
+    that scaled distribution. The last stage of a pipeline goes on from hidden states that it received.
     """
-    scores: TokenScores = model(batch, temperature)
+    scores: TokenScores = model(batch, temperature, received_1ND)
     return scores
+
+
+def hidden_states(model: torch.nn.Module, batch: MicroBatch, received_1ND: torch.Tensor | None) -> torch.Tensor:
+    """What a stage of a pipeline that is not the last makes of a micro-batch, or of what it received: [1, N, D]."""
+    hidden_1ND: torch.Tensor = model(batch, 1.0, received_1ND)
+    return hidden_1ND
 
 
 def _refuse_unusual_head(model: PreTrainedModel) -> None:
@@ -80,23 +87,27 @@ def _refuse_unusual_head(model: PreTrainedModel) -> None:
         )
 
 
-def _score(
-    model: PreTrainedModel, context_group: ProcessGroup | None, batch: MicroBatch, temperature: float
-) -> TokenScores:
+def _forward(
+    model: PreTrainedModel, world: World, batch: MicroBatch, temperature: float, received_1ND: torch.Tensor | None
+) -> TokenScores | torch.Tensor:
     """The forward pass of the policy, in place of the one that returns logits.
 
     It must run as the root module's forward: FSDP gathers the weights of the head, which may be the embedding's, there.
     """
-    head = model.get_output_embeddings()
-    assert isinstance(head, torch.nn.Linear)
-    part = slice_tokens(batch, context_group) if context_group else None
+    part = slice_tokens(batch, world.context_group) if world.context_group else None
+    token_ids = part.token_ids_M if part else batch.token_ids_N
     hidden_1ND = model.base_model(
-        input_ids=(part.token_ids_M if part else batch.token_ids_N)[None],
+        input_ids=token_ids[None] if received_1ND is None else None,
+        inputs_embeds=received_1ND,
         position_ids=(part.position_ids_M if part else batch.position_ids_N)[None],
         packed_layout=packed_layout(part.lengths_S if part else batch.lengths_S, batch.token_ids_N.device, part),
         use_cache=False,
     ).last_hidden_state
+    if not world.is_last_stage:
+        return hidden_1ND  # type: ignore[no-any-return]
+    head = model.get_output_embeddings()
+    assert isinstance(head, torch.nn.Linear)
     if part is None:
         return score_hidden(hidden_1ND[0, batch.predicts_K], head, batch.targets_K, temperature)
-    targets = batch.targets_K[part.trained]
+    targets = batch.targets_K[part.scored]
     return part.join_scores(score_hidden(hidden_1ND[0, part.predicts], head, targets, temperature))

@@ -11,7 +11,7 @@ so the total of a batch is the sum over its micro-batches and ranks. Corrections
 Shapes: K scored tokens of a micro-batch, of which the first are trained by the loss.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
@@ -27,6 +27,7 @@ from trainers.losses.reference_kl import reference_kl_losses
 from trainers.normalisers import weigh
 from trainers.packing import MicroBatch, TrainingSequence
 from trainers.run_config import CorrectionsConfig, CustomLoss, Normaliser, RunConfig, TermsConfig
+from trainers.wire import MaskReason
 
 
 @dataclass(frozen=True)
@@ -40,6 +41,10 @@ class Evaluated:
     show before their weights."""
     metric_sums: dict[str, torch.Tensor]
     """Sums over the trained tokens, without gradient; to be divided by the trained tokens of the batch."""
+    ratio_K: Callable[[], torch.Tensor]
+    """The ratio of each trained token as the loss took it, before its bounds; with gradient."""
+    marks_K: dict[MaskReason, torch.Tensor]
+    """Which trained tokens a bound or a correction caught: other than 0 where it did."""
 
 
 @dataclass(frozen=True)
@@ -84,17 +89,20 @@ class Objective:
         )
         output = self.loss(inputs)
         losses, metrics = output.losses_K, dict(output.metrics_K)
+        marks = {MaskReason.CLIPPED: metrics["clip_fraction"]} if "clip_fraction" in metrics else {}
         if self.corrections is not None:
-            factors, correction_metrics = correction_factors(inputs, self.corrections)
-            losses = losses * factors
-            metrics |= correction_metrics | {"mismatch_kl": mismatch_kl(inputs)}
+            corrected = correction_factors(inputs, self.corrections)
+            losses = losses * corrected.factor_K
+            metrics |= corrected.metrics_K | {"mismatch_kl": mismatch_kl(inputs)}
+            marks |= corrected.marks_K
         total = (losses * batch.policy_weights_K[:trained]).sum()
         parts: dict[str, torch.Tensor] = {}
         for term in self._terms(batch, inputs, logprobs_K):
             total = total + term.weight * term.value
             parts[term.name] = term.shown.detach()
         parts["loss"] = total.detach()
-        return Evaluated(total, parts, {name: values.sum() for name, values in metrics.items()})
+        sums = {name: values.sum() for name, values in metrics.items()}
+        return Evaluated(total, parts, sums, lambda: inputs.ratio if output.ratio_K is None else output.ratio_K, marks)
 
     def _terms(self, batch: MicroBatch, inputs: LossInputs, logprobs_K: torch.Tensor) -> list["_Term"]:
         trained = batch.trained_tokens

@@ -1,7 +1,7 @@
 """Optimizers, learning-rate schedules and gradient clipping, for sharded parameters."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -44,17 +44,25 @@ def learning_rate(config: OptimizerConfig, step: int, max_steps: int) -> float:
     return config.lr * (config.lr_floor + (1 - config.lr_floor) * left)
 
 
-def optimizer_step(model: torch.nn.Module, optimizer: torch.optim.Optimizer, lr: float, max_grad_norm: float) -> float:
+def optimizer_step(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    lr: float,
+    max_grad_norm: float,
+    stages: dist.ProcessGroup | None = None,
+    counted_elsewhere: torch.nn.Parameter | None = None,
+) -> float:
     """Clip the gradient, step and clear it; returns the norm before clipping. Collective.
 
-    Raises Diverged on a gradient that is not finite, before it can reach the weights.
+    The norm is that of all `stages` of a pipeline; `counted_elsewhere` is a parameter that two of them have. Raises
+    Diverged on a gradient that is not finite, before it can reach the weights.
     """
-    gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    norm = _norm(gradients)
+    gradients = {parameter: parameter.grad for parameter in model.parameters() if parameter.grad is not None}
+    norm = _norm([gradient for parameter, gradient in gradients.items() if parameter is not counted_elsewhere], stages)
     if not math.isfinite(norm):
         raise Diverged(f"the gradient norm is {norm}: lower optimizer.lr, or look at the rewards of this batch")
     if norm > max_grad_norm:
-        torch._foreach_mul_([_local(gradient) for gradient in gradients], max_grad_norm / norm)
+        torch._foreach_mul_([_local(gradient) for gradient in gradients.values()], max_grad_norm / norm)
     for group in optimizer.param_groups:
         group["lr"] = lr
     optimizer.step()
@@ -87,8 +95,9 @@ def _hidden_matrices(model: torch.nn.Module) -> set[int]:
     return {id(module.weight) for module in linear} - of_tokens
 
 
-def _norm(gradients: Iterable[torch.Tensor]) -> float:
-    """Norm of all gradients together. They may be sharded over different meshes: each part is summed over its own.
+def _norm(gradients: Sequence[torch.Tensor], stages: dist.ProcessGroup | None) -> float:
+    """Norm of all gradients together. They may be sharded over different meshes: each part is summed over its own, then
+    all over the stages of a pipeline.
 
     Collective: the ranks hold the same parameters in the same order, so they meet in the same reductions.
     """
@@ -106,6 +115,10 @@ def _norm(gradients: Iterable[torch.Tensor]) -> float:
             assert mesh is not None
             dist.all_reduce(square, group=mesh.get_group(dim))
         total += float(square)
+    if stages is not None and stages.size() > 1:
+        square = torch.tensor(total, dtype=torch.float64, device=gradients[0].device)
+        dist.all_reduce(square, group=stages)
+        total = float(square)
     return math.sqrt(total) if math.isfinite(total) else total
 
 

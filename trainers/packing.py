@@ -62,6 +62,8 @@ class TrainingSequence:
     """bool; True where the environment spoke after the policy's first token, if such tokens are trained."""
     group: str = ""
     """Which group it belongs to."""
+    index: int = 0
+    """Position inside its group."""
     weights: TokenWeights = _NOT_WEIGHED
 
 
@@ -96,6 +98,8 @@ class MicroBatch:
     """float64."""
     echo_weights_K: torch.Tensor
     """float64."""
+    sequences_S: Sequence[TrainingSequence] = ()
+    """What was packed, in this order."""
 
     def to(self, device: torch.device) -> "MicroBatch":
         """Copy to a device; a no-op on CPU."""
@@ -117,6 +121,7 @@ def training_sequence(
     ref_logprobs_T: np.ndarray | None = None,
     echo: bool = False,
     group: str = "",
+    index: int = 0,
 ) -> TrainingSequence:
     """Cut to `seq_len` and leave the first token out of the loss: nothing comes before it to predict it from.
 
@@ -136,6 +141,7 @@ def training_sequence(
         ref_logprobs_T=None if ref_logprobs_T is None else ref_logprobs_T[:seq_len].astype(np.float32),
         echo_T=np.logical_or.accumulate(sampled_T) & ~sampled_T if echo else None,
         group=group,
+        index=index,
     )
 
 
@@ -163,6 +169,7 @@ def batch_sequences(batch: TrainingBatch, seq_len: int, *, echo: bool = False) -
             ref_logprobs_T=reference,
             echo=echo,
             group=rollout.group,
+            index=rollout.index,
         )
         if sequence.trained_T.any():
             sequences.append(sequence)
@@ -267,6 +274,7 @@ def micro_batch(sequences: Sequence[TrainingSequence]) -> MicroBatch:
         policy_weights_K=policy_weights_K,
         reference_weights_K=reference_weights_K,
         echo_weights_K=echo_weights_K,
+        sequences_S=sequences,
     )
 
 

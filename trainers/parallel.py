@@ -1,18 +1,20 @@
 """The processes of one trainer: who am I, on which device, and which part of the work and of the model is mine.
 
-All ranks form one mesh of four dimensions, the outermost first:
+All ranks form one mesh of five dimensions, the outermost first:
 
+    pipeline    each rank has a range of the decoder's layers, a stage
     replicate   copies of the sharded model; they exchange gradients only (HSDP)
     shard       parameters, gradients and optimizer state are sharded over it (FSDP2)
     context     each rank has a slice of every micro-batch's tokens (context parallel)
     tensor      each rank has a slice of every layer's heads and widths (tensor parallel)
 
-Ranks that differ in `replicate` or `shard` train on different micro-batches; ranks that differ only in `context` or
-`tensor` share one. Neighbouring ranks differ in the last dimensions, which communicate most.
+Ranks that differ in `replicate` or `shard` train on different micro-batches; ranks that differ only in the other
+dimensions share theirs. Neighbouring ranks differ in the last dimensions, which communicate most.
 """
 
 import ctypes
 import logging
+import math
 import os
 import signal
 import sys
@@ -29,7 +31,7 @@ from trainers.run_config import TrainerConfig
 _COLLECTIVE_TIMEOUT = timedelta(minutes=20)
 """Longer than rank 0 may spend retrying the control plane while the others wait for its broadcast."""
 
-_DIMENSIONS = ("replicate", "shard", "context", "tensor")
+_DIMENSIONS = ("pipeline", "replicate", "shard", "context", "tensor")
 
 
 class World(NamedTuple):
@@ -39,7 +41,7 @@ class World(NamedTuple):
     size: int
     device: torch.device
     mesh: DeviceMesh
-    """replicate x shard x context x tensor."""
+    """pipeline x replicate x shard x context x tensor."""
 
     @property
     def is_main(self) -> bool:
@@ -55,6 +57,31 @@ class World(NamedTuple):
     def data_rank(self) -> int:
         """Which of these sets is this rank's."""
         return self.mesh["replicate"].get_local_rank() * self.mesh["shard"].size() + self.mesh["shard"].get_local_rank()
+
+    @property
+    def scorers(self) -> int:
+        """How many ranks compute the scores of each micro-batch: on the last stage, all of `context` and `tensor`."""
+        return self.mesh["context"].size() * self.mesh["tensor"].size()
+
+    @property
+    def stages(self) -> int:
+        """How many ranges of layers there are."""
+        return self.mesh["pipeline"].size()
+
+    @property
+    def stage(self) -> int:
+        """Which of them is this rank's."""
+        return self.mesh["pipeline"].get_local_rank()
+
+    @property
+    def is_last_stage(self) -> bool:
+        """Here scores and losses are computed."""
+        return self.stage == self.stages - 1
+
+    @property
+    def stage_group(self) -> dist.ProcessGroup:
+        """The ranks that hold the other stages for this rank's micro-batches, and this one."""
+        return self.mesh.get_group("pipeline")
 
     @property
     def layer_mesh(self) -> DeviceMesh:
@@ -117,11 +144,15 @@ def make_world(config: TrainerConfig) -> World:
     if kind == "cuda":
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
-    size, together = dist.get_world_size(), config.replicas * config.context_parallel * config.tensor_parallel
+    size, inner = dist.get_world_size(), (config.context_parallel, config.tensor_parallel)
+    together = config.pipeline_parallel * config.replicas * math.prod(inner)
     if size % together:
         raise ValueError(f"{size} processes cannot be arranged: start a multiple of {together}, see trainer.world_size")
-    shape = (config.replicas, size // together, config.context_parallel, config.tensor_parallel)
-    return World(dist.get_rank(), size, chosen, init_device_mesh(kind, shape, mesh_dim_names=_DIMENSIONS))
+    shape = (config.pipeline_parallel, config.replicas, size // together, *inner)
+    world = World(dist.get_rank(), size, chosen, init_device_mesh(kind, shape, mesh_dim_names=_DIMENSIONS))
+    if world.stages > 2:  # NCCL wants a whole group in its first call; a message between two stages is not that
+        dist.all_reduce(torch.zeros((), device=chosen), group=world.stage_group)
+    return world
 
 
 def run_rank(train: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@
     registration: config, epoch, checkpoints  ----->  load model.path or the newest checkpoint
     batch n, formed and stored                ----->  pack -> micro-batches -> objective -> one optimizer step
     policy version n + 1                      <-----  weights/step_<n+1>, durable on disk
-    step n acknowledged, metrics              <-----
+    step n acknowledged, metrics              <-----  and, for a few rollouts, what the loss made of each token
     checkpoint n + 1 (every k steps)          <-----  checkpoints/step_<n+1>, durable on disk
 
 Consumes batches, produces policy versions. Waits for the control plane to form batch n; unblocked by enough scored
@@ -28,6 +28,7 @@ from trainers.objective import rl_objective
 from trainers.packing import batch_sequences
 from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
+from trainers.token_values import TokenWatch
 from trainers.wire import TrainingBatch
 
 _log = logging.getLogger(__name__)
@@ -38,7 +39,8 @@ def train() -> None:
     link = RunLink()
     registration = link.register()
     config = RunConfig.model_validate(registration.config)
-    learner = Learner(config, registration, link, make_world(config.trainer))
+    world = make_world(config.trainer)
+    learner = Learner(config, registration, link, world)
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
     objective = rl_objective(config)
     echo = config.algorithm.terms.echo > 0
@@ -53,13 +55,16 @@ def train() -> None:
             batch = msgspec.msgpack.decode(fetched.body, type=TrainingBatch)
             sequences = batch_sequences(batch, config.trainer.seq_len, echo=echo)
 
-        metrics = learner.train_step(sequences, objective, batch.temperature)
+        watch = TokenWatch(batch, sequences, config.tracking.token_values_share, world)
+        metrics = learner.train_step(sequences, objective, batch.temperature, watch)
         learner.publish()
+        with learner.timed("token_values"):
+            token_values = watch.collect(learner.tokenizer)
 
         metrics |= learner.take_times()
         metrics["time/step"] = time.perf_counter() - begin
         metrics["perf/throughput"] = metrics["batch/tokens"] / (metrics["time/step"] - metrics["time/wait_for_batch"])
-        link.ack_step(step, metrics, fetched.sha256)
+        link.ack_step(step, metrics, fetched.sha256, token_values)
         rewards = [rollout.reward for rollout in batch.rollouts]  # none when all were cut off and masked
         log.write(step, metrics | ({"reward/mean": mean(rewards)} if rewards else {}))
         if link.is_main:

@@ -1,13 +1,20 @@
 """How the model is spread over the ranks of the mesh, and what is traded for memory.
 
-In this order, because each wraps the one before it: tensor parallel, activation checkpointing, compilation, FSDP2.
+In this order, because each wraps the one before it: pipeline stages, tensor parallel, activation checkpointing,
+compilation, FSDP2.
 
 Layers are split over `tensor`, then sharded over `shard` and `context`. The rest (embedding, last norm, output layer)
 is not split; it is sharded over `tensor` too. Its gradients are equal on the ranks of a `tensor` group, and FSDP takes
 the mean over the ranks it shards over, so one factor, the number of data-parallel ranks, makes sums of both means.
 """
 
+import functools
+import logging
+from collections.abc import Callable
+from typing import Any
+
 import torch
+from torch.autograd.graph import save_on_cpu
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 from torch.distributed.tensor import Replicate
@@ -25,8 +32,10 @@ from trainers.errors import ModelUnsupported
 from trainers.parallel import World
 from trainers.run_config import TrainerConfig
 
+_log = logging.getLogger(__name__)
+
 _SPLITTABLE = ("llama", "mistral", "qwen2", "qwen3")
-"""`model_type`s whose layers have the names and the data flow that `_split` relies on."""
+"""`model_type`s whose parts have the names and the data flow that `_split` and `_keep_stage` rely on."""
 
 
 def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: TrainerConfig) -> None:
@@ -34,14 +43,21 @@ def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: Trai
 
     Raises ModelUnsupported for a model that cannot be split as the config asks.
     """
+    if world.stages > 1:
+        _keep_stage(model, world)
+    on_gpu = world.device.type == "cuda"
     layer_names = set(model._no_split_modules or ())
-    layers = [module for module in model.modules() if type(module).__name__ in layer_names]
+    layers: list[Any] = [module for module in model.modules() if type(module).__name__ in layer_names]
     if config.tensor_parallel > 1:
         _refuse_to_split(model, config.tensor_parallel)
         for layer in layers:
             _split(layer, world.mesh["tensor"])
     if config.activation_checkpointing:
         model.gradient_checkpointing_enable({"use_reentrant": False})
+    if config.activation_offload:
+        for layer in layers:
+            recompute: Any = layer._gradient_checkpointing_func
+            layer._gradient_checkpointing_func = functools.partial(_offload, recompute, on_gpu)
     if config.compile:
         for layer in layers:
             layer.compile(dynamic=True)
@@ -49,7 +65,7 @@ def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: Trai
     policy = precise
     if dtype != torch.float32:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    offload = CPUOffloadPolicy() if config.cpu_offload and world.device.type == "cuda" else OffloadPolicy()
+    offload = CPUOffloadPolicy(pin_memory=on_gpu) if config.cpu_offload else OffloadPolicy()
     for layer in layers:
         fully_shard(layer, mesh=world.layer_mesh, mp_policy=policy, offload_policy=offload)
     rest_policy = precise if config.fp32_lm_head else policy
@@ -57,13 +73,55 @@ def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: Trai
     assert isinstance(model, FSDPModule)
 
 
+def _offload(recompute: Callable[..., Any], pin_memory: bool, layer: Callable[..., Any], *inputs: Any) -> Any:
+    """Checkpoint a layer as `recompute` does, with its inputs in main memory until its backward pass.
+
+    Nothing else moves there: what the layer itself would keep is dropped.
+    """
+    with save_on_cpu(pin_memory=pin_memory):
+        return recompute(layer, *inputs)
+
+
+class _Elsewhere(torch.nn.Module):
+    """Stands where another stage has a module, so that all others keep their names: what comes in goes out."""
+
+    def forward(self, hidden_states: torch.Tensor, **_: Any) -> torch.Tensor:
+        return hidden_states
+
+
+def _keep_stage(model: PreTrainedModel, world: World) -> None:
+    """Leave of the model what this rank's stage has: equally many layers, one more or less, and an end of the model.
+
+    Where the embedding is the output layer too, both the first and the last stage keep it.
+    """
+    _refuse_unknown(model, "pipeline")
+    base: Any = model.base_model  # whose parts are, to a type checker, tensors or modules
+    head = model.get_output_embeddings()
+    count = len(base.layers)
+    if count < world.stages:
+        raise ModelUnsupported(f"{count} layers cannot fill {world.stages} stages: lower trainer.pipeline_parallel")
+    begin, end = (count * stage // world.stages for stage in (world.stage, world.stage + 1))
+    for index in {*range(count)} - {*range(begin, end)}:
+        base.layers[index] = _Elsewhere()
+    tied = head.weight is base.embed_tokens.weight
+    if world.stage > 0 and not (tied and world.is_last_stage):
+        base.embed_tokens = _Elsewhere()
+    if not world.is_last_stage:
+        base.norm = _Elsewhere()
+        if not (tied and world.stage == 0):
+            model.set_output_embeddings(_Elsewhere())
+    _log.warning("pipeline parallelism is experimental; stage %d has layers %d to %d", world.stage, begin, end - 1)
+
+
+def _refuse_unknown(model: PreTrainedModel, kind: str) -> None:
+    if (found := model.config.model_type) not in _SPLITTABLE:
+        known = ", ".join(_SPLITTABLE)
+        raise ModelUnsupported(f"{kind} parallelism knows {known} and not {found}: set trainer.{kind}_parallel to 1")
+
+
 def _refuse_to_split(model: PreTrainedModel, ways: int) -> None:
     config = model.config
-    if config.model_type not in _SPLITTABLE:
-        known = ", ".join(_SPLITTABLE)
-        raise ModelUnsupported(
-            f"tensor parallelism knows {known} and not {config.model_type}: set trainer.tensor_parallel to 1"
-        )
+    _refuse_unknown(model, "tensor")
     for name in ("num_attention_heads", "num_key_value_heads", "intermediate_size"):
         if getattr(config, name) % ways:
             raise ModelUnsupported(

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+from transformers import PreTrainedModel
 
 from trainers.data.dataset import Line
 from trainers.data.examples import parse_example, parse_pair
@@ -50,6 +51,9 @@ class Supervision(ABC):
     def _measure(self, lines: Sequence[Line]) -> tuple[dict[str, float], int]:
         """Sums over examples without gradient, the loss among them, and what to divide them by."""
 
+    def _logprobs(self, model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> np.ndarray:
+        return sequence_logprobs(model, sequences, self._seq_len, self._world, self._learner.dtype)
+
     def validate(self, chunks: Iterable[Sequence[Line]]) -> dict[str, float]:
         """Means over all examples of all chunks; only one chunk at a time is in memory."""
         totals: Counter[str] = Counter()
@@ -73,7 +77,7 @@ class Imitation(Supervision):
 
     def _measure(self, lines: Sequence[Line]) -> tuple[dict[str, float], int]:
         sequences = self._render(lines)
-        logprobs_S = sequence_logprobs(self._learner.model, sequences, self._seq_len, self._world)
+        logprobs_S = self._logprobs(self._learner.model, sequences)
         return {"loss": -float(logprobs_S.sum())}, count_trained(sequences)
 
     def _render(self, lines: Sequence[Line]) -> list[TrainingSequence]:
@@ -109,10 +113,7 @@ class Preference(Supervision):
 
     def _compare(self, sequences: Sequence[TrainingSequence]) -> Preferences:
         """Loss and weights of pairs: the chosen answer of each at 2p, the rejected one at 2p + 1."""
-        policy_S, ref_S = (
-            sequence_logprobs(model, sequences, self._seq_len, self._world)
-            for model in (self._learner.model, self._reference)
-        )
+        policy_S, ref_S = (self._logprobs(model, sequences) for model in (self._learner.model, self._reference))
         return preferences(policy_S[::2], policy_S[1::2], ref_S[::2], ref_S[1::2], self._beta)
 
     def _render(self, lines: Sequence[Line]) -> list[TrainingSequence]:

@@ -1,5 +1,6 @@
 """What crosses between the control plane and a trainer. Arrays are little-endian bytes: no copies, no JSON numbers."""
 
+import enum
 from typing import Any
 
 import msgspec
@@ -9,6 +10,10 @@ EPOCH_HEADER = "Rollyard-Epoch"
 SHA256_HEADER = "Rollyard-SHA256"
 """Response header of a batch: hex SHA-256 of the body."""
 MSGPACK = "application/msgpack"
+MAX_VALUE_TOKENS = 500_000
+"""Tokens of all `TokenValues` of one acknowledgement: about 12 MB as JSON."""
+MAX_TOKEN_TEXT = 200
+"""Characters of the text of one token."""
 
 
 class TrainingRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -71,12 +76,72 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """Another run's checkpoint to take the optimizer's state from when there is none to resume from."""
 
 
+class MaskReason(enum.IntEnum):
+    """What became of a token in a step: the last of these that applies."""
+
+    TRAINED = 0
+    NOT_SAMPLED = 1
+    NOT_SCORED = 2
+    ECHO = 3
+    CAPPED = 4
+    CLIPPED = 5
+    MEAN_OUT_OF_BOUNDS = 6
+    DIVERGED = 7
+
+    @property
+    def meaning(self) -> str:
+        """It in words."""
+        return _MEANINGS[self]
+
+
+_MEANINGS = {
+    MaskReason.TRAINED: "trained on",
+    MaskReason.NOT_SAMPLED: "not the policy's own: prompt, or what the environment said",
+    MaskReason.NOT_SCORED: "the policy's own, but the first of all tokens or behind trainer.seq_len",
+    MaskReason.ECHO: "what the environment said, trained on by algorithm.terms.echo",
+    MaskReason.CAPPED: "trained on, with its correction at token_cap or sequence_cap",
+    MaskReason.CLIPPED: "at a bound of the loss",
+    MaskReason.MEAN_OUT_OF_BOUNDS: "rollout dropped by geometric_low or geometric_high",
+    MaskReason.DIVERGED: "rollout dropped by max_divergence",
+}
+
+SCORED = frozenset(MaskReason) - {MaskReason.NOT_SAMPLED, MaskReason.NOT_SCORED}
+"""What a token has a logprob and an entropy with."""
+IN_LOSS = SCORED - {MaskReason.ECHO}
+"""What a token has a ratio and an advantage with."""
+
+
+class TokenValues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the optimizer saw of one rollout of a batch, before it moved the weights.
+
+    Arrays have the rollout's length T. A value that its token's mask reason says there is none of is 0. Logprobs and
+    entropy are of the temperature-scaled distribution, like the engine's logprobs.
+    """
+
+    group: str
+    index: int
+    trainer_logprobs: bytes
+    """f32 [T]."""
+    entropies: bytes
+    """f32 [T]."""
+    ratios: bytes
+    """f32 [T]; as the loss took it, before its bounds: of the rollout where the loss compares rollouts."""
+    advantages: bytes
+    """f32 [T]; as the loss took it."""
+    mask_reasons: bytes
+    """u8 [T], of `MaskReason`."""
+    texts: list[str] | None = None
+    """What each of the T tokens says, if the trainer knows: at most 200 characters each, and no NUL."""
+
+
 class StepAck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """Body of `POST /runs/<key>/steps/<step>`: step `step` is done."""
 
     metrics: dict[str, float]
     batch_sha256: str | None = None
     """Hash of the batch that was trained; None for SFT, which has no batches."""
+    token_values: list[TokenValues] = []
+    """Of some rollouts of the batch, each once; for people who look at them."""
 
 
 class PolicyVersionIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):

@@ -22,13 +22,13 @@ def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
-def tiny_llama_config() -> LlamaConfig:
+def tiny_llama_config(layers: int = 2) -> LlamaConfig:
     """Unlike the tiny Qwen3: an output layer of its own, fewer key heads than query heads, no norms on either."""
     return LlamaConfig(
         vocab_size=259,
         hidden_size=64,
         intermediate_size=96,
-        num_hidden_layers=2,
+        num_hidden_layers=layers,
         num_attention_heads=4,
         num_key_value_heads=2,
         tie_word_embeddings=False,
@@ -41,7 +41,7 @@ def llama_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("tiny") / "llama"
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        LlamaForCausalLM(tiny_llama_config()).save_pretrained(directory)
+        LlamaForCausalLM(tiny_llama_config(layers=4)).save_pretrained(directory)
     tiny_tokenizer().save_pretrained(directory)
     return directory
 

@@ -1,6 +1,9 @@
 """Train a few steps for every given way to spread them over the ranks; what comes out is left for a test to compare.
 
-torchrun --nproc-per-node W -m tests.trainers.spread_steps MODEL DIRECTORY '{"name": {"trainer.replicas": 2}, ...}'
+torchrun --nproc-per-node W -m tests.trainers.spread_steps MODEL DIRECTORY '{"name": [{"trainer.replicas": 2}], ...}'
+
+A way is a list of parts. Each part is a trainer of its own that resumes from the checkpoint of the one before it, also
+when that was another process; "until" says how many steps there are then, and is STEPS without.
 """
 
 import json
@@ -15,48 +18,62 @@ from safetensors.torch import save_file
 from tests.trainers.support import optimizer_state, random_batch, rl_config
 from trainers import wire
 from trainers.checkpoint import gather_model
+from trainers.durable import newest_step, step_directory, verify_directory
 from trainers.learner import Learner
 from trainers.link import RunLink
 from trainers.objective import rl_objective
 from trainers.packing import batch_sequences
 from trainers.parallel import make_world, run_rank
+from trainers.pipeline import join_stages
 from trainers.run_config import RunConfig
 
 STEPS = 5
 
 
 class FreshRun:
-    """The part of a RunLink that a learner asks before its first step."""
+    """The part of a RunLink that a learner asks before its first step and when it saves."""
 
-    def choose(self, number: int) -> int:
-        return number
+    choose = staticmethod(RunLink._broadcast_number)
 
 
-def spread_steps(model: Path, directory: Path, name: str, options: dict[str, Any]) -> None:
-    """Train STEPS steps on random batches; rank 0 writes weights, optimizer state and metrics."""
+def spread_steps(model: Path, directory: Path, name: str, options: dict[str, Any], until: int = STEPS) -> None:
+    """Train up to step `until` on random batches, from the newest checkpoint under this name, and save one.
+
+    Rank 0 writes weights, optimizer state and the metrics of all steps.
+    """
     # Adam divides a gradient by its own size; with a large eps a rounding error near zero stays small.
     overrides = {"max_steps": STEPS, "optimizer.lr": 5e-3, "optimizer.eps": 1e-3, "trainer.seq_len": 160}
     overrides |= {"trainer.world_size": dist.get_world_size(), **options}
     config = RunConfig.model_validate(rl_config(model, **overrides))
-    registration = wire.Registration(run="r", epoch=1, config={}, run_dir=str(directory), checkpoints=[])
+    run_dir, written = directory / name, directory / f"{name}.json"
+    checkpoints = []
+    if (step := newest_step(run_dir / "checkpoints")) > 0:
+        held = verify_directory(step_directory(run_dir / "checkpoints", step))
+        checkpoints.append(wire.CheckpointRef(step=step, path=str(held.path), manifest_sha256=held.manifest_sha256))
+    registration = wire.Registration(run="r", epoch=1, config={}, run_dir=str(run_dir), checkpoints=checkpoints)
     world = make_world(config.trainer)
     learner = Learner(config, registration, cast(RunLink, FreshRun()), world)
-    metrics = []
-    for step in range(STEPS):
-        sequences = batch_sequences(random_batch(step), config.trainer.seq_len)
+    metrics = json.loads(written.read_text()) if learner.step else []
+    while learner.step < until:
+        sequences = batch_sequences(random_batch(learner.step), config.trainer.seq_len)
         metrics.append(learner.train_step(sequences, rl_objective(config)))
-    tensors = gather_model(learner.model) | optimizer_state(learner.model, learner._optimizer)
+    learner._write_checkpoint()
+    held = gather_model(learner.model) | optimizer_state(learner.model, learner._optimizer)
+    tensors = join_stages(held, world)
     if world.is_main:
         save_file({key: tensor.clone() for key, tensor in tensors.items()}, directory / f"{name}.safetensors")
-        (directory / f"{name}.json").write_text(json.dumps(metrics))
+        written.write_text(json.dumps(metrics))
+    dist.barrier()
 
 
 def main() -> None:
     """Run every way named on the command line."""
     torch.set_num_threads(1)
     model, directory, ways = sys.argv[1:]
-    for name, options in json.loads(ways).items():
-        spread_steps(Path(model), Path(directory), name, options)
+    for name, parts in json.loads(ways).items():
+        for options in parts:
+            until = options.pop("until", STEPS)
+            spread_steps(Path(model), Path(directory), name, options, until)
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ class Trained:
         return {name: tensor.clone() for name, tensor in (gather_model(self.model) | moments).items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd", "muon"])
 def test_a_checkpoint_restores_weights_and_moments_and_the_next_steps_of_any_optimizer(
     model_dir: Path, world: World, tmp_path: Path, optimizer: str

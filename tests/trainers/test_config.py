@@ -149,6 +149,18 @@ def test_null_override_removes_an_optional_section() -> None:
             "trainer.seq_len",
             "4096",
         ),
+        (
+            {"trainer__world_size": 4, "trainer__pipeline_parallel": 2, "trainer__tensor_parallel": 2},
+            "trainer.pipeline_parallel",
+            "Set it to 1",
+        ),
+        (
+            {"trainer__world_size": 2, "trainer__pipeline_parallel": 2, "trainer__cpu_offload": True},
+            "trainer.pipeline_parallel",
+            "leave trainer.cpu_offload out",
+        ),
+        ({"trainer__activation_offload": True}, "trainer.activation_offload", "Set trainer.activation_checkpointing"),
+        ({"trainer__pipeline_parallel": 2}, "trainer.world_size", "Use 2, or lower"),
         ({"optimizer__schedule": "cosine", "optimizer__decay_steps": 5}, "optimizer.decay_steps", "max_steps (4)"),
         ({"optimizer__lr": float("nan")}, "optimizer.lr", "finite"),
         ({"optimzer__lr": 1.0}, "optimzer", "spelling"),

@@ -21,13 +21,16 @@ class Member:
 
 def slices(lengths: list[int], ranks: int) -> list[ContextSlice]:
     rng = np.random.default_rng(0)
-    batch = micro_batch([training_sequence(rng.integers(1, 99, n), rng.integers(0, 2, n), 64) for n in lengths])
+    sequences = [training_sequence(rng.integers(1, 99, n), rng.integers(0, 2, n), 64, echo=True) for n in lengths]
+    batch = micro_batch(sequences)
     parts = [slice_tokens(batch, cast(dist.ProcessGroup, Member(rank, ranks))) for rank in range(ranks)]
     tokens = torch.cat([part.token_ids_M for part in parts])
     size = len(parts[0].token_ids_M)
     assert torch.equal(tokens[: len(batch.token_ids_N)], batch.token_ids_N)
-    assert torch.equal(torch.cat([p.predicts + rank * size for rank, p in enumerate(parts)]), batch.predicts_K)
-    assert torch.equal(torch.cat([batch.targets_K[part.trained] for part in parts]), batch.targets_K)
+    scored = torch.cat([part.scored for part in parts])
+    assert torch.equal(scored.sort().values, torch.arange(len(batch.predicts_K)))
+    predicts = torch.cat([part.predicts + rank * size for rank, part in enumerate(parts)])
+    assert torch.equal(predicts, batch.predicts_K[scored])
     return parts
 
 

@@ -78,14 +78,14 @@ def test_logprobs_of_sequences_are_those_of_the_model_alone(model_dir: Path, wor
     model = load_policy(ModelConfig(path=str(model_dir)), world)
     plain = AutoModelForCausalLM.from_pretrained(model_dir)
     sequences = sequences_of(9)
-    found_S = sequence_logprobs(model, sequences, 64, world)
+    found_S = sequence_logprobs(model, sequences, 64, world, torch.float32)
     for sequence, found in zip(sequences, found_S, strict=True):
         ids = torch.from_numpy(sequence.token_ids_T)
         logprobs_T = plain(ids[None]).logits[0, :-1].log_softmax(-1).gather(1, ids[1:, None])[:, 0]
         expected = logprobs_T[torch.from_numpy(sequence.trained_T[1:])].sum().item()
         assert found == pytest.approx(expected, rel=1e-4)
     assert model.training
-    assert sequence_logprobs(model, [], 64, world).tolist() == []
+    assert sequence_logprobs(model, [], 64, world, torch.float32).tolist() == []
 
 
 def test_pushing_tokens_is_the_gradient_of_the_loss_of_pairs(model_dir: Path, world: World) -> None:
@@ -95,7 +95,7 @@ def test_pushing_tokens_is_the_gradient_of_the_loss_of_pairs(model_dir: Path, wo
     plain = AutoModelForCausalLM.from_pretrained(model_dir)
     reference_S = np.linspace(-80, -70, 6)
 
-    policy_S = sequence_logprobs(model, sequences, 64, world)
+    policy_S = sequence_logprobs(model, sequences, 64, world, torch.float32)
     seen = preferences(policy_S[::2], policy_S[1::2], reference_S[::2], reference_S[1::2], beta)
     signed_S = np.stack([seen.weights_P, -seen.weights_P], axis=1).ravel()
     signed_S *= count_trained(sequences)

@@ -64,6 +64,8 @@ class LossOutput:
     """To minimise, with gradient; finite, because a weight of zero does not undo infinity."""
     metrics_K: dict[str, torch.Tensor] = field(default_factory=dict)
     """Without gradient; the caller takes the mean over the trained tokens of the batch."""
+    ratio_K: torch.Tensor | None = None
+    """The ratio that the loss bounds, if it is not `LossInputs.ratio`; for people who look at tokens."""
 
 
 Loss = Callable[[LossInputs], LossOutput]

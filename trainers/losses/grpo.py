@@ -31,4 +31,5 @@ def clipped_loss(ratio_K: torch.Tensor, advantages_K: torch.Tensor, low: float, 
     return LossOutput(
         torch.maximum(unclipped_loss_K, clipped_loss_K),
         {"clip_fraction": (clipped_loss_K > unclipped_loss_K).float()},
+        ratio_K,
     )

@@ -15,8 +15,8 @@ from trainers.run_config import GspoLoss, GspoTokenLoss
 
 def gspo_loss(inputs: LossInputs, config: GspoLoss) -> LossOutput:
     """The rollout's loss at each of its tokens. Metric: clip_fraction, tokens of rollouts that the clip stops."""
-    ratio_S = safe_exp(inputs.sequence_means(inputs.log_ratio))
-    return clipped_loss(ratio_S[inputs.sequence_K], inputs.advantages_K, config.clip_low, config.clip_high)
+    ratio_K = safe_exp(inputs.sequence_means(inputs.log_ratio))[inputs.sequence_K]
+    return clipped_loss(ratio_K, inputs.advantages_K, config.clip_low, config.clip_high)
 
 
 def gspo_token_loss(inputs: LossInputs, config: GspoTokenLoss) -> LossOutput:

@@ -1,4 +1,4 @@
-"""Where the metrics of a run go besides the control plane."""
+"""What is recorded of training besides its metrics, and where those go besides the control plane."""
 
 from pydantic import Field
 
@@ -6,8 +6,12 @@ from trainers.run_config.section import Section
 
 
 class TrackingConfig(Section):
-    """Copies of the trainer's metrics for other tools. The control plane has them in any case."""
+    """What is recorded of training, and copies of its metrics for other tools. The control plane has the metrics in any
+    case."""
 
+    token_values_share: float = Field(default=0.02, ge=0, le=1)
+    """Share of an RL step's rollouts whose tokens are recorded as the optimizer saw them: logprob, entropy, ratio,
+    advantage, mask. At least one rollout of each step; 0: none."""
     wandb: bool = False
     """Log to Weights & Biases: online when WANDB_API_KEY is set, otherwise to files that `wandb sync` uploads later."""
     wandb_project: str = Field(default="rollyard", min_length=1, max_length=128, pattern=r"^[^/\\#?%:]+$")

@@ -1,5 +1,6 @@
 """The training processes: their optimizer, how the model is spread over them, what they leave on disk."""
 
+import math
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -60,11 +61,18 @@ class TrainerConfig(Section):
     device; inside one node."""
     context_parallel: int = Field(default=1, ge=1)
     """Processes that the tokens of every micro-batch are split over. For sequences too long for one device."""
+    pipeline_parallel: int = Field(default=1, ge=1)
+    """Experimental. Stages that the decoder's layers are split into, of which every process has one. For models too
+    large for fast sharding; a step needs several micro-batches for each stage, see `seq_len`, or stages are idle."""
     activation_checkpointing: bool = False
     """Keep only the inputs of each layer and compute the rest again in the backward pass: much less memory, about a
     quarter slower."""
+    activation_offload: bool = False
+    """Experimental. Move what activation checkpointing keeps to main memory until the backward pass: less memory for
+    long micro-batches, slower. No gain on CPU."""
     cpu_offload: bool = False
-    """Keep parameters, gradients and optimizer state in main memory and step there; slow. Nothing to do on CPU."""
+    """Experimental. Keep parameters, gradients and optimizer state in main memory and step there; slow. No gain on
+    CPU."""
     compile: bool = False
     """Compile every layer with torch.compile: faster steps after a slow first one."""
     seq_len: int = Field(default=2048, ge=8)
@@ -86,14 +94,23 @@ class TrainerConfig(Section):
 
     def problems(self) -> list[tuple[str, str]]:
         """Dotted keys that contradict each other, with the fix."""
-        parts = {"replicas": self.replicas, "tensor_parallel": self.tensor_parallel}
-        parts["context_parallel"] = self.context_parallel
-        together = self.replicas * self.tensor_parallel * self.context_parallel
+        names = ("pipeline_parallel", "replicas", "tensor_parallel", "context_parallel")
+        parts = {name: getattr(self, name) for name in names}
+        together = math.prod(parts.values())
+        beside = [name for name in ("tensor_parallel", "context_parallel") if parts[name] > 1]
+        beside += ["cpu_offload"] * self.cpu_offload
+        if self.pipeline_parallel > 1 and beside:
+            reason = f"{self.pipeline_parallel} stages do not go with trainer.{beside[0]}"
+            fix = f"Set it to 1 and leave the processes to sharding, or leave trainer.{beside[0]} out."
+            return [("trainer.pipeline_parallel", f"{reason}. {fix}")]
         if self.world_size % together:
             product = " x ".join(f"trainer.{name} ({size})" for name, size in parts.items() if size > 1)
             reason = f"{self.world_size} is not a multiple of {product}"
             fix = f"Use {together * -(-self.world_size // together)}, or lower a factor."
             return [("trainer.world_size", f"{reason}. {fix}")]
+        if self.activation_offload and not self.activation_checkpointing:
+            fix = "Set trainer.activation_checkpointing too, or leave it out."
+            return [("trainer.activation_offload", f"moves what activation checkpointing keeps. {fix}")]
         if self.seq_len % self.context_parallel:
             fix = f"Use {self.seq_len // self.context_parallel * self.context_parallel}."
             return [("trainer.seq_len", f"is not a multiple of trainer.context_parallel. {fix}")]
