@@ -79,7 +79,10 @@ class _WandbSink:
         self._run.log({**metrics, "step": step})
 
     def close(self) -> None:
+        import wandb
+
         self._run.finish()
+        wandb.teardown()  # waits for its process: finished means handed to it, not written
 
 
 class _TensorBoardSink:
