@@ -7,7 +7,7 @@ from django.urls import path
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
-from frontend.views import groups, launch, run, runs
+from frontend.views import groups, launch, run, runs, tokens
 
 mark = lazy(static, str)("frontend/mark.svg")
 urlpatterns = [
@@ -28,4 +28,5 @@ urlpatterns = [
     path("runs/<str:key>/events/", run.events, name="run-events"),
     path("runs/<str:key>/groups/<str:group>/", groups.group, name="group"),
     path("runs/<str:key>/steps/<int:step>/", groups.step, name="step"),
+    path("runs/<str:key>/tokens/<int:number>/", tokens.tokens, name="tokens"),
 ]

@@ -35,6 +35,7 @@ from rollouts.models import (
     Run,
     RunEnvironment,
     ScoredGroup,
+    TokenValues,
 )
 from rollouts.services.transitions import TRANSITIONS
 
@@ -211,6 +212,19 @@ class BatchItemAdmin(StoreAdmin):
     defers = ("advantages",)
     search_fields = ("=batch__run__key", "=group__key")
     ordering = ("-id",)
+
+
+@admin.register(TokenValues)
+class TokenValuesAdmin(StoreAdmin):
+    """The arrays themselves are never loaded; they are looked at on the pages of the run."""
+
+    list_display = fields = readonly_fields = ("id", "batch_id", "rollout_id")
+    search_fields = ("=batch__run__key",)
+    ordering = ("-id",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        rows: QuerySet[Any] = admin.ModelAdmin.get_queryset(self, request).only("batch_id", "rollout_id")
+        return rows
 
 
 @admin.register(Replay)

@@ -7,7 +7,7 @@ from django.views.decorators.http import require_safe
 from frontend.access import page
 from frontend.advantage import explain
 from frontend.samples import split_prompt
-from rollouts.selectors import groups, pages, runs
+from rollouts.selectors import groups, pages, runs, token_values
 
 
 @page
@@ -21,6 +21,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
     shared = prompts[0][0] if prompts else []
     is_shared = all(prompt == shared for prompt, _ in prompts)
     item = next(iter(row.batch_items.all()), None)
+    seen = token_values.of_group(run, row.pk)
     explanation = explain(run, rollouts, item.advantages if item else None)
     context = {
         "run": run,
@@ -31,6 +32,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
                 "rollout": rollout,
                 "messages": rest if is_shared else rollout.messages,
                 "why": explanation.members[at],
+                "seen": seen.get(rollout.pk, []),
             }
             for at, (rollout, (_, rest)) in enumerate(zip(rollouts, prompts, strict=True))
         ],
@@ -56,6 +58,7 @@ def step(request: HttpRequest, key: str, step: int) -> HttpResponse:
         "next": step + 1 if step < found.newest else None,
         "worst_lag": max((member.lag for member in found.members), default=0),
         "reward_mean": sum(rewards) / len(rewards) if rewards else None,
+        "seen": token_values.of_step(run, step),
         "rollouts": sum(len(member.rewards) for member in found.members),
     }
     return render(request, "frontend/step.html", context)

@@ -156,11 +156,11 @@ class StepApi(TrainerView):
     @extend_schema(
         operation_id="ackStep",
         parameters=[EPOCH],
-        request=wire.body(StepAck),
+        request=wire.body(StepAck) | {MSGPACK: wire.schema_of(StepAck)},
         responses=wire.answer(NextStepOut),
     )
     def post(self, request: Request, key: str, step: int) -> Response:
-        """The step is done. Acknowledging it again changes nothing but its metrics."""
+        """The step is done. Acknowledging it again changes nothing but its metrics and token values."""
         run = self.run_of(request, key)
         epoch = self.epoch_of(request)
         next_step = run_services.ack_step(run, epoch=epoch, step=step, ack=wire.decode(request, StepAck))

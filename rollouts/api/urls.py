@@ -4,7 +4,7 @@ from csp.decorators import csp_update
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from rollouts.api import description, groups, problems, replays, runs, trainer
+from rollouts.api import description, groups, problems, replays, runs, token_values, trainer
 
 # Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
 docs = csp_update({"style-src": ["'unsafe-inline'"]})(SpectacularSwaggerSplitView.as_view(url_name="api-schema"))
@@ -26,6 +26,12 @@ urlpatterns = [
     path(f"{run}/trainer/finish", trainer.FinishApi.as_view(), name="api-trainer-finish"),
     path(f"{run}/batches/<int:step>", trainer.BatchApi.as_view(), name="api-batch"),
     path(f"{run}/steps/<int:step>", trainer.StepApi.as_view(), name="api-step"),
+    path(
+        f"{run}/steps/<int:step>/token-values",
+        token_values.StepTokenValuesApi.as_view(),
+        name="api-step-token-values",
+    ),
+    path(f"{run}/token-values/<int:number>", token_values.TokenValuesApi.as_view(), name="api-token-values"),
     path(
         f"{run}/policy-versions",
         trainer.PolicyVersionsApi.as_view(),

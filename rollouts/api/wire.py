@@ -44,7 +44,7 @@ def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
     body = read(request)
     decoder = msgspec.msgpack.decode if found == MSGPACK else msgspec.json.decode
     value = decoder(body, type=kind) if body else msgspec.convert({}, kind)
-    if not repairs_text and (fields := dict(data_faults(msgspec.to_builtins(value)))):
+    if not repairs_text and (fields := dict(data_faults(msgspec.to_builtins(value, builtin_types=[bytes])))):
         raise Invalid("Nothing was done: the body holds what cannot be stored.", fields=fields)
     return value
 

@@ -2,7 +2,7 @@
 
 from rollouts.models.access import ApiToken, Membership, Project, Role, Scope
 from rollouts.models.attempt import Attempt, Delivery, EnvironmentClient
-from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay
+from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay, TokenValues
 from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup
 from rollouts.models.log import Event, MetricPoint
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
@@ -37,4 +37,5 @@ __all__ = [
     "RunKind",
     "Scope",
     "ScoredGroup",
+    "TokenValues",
 ]

@@ -2,8 +2,10 @@
 
 from django.db import models
 from django.db.models import F, Q
+from django.db.models.functions import Length
+from django.db.models.lookups import Exact
 
-from rollouts.models.group import ScoredGroup
+from rollouts.models.group import Rollout, ScoredGroup
 from rollouts.models.run import Run
 from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import BatchState
@@ -80,6 +82,46 @@ class BatchItem(models.Model):
 
     def __str__(self) -> str:
         return f"group {self.group_id} in {self.batch_id}"
+
+
+class TokenValues(models.Model):
+    """What the optimizer saw of one rollout's tokens in one step, as its trainer said when it acknowledged the step.
+
+    A step that is trained again, after a resume, overwrites its own. Little-endian arrays over all T tokens; 0 where
+    the mask reason says that there is nothing, so they are left to Postgres to compress.
+    """
+
+    batch = models.ForeignKey(Batch, on_delete=models.CASCADE, related_name="token_values", db_index=False)
+    rollout = models.ForeignKey(Rollout, on_delete=models.CASCADE, related_name="token_values")
+    trainer_logprobs = models.BinaryField()
+    """f32 [T]."""
+    entropies = models.BinaryField()
+    """f32 [T]."""
+    ratios = models.BinaryField()
+    """f32 [T]; as the loss took it, before its bounds."""
+    advantages = models.BinaryField()
+    """f32 [T]; as the loss took it."""
+    mask_reasons = models.BinaryField()
+    """u8 [T], of ``trainers.wire.MaskReason``."""
+    texts = models.JSONField(null=True)
+    """What each token says, if the trainer knows."""
+
+    class Meta:
+        ordering = ["batch", "rollout"]
+        verbose_name_plural = "token values"
+        constraints = [
+            models.UniqueConstraint(fields=["batch", "rollout"], name="token_values_once_per_step"),
+            models.CheckConstraint(
+                condition=Q(Exact(Length("trainer_logprobs"), 4 * Length("mask_reasons")))
+                & Q(Exact(Length("entropies"), 4 * Length("mask_reasons")))
+                & Q(Exact(Length("ratios"), 4 * Length("mask_reasons")))
+                & Q(Exact(Length("advantages"), 4 * Length("mask_reasons"))),
+                name="token_values_have_one_length",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return f"token values of rollout {self.rollout_id} in batch {self.batch_id}"
 
 
 class Replay(models.Model):

@@ -27,7 +27,7 @@ from rollouts.models import (
     ScoredGroup,
 )
 from rollouts.models.run import new_atropos_key
-from rollouts.services import forks, leases, metrics
+from rollouts.services import forks, leases, metrics, token_values
 from rollouts.services.batches import check_epoch
 from rollouts.services.groups import close_gate
 from rollouts.services.transitions import DB_NOW, move, record_creation, transition
@@ -184,7 +184,8 @@ def _reference(row: Checkpoint) -> CheckpointRef:
 def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
     """Record that ``step`` moved the weights; return the number of acknowledged steps. Doing it again is harmless.
 
-    Raises Conflict when the trainer trained other bytes than were stored. Locks the run, the batch, its groups.
+    Raises Conflict when the trainer trained other bytes than were stored, Invalid for metrics or token values that
+    cannot be. Locks the run, the batch, its groups.
     """
     with transaction.atomic():
         run = lock_for_trainer(run, epoch)
@@ -192,7 +193,10 @@ def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
             raise Conflict(f"Step {step} cannot be acknowledged: {run.next_step} is the next of {run.max_steps}.")
         crash_point(CrashPoint.BEFORE_ACK)
         if run.kind != RunKind.SFT:
-            _ack_batch(run, epoch=epoch, step=step, sha256=ack.batch_sha256)
+            batch = _ack_batch(run, epoch=epoch, step=step, sha256=ack.batch_sha256)
+            token_values.store(batch, ack.token_values)
+        elif ack.token_values:
+            raise Invalid(fields={"token_values": "belong to rollouts, and a supervised run has none"})
         metrics.record(run, step=step, values=ack.metrics)
         if step == run.next_step:
             run.next_step = step + 1
@@ -201,7 +205,7 @@ def ack_step(run: Run, *, epoch: int, step: int, ack: StepAck) -> int:
         return run.next_step
 
 
-def _ack_batch(run: Run, *, epoch: int, step: int, sha256: str | None) -> None:
+def _ack_batch(run: Run, *, epoch: int, step: int, sha256: str | None) -> Batch:
     batch = Batch.objects.filter(run=run, step=step).first()
     if batch is None or batch.state == BatchState.FORMED:
         raise NotFound(f"Step {step} was not delivered; fetch its batch before you acknowledge it.")
@@ -217,6 +221,7 @@ def _ack_batch(run: Run, *, epoch: int, step: int, sha256: str | None) -> None:
             actor=actor,
             reason=f"step {step}",
         )
+    return batch
 
 
 def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpoint:

@@ -7,11 +7,13 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser, Page, expect
 
-from rollouts.models import Run
+from rollouts.models import Run, TokenValues
 from rollouts.states import RunState
 from tests.browser.server import Server
 from tests.browser.watched import Watched, watch
 from tests.factories import make_batch, make_group, make_lively_run, make_run
+from tests.rollouts import story
+from trainers.wire import MaskReason
 
 pytestmark = pytest.mark.browser
 
@@ -156,6 +158,27 @@ def test_the_config_is_filtered_as_one_types(watched: Watched) -> None:
     page.get_by_role("searchbox").fill("optimizer.lr preset")
     expect(page.locator("[data-filter-row]:visible")).to_have_count(1)
     expect(page.locator("[data-filter-row]:visible")).to_contain_text("optimizer.lr")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_tokens_wear_the_colour_of_what_is_chosen(watched: Watched, width: int) -> None:
+    run, epoch = story.train()
+    reasons = bytes([MaskReason.NOT_SAMPLED, MaskReason.ECHO, MaskReason.CLIPPED, MaskReason.TRAINED])
+    story.see(run, epoch, mask_reasons=reasons, texts=["", "x" * 200, " quite", " right\n"])
+    row = TokenValues.objects.select_related("rollout__group").order_by("pk").first()
+    assert row is not None
+    watched.page.set_viewport_size({"width": width, "height": 800})
+    page = watched.open(f"/runs/{run.key}/groups/{row.rollout.group.key}/")
+    page.get_by_role("link", name="tokens at step 0").first.click()
+    page.get_by_role("link", name="Difference").click()
+    token = page.locator(".seen-tokens span", has_text="right")
+    expect(token).to_have_attribute("title", re.compile(r"trainer −0\.25, difference \+0\.25, ratio 1\.5"))
+    expect(token).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
+    expect(page.locator(".seen-tokens .held", has_text="quite")).to_have_css("text-decoration-line", "underline")
+    page.get_by_text("All figures").click()
+    expect(page.get_by_role("row", name=re.compile("at a bound of the loss"))).to_be_visible()
+    overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    assert overflow <= 0, f"it is {overflow} px too wide"
 
 
 @pytest.mark.parametrize("width", [1280, 390])

@@ -1,9 +1,11 @@
 """The life of a run through the services, in short words, for tests of the store."""
 
+import struct
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 from django.db import connection
 
 from environments.types import Rollout, ScoredGroup, StopReason
@@ -14,7 +16,15 @@ from rollouts.services.leases import Claim
 from rollouts.states import GroupState
 from tests.factories import make_project
 from trainers.config import resolve
-from trainers.wire import PolicyVersionIn, Registration, StepAck
+from trainers.wire import (
+    MaskReason,
+    PolicyVersionIn,
+    Registration,
+    StepAck,
+    TokenValues,
+    TrainingBatch,
+    TrainingRollout,
+)
 
 SMALL = {
     "sampling.group_size": 2,
@@ -119,8 +129,42 @@ def generate(run: Run) -> int:
     return len(claims)
 
 
-def ack(run: Run, epoch: int, step: int, sha256: str | None, **metrics: float) -> int:
-    return runs.ack_step(run, epoch=epoch, step=step, ack=StepAck(metrics=metrics, batch_sha256=sha256))
+def ack(
+    run: Run, epoch: int, step: int, sha256: str | None, values: Sequence[TokenValues] = (), **metrics: float
+) -> int:
+    said = StepAck(metrics=metrics, batch_sha256=sha256, token_values=list(values))
+    return runs.ack_step(run, epoch=epoch, step=step, ack=said)
+
+
+def seen(rollout: TrainingRollout, *, ratio: float = 1.5, **fields: Any) -> TokenValues:
+    """What a trainer says of a rollout of a batch: the same numbers of each token that it trained on."""
+    mask = list(rollout.loss_mask)
+
+    def array(value: float) -> bytes:
+        return struct.pack(f"<{len(mask)}f", *(value * each for each in mask))
+
+    values: dict[str, Any] = {
+        "group": rollout.group,
+        "index": rollout.index,
+        "trainer_logprobs": array(-0.25),
+        "entropies": array(0.75),
+        "ratios": array(ratio),
+        "advantages": array(rollout.advantage),
+        "mask_reasons": bytes(MaskReason.TRAINED if each else MaskReason.NOT_SAMPLED for each in mask),
+        "texts": [f"t{at}" for at in range(len(mask))],
+    }
+    return TokenValues(**(values | fields))
+
+
+def see(run: Run, epoch: int, number: int = 0, **fields: Any) -> list[TokenValues]:
+    """Train a step and say what the optimizer saw of its rollouts."""
+    generate(run)
+    delivery = batches.fetch(run, epoch=epoch, step=number)
+    assert delivery is not None
+    batch = msgspec.msgpack.decode(delivery.body, type=TrainingBatch)
+    values = [seen(rollout, **fields) for rollout in batch.rollouts]
+    ack(run, epoch, number, delivery.sha256, values)
+    return values
 
 
 def announce(run: Run, epoch: int, version: int) -> PolicyVersion:

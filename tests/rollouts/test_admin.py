@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from django.apps import apps
 from django.contrib import admin
@@ -31,6 +32,7 @@ from tests.factories import make_project
 from tests.rollouts import story
 from tests.rollouts.api import make_token
 from tests.rollouts.test_runs import checkpoint
+from trainers.wire import TrainingBatch
 
 pytestmark = pytest.mark.django_db
 
@@ -50,6 +52,9 @@ PAYLOADS = {
     "inference_logprobs",
     "ref_logprobs",
     "extras",
+    "trainer_logprobs",
+    "mask_reasons",
+    "texts",
 }
 LIST_QUERIES = {"run": 7, "apitoken": 6, "membership": 6, "project": 5}
 """Beyond the usual four: the session, its user, the count, the rows."""
@@ -92,7 +97,8 @@ def world() -> Run:
     for step in range(3):
         delivery = batches.fetch(run, epoch=epoch, step=step)
         assert delivery is not None
-        story.ack(run, epoch, step, delivery.sha256, **{"loss/mean": 1.0})
+        rollout = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts[0]
+        story.ack(run, epoch, step, delivery.sha256, [story.seen(rollout)], **{"loss/mean": 1.0})
         story.announce(run, epoch, step + 1)
         runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
         replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")

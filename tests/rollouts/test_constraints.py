@@ -2,12 +2,14 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 from django.db import IntegrityError, connection, transaction
 
 from rollouts.models import Batch, BatchItem, Evaluation, Lease, MetricPoint, PolicyVersion, Rollout, Run, ScoredGroup
-from rollouts.services import batches
+from rollouts.services import batches, token_values
 from tests.rollouts import story
+from trainers.wire import TrainingBatch
 
 pytestmark = pytest.mark.django_db
 
@@ -44,6 +46,8 @@ NONSENSE = [
     ("grouptokens", "token_ids = token_ids || '\\x00'::bytea", "tokens_have_one_length"),
     ("grouptokens", "loss_mask = ''", "tokens_have_one_length"),
     ("grouptokens", "inference_logprobs = substring(inference_logprobs FROM 2)", "tokens_have_one_length"),
+    ("tokenvalues", "ratios = ''", "token_values_have_one_length"),
+    ("tokenvalues", "mask_reasons = mask_reasons || '\\x00'::bytea", "token_values_have_one_length"),
     ("batch", "state = 'eaten', delivered_at = NULL", "batch_state_known"),
     ("batch", "state = 'trained'", "batch_trained_at_exactly_when_trained"),
     ("batch", "trained_at = now()", "batch_trained_at_exactly_when_trained"),
@@ -66,7 +70,10 @@ def world() -> Run:
     assert evaluation.split == "eval"
     for each in others[:2]:
         story.settle(each)
-    assert batches.fetch(run, epoch=epoch, step=0) is not None
+    delivery = batches.fetch(run, epoch=epoch, step=0)
+    assert delivery is not None
+    rollout = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts[0]
+    token_values.store(Batch.objects.get(run=run), [story.seen(rollout)])
     return run
 
 

@@ -15,6 +15,7 @@ def test_no_migration_is_missing() -> None:
     call_command("makemigrations", "--check", "--dry-run", verbosity=0)
 
 
+@pytest.mark.slow
 def test_the_newest_migrations_go_back_and_forth() -> None:
     applied = MigrationRecorder.Migration.objects.filter(app="rollouts").order_by("name").values_list("name", flat=True)
     names = list(applied)
