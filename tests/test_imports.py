@@ -26,13 +26,14 @@ def loaded_by(statement: str) -> set[str]:
         (["environments.types", "environments.config", "environments.registry"], DJANGO | TORCH | {"trainers"}),
         (["environments.env", "environments.policy", "environments.runner"], DJANGO | TORCH | {"trainers"}),
         (["trainers.config", "trainers.client", "trainers.advantages", "trainers.wire"], DJANGO | TORCH | {"rollouts"}),
-        (["trainers.rl", "trainers.sft"], DJANGO | {"vllm", "rollouts", "workers"}),
+        pytest.param(["trainers.rl", "trainers.sft"], DJANGO | {"vllm", "rollouts", "workers"}, marks=pytest.mark.slow),
     ],
 )
 def test_package_loads_nothing_that_it_must_not(modules: list[str], forbidden: set[str]) -> None:
     assert loaded_by(f"import {', '.join(modules)}") & forbidden == set()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [

@@ -49,4 +49,9 @@ def test_a_run_is_launched_watched_and_stopped_in_the_browser(tmp_path: Path) ->
             assert yard.state(run) == "stopped"
             assert yard.victims("trainer") == []
             assert yard.victims("vllm") == []
+
+            watched.open(f"/runs/{run}/steps/0/")
+            page.get_by_role("link", name=re.compile(r"^rollout \d+ of ")).first.click()
+            token = page.locator(".seen-tokens .trained, .seen-tokens .held").first
+            expect(token).to_have_attribute("title", re.compile(r"engine −[\d.]+, trainer −[\d.]+, difference .*ratio"))
         context.close()

@@ -6,29 +6,18 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
+from tests.e2e.yard import make_tiny_model, running_yard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 STEPS = 6
-SMALL = ["batch.batch_size=32", "evaluation=null", "algorithm.max_async_level=0", "optimizer.warmup_steps=0"]
-
-
-def finish(yard: Yard, *words: str) -> str:
-    """Launch a run and wait until it has finished."""
-    run: str = yard.rollyard("launch", "reverse-text-rl", *SMALL, *words)["run"]
-    until(lambda: yard.state(run) in {"finished", "failed", "stopped"}, within_s=500, what="the end of the run")
-    [(state, reason)] = yard.sql("SELECT state, state_reason FROM rollouts_run WHERE key = %s", run)
-    assert state == "finished", reason
-    return run
-
-
-def values(yard: Yard, run: str, key: str) -> list[float]:
-    query = (
-        "SELECT value FROM rollouts_metricpoint AS m JOIN rollouts_run AS r ON r.id = m.run_id"
-        " WHERE r.key = %s AND m.key = %s ORDER BY m.step"
-    )
-    return [value for (value,) in yard.sql(query, run, key)]
+SMALL = [
+    "reverse-text-rl",
+    "batch.batch_size=32",
+    "evaluation=null",
+    "algorithm.max_async_level=0",
+    "optimizer.warmup_steps=0",
+]
 
 
 def test_adapters_are_trained_served_checkpointed_exported_and_forked(tmp_path: Path) -> None:
@@ -36,11 +25,11 @@ def test_adapters_are_trained_served_checkpointed_exported_and_forked(tmp_path: 
     lora = ["model.lora.rank=8", "model.lora.alpha=16", "optimizer.lr=1e-2"]
     kept = ["trainer.checkpoint_every=2", "trainer.keep_checkpoints=1", "trainer.keep_every=4"]
     with running_yard(tmp_path / "log") as yard:
-        run = finish(yard, f"model.path={base}", f"max_steps={STEPS}", *lora, *kept)
+        run = yard.finish(*SMALL, f"model.path={base}", f"max_steps={STEPS}", *lora, *kept)
         [directory] = (yard.home.path / "runs").glob(run)
 
         # What inference says of a token is what the trainer says: it served the adapter of each version, not the base.
-        mismatch = values(yard, run, "mismatch_kl/mean")
+        mismatch = yard.metric(run, "mismatch_kl/mean")
         assert len(mismatch) == STEPS
         assert max(mismatch) < 1e-4, mismatch
         newest = directory / "weights" / f"step_{STEPS}"
@@ -60,10 +49,10 @@ def test_adapters_are_trained_served_checkpointed_exported_and_forked(tmp_path: 
         assert yard.rollyard("checkpoints", "verify", run)["faults"] == {}
         yard.rollyard("checkpoints", "export", run, "--step", "4", "--out", str(tmp_path / "exported"))
 
-        fork = finish(yard, "max_steps=1", "--fork-from", f"{run}@4")
+        fork = yard.finish(*SMALL, "max_steps=1", "--fork-from", f"{run}@4")
         start = load_file(yard.home.path / "runs" / fork / "weights" / "step_0" / "model.safetensors")
         exported = load_file(tmp_path / "exported" / "model.safetensors")
         assert start.keys() == exported.keys() == load_file(base / "model.safetensors").keys()
         assert all(torch.equal(start[name], exported[name]) for name in start)
-        assert max(values(yard, fork, "mismatch_kl/mean")) < 1e-4
+        assert max(yard.metric(fork, "mismatch_kl/mean")) < 1e-4
         assert yard.rollyard("checkpoints", "list", run)[1]["forks"] == [fork]

@@ -84,6 +84,22 @@ class Yard:
         rows = self.try_sql("SELECT next_step FROM rollouts_run WHERE key = %s", run)
         return rows[0][0] if rows else 0
 
+    def finish(self, *words: str) -> str:
+        """Launch a run and wait until it has finished."""
+        run: str = self.rollyard("launch", *words)["run"]
+        until(lambda: self.state(run) in {"finished", "failed", "stopped"}, within_s=500, what="the end of the run")
+        [(state, reason)] = self.sql("SELECT state, state_reason FROM rollouts_run WHERE key = %s", run)
+        assert state == "finished", reason
+        return run
+
+    def metric(self, run: str, key: str) -> list[float]:
+        """Every value of a metric of a run, by step."""
+        query = (
+            "SELECT value FROM rollouts_metricpoint AS m JOIN rollouts_run AS r ON r.id = m.run_id"
+            " WHERE r.key = %s AND m.key = %s ORDER BY m.step"
+        )
+        return [value for (value,) in self.sql(query, run, key)]
+
     def processes(self) -> list[psutil.Process]:
         """Every living process of this installation: children, detached replicas, PostgreSQL's and Redis's.
 
