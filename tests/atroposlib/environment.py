@@ -6,6 +6,7 @@ the share of them in the answer, so that even a model that was never trained get
 
 from typing import Any
 
+import jsonlines
 from atroposlib.envs.base import BaseEnv, BaseEnvConfig, ScoredDataGroup
 from atroposlib.envs.server_handling.server_baseline import APIServerConfig
 
@@ -24,6 +25,9 @@ class LettersEnv(BaseEnv):
 
     async def setup(self) -> None:
         self.asked = 0
+        if self.jsonl_writer is not None:
+            # What it wrote down has to be on disk when it is sent: on a busy machine it may be killed in the end.
+            self.jsonl_writer = jsonlines.open(self.config.data_path_to_save_groups, "w", flush=True)
 
     async def get_next_item(self) -> dict[str, Any]:
         self.asked += 1

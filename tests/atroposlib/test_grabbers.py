@@ -109,8 +109,8 @@ def test_what_waited_when_a_tool_reset_the_server_is_archived_and_says_so(
             "SELECT DISTINCT state, state_reason FROM rollouts_scoredgroup WHERE id = ANY(%s)", sorted(stock)
         )
         assert reasons == [("surplus", f"archived by a reset of attempt {number}")]
-    groups = states(yard, story.run)
-    assert set(stored(yard, story.run)) == set(groups), "a group lost its tokens"
+    groups = states(yard, story.run)  # first: the environment goes on
+    assert groups.keys() <= stored(yard, story.run).keys(), "a group lost its tokens"
     assert set(groups.values()) <= {"trained", "batched", "surplus", "ready"}
     page = visitor.get(f"/runs/{story.run}/").text
     assert "archived by a reset of attempt 1" in page
