@@ -142,6 +142,7 @@ def test_an_address_without_a_scheme_is_told_at_once() -> None:
         GroupClient("localhost:8000", "t", RUN)
 
 
+@pytest.mark.slow
 def test_many_groups_go_in_requests_of_bounded_size(store: GroupStore) -> None:
     with serving(store) as url, GroupClient(url, "t", RUN, max_request_bytes=10_000) as client:
         keys = client.submit(group(tokens=100) for _ in range(150))
@@ -327,6 +328,7 @@ rollouts = st.integers(0, 6).flatmap(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(rollouts, max_size=4))
 def test_packing_here_is_packing_in_the_store(played: list[Rollout]) -> None:
     one = ScoredGroup(environment="e", problem_key="p", key="k", rollouts=played)

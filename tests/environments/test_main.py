@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow  # each starts an interpreter
 ROOT = Path(__file__).parents[2]
 FORBIDDEN = ("django", "celery", "channels", "psycopg", "torch", "transformers", "vllm", "pydantic")
 

@@ -18,17 +18,12 @@ from tests.hostile.corpus import CASES
 from tests.hostile.wires import PER_TOKEN, Wire, listed, written
 from tests.rollouts.api import row_counts
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
 FRIEND = {wire: written(wire, good()) or b"" for wire in Wire}
 """A good group that comes in the same request as a bad one."""
 
 
-LARGE = [pytest.mark.slow, pytest.mark.timeout(300)]
-
-
-@pytest.mark.parametrize(
-    "case", [pytest.param(case, id=str(case), marks=LARGE if case.is_large else []) for case in CASES]
-)
+@pytest.mark.parametrize("case", CASES, ids=str)
 def test_it_is_refused_whole_or_taken_whole(target: Target, case: Case) -> None:
     unsaid = set(case.variants)
     for wire in Wire:

@@ -13,7 +13,7 @@ from tests.hostile.case import good
 from tests.hostile.wires import Wire, written
 from tests.rollouts.api import row_counts
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # by their number
 GROUP, ITEM = written(Wire.JSON, good()) or b"", written(Wire.ATROPOS, good()) or b""
 GZIPPED = gzip.compress(ITEM, mtime=0)
 BOUNDARY = "multipart/form-data; boundary=x"

@@ -24,7 +24,7 @@ from rollouts.services.transitions import transition
 from rollouts.states import RunState
 from tests.factories import make_run
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 LONG_S = 15.0
 SHORT_S = 0.3

@@ -19,7 +19,7 @@ from rollouts import bell, consumers
 from rollouts.models import Membership, Run
 from tests.factories import make_event, make_project, make_run, make_user
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 LONG_S = 15.0
 SHORT_S = 0.4

@@ -140,6 +140,7 @@ def items(draw: st.DrawFn) -> Item:
     return given_values(one)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(items(), min_size=1, max_size=3))
 def test_whatever_was_imported_comes_back(sent: list[Item]) -> None:

@@ -76,6 +76,7 @@ def test_every_batch_that_was_ever_formed_has_its_bytes() -> None:
     assert list(verify_batches(story.launch())) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TAMPERING)
 def test_tampering_is_found_and_only_that(name: str) -> None:
     run = trained()

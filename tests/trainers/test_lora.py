@@ -89,6 +89,7 @@ def test_target_modules_narrow_what_is_adapted(model_dir: Path, world: World) ->
     assert {name.split(".")[4] for name in trained_tensors(adapted.model)} == {"q_proj"}
 
 
+@pytest.mark.slow
 def test_peft_loads_a_written_adapter_and_computes_the_same(model_dir: Path, world: World, tmp_path: Path) -> None:
     adapted = Adapted(lora(model_dir), world, steps=3)
     theirs = logits(PeftModel.from_pretrained(plain(model_dir), adapted.write(tmp_path / "adapter")))
@@ -98,6 +99,7 @@ def test_peft_loads_a_written_adapter_and_computes_the_same(model_dir: Path, wor
     assert not torch.allclose(theirs, logits(plain(model_dir)), atol=1e-2)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_adapter_alone_and_restores_the_next_steps(
     model_dir: Path, world: World, tmp_path: Path
 ) -> None:
@@ -111,6 +113,7 @@ def test_a_checkpoint_holds_the_adapter_alone_and_restores_the_next_steps(
     assert [first.step(seed) for seed in (3, 4)] == [second.step(seed) for seed in (3, 4)]
 
 
+@pytest.mark.slow
 def test_merged_weights_compute_what_the_adapter_computes(model_dir: Path, world: World, tmp_path: Path) -> None:
     adapted = Adapted(lora(model_dir), world, steps=3)
     checkpoint, exported = tmp_path / "checkpoint", tmp_path / "exported"
@@ -124,6 +127,7 @@ def test_merged_weights_compute_what_the_adapter_computes(model_dir: Path, world
     torch.testing.assert_close(logits(merged), logits(with_adapter), atol=1e-5, rtol=1e-5)
 
 
+@pytest.mark.slow
 def test_training_starts_from_an_adapter(model_dir: Path, world: World, tmp_path: Path) -> None:
     first = Adapted(lora(model_dir), world, steps=3)
     path = str(first.write(tmp_path / "adapter"))

@@ -20,7 +20,7 @@ from workers.database import with_connection
 from workers.episodes import Driver
 from workers.replica_pool import ReplicaPool
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # drivers live for seconds
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ Every test runs twice: with whole models, and with LoRA adapters beside one.
 """
 
 import asyncio
+import importlib.util
 import os
 import secrets
 import shutil
@@ -39,13 +40,17 @@ from workers.inference import argv as server_argv
 from workers.inference import environ as server_environ
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("vllm")
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
 from trainers.lora import add_adapter, merge_adapter, write_adapter  # noqa: E402
 from trainers.tiny_model import write_tiny_model  # noqa: E402
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    # Not by importing it: that takes seconds of every run, of the fast tests too.
+    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: pip install 'rollyard[serve]'"),
+]
 
 RANK_3 = LoraConfig(rank=3, alpha=6)
 PROMPT = [Message("system", "Reverse the text."), Message("user", "hello")]

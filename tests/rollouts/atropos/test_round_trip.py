@@ -116,12 +116,14 @@ def items(draw: st.DrawFn) -> JsonObject:
     return {"tokens": tokens, "masks": draw(masks), "scores": scores, **values}
 
 
+@pytest.mark.slow
 @settings(max_examples=400, deadline=None)
 @given(items())
 def test_an_item_comes_back_as_it_was_sent(sent: JsonObject) -> None:
     same(sent, given_back(sent))
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(items())
 def test_every_way_to_parse_an_item_makes_the_same_group(sent: JsonObject) -> None:
