@@ -7,6 +7,7 @@ request and the time it may take.
 """
 
 import argparse
+import gc
 import os
 import socket
 
@@ -37,6 +38,10 @@ def main() -> None:
         ws_max_size=64 * 1024,  # browsers send subscriptions, nothing large
         timeout_graceful_shutdown=4,
     )
+    config.load()
+    # What was loaded stays. The collector would look through it now and then, for 0.1 s in which nobody is answered.
+    gc.collect()
+    gc.freeze()
     SharingServer(config, socket.socket(fileno=arguments.fd), share).run()
 
 
