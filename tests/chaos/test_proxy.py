@@ -10,6 +10,7 @@ import pytest
 
 from tests.chaos.proxy import Proxy, running_proxy
 
+pytestmark = pytest.mark.slow
 BODY = bytes(range(256)) * 1000
 
 

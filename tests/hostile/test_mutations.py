@@ -13,7 +13,8 @@ from tests.hostile.wires import Unwritable, Wire, item_of, json_of, messagepack_
 from tests.rollouts.api import row_counts
 from tests.rollouts.atropos.api import item
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
+EXAMPLES = 500
 FULL = good() | {"key": None}
 FULL["rollouts"][0] |= {
     "metrics": {"a": 1.0},
@@ -38,8 +39,6 @@ atoms = st.none() | st.booleans() | numbers | st.text(st.characters(), max_size=
 values = st.recursive(
     atoms, lambda each: st.lists(each, max_size=4) | st.dictionaries(st.text(max_size=4), each), max_leaves=6
 )
-SLOW = [pytest.mark.slow, pytest.mark.timeout(300)]
-EFFORTS = [pytest.param(25, id="briefly"), pytest.param(500, id="at length", marks=SLOW)]
 
 
 @st.composite
@@ -81,14 +80,13 @@ def check_sent(target: Target, wire: Wire, body: bytes) -> None:
     assert row_counts() == before
 
 
-@pytest.mark.parametrize("effort", EFFORTS)
 @pytest.mark.parametrize("wire", Wire)
-def test_a_good_group_with_other_values_in_it(target: Target, wire: Wire, effort: int) -> None:
+def test_a_good_group_with_other_values_in_it(target: Target, wire: Wire) -> None:
     encode = json_of if wire in {Wire.JSON, Wire.ATROPOS} else messagepack_of
     # An environment that did not hear of a reset is taken into the new attempt with its first request, good or bad.
     assert target.submit(wire, encode(STARTS[wire])).status in {200, 201}
 
-    @settings(max_examples=effort, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.integers(1, 3).flatmap(lambda times: repeatedly(STARTS[wire], times)))
     def check(group: Any) -> None:
         try:
@@ -105,13 +103,12 @@ def repeatedly(data: Any, times: int) -> st.SearchStrategy[Any]:
     return changed if times == 1 else changed.flatmap(lambda each: repeatedly(each, times - 1))
 
 
-@pytest.mark.parametrize("effort", EFFORTS)
 @pytest.mark.parametrize("wire", Wire)
-def test_a_good_body_with_noise_in_it(target: Target, wire: Wire, effort: int) -> None:
+def test_a_good_body_with_noise_in_it(target: Target, wire: Wire) -> None:
     body = written(wire, good()) or b""
     places = st.integers(0, len(body))
 
-    @settings(max_examples=effort, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=EXAMPLES, deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(st.binary(max_size=8), places, st.integers(0, 8) | places)
     def check(noise: bytes, start: int, length: int) -> None:
         check_sent(target, wire, body[:start] + noise + body[start + length :])

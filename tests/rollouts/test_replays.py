@@ -17,7 +17,7 @@ from tests.rollouts.api import Api, make_token, problem, row_counts
 from trainers.config import resolve
 from trainers.wire import TrainingBatch
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # each trains a run first
 
 
 @pytest.fixture

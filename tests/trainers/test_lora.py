@@ -21,6 +21,7 @@ from trainers.packing import micro_batch, training_sequence
 from trainers.parallel import World
 from trainers.run_config import LoraConfig, ModelConfig, OptimizerConfig
 
+pytestmark = pytest.mark.slow
 TOKENS = torch.randint(0, 256, (1, 24), generator=torch.Generator().manual_seed(7))
 
 
@@ -89,7 +90,6 @@ def test_target_modules_narrow_what_is_adapted(model_dir: Path, world: World) ->
     assert {name.split(".")[4] for name in trained_tensors(adapted.model)} == {"q_proj"}
 
 
-@pytest.mark.slow
 def test_peft_loads_a_written_adapter_and_computes_the_same(model_dir: Path, world: World, tmp_path: Path) -> None:
     adapted = Adapted(lora(model_dir), world, steps=3)
     theirs = logits(PeftModel.from_pretrained(plain(model_dir), adapted.write(tmp_path / "adapter")))
@@ -99,7 +99,6 @@ def test_peft_loads_a_written_adapter_and_computes_the_same(model_dir: Path, wor
     assert not torch.allclose(theirs, logits(plain(model_dir)), atol=1e-2)
 
 
-@pytest.mark.slow
 def test_a_checkpoint_holds_the_adapter_alone_and_restores_the_next_steps(
     model_dir: Path, world: World, tmp_path: Path
 ) -> None:
@@ -113,7 +112,6 @@ def test_a_checkpoint_holds_the_adapter_alone_and_restores_the_next_steps(
     assert [first.step(seed) for seed in (3, 4)] == [second.step(seed) for seed in (3, 4)]
 
 
-@pytest.mark.slow
 def test_merged_weights_compute_what_the_adapter_computes(model_dir: Path, world: World, tmp_path: Path) -> None:
     adapted = Adapted(lora(model_dir), world, steps=3)
     checkpoint, exported = tmp_path / "checkpoint", tmp_path / "exported"
@@ -127,7 +125,6 @@ def test_merged_weights_compute_what_the_adapter_computes(model_dir: Path, world
     torch.testing.assert_close(logits(merged), logits(with_adapter), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.slow
 def test_training_starts_from_an_adapter(model_dir: Path, world: World, tmp_path: Path) -> None:
     first = Adapted(lora(model_dir), world, steps=3)
     path = str(first.write(tmp_path / "adapter"))

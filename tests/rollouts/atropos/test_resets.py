@@ -14,7 +14,7 @@ from rollouts.services import deliveries
 from rollouts.states import BatchState, GroupState
 from tests.rollouts.atropos.api import Api, make_external_run, tags
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 def reset(api: Api) -> None:

@@ -19,7 +19,7 @@ from rollouts.models import Delivery, Run
 from rollouts.services import deliveries
 from tests.rollouts.atropos.api import Api, tags
 
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 
 class Connection:
