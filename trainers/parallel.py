@@ -13,6 +13,7 @@ dimensions share theirs. Neighbouring ranks differ in the last dimensions, which
 """
 
 import ctypes
+import faulthandler
 import logging
 import math
 import os
@@ -158,6 +159,7 @@ def make_world(config: TrainerConfig) -> World:
 def run_rank(train: Callable[[], None]) -> None:
     """Be one rank of a trainer from start to end: the body of `python -m trainers.<kind>`."""
     die_with_parent()
+    faulthandler.enable()  # a crash in native code says which line was running, on every thread
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     join_ranks()

@@ -1,6 +1,9 @@
 """RL trainers as they are run: torchrun, real ranks, a control plane over HTTP, and kills."""
 
+import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +14,7 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.trainers.control_plane import FakeControlPlane, serving
-from tests.trainers.support import random_batch, rl_config, run_trainer, start_trainer
+from tests.trainers.support import ROOT, random_batch, rl_config, run_trainer, start_trainer
 from trainers.durable import find_directory, verify_directory
 
 pytestmark = pytest.mark.slow
@@ -137,3 +140,14 @@ def test_a_trainer_deletes_nothing_that_is_whole(model_dir: Path, tmp_path: Path
     assert {path.name for path in (tmp_path / "weights").iterdir()} == {f"step_{step}" for step in (1, 2, 3, 4)}
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step_2", "step_4"}
     assert find_directory(tmp_path / "checkpoints", 4)
+
+
+def test_a_rank_that_crashes_in_native_code_says_where_it_was() -> None:
+    code = "import os; from trainers.parallel import run_rank; run_rank(os.abort)"
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | alone, capture_output=True, text=True, timeout=240
+    )
+    assert done.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in done.stderr
+    assert "in run_rank" in done.stderr
