@@ -38,22 +38,15 @@ def in_state(yard: Yard, run: str, state: str) -> set[int]:
 
 
 def stored(yard: Yard, run: str) -> dict[int, Stored]:
-    """Every group of the run by its id, oldest first."""
-    rollouts: dict[int, tuple[list[float], list[list[JsonObject]]]] = {}
-    for group, reward, messages in yard.sql(
-        "SELECT o.group_id, o.reward, o.messages FROM rollouts_rollout AS o"
-        " JOIN rollouts_scoredgroup AS g ON g.id = o.group_id JOIN rollouts_run AS r ON r.id = g.run_id"
-        " WHERE r.key = %s ORDER BY o.group_id, o.index",
-        run,
-    ):
-        rewards, conversations = rollouts.setdefault(group, ([], []))
-        rewards.append(reward)
-        conversations.append(messages)
+    """Every group of the run by its id, oldest first. One query: the last group may be arriving as it is asked."""
     rows = yard.sql(
-        "SELECT g.id, e.name, t.lengths, t.token_ids, t.loss_mask, t.inference_logprobs"
+        "SELECT g.id, e.name, t.lengths, t.token_ids, t.loss_mask, t.inference_logprobs, o.rewards, o.messages"
         " FROM rollouts_scoredgroup AS g JOIN rollouts_run AS r ON r.id = g.run_id"
         " JOIN rollouts_runenvironment AS e ON e.id = g.environment_id"
-        " JOIN rollouts_grouptokens AS t ON t.group_id = g.id WHERE r.key = %s ORDER BY g.id",
+        " JOIN rollouts_grouptokens AS t ON t.group_id = g.id"
+        " CROSS JOIN LATERAL (SELECT array_agg(reward ORDER BY index) AS rewards,"
+        " jsonb_agg(messages ORDER BY index) AS messages FROM rollouts_rollout WHERE group_id = g.id) AS o"
+        " WHERE r.key = %s ORDER BY g.id",
         run,
     )
     return {
@@ -63,9 +56,10 @@ def stored(yard: Yard, run: str) -> dict[int, Stored]:
             np.frombuffer(token_ids, "<u4").tolist(),
             np.frombuffer(loss_mask, "u1").astype(bool).tolist(),
             np.frombuffer(logprobs, "<f4"),
-            *rollouts[group],
+            rewards,
+            messages,
         )
-        for group, environment, lengths, token_ids, loss_mask, logprobs in rows
+        for group, environment, lengths, token_ids, loss_mask, logprobs, rewards, messages in rows
     }
 
 

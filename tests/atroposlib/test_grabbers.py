@@ -29,7 +29,8 @@ more than it would let wait if it were not told lengths in batches of that size.
 
 
 class Story(NamedTuple):
-    """One environment, three tools in turn on its run, and what each of them found and wrote."""
+    """One environment, three tools in turn on its run, and what each of them found and wrote. It was stopped since, so
+    that the tables stand still."""
 
     run: str
     stocks: list[set[int]]
@@ -39,6 +40,8 @@ class Story(NamedTuple):
     sft: list[JsonObject]
     dpo: list[JsonObject]
     conversations: list[JsonObject]
+    clients: list[tuple[int, int, str, bool]]
+    """Attempt, id, name and whether it is connected, of each time that the environment is on record, as it ran."""
     bystander: httpx.Client
     """Trainer of another run, whose groups were there before all this."""
 
@@ -50,33 +53,37 @@ def story(
     directory = tmp_path_factory.mktemp("grabbing")
     sft_options = ["--num-seqs-to-save", "8", "--tasks-per-step", str(TASKS_PER_STEP)]
     run, url = launch(yard)
-    with (
-        httpx.Client(base_url=launch(yard)[1], timeout=30) as bystander,
-        running_environment(atropos_bin, url, inference, directory) as environment,
-    ):
+    with httpx.Client(base_url=launch(yard)[1], timeout=30) as bystander:
         bystander.post("/register", json=registration()).raise_for_status()
         for tag in (1, 2, 3):
             bystander.post("/scored_data", json=item(tag=tag)).raise_for_status()
 
-        sft = grab(atropos_bin / "atropos-sft-gen", url, inference.model, directory / "sft.jsonl", *sft_options)
-        stocks = [wait_for_stock(yard, run, environment)]
-        dpo = grab(
-            atropos_bin / "atropos-dpo-gen",
-            url,
-            inference.model,
-            directory / "dpo.jsonl",
-            *["--num-seqs-to-save", "6", "--minimum-score-diff-max-min", "0.0"],
-        )
-        stocks.append(wait_for_stock(yard, run, environment))
-        conversations = grab(
-            atropos_bin / "atropos-sft-gen",
-            url,
-            inference.model,
-            directory / "conversations.jsonl",
-            *[*sft_options, "--save-messages"],
-        )
-        left = wait_for_stock(yard, run, environment)
-        yield Story(run, stocks, left, sft, dpo, conversations, bystander)
+        with running_environment(atropos_bin, url, inference, directory) as environment:
+            sft = grab(atropos_bin / "atropos-sft-gen", url, inference.model, directory / "sft.jsonl", *sft_options)
+            stocks = [wait_for_stock(yard, run, environment)]
+            dpo = grab(
+                atropos_bin / "atropos-dpo-gen",
+                url,
+                inference.model,
+                directory / "dpo.jsonl",
+                *["--num-seqs-to-save", "6", "--minimum-score-diff-max-min", "0.0"],
+            )
+            stocks.append(wait_for_stock(yard, run, environment))
+            conversations = grab(
+                atropos_bin / "atropos-sft-gen",
+                url,
+                inference.model,
+                directory / "conversations.jsonl",
+                *[*sft_options, "--save-messages"],
+            )
+            left = wait_for_stock(yard, run, environment)
+            clients = yard.sql(
+                "SELECT a.number, c.index, c.wandb_name, c.is_connected FROM rollouts_environmentclient AS c"
+                " JOIN rollouts_attempt AS a ON a.id = c.attempt_id JOIN rollouts_run AS r ON r.id = a.run_id"
+                " WHERE r.key = %s ORDER BY a.number",
+                run,
+            )
+        yield Story(run, stocks, left, sft, dpo, conversations, clients, bystander)
 
 
 def texts(yard: Yard, run: str, wanted: str) -> set[str]:
@@ -109,7 +116,7 @@ def test_what_waited_when_a_tool_reset_the_server_is_archived_and_says_so(
             "SELECT DISTINCT state, state_reason FROM rollouts_scoredgroup WHERE id = ANY(%s)", sorted(stock)
         )
         assert reasons == [("surplus", f"archived by a reset of attempt {number}")]
-    groups = states(yard, story.run)  # first: the environment goes on
+    groups = states(yard, story.run)
     assert groups.keys() <= stored(yard, story.run).keys(), "a group lost its tokens"
     assert set(groups.values()) <= {"trained", "batched", "surplus", "ready"}
     page = visitor.get(f"/runs/{story.run}/").text
@@ -140,13 +147,7 @@ def test_batches_that_reached_a_tool_count_as_trained_when_the_next_one_resets(y
 
 
 def test_the_environment_lives_on_under_its_old_id(yard: Yard, story: Story) -> None:
-    clients = yard.sql(
-        "SELECT a.number, c.index, c.wandb_name, c.is_connected FROM rollouts_environmentclient AS c"
-        " JOIN rollouts_attempt AS a ON a.id = c.attempt_id JOIN rollouts_run AS r ON r.id = a.run_id"
-        " WHERE r.key = %s ORDER BY a.number",
-        story.run,
-    )
-    assert clients == [(number, 0, "letters_0", True) for number in (1, 2, 3)]
+    assert story.clients == [(number, 0, "letters_0", True) for number in (1, 2, 3)]
     assert story.left
     assert {group.environment for group in stored(yard, story.run).values()} == {"letters"}
 
