@@ -44,7 +44,10 @@ def measure(model: Path, level: int, steps: int, extra: list[str]) -> float:
     run = json.loads(launched.splitlines()[0])["run"]
     rollyard("runs", "wait", run, "--quiet")
     summary = json.loads(rollyard("runs", "summary", run, "--json"))
-    figures = f"{summary['training_s']:.1f} s, mismatch KL {summary['mismatch_kl_mean']:.1e}"
+    figures = (
+        f"{summary['training_s']:.1f} s, mismatch KL {summary['mismatch_kl_mean']:.1e},"
+        f" on policy {summary['mismatch_kl_on_policy']:.1e}"
+    )
     print(f"max_async_level={level}: {figures} ({run})", file=sys.stderr)
     return float(summary["training_s"])
 

@@ -26,6 +26,9 @@ class Summary:
     """Without padding."""
     max_lag: int | None
     mismatch_kl_mean: float | None
+    """Over all steps: what the engine makes of the weights, and how old they were."""
+    mismatch_kl_on_policy: float | None
+    """Over the steps whose rollouts all came from the weights that trained on them: the engine's part alone."""
     wait_for_batch_share: float | None
     """Of the time, the trainer waited for groups."""
     wait_for_policy_share: float | None
@@ -61,9 +64,19 @@ def summarise(run: Run) -> Summary:
         trained_tokens_per_s=per_s(trained["tokens"]),
         max_lag=int(lag["value__max"]) if lag else None,
         mismatch_kl_mean=mismatch["value__avg"] if mismatch else None,
+        mismatch_kl_on_policy=_mismatch_on_policy(run),
         wait_for_batch_share=per_s(total("time/wait_for_batch")),
         wait_for_policy_share=per_s(total("time/wait_for_policy")),
     )
+
+
+def _mismatch_on_policy(run: Run) -> float | None:
+    points = MetricPoint.objects.filter(run=run)
+    on_policy = points.filter(key="lag/max", value=0).values("step")
+    found: float | None = points.filter(key="mismatch_kl/mean", step__in=on_policy).aggregate(Avg("value"))[
+        "value__avg"
+    ]
+    return found
 
 
 def _evaluated(run: Run) -> tuple[float | None, float | None]:
