@@ -4,9 +4,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from django.db import connection
-from django.db.models import QuerySet
 
-from rollouts.models import MetricPoint, Run
+from rollouts.models import Run
 from rollouts.sql import load
 
 MAX_POINTS = 1500
@@ -35,18 +34,16 @@ def series(run: Run, keys: Sequence[str], *, points: int = MAX_POINTS, after_ste
 
 def list_keys(run: Run) -> list[str]:
     """Every metric key the run has, sorted."""
-    return list(MetricPoint.objects.filter(run=run).order_by("key").values_list("key", flat=True).distinct())
+    with connection.cursor() as cursor:
+        cursor.execute(load("metric_keys"), {"run_id": run.pk})
+        return [key for (key,) in cursor.fetchall()]
 
 
 def latest(run: Run, keys: Iterable[str]) -> dict[str, tuple[int, float]]:
     """Key -> (step, value) of its newest point; keys without points are absent. One query."""
-    rows: QuerySet[MetricPoint, tuple[str, int, float]] = (
-        MetricPoint.objects.filter(run=run, key__in=list(keys))
-        .order_by("key", "-step")
-        .distinct("key")
-        .values_list("key", "step", "value")
-    )
-    return {key: (step, value) for key, step, value in rows}
+    with connection.cursor() as cursor:
+        cursor.execute(load("newest_metrics"), {"run_id": run.pk, "keys": list(keys)})
+        return {key: (step, value) for key, step, value in cursor.fetchall()}
 
 
 def sparklines(run_ids: Sequence[int], *, key: str = "reward/mean", points: int = 40) -> dict[int, list[float]]:

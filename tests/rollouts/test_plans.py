@@ -1,11 +1,11 @@
-"""The queries that run all the time stay quick, and on their indexes, in a run with a hundred thousand groups."""
+"""The queries that run all the time read a few rows, on their indexes, in a run with a hundred thousand groups."""
 
-import time
+import json
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 from django.test.utils import CaptureQueriesContext
 
 from rollouts.formation import Chosen, Demand
@@ -17,8 +17,8 @@ from tests.rollouts import story
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 GROUPS = 100_000
-BUDGET_S = 0.25
-"""Far above what they take (milliseconds) and far below what reading the whole table takes on a busy machine."""
+BUDGET = 10_000
+"""Rows that one query looks at, at most: the series of a metric has 5,000, a table of this run a hundred thousand."""
 
 
 @pytest.fixture
@@ -58,6 +58,7 @@ def old_run() -> tuple[Run, int]:
 
 
 QUESTIONS: dict[str, Callable[[Run, int], Any]] = {
+    "claim": lambda run, epoch: story.claim(run),
     "capacity": lambda run, epoch: leases.capacity(run),
     "fetch in vain": lambda run, epoch: batches.fetch(run, epoch=epoch, step=0),
     "quarantine": lambda run, epoch: leases.quarantine_expired(run),
@@ -69,40 +70,20 @@ QUESTIONS: dict[str, Callable[[Run, int], Any]] = {
     "newest number of a page": lambda run, epoch: pages.seq(run),
     "health": lambda run, epoch: runs.health(run),
     "newest metrics": lambda run, epoch: metrics.latest(run, [f"k/{key}" for key in range(1, 21)]),
+    "metric keys": lambda run, epoch: metrics.list_keys(run),
     "series": lambda run, epoch: metrics.series(run, ["k/3"]),
 }
 
 
-def test_nothing_that_runs_all_the_time_reads_a_whole_table(old_run: tuple[Run, int]) -> None:
-    late: dict[str, float] = {}
+def test_what_is_asked_all_the_time_reads_a_few_rows(old_run: tuple[Run, int]) -> None:
     for name, ask in QUESTIONS.items():
         with CaptureQueriesContext(connection) as seen:
-            began = time.perf_counter()
             ask(*old_run)
-            took_s = time.perf_counter() - began
-        if took_s > BUDGET_S:
-            late[name] = took_s
-        for query in seen.captured_queries:
-            if query["sql"].startswith(("SELECT", "--", "WITH")):
-                assert "Seq Scan on rollouts_scoredgroup" not in plan(query["sql"]), f"{name}: {query['sql']}"
-                assert "Seq Scan on rollouts_event" not in plan(query["sql"]), f"{name}: {query['sql']}"
-    assert late == {}
+        check_budget(seen, name)
 
 
-def plan(sql: str) -> str:
-    with connection.cursor() as cursor:
-        cursor.execute("EXPLAIN " + sql.replace("%", "%%"))
-        return "\n".join(line for (line,) in cursor.fetchall())
-
-
-def test_claiming_and_the_ledger_stay_quick_in_a_long_run(old_run: tuple[Run, int]) -> None:
-    run, _ = old_run
-    began = time.perf_counter()
-    assert len(story.claim(run)) == 1
-    assert time.perf_counter() - began < BUDGET_S
-    began = time.perf_counter()
-    assert sum(line.groups for line in runs.ledger(run)) == GROUPS + 4
-    assert time.perf_counter() - began < 1.0
+def test_the_ledger_counts_every_group_of_a_long_run(old_run: tuple[Run, int]) -> None:
+    assert sum(line.groups for line in runs.ledger(old_run[0])) == GROUPS + 3
 
 
 @pytest.fixture
@@ -131,11 +112,23 @@ def long_queue() -> Run:
 def test_a_batch_is_chosen_from_a_few_index_entries_however_long_the_queue(long_queue: Run, demand: Demand) -> None:
     with CaptureQueriesContext(connection) as seen:
         assert isinstance(next_batch.preview(long_queue, 0, demand), Chosen)
+    check_budget(seen, "preview")
+
+
+def check_budget(seen: CaptureQueriesContext, name: str) -> None:
+    """Do each statement that reads again, undone at once, and count what it looked at."""
+    explained = 0
     for query in seen.captured_queries:
-        with connection.cursor() as cursor:
-            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {query['sql']}")
+        sql: str = query["sql"]
+        if not sql.startswith(("SELECT", "--", "WITH", "UPDATE", "DELETE")):
+            continue
+        with transaction.atomic(), connection.cursor() as cursor:
+            cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}".replace("%", "%%"))
             [plan] = cursor.fetchone()[0]
-        assert rows_read(plan["Plan"]) < 5_000
+            transaction.set_rollback(True)
+        assert rows_read(plan["Plan"]) < BUDGET, f"{name}: {sql}\n{json.dumps(plan, indent=1)}"
+        explained += 1
+    assert explained, f"{name}: no statement was seen"
 
 
 def rows_read(node: dict[str, Any]) -> int:
