@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from celery import shared_task
-from celery.signals import worker_init, worker_shutting_down
+from celery.signals import worker_init, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, InterfaceError
 
 from rollouts.models import Run, RunKind
@@ -24,9 +24,13 @@ STUCK_S = 60.0
 _RING_EXPIRES_S = 10
 PATROL_S = 10.0
 """Between a worker's own looks for runs that nobody rang for."""
+_FAREWELL_S = 5.0
+"""For drivers to give their leases back when the worker ends."""
 
 _shutting_down = mmap.mmap(-1, 1)
 """One byte that forked pool processes share with the worker that gets the signal."""
+_found: dict[int, threading.Thread] = {}
+"""Drivers of runs that the worker found by itself, by run."""
 
 
 class _Seat:
@@ -65,6 +69,14 @@ def _end_drivers(**_signal: Any) -> None:
     _shutting_down[0] = 1
 
 
+@worker_shutdown.connect
+def _wait_for_drivers(**_signal: Any) -> None:
+    """Celery has waited for the drivers that are tasks, not for these."""
+    expires = time.monotonic() + _FAREWELL_S
+    for driver in list(_found.values()):
+        driver.join(max(0.0, expires - time.monotonic()))
+
+
 @worker_init.connect
 def _start_patrol(**_signal: Any) -> None:
     """Let this worker look for runs by itself, should no message reach it: Redis may be away for long."""
@@ -77,7 +89,8 @@ def patrol(pause_s: float = PATROL_S, *, stopping: Callable[[], bool] = lambda: 
         try:
             for run_id in with_connection(_wanting):
                 if not _Seat(run_id).is_taken():
-                    threading.Thread(target=drive, args=(run_id,), name=f"drive-{run_id}", daemon=True).start()
+                    _found[run_id] = threading.Thread(target=drive, args=(run_id,), name=f"drive-{run_id}", daemon=True)
+                    _found[run_id].start()
         except (DatabaseError, InterfaceError) as error:
             log.warning("cannot look for runs (%s); trying again", str(error).strip())
         time.sleep(pause_s)
