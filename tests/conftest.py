@@ -10,10 +10,22 @@ from typing import Any
 import pytest
 from django.conf import settings
 from django.db import connection
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from controlplane import embedded
 from controlplane.home import Home
 from rollouts import bell
+
+# How long an example takes says more about the machine than about the product. Hypothesis' own profile for CI takes the
+# same examples each time: a new find is for whoever looks for it.
+hypothesis_settings.register_profile(
+    "rollyard",
+    parent=hypothesis_settings.get_profile("ci" if "CI" in os.environ else "default"),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+hypothesis_settings.load_profile("rollyard")
 
 
 def pytest_unconfigure() -> None:

@@ -25,7 +25,7 @@ PATIENCE_S = 120.0
 def wait_for_server(url: str) -> None:
     """Ask for `/info` until it answers 200."""
     deadline = time.monotonic() + 30
-    while requests.get(f"{url}/info", timeout=2).status_code != 200:
+    while requests.get(f"{url}/info", timeout=60).status_code != 200:
         if time.monotonic() > deadline:
             raise SystemExit(f"{url}/info did not answer 200 within 30 s.")
         time.sleep(1)
@@ -43,7 +43,7 @@ def register(url: str, batch_size: int, steps: int) -> None:
         "save_checkpoint_interval": steps,
         "num_steps": steps,
     }
-    answer = requests.post(f"{url}/register", json=terms, timeout=10)
+    answer = requests.post(f"{url}/register", json=terms, timeout=60)
     answer.raise_for_status()
     assert "uuid" in answer.json(), answer.text
 
@@ -53,7 +53,7 @@ def drain(url: str) -> list[list[dict[str, Any]]]:
     batches: list[list[dict[str, Any]]] = []
     deadline = time.monotonic() + PATIENCE_S
     while True:
-        data = requests.get(f"{url}/batch", timeout=10).json()
+        data = requests.get(f"{url}/batch", timeout=60).json()
         if data.get("status") == "error":
             raise SystemExit(f"{url}/batch: {data['message']}")
         if data["batch"] is not None:

@@ -112,7 +112,7 @@ def test_after_a_restart_of_the_server_the_page_catches_up_by_itself(watched: Wa
         make_metrics(run, "reward/mean", [0.875], first_step=5)
     finally:
         server.start()
-    expect(status).to_have_attribute("data-state", "live", timeout=20_000)
+    expect(status).to_have_attribute("data-state", "live", timeout=60_000)
     expect(chart(page, "Reward")).to_have_attribute("aria-label", re.compile("0.875 at step 5"))
     assert not watched.was_reloaded
     watched.faults.clear()  # connections refused while the server was down
@@ -126,7 +126,7 @@ def test_with_sockets_blocked_polling_shows_the_same(watched: Watched) -> None:
     watched.open(f"/runs/{run.key}/samples/")
     expect(page.locator("live-status")).to_have_attribute("data-state", "disconnected")
     make_group(run, prompt="Reverse: harbor")
-    expect(page.get_by_text("Reverse: harbor")).to_be_visible(timeout=15_000)
+    expect(page.get_by_text("Reverse: harbor")).to_be_visible(timeout=60_000)
 
 
 def refuse(socket: WebSocketRoute) -> None:

@@ -126,8 +126,9 @@ def test_the_theme_follows_the_system_until_one_is_chosen_and_stays_chosen(watch
     page.emulate_media(color_scheme="light")
     assert background(page) == dark
     page.reload(wait_until="commit")
-    page.wait_for_selector("body")
+    page.wait_for_function("document.body && [...document.styleSheets].some((sheet) => sheet.cssRules.length)")
     assert background(page) == dark, "the stored theme is there before anything is painted"
+    page.wait_for_load_state()
     toggle.click()
     assert background(page) == light
 

@@ -8,7 +8,18 @@ from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, sync_playwright
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Request,
+    Response,
+    expect,
+    sync_playwright,
+)
+
+expect.set_options(timeout=30_000)  # a page waits longer between two looks when the last answer was slow
 
 _HARMLESS_FAILURES = {"net::ERR_ABORTED"}
 """Requests that the browser itself gave up because the page moved on."""

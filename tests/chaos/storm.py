@@ -92,9 +92,7 @@ class Storm:
         self.until(partial(is_alive, self.yard, strike.kind), what=f"{strike.kind} is back")
         self.waited_s[strike.kind] += time.monotonic() - began_at
         time.sleep(strike.pause_s)  # the random moment is the point of it
-        found = self.until(partial(self.yard.victims, strike.kind), what=f"there is a {strike.kind}")
-        target = found[int(strike.choice * len(found))]
-        target.kill()
+        target = self.until(partial(self.yard.kill_one, strike.kind, strike.choice), what=f"there is a {strike.kind}")
         psutil.wait_procs([target], timeout=10)
         self.kills[strike.kind] += 1
         if strike.client is not None:

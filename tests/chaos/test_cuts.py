@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from django.db.models.functions import Now
 
-from rollouts.models import Batch, Scope
+from rollouts.models import Batch, Delivery, Scope
 from tests.browser.server import Server
 from tests.chaos import atropos_clients, native_clients
 from tests.chaos.history import Outcome
@@ -13,6 +14,7 @@ from tests.chaos.load import make_group
 from tests.chaos.proxy import Proxy, running_proxy
 from tests.chaos.world import Scene
 from tests.rollouts.api import make_token
+from tests.workers.waiting import eventually
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
@@ -62,7 +64,9 @@ def test_a_batch_without_acknowledgement_comes_again_if_the_server_saw_it_break(
         environment.introduce()
         for number in range(4):
             assert environment.submit([make_group(2, number, longest=LONG_TOKENS)]) is Outcome.OK
-        assert [trainer.fetch() for _ in range(3)] == [None] * 3
+        for _ in range(3):
+            assert trainer.fetch() is None
+            eventually(Delivery.objects.filter(expires_at__lt=Now()).exists, what="the server saw the connection break")
         assert Batch.objects.count() == 1, "no new batch is formed before the one that broke has arrived"
         proxy.left = 0
         received = [trainer.fetch(), trainer.fetch()]

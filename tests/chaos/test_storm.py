@@ -39,4 +39,4 @@ def test_a_small_storm_breaks_no_promise(tmp_path: Path) -> None:
     for protocol in ("native", "atropos"):
         heard = summary[protocol]
         assert heard["violations"] == []
-        assert min(heard["acknowledged"], heard["unknown"], heard["steps"]) > 0, f"{protocol} was hardly under load"
+        assert min(heard["acknowledged"], heard["steps"]) > 0, f"{protocol} was not under load"

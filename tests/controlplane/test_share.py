@@ -18,6 +18,13 @@ async def _hello(scope: dict[str, object], receive: Callable, send: Callable) ->
     await send({"type": "http.response.body", "body": b""})
 
 
+@pytest.fixture
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Longer than a busy machine keeps a thread from running."""
+    monkeypatch.setattr("controlplane.share._PATIENCE_S", 0.05)
+    monkeypatch.setattr("controlplane.share._LONGEST_PATIENCE_S", 0.5)
+
+
 @contextmanager
 def _serving(listening: socket.socket, share: Share) -> Iterator[SharingServer]:
     # A thread stands for a process: it has an event loop, a socket and a share of its own.
@@ -54,6 +61,7 @@ def _held(servers: list[SharingServer]) -> list[int]:
     return [len(each.server_state.connections) for each in servers]
 
 
+@pytest.mark.usefixtures("patience")
 def test_connections_that_come_at_once_are_dealt_evenly(two: tuple[socket.socket, list[SharingServer]]) -> None:
     listening, servers = two
     clients = [_connect(listening) for _ in range(20)]
@@ -64,6 +72,7 @@ def test_connections_that_come_at_once_are_dealt_evenly(two: tuple[socket.socket
         client.close()
 
 
+@pytest.mark.usefixtures("patience")
 def test_who_lost_its_connections_takes_the_next_ones(two: tuple[socket.socket, list[SharingServer]]) -> None:
     listening, servers = two
     clients = [_connect(listening) for _ in range(12)]

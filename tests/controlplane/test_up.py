@@ -111,22 +111,20 @@ def test_printed_link_signs_in_once(up: Up) -> None:
     assert httpx.get(link).status_code == 410
 
 
-@pytest.mark.parametrize(
-    ("process", "deadline_s"), [("web", 15), ("worker", 15), ("redis", 10), ("postgres", 15), ("reconciler", 15)]
-)
-def test_killed_process_comes_back_and_the_installation_is_ready_again(up: Up, process: str, deadline_s: float) -> None:
+@pytest.mark.parametrize("process", ["web", "worker", "redis", "postgres", "reconciler"])
+def test_killed_process_comes_back_and_the_installation_is_ready_again(up: Up, process: str) -> None:
     url = up.first["url"]
-    wait_until(lambda: is_ready(url), 30)
+    wait_until(lambda: is_ready(url), 60)
     killed = up.pid_of(process)
     os.kill(killed, signal.SIGKILL)
     up.wait_for(event="exited", process=process, pid=killed)
-    assert up.wait_for(deadline_s, event="ready", process=process)["pid"] != killed
-    wait_until(lambda: is_ready(url), deadline_s)
+    assert up.wait_for(60, event="ready", process=process)["pid"] != killed
+    wait_until(lambda: is_ready(url), 60)
 
 
 def test_client_that_comes_while_web_is_away_waits_instead_of_failing(up: Up) -> None:
     url = up.first["url"]
-    wait_until(lambda: is_ready(url), 30)
+    wait_until(lambda: is_ready(url), 60)
     os.kill(up.pid_of("web"), signal.SIGKILL)
     up.wait_for(event="exited", process="web")
     assert httpx.get(f"{url}/healthz", timeout=30).status_code == 200

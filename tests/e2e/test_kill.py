@@ -112,10 +112,8 @@ def test_a_run_survives_the_death_of_every_process_once(tmp_path: Path) -> None:
             wait_s = dice.uniform(0.5, 3.0)
             time.sleep(wait_s)  # the random moment is the point of the test
             assert yard.state(run) in {None, "running", "finishing"}, f"the run ended before {victim} was killed"
-            hit = until(partial(yard.victims, victim), within_s=120, what=f"a {victim} to kill")
-            target = dice.choice(hit)
+            target = until(partial(yard.kill_one, victim, dice.random()), within_s=120, what=f"a {victim} to kill")
             print(f"kill -9 {victim}: pid {target.pid} after {wait_s:.1f} s, at step {yard.step(run)}")
-            target.kill()
             psutil.wait_procs([target], timeout=10)
             until(partial(_moved_on, yard, run, yard.step(run)), within_s=240, what=f"a step after {victim} died")
 

@@ -122,6 +122,16 @@ class Yard:
                 found.append(process)
         return found
 
+    def kill_one(self, kind: str, choice: float) -> psutil.Process | None:
+        """`kill -9` one of a kind, the one at this share of the list; None when there is none, or none any more."""
+        found = self.victims(kind)
+        try:
+            target = found[int(choice * len(found))]
+            target.kill()
+        except (IndexError, psutil.NoSuchProcess):
+            return None
+        return target
+
 
 def _runs(module: str) -> Callable[[str, str], bool]:
     # Shims and shepherds carry the command in their own arguments; a victim is the program itself.
@@ -165,9 +175,9 @@ def running_yard(log: Path) -> Iterator[Yard]:
             reader.start()
             up_id, known = "", set[psutil.Process]()
             try:
-                record = events.get(timeout=60)
+                record = events.get(timeout=180)
                 up_id = record["id"]
-                while events.get(timeout=120).get("event") != "up":
+                while events.get(timeout=180).get("event") != "up":
                     pass
                 yard = Yard(home, process, environ, record)
                 yield yard
@@ -175,7 +185,7 @@ def running_yard(log: Path) -> Iterator[Yard]:
             finally:
                 process.send_signal(signal.SIGINT)
                 try:
-                    process.wait(60)
+                    process.wait(180)
                 finally:
                     if process.poll() is None:
                         process.kill()

@@ -197,7 +197,7 @@ def test_a_listener_without_a_bell_waits_no_longer_than_it_was_told() -> None:
         assert await listener.wait(SHORT_S) == set()
         return time.monotonic() - began
 
-    assert SHORT_S <= asyncio.run(listen()) < SHORT_S + 2.0
+    assert SHORT_S <= asyncio.run(listen()) < LONG_S
 
 
 def test_a_bell_that_cannot_even_be_made_is_not_its_callers_problem(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -245,7 +245,7 @@ def test_a_listener_that_is_cancelled_ends_whenever_that_is() -> None:
             for _ in range(turns):
                 await asyncio.sleep(0)
             task.cancel()
-            done, _ = await asyncio.wait({task}, timeout=5.0)
+            done, _ = await asyncio.wait({task}, timeout=LONG_S)
             assert done, f"cancelled after {turns} turns of the loop it goes on"
 
     asyncio.run(cancel())

@@ -45,7 +45,7 @@ class FakeControlPlane:
         """Each is taken by one request, in order, instead of the real answer."""
         self.changed = threading.Condition()
 
-    def wait_until(self, condition: Callable[[], object], timeout_s: float = 60.0) -> None:
+    def wait_until(self, condition: Callable[[], object], timeout_s: float = 240.0) -> None:
         """Wait until `condition` holds; it is looked at after every request."""
         with self.changed:
             assert self.changed.wait_for(condition, timeout_s), "the trainer did not get there in time"

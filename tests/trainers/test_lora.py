@@ -21,7 +21,7 @@ from trainers.packing import micro_batch, training_sequence
 from trainers.parallel import World
 from trainers.run_config import LoraConfig, ModelConfig, OptimizerConfig
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOKENS = torch.randint(0, 256, (1, 24), generator=torch.Generator().manual_seed(7))
 
 

@@ -93,7 +93,7 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
     assert [loss for _, loss in plane.losses] == pytest.approx([curve[step] for step, _ in plane.losses], abs=1e-5)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 def test_another_number_of_ranks_resumes_to_the_same_next_steps(
     model_dir: Path, tmp_path: Path, before: int, after: int
@@ -113,7 +113,7 @@ def test_another_number_of_ranks_resumes_to_the_same_next_steps(
     assert curves[0] == pytest.approx(curves[1], abs=1e-5)
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(600)
 def test_a_fork_with_the_optimizer_goes_on_as_its_source_would_have(model_dir: Path, tmp_path: Path) -> None:
     source = make_plane(tmp_path / "source", model_dir, max_steps=4, trainer__checkpoint_every=2)
     with serving(source) as url:

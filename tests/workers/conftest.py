@@ -22,7 +22,7 @@ def stand_ins(transactional_db: None, monkeypatch: pytest.MonkeyPatch, tmp_path:
     for module, name, value in [
         (serving, "PROBE_EVERY_S", 0.2),
         (serving, "PROBE_PAUSE_S", 0.2),
-        (serving, "PROBE_DEADLINE_S", 0.5),
+        (serving, "PROBE_DEADLINE_S", 2.0),
         (lifecycle, "GRACE_S", 0.5),
     ]:
         monkeypatch.setattr(module, name, value)

@@ -132,7 +132,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
                 except InferenceError:
                     return False
 
-            eventually(answers, within_s=180, what="vLLM to answer")
+            eventually(answers, within_s=400, what="vLLM to answer")
             assert admin.version() is None
             admin.set_version(0)
         yield found

@@ -142,9 +142,9 @@ def test_process_that_renamed_itself_is_still_swept(launcher: LocalLauncher, spe
 
 
 def test_stop_lets_the_command_end_by_itself(launcher: LocalLauncher, spec: LaunchSpec) -> None:
-    handle = launcher.start(running(spec, POLITE))
+    handle = launcher.start(running(spec, POLITE, grace_s=10.0))
     eventually(lambda: said(handle, "up"))
-    observation = launcher.stop(handle, deadline_s=10)
+    observation = launcher.stop(handle, deadline_s=20)
     assert (observation.alive, observation.exit_code, observation.reason) == (False, 0, "asked to end")
 
 

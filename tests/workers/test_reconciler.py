@@ -39,7 +39,7 @@ def train(run: Run) -> None:
     """Be the run's trainer until its last step, through the services that the REST API calls."""
     epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
     for step in range(run.max_steps):
-        delivery = eventually(lambda step=step: batches.fetch(run, epoch=epoch, step=step), within_s=40)  # type: ignore[misc]
+        delivery = eventually(lambda step=step: batches.fetch(run, epoch=epoch, step=step), within_s=120)  # type: ignore[misc]
         assert delivery is not None
         batch = msgspec.msgpack.decode(delivery.body, type=TrainingBatch)
         assert batch.step == step
@@ -82,7 +82,7 @@ def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -
             run.refresh_from_db()
             train(run)
             os.kill(child_pid(trainer), signal.SIGKILL)
-            eventually(lambda: state(run) == RunState.FINISHED, within_s=40)
+            eventually(lambda: state(run) == RunState.FINISHED, within_s=120)
     finally:
         stop.set()
         patrol.join(30)

@@ -7,7 +7,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def eventually(look: Callable[[], T], *, within_s: float = 20.0, what: str = "") -> T:
+def eventually(look: Callable[[], T], *, within_s: float = 60.0, what: str = "") -> T:
     """Return the first truthy value of `look`; fail when there is none in time."""
     expires = time.monotonic() + within_s
     while True:
