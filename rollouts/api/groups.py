@@ -103,11 +103,12 @@ def submit(run: Run, content_type: str, body: bytes, idempotency_key: str | None
     if level is queue.Pressure.FULL:
         limit = run.parsed.batch.max_queued_rollouts
         raise QueueFull(f"{limit} rollouts or more wait for the trainer; submit again later.")
-    groups = _decode(content_type, body)
-    if idempotency_key is not None:
-        groups = _with_keys(groups, idempotency_key)
-    packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(groups)]
-    out = StoredOut(group_services.submit(run, packed, actor=actor))
+    with group_services.preparing():
+        groups = _decode(content_type, body)
+        if idempotency_key is not None:
+            groups = _with_keys(groups, idempotency_key)
+        packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(groups)]
+        out = StoredOut(group_services.submit(run, packed, actor=actor))
     if level is queue.Pressure.HIGH:
         return Stored(202, {"Retry-After": str(QueueFull.retry_after_s)}, out)
     return Stored(201, {}, out)

@@ -27,9 +27,10 @@ FIELDS = {"token_ids": "tokens", "loss_mask": "masks", "reward": "scores"}
 
 def scored_data(request: Request) -> Response:
     """`POST /scored_data`"""
-    item = decode_one(request.body, request.content_type)
-    caller = _caller(request, item)
-    _store(caller.run, [(item, caller.client, ())])
+    with groups.preparing():
+        item = decode_one(request.body, request.content_type)
+        caller = _caller(request, item)
+        _store(caller.run, [(item, caller.client, ())])
     if not _is_small(item, caller.client):
         return ok(RECEIVED)
     return ok({"status": "buffered", "buffer_size": _buffer_size(caller)})
@@ -37,16 +38,17 @@ def scored_data(request: Request) -> Response:
 
 def scored_data_list(request: Request) -> Response:
     """`POST /scored_data_list`: all or none."""
-    items = decode_many(request.body, request.content_type)
-    if not items:
-        lookup.find(request.key)
-        return ok({"status": "received", "groups_processed": 0})
-    by_id: dict[int | None, Caller] = {}
-    for item in items:
-        if item.env_id not in by_id:
-            by_id[item.env_id] = _caller(request, item)
-    run = by_id[items[0].env_id].run
-    _store(run, [(item, by_id[item.env_id].client, (index,)) for index, item in enumerate(items)])
+    with groups.preparing():
+        items = decode_many(request.body, request.content_type)
+        if not items:
+            lookup.find(request.key)
+            return ok({"status": "received", "groups_processed": 0})
+        by_id: dict[int | None, Caller] = {}
+        for item in items:
+            if item.env_id not in by_id:
+                by_id[item.env_id] = _caller(request, item)
+        run = by_id[items[0].env_id].run
+        _store(run, [(item, by_id[item.env_id].client, (index,)) for index, item in enumerate(items)])
     answer: dict[str, object] = {"status": "received", "groups_processed": len(items)}
     small = [item for item in items if _is_small(item, by_id[item.env_id].client)]
     if small:

@@ -39,6 +39,8 @@ LANES = 1
 """Transactions of submissions at a time in one process."""
 MAX_TOGETHER = 64
 """Submissions that share a transaction at most."""
+PATIENCE_S = 0.01
+"""So long a transaction waits for submissions that are being decoded: about as long as it takes itself."""
 GATE = 1_919_251_321
 """First key of the advisory locks that gate submissions; the second is the run."""
 
@@ -177,7 +179,9 @@ def _keys(submissions: Sequence[_Submission], incoming: Sequence[Incoming]) -> l
     return [list(islice(keys, len(each.groups))) for each in submissions]
 
 
-_together = Combiner(_store, limit=MAX_TOGETHER, lanes=LANES)
+_together = Combiner(_store, limit=MAX_TOGETHER, lanes=LANES, patience_s=PATIENCE_S)
+preparing = _together.preparing
+"""A block in which a thread decodes what it then submits: others that submit wait a moment for it."""
 
 
 def derived_keys(idempotency_key: str, count: int) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rollouts.combining import Combiner
+from tests.workers.waiting import eventually
 
 DEADLINE_S = 30
 
@@ -34,12 +35,7 @@ class Gate:
 
 def gathered(combiner: Combiner[int, Any], count: int) -> None:
     """Wait until so many items wait for a lane."""
-    waited = threading.Event()
-    for _ in range(DEADLINE_S * 1000):
-        if len(combiner._waiting) == count:
-            return
-        waited.wait(0.001)
-    raise AssertionError(f"{len(combiner._waiting)} wait, not {count}")
+    eventually(lambda: len(combiner._waiting) == count, what=f"{count} items wait")
 
 
 def test_a_lone_item_is_done_at_once() -> None:
@@ -94,3 +90,53 @@ def test_many_threads_get_their_own_results_and_nothing_is_done_twice() -> None:
         assert list(threads.map(combiner, range(5000))) == [item * 10 for item in range(5000)]
     assert sorted(done) == list(range(5000))
     assert combiner._free_lanes == 3
+
+
+def test_an_item_that_is_prepared_elsewhere_is_waited_for() -> None:
+    gate = Gate()
+    gate.through.release(8)
+    combiner: Combiner[int, int] = Combiner(gate, limit=8, lanes=1, patience_s=DEADLINE_S)
+    first_asked, may_ask = threading.Event(), threading.Event()
+
+    def ask(item: int) -> int:
+        with combiner.preparing():
+            first_asked.set()
+            assert may_ask.wait(DEADLINE_S)
+            return combiner(item)
+
+    with ThreadPoolExecutor(2) as threads:
+        slow = threads.submit(ask, 1)
+        assert first_asked.wait(DEADLINE_S)
+        quick = threads.submit(combiner, 2)
+        eventually(lambda: not combiner._free_lanes, what="the quick one has the lane")
+        may_ask.set()
+        assert [slow.result(DEADLINE_S), quick.result(DEADLINE_S)] == [10, 20]
+    assert gate.calls == [[2, 1]]
+
+
+def test_nobody_waits_for_items_that_do_not_come() -> None:
+    combiner: Combiner[int, int] = Combiner(list, limit=8, lanes=1, patience_s=10 * DEADLINE_S)
+
+    def find_none() -> None:
+        with combiner.preparing():
+            raise ValueError("there is none")
+
+    with pytest.raises(ValueError, match="there is none"):
+        find_none()
+    with combiner.preparing():
+        assert combiner(1) == 1, "who asks waits for others, not for itself"
+        assert combiner(2) == 2
+    with ThreadPoolExecutor(1) as threads:
+        assert threads.submit(combiner, 3).result(DEADLINE_S) == 3
+
+
+def test_who_prepares_for_long_is_waited_for_only_a_moment() -> None:
+    combiner: Combiner[int, int] = Combiner(list, limit=8, lanes=1, patience_s=0.01)
+    with ThreadPoolExecutor(1) as threads, combiner.preparing():
+        assert threads.submit(combiner, 1).result(DEADLINE_S) == 1
+
+
+def test_a_full_batch_waits_for_nobody() -> None:
+    combiner: Combiner[int, int] = Combiner(list, limit=1, lanes=1, patience_s=10 * DEADLINE_S)
+    with ThreadPoolExecutor(1) as threads, combiner.preparing():
+        assert threads.submit(combiner, 1).result(DEADLINE_S) == 1
