@@ -137,6 +137,7 @@ def test_a_lease_is_renewed_while_a_batch_is_sent(api: Api, monkeypatch: pytest.
 def test_a_client_that_stops_reading_does_not_keep_a_batch_for_ever(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as hurried:
         hurried.setattr(sending, "DEADLINE_S", 0.1)
+        # The client itself: in the middle of the answer it reads nothing for ten times as long as it may.
         connection = fetch(api.run, at_message=lambda count: time.sleep(1.0) if count == 2 else None)
     assert connection.sent[-1].get("more_body")
     assert tags(json.loads(fetch(api.run).body)["batch"]) == [1]
