@@ -42,6 +42,11 @@ class Block:
     column: torch.Tensor
     """int64 per token: its position in that sequence."""
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the lengths are equal: then its rows are there already, and nothing has to be copied."""
+        return self.sequences * self.longest == self.tokens.stop - self.tokens.start
+
 
 @dataclass(frozen=True)
 class PackedLayout:
@@ -138,8 +143,8 @@ def _block_attention(
 ) -> torch.Tensor:
     def rows(tensor_NHE: torch.Tensor, where: slice) -> torch.Tensor:
         tensor = tensor_NHE[where]
-        if block.sequences == 1:
-            return tensor[None].transpose(1, 2)
+        if block.is_full:
+            return tensor.unflatten(0, (block.sequences, -1)).transpose(1, 2)
         padded = tensor.new_zeros(block.sequences, block.longest, *tensor.shape[1:])
         return padded.index_put((block.row, block.column), tensor).transpose(1, 2)
 
@@ -159,7 +164,8 @@ def _block_attention(
         scale=scaling,
         enable_gqa=query_NHE.shape[1] != key_NHE.shape[1],
     )
-    return out_SHLE.transpose(1, 2)[block.row, block.column]
+    out_SLHE = out_SHLE.transpose(1, 2)
+    return out_SLHE.flatten(0, 1) if block.is_full else out_SLHE[block.row, block.column]
 
 
 def _no_mask(*_args: Any, **_kwargs: Any) -> None:
