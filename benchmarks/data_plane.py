@@ -5,7 +5,7 @@
         --workload batch-atropos --queue 100
 
     submit-json    POST /scored_data of the Atropos protocol (--gzip, --no-logprobs, --list)
-    submit-native  MessagePack to Rollyard's own API (--list)
+    submit-native  MessagePack to Rollyard's own API (--list); single POST /scored_data to a server without it
     batch-atropos  GET /batch on a queue of --queue groups (--identity, --minimum-allocation)
     batch-native   the batches of Rollyard's own API, fetched, fetched again, acknowledged
     memory         memory and disk that --memory-groups queued groups take (--native)

@@ -50,11 +50,15 @@ def submit_json(server: Server, options: Namespace) -> Figures:
 
 
 def submit_native(server: Server, options: Namespace) -> Figures:
-    """Groups as MessagePack over the native API, --list of them per request."""
-    address = server.require(server.native, "native API (--native-url)")
+    """Groups as MessagePack over the native API, --list of them per request.
+
+    A server without such an API gets the same groups one by one over the Atropos protocol.
+    """
+    if server.native is None:
+        return submit_json(server, Namespace(**{**vars(options), "list": 1}))
     shape = Shape(options.group_size, options.tokens)
-    requests = _native_requests(address, shape, server.token, options.list)
-    return drive(address, requests, _plan(options), server.processes)
+    requests = _native_requests(server.native, shape, server.token, options.list)
+    return drive(server.native, requests, _plan(options), server.processes)
 
 
 def batch_atropos(server: Server, options: Namespace) -> Figures:
