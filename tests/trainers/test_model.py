@@ -1,5 +1,6 @@
 """The policy's logprobs: packing changes nothing, temperature and entropy mean what they say."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -17,11 +18,12 @@ from trainers.parallel import World
 from trainers.run_config import ModelConfig
 
 LENGTHS = [3, 40, 17, 2, 33, 9]
+EQUAL_LENGTHS = [12, 12, 12]
 
 
-def random_sequences(seed: int = 0) -> list[TrainingSequence]:
+def random_sequences(seed: int = 0, lengths: Sequence[int] = LENGTHS) -> list[TrainingSequence]:
     rng = np.random.default_rng(seed)
-    return [training_sequence(rng.integers(0, 256, n), np.ones(n, np.uint8), 64) for n in LENGTHS]
+    return [training_sequence(rng.integers(0, 256, n), np.ones(n, np.uint8), 64) for n in lengths]
 
 
 @pytest.fixture(scope="module", params=["qwen3, tied embeddings", "llama, grouped queries"])
@@ -42,11 +44,12 @@ def reference_logits(directory: Path, token_ids: np.ndarray) -> torch.Tensor:
     return logits
 
 
+@pytest.mark.parametrize("lengths", [LENGTHS, EQUAL_LENGTHS])
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_packed_logprobs_and_entropies_equal_unpacked_ones(
-    policy: PreTrainedModel, directory: Path, temperature: float
+    policy: PreTrainedModel, directory: Path, temperature: float, lengths: Sequence[int]
 ) -> None:
-    sequences = random_sequences()
+    sequences = random_sequences(lengths=lengths)
     packed = score_tokens(policy, micro_batch(sequences), temperature)
     logprobs, entropies = [], []
     for sequence in sorted(sequences, key=lambda sequence: -len(sequence.token_ids_T)):
@@ -58,14 +61,15 @@ def test_packed_logprobs_and_entropies_equal_unpacked_ones(
     torch.testing.assert_close(packed.entropy_K.double(), torch.cat(entropies), atol=1e-5, rtol=0)
 
 
-def test_gradients_of_packed_and_single_sequences_are_equal(policy: PreTrainedModel) -> None:
+@pytest.mark.parametrize("lengths", [LENGTHS, EQUAL_LENGTHS])
+def test_gradients_of_packed_and_single_sequences_are_equal(policy: PreTrainedModel, lengths: Sequence[int]) -> None:
     def gradient(batches: list[list[TrainingSequence]]) -> torch.Tensor:
         policy.zero_grad()
         for batch in batches:
             score_tokens(policy, micro_batch(batch), 1.0).logprobs_K.sum().backward()
         return torch.cat([p.grad.full_tensor().flatten() for p in policy.parameters()])  # type: ignore[union-attr]
 
-    sequences = random_sequences(1)
+    sequences = random_sequences(1, lengths)
     packed = gradient([sequences])
     single = gradient([[sequence] for sequence in sequences])
     torch.testing.assert_close(packed, single, atol=1e-4, rtol=1e-4)
