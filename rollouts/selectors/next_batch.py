@@ -1,14 +1,33 @@
 """What the next batch of a run would be now, or why there is none. Reads few rows however long the queue is."""
 
+from dataclasses import dataclass
+
 from django.db import connection
+from django.db.models import F, QuerySet
 
 from rollouts.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
-from rollouts.models import Attempt, Batch, Run, RunEnvironment, RunKind
+from rollouts.models import Attempt, Batch, Replay, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.selectors.clients import minimums
 from rollouts.sql import load
+from rollouts.states import GroupState
 
 FIRST_LOOK = 512
 """Rollouts of each environment and size that are read first for a batch measured in tokens; then twice as many."""
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What asking for the batch of a step would do, as it looks without a lock."""
+
+    choice: Chosen | Waiting | Stuck | None
+    """None: the batch repeats one of another run."""
+    stale: list[int]
+    """Ready groups that are too old for the step."""
+
+    @property
+    def is_worth_forming(self) -> bool:
+        """Whether there is a batch, or something to drop. A trainer that waits asks many times a second."""
+        return bool(self.stale) or not isinstance(self.choice, Waiting | Stuck)
 
 
 def demand_of(run: Run) -> Demand:
@@ -26,6 +45,19 @@ def next_step(run: Run) -> int:
     """The step of the next batch to be formed. Steps are contiguous, so the newest batch tells."""
     newest = Batch.objects.filter(run=run).order_by("-step").values_list("step", flat=True).first()
     return 0 if newest is None else newest + 1
+
+
+def look(run: Run, step: int, demand: Demand) -> Outlook:
+    """What would be formed as the batch of ``step`` now, and which groups would be dropped."""
+    oldest = step - run.parsed.algorithm.max_off_policy_steps
+    old = ScoredGroup.objects.filter(run=run, state=GroupState.READY, min_policy_version__lt=oldest)
+    stale = list(old.values_list("pk", flat=True)) if oldest > 0 else []
+    return Outlook(None if open_replays(run).exists() else preview(run, step, demand), stale)
+
+
+def open_replays(run: Run) -> QuerySet[Replay]:
+    """Replays ordered of which the run has not taken every step, the first to be taken first."""
+    return Replay.objects.filter(run=run, taken__lt=F("last_step") - F("first_step") + 1).order_by("id")
 
 
 def explain(run: Run) -> Waiting | Stuck | None:

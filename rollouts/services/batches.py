@@ -10,20 +10,22 @@ Lock order: run -> environments -> groups.
 import hashlib
 import statistics
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import F
 
-from environments.types import StopReason
 from rollouts.batch_body import encode
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
-from rollouts.formation import Chosen, Demand, Stuck, Waiting
-from rollouts.models import Batch, BatchEncoding, BatchItem, Rollout, Run, RunEnvironment, RunKind, ScoredGroup
-from rollouts.selectors.next_batch import demand_of, preview
+from rollouts.formation import Chosen
+from rollouts.models import Batch, BatchEncoding, BatchItem, Run, RunKind, ScoredGroup
+from rollouts.selectors.next_batch import Outlook, demand_of, look
 from rollouts.services import metrics, replays
 from rollouts.services.transitions import DB_NOW, record_creation, transition
+from rollouts.sql import binary_cursor, load
 from rollouts.states import BatchState, GroupState, RunState
 from trainers.advantages import algorithm_advantages
 
@@ -47,6 +49,10 @@ class Formed:
     body: bytes
 
 
+class Overtaken(StateConflict):
+    """A group that a batch was to be made of was taken away meanwhile. Nothing was stored: ask again."""
+
+
 def fetch(run: Run, *, epoch: int, step: int) -> Delivery | None:
     """The batch of ``step``, formed now if enough groups are ready; None if not yet.
 
@@ -58,22 +64,27 @@ def fetch(run: Run, *, epoch: int, step: int) -> Delivery | None:
     batch = _find(run, epoch, step)
     body = None
     if batch is None:
-        if not _is_worth_forming(run, step):
+        outlook = look(run, step, demand_of(run))
+        if not outlook.is_worth_forming:
             return None
-        with transaction.atomic():
+        with suppress(Overtaken), transaction.atomic():
             run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
             batch = _find(run, epoch, step)
-            if batch is None:
-                formed = form(run, step, demand_of(run))
-                if not isinstance(formed, Formed):
-                    return None
+            if batch is None and (formed := form(run, step, outlook)) is not None:
                 batch, body = formed.batch, formed.body
+        if batch is None:
+            return None
         crash_point(CrashPoint.BEFORE_SEND)
     if body is None:
         body = body_of(batch)
-    transition(Batch, [batch.pk], to=BatchState.DELIVERED, actor=f"trainer:{epoch}", delivered_at=DB_NOW)
-    Batch.objects.filter(pk=batch.pk).update(deliveries=F("deliveries") + 1)
+    count_delivery(batch, actor=f"trainer:{epoch}")
     return Delivery(body=body, sha256=batch.sha256)
+
+
+def count_delivery(batch: Batch, *, actor: str) -> None:
+    """The batch goes out: for the first time, which is a change of its state, or once more."""
+    if not transition(Batch, [batch.pk], to=BatchState.DELIVERED, actor=actor, delivered_at=DB_NOW, deliveries=1):
+        Batch.objects.filter(pk=batch.pk).update(deliveries=F("deliveries") + 1)
 
 
 def body_of(batch: Batch) -> bytes:
@@ -84,41 +95,43 @@ def body_of(batch: Batch) -> bytes:
     return body
 
 
-def form(
-    run: Run, step: int, demand: Demand, *, encoding: BatchEncoding = BatchEncoding.MSGPACK
-) -> Formed | Waiting | Stuck:
-    """Store the batch of ``step``, or say why there is none yet. Groups that are too old for it become stale.
+def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = BatchEncoding.MSGPACK) -> Formed | None:
+    """Store the batch of ``step``, or nothing if there is none yet. Groups that are too old for it become stale.
 
-    The caller holds the lock on the run's row, in a transaction, and checked that the batch does not exist.
+    The caller holds the lock on the run's row, in a transaction, and checked that the batch does not exist. Then what
+    ``outlook`` chose without a lock still stands, because nothing but forming moves the mixture; unless somebody was
+    faster with one of its groups: raises Overtaken.
     """
     crash_point(CrashPoint.BEFORE_ASSEMBLY)
     if (source := replays.take_source(run)) is not None:
-        items = source.items.select_related("group__environment").order_by("position")
-        return _store(run, step, [item.group for item in items], encoding, replay_of=source)
-    _drop_stale(run, step)
-    chosen = preview(run, step, demand)
+        items = source.items.order_by("position").values_list("group_id", flat=True)
+        return _store(run, step, list(items), encoding, replay_of=source)
+    limit = run.parsed.algorithm.max_off_policy_steps
+    reason = f"lag over {limit} steps at step {step}"
+    transition(ScoredGroup, outlook.stale, to=GroupState.STALE, actor="control plane", reason=reason)
+    chosen = outlook.choice
     if not isinstance(chosen, Chosen):
-        return chosen
-    # All of them, and before the groups: in the order in which a claim takes them.
-    mixture = {
-        row.pk: row for row in RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id")
-    }
+        return None
+    _advance_mixture(run, chosen)
     moved = transition(
-        ScoredGroup,
-        chosen.group_ids,
-        to=GroupState.BATCHED,
-        actor=f"trainer:{run.epoch}",
-        reason=f"step {step}",
+        ScoredGroup, chosen.group_ids, to=GroupState.BATCHED, actor=f"trainer:{run.epoch}", reason=f"step {step}"
     )
     if len(moved) != len(chosen.group_ids):
-        raise StateConflict(f"Groups of step {step} were changed while its batch was formed; ask again.")
-    run.mixture_clock = chosen.clock
-    run.save(update_fields=["mixture_clock"])
-    groups = list(ScoredGroup.objects.filter(pk__in=moved).select_related("environment").order_by("id"))
-    for environment_id in {group.environment_id for group in groups}:
-        mixture[environment_id].virtual_time = chosen.virtual_times[environment_id]
-        mixture[environment_id].save(update_fields=["virtual_time"])
-    return _store(run, step, groups, encoding, replay_of=None)
+        raise Overtaken(f"Groups of step {step} were changed while its batch was formed; ask again.")
+    return _store(run, step, chosen.group_ids, encoding, replay_of=None)
+
+
+def _advance_mixture(run: Run, chosen: Chosen) -> None:
+    with binary_cursor() as cursor:
+        cursor.execute(
+            load("advance_mixture"),
+            {
+                "run_id": run.pk,
+                "clock": chosen.clock,
+                "environment_ids": list(chosen.virtual_times),
+                "virtual_times": list(chosen.virtual_times.values()),
+            },
+        )
 
 
 def check_epoch(run: Run, epoch: int) -> None:
@@ -129,15 +142,6 @@ def check_epoch(run: Run, epoch: int) -> None:
         )
 
 
-def _is_worth_forming(run: Run, step: int) -> bool:
-    """Whether there is a batch, or something to drop. A trainer that waits asks many times a second."""
-    return (
-        replays.is_due(run)
-        or (step > run.parsed.algorithm.max_off_policy_steps and _stale(run, step).exists())
-        or isinstance(preview(run, step, demand_of(run)), Chosen)
-    )
-
-
 def _find(run: Run, epoch: int, step: int) -> Batch | None:
     """The batch of ``step`` if it was formed. Raises what `fetch` does when the trainer may not have it."""
     check_epoch(run, epoch)
@@ -145,50 +149,25 @@ def _find(run: Run, epoch: int, step: int) -> Batch | None:
         raise Conflict(f"Run {run.key} is supervised: it has no batches.")
     if run.state not in TRAINING or step >= run.max_steps:
         raise RunOver(f"Run {run.key} is {run.state}: there is no step {step} to train.")
-    newest = Batch.objects.select_related("run").filter(run=run).order_by("-step").first()
+    newest = Batch.objects.filter(run=run).order_by("-step").first()
     formed = 0 if newest is None else newest.step + 1
     if step > formed:
         raise StateConflict(f"Step {step} cannot be formed: {formed} is the next.")
     if newest is None or step == formed:
         return None
-    return newest if newest.step == step else Batch.objects.select_related("run").get(run=run, step=step)
+    batch = newest if newest.step == step else Batch.objects.get(run=run, step=step)
+    batch.run = run  # which has parsed its config already
+    return batch
 
 
-def _stale(run: Run, step: int) -> QuerySet[ScoredGroup]:
-    oldest = step - run.parsed.algorithm.max_off_policy_steps
-    return ScoredGroup.objects.filter(run=run, state=GroupState.READY, min_policy_version__lt=max(0, oldest))
-
-
-def _drop_stale(run: Run, step: int) -> None:
-    limit = run.parsed.algorithm.max_off_policy_steps
-    transition(
-        ScoredGroup,
-        _stale(run, step).values_list("pk", flat=True),
-        to=GroupState.STALE,
-        actor="control plane",
-        reason=f"lag over {limit} steps at step {step}",
-    )
-
-
-def _store(
-    run: Run, step: int, groups: Sequence[ScoredGroup], encoding: BatchEncoding, replay_of: Batch | None
-) -> Formed:
-    rewards: dict[int, list[float | None]] = {group.pk: [] for group in groups}
-    lengths: dict[int, list[int]] = {group.pk: [] for group in groups}
-    is_cut: dict[int, list[bool]] = {group.pk: [] for group in groups}
-    rows = Rollout.objects.filter(group_id__in=rewards).order_by("group_id", "index")
-    for group_id, reward, length, reason in rows.values_list(
-        "group_id", "reward", "trained_token_count", "stop_reason"
-    ):
-        rewards[group_id].append(reward)
-        lengths[group_id].append(length)
-        is_cut[group_id].append(reason == StopReason.LENGTH)
+def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncoding, replay_of: Batch | None) -> Formed:
+    groups = _facts(group_ids)
     algorithm = run.parsed.algorithm
-    advantages = {pk: algorithm_advantages(algorithm, rewards[pk], lengths[pk], is_cut[pk]) for pk in rewards}
+    advantages = [algorithm_advantages(algorithm, group.rewards, group.lengths, group.is_cut) for group in groups]
     trained = sum(
         length
-        for pk, values in advantages.items()
-        for length, advantage in zip(lengths[pk], values, strict=True)
+        for group, values in zip(groups, advantages, strict=True)
+        for length, advantage in zip(group.lengths, values, strict=True)
         if advantage is not None
     )
     batch = Batch.objects.create(
@@ -201,16 +180,16 @@ def _store(
         token_count=trained,
         replay_of=replay_of,
     )
-    numbers = replays.numbers(groups) if replay_of else {}
+    numbers = replays.numbers(group_ids) if replay_of else {}
     BatchItem.objects.bulk_create(
         BatchItem(
             batch=batch,
-            group=group,
+            group_id=group.group_id,
             position=position,
-            replay=numbers.get(group.pk, 0),
-            advantages=advantages[group.pk],
+            replay=numbers.get(group.group_id, 0),
+            advantages=values,
         )
-        for position, group in enumerate(groups)
+        for position, (group, values) in enumerate(zip(groups, advantages, strict=True))
     )
     body = encode(batch)
     batch.sha256 = hashlib.sha256(body).hexdigest()
@@ -218,29 +197,48 @@ def _store(
     batch.save(update_fields=["sha256", "size_bytes"])
     reason = f"replays step {replay_of.step} of run {replay_of.run.key}" if replay_of else ""
     record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}", reason=reason)
-    metrics.record(run, step=step, values=_statistics(step, groups, rewards, is_replay=replay_of is not None))
+    metrics.record(run, step=step, values=_statistics(step, groups, is_replay=replay_of is not None))
     return Formed(batch, body)
 
 
-def _statistics(
-    step: int, groups: Sequence[ScoredGroup], rewards: dict[int, list[float | None]], *, is_replay: bool
-) -> dict[str, float]:
-    scored = {pk: [reward for reward in values if reward is not None] for pk, values in rewards.items()}
-    every = [reward for values in scored.values() for reward in values]
+class _Facts(NamedTuple):
+    """What forming a batch needs to know of a group; columns of batch_facts.sql. Lists are in rollout order."""
+
+    group_id: int
+    environment: str
+    min_policy_version: int | None
+    rewards: list[float | None]
+    lengths: list[int]
+    is_cut: list[bool]
+
+    @property
+    def scored(self) -> list[float]:
+        return [reward for reward in self.rewards if reward is not None]
+
+
+def _facts(group_ids: Sequence[int]) -> list[_Facts]:
+    with binary_cursor() as cursor:
+        cursor.execute(load("batch_facts"), {"group_ids": list(group_ids)})
+        facts = {row[0]: _Facts(*row) for row in cursor.fetchall()}
+    return [facts[group_id] for group_id in group_ids]
+
+
+def _statistics(step: int, groups: Sequence[_Facts], *, is_replay: bool) -> dict[str, float]:
+    every = [reward for group in groups for reward in group.scored]
     # Outside, a version may be in use before the step that trains on it is even formed: that is no lag.
     lags = [max(0, step - (group.min_policy_version or 0)) for group in groups]
     values = {
         "reward/mean": statistics.fmean(every),
         "reward/std": statistics.pstdev(every),
         "reward/zero_advantage_share": statistics.fmean(
-            float(min(values) == max(values)) for values in scored.values()
+            float(min(group.scored) == max(group.scored)) for group in groups
         ),
         "batch/groups": len(groups),
-        "batch/failed_rollouts": sum(len(values) for values in rewards.values()) - len(every),
+        "batch/failed_rollouts": sum(len(group.rewards) for group in groups) - len(every),
     }
     if not is_replay:  # whose groups count their versions by the run they were made in
         values |= {"lag/max": max(lags), "lag/mean": statistics.fmean(lags)}
-    for name in {group.environment.name for group in groups}:
-        members = [reward for group in groups if group.environment.name == name for reward in scored[group.pk]]
+    for name in {group.environment for group in groups}:
+        members = [reward for group in groups if group.environment == name for reward in group.scored]
         values[f"reward/{name}/mean"[:100]] = statistics.fmean(members)
     return {key: float(value) for key, value in values.items()}

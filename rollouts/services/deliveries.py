@@ -9,19 +9,19 @@ time, decides who may renew or finish it. Lock order: run -> attempt, clients, d
 """
 
 import uuid
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db import transaction
-from django.db.models import F, QuerySet
+from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from rollouts.errors import Conflict
-from rollouts.formation import Chosen
 from rollouts.models import Attempt, Batch, BatchEncoding, Delivery, Run, RunKind, ScoredGroup
 from rollouts.selectors.clients import silent
-from rollouts.selectors.next_batch import demand_of_attempt, next_step, preview
-from rollouts.services import attempts, batches, clients, replays, runs
+from rollouts.selectors.next_batch import demand_of_attempt, look, next_step
+from rollouts.services import attempts, batches, clients, runs
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import BatchState, GroupState, RunState
 
@@ -59,7 +59,7 @@ def take(run: Run) -> Parcel | None:
         raise NotRegistered
     if run.state == RunState.PENDING or not _is_worth_a_lock(run, attempt):
         return None
-    with transaction.atomic():
+    with suppress(batches.Overtaken), transaction.atomic():
         run = attempts.lock(run)
         attempt = attempts.current(run)
         if attempt is None:
@@ -70,6 +70,7 @@ def take(run: Run) -> Parcel | None:
         clients.lapse_silent(attempt)
         acknowledge_sent(run, reason="the trainer asked for more, which is how it acknowledges")
         return _repeat(attempt) or _form(run, attempt)
+    return None
 
 
 def renew(parcel: Parcel) -> bool:
@@ -160,9 +161,7 @@ def _is_worth_a_lock(run: Run, attempt: Attempt) -> bool:
         return True
     if _under_way(attempt).filter(expires_at__lt=Now()).exists() or silent(attempt).exists():
         return True
-    if replays.is_due(run):
-        return True
-    return isinstance(preview(run, next_step(run), demand_of_attempt(attempt)), Chosen)
+    return look(run, next_step(run), demand_of_attempt(attempt)).is_worth_forming
 
 
 def _repeat(attempt: Attempt) -> Parcel | None:
@@ -188,8 +187,9 @@ def _form(run: Run, attempt: Attempt) -> Parcel | None:
     step = next_step(run)
     if step >= run.max_steps:
         return None
-    formed = batches.form(run, step, demand_of_attempt(attempt), encoding=BatchEncoding.ATROPOS)
-    if not isinstance(formed, batches.Formed):
+    outlook = look(run, step, demand_of_attempt(attempt))  # again: who is silent has lapsed meanwhile
+    formed = batches.form(run, step, outlook, encoding=BatchEncoding.ATROPOS)
+    if formed is None:
         return None
     if attempt.first_step is None:
         Attempt.objects.filter(pk=attempt.pk).update(first_step=step)
@@ -201,6 +201,5 @@ def _form(run: Run, attempt: Attempt) -> Parcel | None:
 
 
 def _hand_out(batch: Batch, token: uuid.UUID, body: bytes) -> Parcel:
-    transition(Batch, [batch.pk], to=BatchState.DELIVERED, actor=attempts.TRAINER, delivered_at=DB_NOW)
-    Batch.objects.filter(pk=batch.pk).update(deliveries=F("deliveries") + 1)
+    batches.count_delivery(batch, actor=attempts.TRAINER)
     return Parcel(batch.pk, batch.step, token, body)

@@ -6,10 +6,11 @@ A group is in at most one step unless somebody orders a replay: then it is there
 from collections.abc import Sequence
 
 from django.db import transaction
-from django.db.models import F, Max, QuerySet
+from django.db.models import Max
 
 from rollouts.errors import Conflict, Invalid, RunOver
 from rollouts.models import Batch, BatchItem, Replay, Run, RunKind, ScoredGroup
+from rollouts.selectors.next_batch import open_replays
 from rollouts.states import RUN_TERMINAL, BatchState
 from rollouts.validation import displayable
 
@@ -43,14 +44,9 @@ def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str,
         )
 
 
-def is_due(run: Run) -> bool:
-    """Whether the run's next batch is one of another run."""
-    return _open(run).exists()
-
-
 def take_source(run: Run) -> Batch | None:
     """The stored batch that the run's next one repeats, counted as taken; None: form one of its own. Run is locked."""
-    replay = _open(run).first()
+    replay = open_replays(run).first()
     if replay is None:
         return None
     source = Batch.objects.select_related("run").get(run=replay.source_id, step=replay.first_step + replay.taken)
@@ -59,13 +55,8 @@ def take_source(run: Run) -> Batch | None:
     return source
 
 
-def numbers(groups: Sequence[ScoredGroup]) -> dict[int, int]:
+def numbers(group_ids: Sequence[int]) -> dict[int, int]:
     """The next replay number of each group. Locks the groups, so that two runs that replay one count apart."""
-    ids = [group.pk for group in groups]
-    list(ScoredGroup.objects.select_for_update(no_key=True).filter(pk__in=ids).order_by("id").values_list("pk"))
-    highest = BatchItem.objects.filter(group__in=ids).values("group").annotate(highest=Max("replay"))
+    list(ScoredGroup.objects.select_for_update(no_key=True).filter(pk__in=group_ids).order_by("id").values_list("pk"))
+    highest = BatchItem.objects.filter(group__in=group_ids).values("group").annotate(highest=Max("replay"))
     return {row["group"]: row["highest"] + 1 for row in highest}
-
-
-def _open(run: Run) -> QuerySet[Replay]:
-    return Replay.objects.filter(run=run, taken__lt=F("last_step") - F("first_step") + 1).order_by("id")

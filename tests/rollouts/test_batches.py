@@ -10,7 +10,9 @@ from django.db import IntegrityError, transaction
 from environments.types import StopReason
 from rollouts.errors import Conflict, NotFound, RunOver, StaleEpoch, StateConflict
 from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Rollout, ScoredGroup
+from rollouts.selectors.next_batch import Outlook, look
 from rollouts.services import batches, groups, runs
+from rollouts.services.transitions import move
 from rollouts.states import BatchState, GroupState
 from tests.rollouts import story
 from trainers.wire import TrainingBatch
@@ -86,6 +88,25 @@ def test_a_step_is_formed_once_while_groups_settle() -> None:
     first, second = fetch(run, epoch, 0), fetch(run, epoch, 1)
     members = [each.group for each in [*decode(first).rollouts, *decode(second).rollouts]]
     assert len(set(members)) == 4
+
+
+def test_a_group_rejected_while_its_batch_is_formed_is_in_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, epoch = story.train(algorithm__max_async_level=2)
+    story.generate(run)
+    rejected = ScoredGroup.objects.order_by("id").first()
+    assert rejected is not None
+
+    def look_before_a_person_does(*args: Any) -> Outlook:
+        outlook = look(*args)
+        move(rejected, to=GroupState.REJECTED, actor="user:ada")
+        return outlook
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(batches, "look", look_before_a_person_does)
+        assert batches.fetch(run, epoch=epoch, step=0) is None
+    assert not Batch.objects.exists()
+    assert not ScoredGroup.objects.filter(state=GroupState.BATCHED).exists()
+    assert rejected.key not in {each.group for each in decode(fetch(run, epoch, 0)).rollouts}
 
 
 def test_a_group_is_in_at_most_one_step() -> None:
@@ -283,7 +304,7 @@ def test_a_batch_is_formed_and_sent_in_as_many_queries_whatever_its_size(
 ) -> None:
     run, epoch = story.train(batch__batch_size=size)
     story.generate(run)
-    with django_assert_num_queries(26):
+    with django_assert_num_queries(17):
         fetch(run, epoch, 0)
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from rollouts.models import Batch, BatchEncoding, BatchItem, GroupTokens, Rollout, Run, ScoredGroup
-from rollouts.selectors.next_batch import demand_of
+from rollouts.selectors.next_batch import demand_of, look
 from rollouts.services import batches
 from rollouts.services.verification import verify_batches
 from tests.rollouts import story
@@ -90,7 +90,7 @@ def test_tampering_is_found_and_only_that(name: str) -> None:
 def test_batches_in_the_encoding_of_atropos_are_verified_too() -> None:
     run, _ = story.train()
     story.generate(run)
-    formed = batches.form(run, 0, demand_of(run), encoding=BatchEncoding.ATROPOS)
+    formed = batches.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS)
     assert isinstance(formed, batches.Formed)
     assert formed.body.startswith(b'{"batch":[')
     assert differing(run) == []
