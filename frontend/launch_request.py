@@ -13,6 +13,7 @@ from trainers.config import ConfigError, Resolved, load_preset, preset_names, re
 
 FORM_ORIGIN = "launch form"
 TOML_ORIGIN = "launch form, TOML"
+_KINDS = ("rl", "sft", "external")
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Preset:
 
 
 def list_presets() -> list[Preset]:
-    """Every preset with the comment at the top of its file."""
+    """Every preset with the comment at the top of its file; what most people come for is first."""
     found = []
     for name in preset_names():
         values = load_preset(name)
@@ -42,7 +43,7 @@ def list_presets() -> list[Preset]:
                 max_steps=values.get("max_steps", 0),
             )
         )
-    return found
+    return sorted(found, key=lambda preset: _KINDS.index(preset.kind))
 
 
 def _about(name: str) -> str:

@@ -1,5 +1,6 @@
 """The launch form: generated from the config's schema, checked by the config's own rules, errors at the field."""
 
+import re
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from rollouts.models import Role, Run
 from rollouts.states import RunState
 from tests.factories import make_project, make_run, make_user
 from tests.frontend.conftest import signed_in
+from trainers.config import resolve
 
 PRESET = f"{reverse('launch')}?preset=reverse-text-rl"
 
@@ -32,6 +34,14 @@ def test_the_gallery_offers_every_preset(client: Client) -> None:
     page = client.get(reverse("launch")).content.decode()
     assert "reverse-text-rl" in page
     assert "reverse-text-sft" in page
+    assert "external-trainer" in page
+
+
+def test_the_gallerys_shell_line_launches_a_run_that_trains(client: Client) -> None:
+    page = client.get(reverse("launch")).content.decode()
+    line = re.search(r"<code>rollyard launch (\S+) (\S+)</code>", page)
+    assert line is not None
+    assert resolve(line[1], overrides=[line[2]]).config.kind == "rl"
 
 
 def test_the_form_is_filled_with_the_presets_values_and_says_so(client: Client) -> None:
@@ -161,7 +171,8 @@ def test_a_clone_starts_from_the_runs_values_and_keeps_their_origins(client: Cli
     run = make_run(overrides={"optimizer.lr": 7e-4})
     path = f"{reverse('launch')}?clone={run.key}"
     assert 'value="0.0007"' in client.get(path).content.decode()
-    client.post(path, filled(**{"optimizer.lr": "0.0007", "seed": "11"}))
+    unlike_the_preset = {"optimizer.lr": "0.0007", "max_steps": str(run.config["max_steps"])}
+    client.post(path, filled(**unlike_the_preset, seed="11"))
     clone = Run.objects.order_by("-pk")[0]
     assert clone.pk != run.pk
     assert clone.config == run.config | {"seed": 11}
