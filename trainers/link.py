@@ -4,6 +4,7 @@ Rank 0 may wait for a batch for hours, and a collective may not. So it asks in s
 went: still waiting, here it is, or the run is over. An error of rank 0 ends its process, and torchrun ends the others.
 """
 
+import faulthandler
 import logging
 import os
 import socket
@@ -20,6 +21,9 @@ from trainers.errors import RunOver
 _log = logging.getLogger(__name__)
 
 _OVER, _WAITING = -1, -2
+_SILENCE_S = 180.0
+"""After so long without a word among the ranks each writes the stacks of its threads to its log, again and again: a
+rank that hangs in a collective or a library can no longer say so itself. Longer than a usual step."""
 
 
 class RunLink:
@@ -104,6 +108,7 @@ class RunLink:
 
     @staticmethod
     def _broadcast_number(number: int) -> int:
+        faulthandler.dump_traceback_later(_SILENCE_S, repeat=True)  # counts from the last call
         cell = torch.tensor([number], dtype=torch.int64)
         dist.broadcast(cell, src=0)
         return int(cell)

@@ -70,7 +70,7 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
                     kill_during_a_save(psutil.Process(process.pid), checkpoints, chance)
                 finally:
                     process.kill()
-                process.communicate()
+                    print(process.communicate()[0])  # shown when the test fails
             inside_a_save += any(".partial-" in path.name for path in checkpoints.iterdir())
             for checkpoint in plane.checkpoints.values():
                 verify(checkpoint)

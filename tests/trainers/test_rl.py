@@ -1,5 +1,6 @@
 """RL trainers as they are run: torchrun, real ranks, a control plane over HTTP, and kills."""
 
+import itertools
 import os
 import signal
 import subprocess
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.trainers.control_plane import FakeControlPlane, serving
+from tests.trainers.control_plane import RUN, FakeControlPlane, serving
 from tests.trainers.support import ROOT, random_batch, rl_config, run_trainer, start_trainer
 from trainers.durable import find_directory, verify_directory
 
@@ -30,6 +31,15 @@ def make_plane(directory: Path, model: Path, **overrides: Any) -> FakeControlPla
 
 def weights(plane: FakeControlPlane, version: int) -> dict[str, torch.Tensor]:
     return load_file(Path(plane.versions[version].path) / "model.safetensors")
+
+
+def run_alone(code: str) -> subprocess.Popen[str]:
+    """Start a trainer's only rank, without torchrun."""
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    alone |= {"ROLLYARD_URL": "http://127.0.0.1:9", "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN}
+    return subprocess.Popen(
+        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | alone, stderr=subprocess.PIPE, text=True
+    )
 
 
 @pytest.fixture(scope="module")
@@ -144,11 +154,34 @@ def test_a_trainer_deletes_nothing_that_is_whole(model_dir: Path, tmp_path: Path
 
 
 def test_a_rank_that_crashes_in_native_code_says_where_it_was() -> None:
-    code = "import os; from trainers.parallel import run_rank; run_rank(os.abort)"
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=ROOT, env=os.environ | alone, capture_output=True, text=True, timeout=240
-    )
-    assert done.returncode == -signal.SIGABRT
-    assert "Fatal Python error: Aborted" in done.stderr
-    assert "in run_rank" in done.stderr
+    with run_alone("import os; from trainers.parallel import run_rank; run_rank(os.abort)") as rank:
+        _, log = rank.communicate(timeout=240)
+    assert rank.returncode == -signal.SIGABRT
+    assert "Fatal Python error: Aborted" in log
+    assert "in run_rank" in log
+
+
+HANGING = """
+import threading
+from trainers import link
+from trainers.parallel import run_rank
+
+link._SILENCE_S = 0.1
+
+def hang():
+    link.RunLink().choose(0)
+    threading.Event().wait()
+
+run_rank(hang)
+"""
+
+
+def test_a_rank_that_hangs_says_where_it_is() -> None:
+    with run_alone(HANGING) as rank:
+        try:
+            assert rank.stderr is not None
+            dump = itertools.dropwhile(lambda line: not line.startswith("Timeout"), rank.stderr)
+            stack = "".join(itertools.islice(dump, 30))
+        finally:
+            rank.kill()
+    assert "in hang" in stack
