@@ -21,9 +21,9 @@ from trainers.errors import RunOver
 _log = logging.getLogger(__name__)
 
 _OVER, _WAITING = -1, -2
-_SILENCE_S = 180.0
+_SILENCE_S = 600.0
 """After so long without a word among the ranks each writes the stacks of its threads to its log, again and again: a
-rank that hangs in a collective or a library can no longer say so itself. Longer than a usual step."""
+rank that hangs in a collective or a library can no longer say so itself. Longer than most steps."""
 
 
 class RunLink:

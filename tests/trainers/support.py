@@ -1,13 +1,16 @@
 """Run real trainers under torchrun against the test control plane."""
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
+import psutil
 import torch
 from torch.distributed.tensor import DTensor
 
@@ -108,9 +111,24 @@ def start_trainer(kind: str, url: str, world_size: int = 1) -> subprocess.Popen[
     )
 
 
+def end_trainer(process: subprocess.Popen[str]) -> str:
+    """Kill what is left of a trainer; returns all it has written, at the end of which its ranks say where they were."""
+    with suppress(psutil.NoSuchProcess):
+        for rank in psutil.Process(process.pid).children():
+            rank.send_signal(signal.SIGABRT)
+    try:
+        return process.communicate(timeout=30)[0]
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.communicate()[0]
+
+
 def run_trainer(kind: str, url: str, world_size: int = 1) -> int:
     """Run a trainer to its end; prints its output so that a failed test shows it."""
     with start_trainer(kind, url, world_size) as process:
-        output, _ = process.communicate(timeout=240)
+        try:
+            output, _ = process.communicate(timeout=240)
+        except subprocess.TimeoutExpired:
+            output = end_trainer(process)
     print(output)
     return process.returncode

@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tests.trainers.control_plane import FakeControlPlane, serving
-from tests.trainers.support import random_batch, rl_config, run_trainer, start_trainer
+from tests.trainers.support import end_trainer, random_batch, rl_config, run_trainer, start_trainer
 from trainers.durable import newest_step, verify_directory
 from trainers.export import export_checkpoint
 from trainers.run_config import ModelConfig
@@ -69,8 +69,7 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
                     plane.wait_until(lambda enough=enough: len(plane.ack_log) >= enough, timeout_s=240)  # type: ignore[misc]
                     kill_during_a_save(psutil.Process(process.pid), checkpoints, chance)
                 finally:
-                    process.kill()
-                    print(process.communicate()[0])  # shown when the test fails
+                    print(end_trainer(process))  # shown when the test fails
             inside_a_save += any(".partial-" in path.name for path in checkpoints.iterdir())
             for checkpoint in plane.checkpoints.values():
                 verify(checkpoint)
