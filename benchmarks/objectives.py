@@ -1,6 +1,6 @@
 """Does every objective learn? The same RL run with one loss after another, from the same weights, on this machine.
 
-    python -m benchmarks.objectives --model DIRECTORY --steps 80
+    python -m benchmarks.objectives --model DIRECTORY --steps 100
 
 Needs a running `rollyard up` on ROLLYARD_HOME, and a warmed-up model such as the supervised run of `make demo` leaves
 (`runs/<key>/weights/step_<n>`). Prints a Markdown table, then one JSON object. Reward is on held-out problems, before
@@ -54,7 +54,7 @@ def shown(value: Any) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="directory of the weights that every run starts from")
-    parser.add_argument("--steps", type=int, default=80)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--losses", nargs="+", default=LOSSES, metavar="LOSS")
     parser.add_argument("overrides", nargs="*", help="key=value for every run")
