@@ -27,6 +27,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from trainers.gloo import SERIAL_GLOO, register_serial_gloo
 from trainers.run_config import TrainerConfig
 
 _COLLECTIVE_TIMEOUT = timedelta(minutes=20)
@@ -129,9 +130,10 @@ def set_cpu_threads(world_size: int) -> None:
 
 
 def join_ranks() -> None:
-    """Join the process group that torchrun describes in the environment. Collectives on CPU tensors use gloo."""
+    """Join the process group that torchrun describes in the environment. On CPU tensors it is `trainers/gloo.py`'s."""
     set_cpu_threads(int(os.environ["WORLD_SIZE"]))
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    register_serial_gloo()
+    backend = f"cpu:{SERIAL_GLOO},cuda:nccl" if torch.cuda.is_available() else SERIAL_GLOO
     dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
 
 

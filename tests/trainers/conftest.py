@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from trainers.gloo import SERIAL_GLOO, register_serial_gloo
 from trainers.parallel import World, make_world
 from trainers.run_config import TrainerConfig
 from trainers.tiny_model import tiny_tokenizer, write_tiny_model
@@ -52,6 +53,7 @@ def world() -> Iterator[World]:
     torch.set_num_threads(1)
     store = dist.HashStore()
     os.environ.setdefault("LOCAL_RANK", "0")
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    register_serial_gloo()
+    dist.init_process_group(SERIAL_GLOO, store=store, rank=0, world_size=1)
     yield make_world(TrainerConfig(device="cpu"))
     dist.destroy_process_group()
