@@ -120,18 +120,18 @@ def die_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def set_cpu_threads(world_size: int) -> None:
-    """Use half of the usable cores, shared among the ranks, unless OMP_NUM_THREADS says otherwise.
+def set_cpu_threads(local_ranks: int) -> None:
+    """Use half of the usable cores, shared among this node's ranks, unless OMP_NUM_THREADS says otherwise.
 
     The other half is for inference: both saturate memory bandwidth, and a trainer that takes every core starves it.
     """
     if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (2 * world_size)))
+        torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // (2 * local_ranks)))
 
 
 def join_ranks() -> None:
     """Join the process group that torchrun describes in the environment. On CPU tensors it is `trainers/gloo.py`'s."""
-    set_cpu_threads(int(os.environ["WORLD_SIZE"]))
+    set_cpu_threads(int(os.environ["LOCAL_WORLD_SIZE"]))
     register_serial_gloo()
     backend = f"cpu:{SERIAL_GLOO},cuda:nccl" if torch.cuda.is_available() else SERIAL_GLOO
     dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)

@@ -4,7 +4,6 @@ import json
 import os
 import secrets
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from typing import NamedTuple
 
 from tests.atroposlib.tables import JsonObject, in_state
 from tests.e2e.yard import Yard, until
+from tests.ports import free_port
 from trainers.run_config import InferenceConfig
 from workers.inference import InferenceError, VllmAdmin
 from workers.inference import argv as server_argv
@@ -31,13 +31,6 @@ class Inference(NamedTuple):
     url: str
     api_key: str
     model: Path
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 @contextmanager

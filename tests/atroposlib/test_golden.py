@@ -10,8 +10,9 @@ import httpx
 import pytest
 
 from tests.atroposlib.dialogue import DIALOGUE, Step
-from tests.atroposlib.parties import free_port, launch, running, tail
+from tests.atroposlib.parties import launch, running, tail
 from tests.e2e.yard import POLL_S, Yard, until
+from tests.ports import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
 

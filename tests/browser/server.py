@@ -1,7 +1,6 @@
 """The control plane as people reach it: uvicorn in a process of its own, on the test database and the test Redis."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -12,6 +11,8 @@ from pathlib import Path
 from django.conf import settings
 from django.db import connection
 
+from tests.ports import free_port
+
 READY_DEADLINE_S = 30.0
 
 
@@ -19,9 +20,7 @@ class Server:
     """One uvicorn on one port; it can be stopped and started again there."""
 
     def __init__(self) -> None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
 

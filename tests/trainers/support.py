@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -97,10 +98,12 @@ def write_pairs(path: Path, count: int = 64) -> None:
             file.write(msgspec.json.encode(pair) + b"\n")
 
 
-def start_trainer(kind: str, url: str, world_size: int = 1) -> subprocess.Popen[str]:
-    """Start `torchrun -m trainers.<kind>`; its output is a pipe."""
+def start_trainer(
+    kind: str, url: str, world_size: int = 1, meet: Sequence[str] = ("--standalone",)
+) -> subprocess.Popen[str]:
+    """Start `torchrun -m trainers.<kind>`; its output is a pipe. `meet` says how ranks find those of other nodes."""
     environ = os.environ | {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+    command = [sys.executable, "-m", "torch.distributed.run", *meet, f"--nproc-per-node={world_size}"]
     return subprocess.Popen(
         [*command, "-m", f"trainers.{kind}"],
         cwd=ROOT,
@@ -124,8 +127,13 @@ def end_trainer(process: subprocess.Popen[str]) -> str:
 
 
 def run_trainer(kind: str, url: str, world_size: int = 1) -> int:
-    """Run a trainer to its end; prints its output so that a failed test shows it."""
-    with start_trainer(kind, url, world_size) as process:
+    """Run a trainer of one node to its end."""
+    return await_trainer(start_trainer(kind, url, world_size))
+
+
+def await_trainer(trainer: subprocess.Popen[str]) -> int:
+    """Wait for a trainer's end; prints its output so that a failed test shows it."""
+    with trainer as process:
         try:
             output, _ = process.communicate(timeout=240)
         except subprocess.TimeoutExpired:

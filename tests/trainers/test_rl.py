@@ -15,8 +15,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from tests.ports import free_port
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
-from tests.trainers.support import ROOT, random_batch, rl_config, run_trainer, start_trainer
+from tests.trainers.support import ROOT, await_trainer, random_batch, rl_config, run_trainer, start_trainer
 from trainers.durable import find_directory, verify_directory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -35,7 +36,7 @@ def weights(plane: FakeControlPlane, version: int) -> dict[str, torch.Tensor]:
 
 def run_alone(code: str) -> subprocess.Popen[str]:
     """Start a trainer's only rank, without torchrun."""
-    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "LOCAL_WORLD_SIZE": "1"}
     alone |= {"ROLLYARD_URL": "http://127.0.0.1:9", "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN}
     return subprocess.Popen(
         [sys.executable, "-c", code], cwd=ROOT, env=os.environ | alone, stderr=subprocess.PIPE, text=True
@@ -89,6 +90,21 @@ def test_more_ranks_train_the_same_weights(
     plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__checkpoint_every=2)
     with serving(plane) as url:
         assert run_trainer("rl", url, world_size) == 0
+    assert_trained_alike(plane, finished)
+
+
+def test_nodes_that_meet_at_a_rendezvous_train_the_same_weights(
+    finished: FakeControlPlane, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__checkpoint_every=2)
+    meet = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", f"--rdzv-id={RUN}"]
+    with serving(plane) as url:
+        nodes = [start_trainer("rl", url, 1, meet) for _ in range(2)]
+        assert [await_trainer(node) for node in nodes] == [0, 0]
+    assert_trained_alike(plane, finished)
+
+
+def assert_trained_alike(plane: FakeControlPlane, finished: FakeControlPlane) -> None:
     for step in range(4):
         ours, theirs = plane.acks[step].metrics, finished.acks[step].metrics
         for key in ("loss/mean", "entropy/mean", "mismatch_kl/mean", "clip_fraction/mean", "optim/grad_norm"):

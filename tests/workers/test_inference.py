@@ -8,7 +8,6 @@ import importlib.util
 import os
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ from environments.fakes import TwoTurns
 from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
 from environments.types import Message, Problem, Rollout, ScoredGroup, Split
+from tests.ports import free_port
 from tests.workers.waiting import eventually
 from trainers.run_config import InferenceConfig, LoraConfig
 from workers.adapters import room_for, write_idle_adapter
@@ -109,9 +109,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     else:
         models, merged = make_adapters(directory)
         adapter = StartAdapter(models[0], room_for(RANK_3))
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     found = Server(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16), models, merged)
     config = InferenceConfig(max_model_len=512, kv_cache_gib=0.25)
     with (directory / "log").open("wb") as log:
