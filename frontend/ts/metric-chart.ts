@@ -170,7 +170,7 @@ class MetricChart extends HTMLElement {
     return {
       width: this.clientWidth,
       height: HEIGHT_PX,
-      padding: [8, 6, 0, 0],
+      padding: [8, 18, 0, 0], // room for half of a label that stands below the right end
       series,
       bands,
       legend: { show: false },
