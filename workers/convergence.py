@@ -90,7 +90,7 @@ class Convergence:
             retention.prune(run)
         run.refresh_from_db()
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
-            _end(run, to=RunState.FINISHED, reason=f"{run.next_step} steps")
+            _end(run, to=RunState.FINISHED)
 
     def _give_up(self, run: Run, reason: str) -> None:
         run.refresh_from_db()
@@ -136,7 +136,7 @@ def _is_owed(run: Run) -> bool:
     return policies.find_publishable(run) is not None or playing.exists()
 
 
-def _end(run: Run, *, to: RunState, reason: str) -> None:
+def _end(run: Run, *, to: RunState, reason: str = "") -> None:
     """End every process of the run, then the run."""
     lifecycle.end(fleet.list_alive(run), reason=f"the run is to be {to.value}")
     tokens.revoke_run_tokens(run)
