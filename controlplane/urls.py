@@ -10,6 +10,6 @@ urlpatterns = [
     path("readyz", health.ready, name="readyz"),
     path("login/link/<str:token>", login.redeem, name="login-link"),
     path("admin/", admin.site.urls),
-    path("api/v1/", include("rollouts.api.urls")),
+    path("api/v1/", include("rollouts.doors.native.urls")),
     path("", include("frontend.urls")),
 ]

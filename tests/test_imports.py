@@ -38,7 +38,7 @@ def test_package_loads_nothing_that_it_must_not(modules: list[str], forbidden: s
     ("module", "forbidden"),
     [
         ("controlplane.asgi", TORCH),
-        ("rollouts.api.urls", TORCH | {"workers", "frontend"}),
+        ("rollouts.doors.native.urls", TORCH | {"workers", "frontend"}),
         ("frontend.urls", TORCH | {"workers"}),
         ("workers.tasks", TORCH),
     ],

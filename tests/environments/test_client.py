@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from environments.client.group_client import ClientError, GroupClient, Refused, SpoolFull, Unreachable, pack
 from environments.types import Message, PackedRollout, PackedScoredGroup, Rollout, RolloutError, ScoredGroup
-from rollouts.packing import pack_arrays, pack_group
+from rollouts.formats.arrays import pack_arrays, pack_group
 from tests.environments.group_store import (
     RUN,
     GroupStore,

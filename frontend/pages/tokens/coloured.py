@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from frontend import numbers
-from rollouts.packing import Array
+from rollouts.formats.arrays import Array
 from rollouts.selectors.token_values import SeenTokens
 from trainers.wire import IN_LOSS, MaskReason
 
