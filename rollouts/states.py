@@ -1,7 +1,8 @@
 """Every state machine of the store: its states with a sentence each, and the transitions that are allowed.
 
-And the sets of states that rules are made of. Nothing else lives here. Changes are applied by ``rollouts.services.transitions`` only; ``docs/states.md`` is generated
-from these tables (``manage.py states_doc``) and a test holds the two together.
+And the sets of states that rules are made of. Nothing else lives here. Changes are applied by
+``rollouts.services.transitions`` only; ``docs/states.md`` is generated from these tables (``manage.py states_doc``) and
+a test holds the two together.
 """
 
 from django.db.models import TextChoices

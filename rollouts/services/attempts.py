@@ -18,7 +18,7 @@ from rollouts.models import Attempt, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.states import RUN_JOINABLE, AttemptState, RunState
-from rollouts.validation import displayable
+from rollouts.storable import displayable
 
 TRAINER = "atropos trainer"
 """Who acts, in events. Nobody signs in: the run's key is the credential."""
