@@ -53,8 +53,13 @@ def _reasoned(columns: dict[str, Any]) -> dict[str, Any]:
     given = columns.pop("state_reason", None) or columns.pop("reason", None)
     if given is None:
         return columns
-    code, params = stored(given if isinstance(given, Reason) else Reason(ReasonCode.TEXT, text=given))
+    code, params = stored(given if isinstance(given, Reason) else words(given))
     return {**columns, "reason_code": code, "reason_params": params}
+
+
+def words(text: str) -> Reason:
+    """A reason in somebody's own words."""
+    return Reason(ReasonCode.TEXT, text=text)
 
 
 def make_project(slug: str = "words") -> Project:

@@ -6,11 +6,10 @@ from rollouts import states
 from rollouts.errors import StateConflict
 from rollouts.models import Event, Run, ScoredGroup
 from rollouts.models.stateful import Stateful
-from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import transitions
 from rollouts.services.transitions import TRANSITIONS, move, transition
 from rollouts.states import GroupState, RunState
-from tests.factories import make_group, make_run
+from tests.factories import make_group, make_run, words
 
 INITIAL: dict[str, set[str]] = {
     "RunState": {"pending"},
@@ -40,16 +39,10 @@ MACHINES = {model: next(iter(table)).__class__ for model, table in TRANSITIONS.i
 by_model = pytest.mark.parametrize("model", list(TRANSITIONS), ids=lambda model: model.__name__)
 
 
-
-
 def test_every_machine_and_every_model_with_a_state_is_covered() -> None:
     machines = {value for name, value in vars(states).items() if name.endswith("State")}
     assert set(MACHINES.values()) == machines
     assert set(TRANSITIONS) == set(Stateful.__subclasses__())
-
-
-def words(text: str) -> Reason:
-    return Reason(ReasonCode.TEXT, text=text)
 
 
 @by_model
