@@ -15,7 +15,11 @@ ControlPlaneError
 The docstring is the default message. Every ``code`` is stable: clients decide on it, people read the message.
 """
 
+from collections.abc import Mapping
 from typing import ClassVar
+
+Place = tuple[str | int, ...]
+"""Where a value lies: names and positions, outermost first, as `("groups", 1, "rollouts", 3, "reward")`."""
 
 
 class ControlPlaneError(Exception):
@@ -24,17 +28,24 @@ class ControlPlaneError(Exception):
     code: ClassVar[str] = "error"
     status: ClassVar[int] = 400
 
-    def __init__(self, message: str = "", *, fields: dict[str, str] | None = None) -> None:
+    def __init__(self, message: str = "", *, fields: Mapping[Place, str] | Mapping[str, str] | None = None) -> None:
         self.message = message or (type(self).__doc__ or "").strip()
-        self.fields = fields or {}
-        """Dotted path -> what is wrong there."""
+        self.faults: dict[Place, str] = {
+            (at,) if isinstance(at, str) else at: why for at, why in (fields or {}).items()
+        }
+        """What is wrong where, for programs. A place that was given as a text is one name."""
         super().__init__(self.message)
 
+    @property
+    def fields(self) -> dict[str, str]:
+        """Dotted path -> what is wrong there, for people."""
+        return {".".join(map(str, at)): why for at, why in self.faults.items()}
+
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.fields)
+        return _rebuild, (type(self), self.message, self.faults)
 
 
-def _rebuild(kind: type[ControlPlaneError], message: str, fields: dict[str, str]) -> ControlPlaneError:
+def _rebuild(kind: type[ControlPlaneError], message: str, fields: dict[Place, str]) -> ControlPlaneError:
     return kind(message, fields=fields)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from environments.types import MAX_TOKEN_ID, StopReason
-from rollouts.errors import Invalid
+from rollouts.errors import Invalid, Place
 from rollouts.formats.arrays import MASK_FAULT, TOKEN_FAULT, UNSTORED, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.models.group import FINITE
 from trainers.config import RunConfig
@@ -31,27 +31,27 @@ _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 
 def check_groups(groups: Sequence[PackedGroup]) -> None:
     """Raise Invalid naming every field at fault, if any."""
-    fields: dict[str, str] = {}
+    fields: dict[Place, str] = {}
     if not groups:
-        fields["groups"] = "submit at least one group"
+        fields["groups",] = "submit at least one group"
     for position, group in enumerate(groups):
-        at = f"groups.{position}"
+        at: Place = ("groups", position)
         if not 0 < len(group.environment) <= MAX_ENVIRONMENT:
-            fields[f"{at}.environment"] = f"must have 1 to {MAX_ENVIRONMENT} characters"
+            fields[*at, "environment"] = f"must have 1 to {MAX_ENVIRONMENT} characters"
         if not 0 < len(group.problem_key) <= MAX_TEXT:
-            fields[f"{at}.problem_key"] = f"must have 1 to {MAX_TEXT} characters"
+            fields[*at, "problem_key"] = f"must have 1 to {MAX_TEXT} characters"
         if group.key is not None and not 0 < len(group.key) <= MAX_KEY:
-            fields[f"{at}.key"] = f"must have 1 to {MAX_KEY} characters"
+            fields[*at, "key"] = f"must have 1 to {MAX_KEY} characters"
         for name, text in (
             ("environment", group.environment),
             ("problem_key", group.problem_key),
             ("key", group.key),
         ):
             if text is not None and not is_storable(text):
-                fields[f"{at}.{name}"] = UNSTORABLE
+                fields[*at, name] = UNSTORABLE
         fields |= _rollout_faults(group, at)
     keys = Counter(group.key for group in groups if group.key is not None)
-    fields |= {f"groups.key {key}": "is used twice in one request" for key, count in keys.items() if count > 1}
+    fields |= {(f"groups.key {key}",): "is used twice in one request" for key, count in keys.items() if count > 1}
     if fields:
         raise Invalid("Nothing was stored: the groups do not hold together.", fields=fields)
 
@@ -81,24 +81,24 @@ def check_fits(config: RunConfig) -> None:
 
 def check_rollouts(group: PackedGroup) -> None:
     """Raise Invalid naming every field at fault, if any."""
-    if fields := _rollout_faults(group, "work"):
+    if fields := _rollout_faults(group, ("work",)):
         raise Invalid(UNSTORED, fields=fields)
 
 
-def _rollout_faults(group: PackedGroup, at: str) -> dict[str, str]:
+def _rollout_faults(group: PackedGroup, at: Place) -> dict[Place, str]:
     count = len(group.rollouts)
     if not 0 < count <= MAX_GROUP_SIZE:
-        return {f"{at}.rollouts": f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {count}"}
+        return {(*at, "rollouts"): f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {count}"}
     lengths = group.arrays.lengths.tolist()
     faults = {
-        f"{at}.rollouts.{index}.{name}": fault
+        (*at, "rollouts", index, name): fault
         for index, (rollout, length) in enumerate(zip(group.rollouts, lengths, strict=True))
         for name, fault in _record_faults(rollout, length)
     }
     for name, is_bad, fault in _array_faults(group.arrays):
         ends = np.cumsum(group.arrays.lengths, dtype=np.int64)
         for index in np.unique(np.searchsorted(ends, np.flatnonzero(is_bad), side="right")).tolist():
-            faults.setdefault(f"{at}.rollouts.{index}.{name}", fault)
+            faults.setdefault((*at, "rollouts", index, name), fault)
     return faults
 
 

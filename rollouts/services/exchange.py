@@ -218,7 +218,8 @@ def _group(line: Line, key: str, environment: str) -> PackedGroup:
     except Refused as refused:
         raise BadLine(line.at, _reason(refused)) from None
     except Invalid as invalid:
-        faults = [f"{path.removeprefix('groups.0.')} {fault}" for path, fault in invalid.fields.items()]
+        # Of the only group there is: "groups", 0.
+        faults = [f"{'.'.join(map(str, at[2:]))} {fault}" for at, fault in invalid.faults.items()]
         raise BadLine(line.at, "; ".join(faults[:3])) from None
     return group
 

@@ -1,6 +1,5 @@
 """Scored groups come in here: decoded, packed, stored. An answer means that they survive any crash."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
@@ -10,7 +9,7 @@ from rollouts.doors.atropos import lookup
 from rollouts.doors.atropos.lookup import Caller, Client
 from rollouts.doors.atropos.responses import Refused, Request, Response, fault, invalid, ok, try_again
 from rollouts.doors.atropos.waiting import buffered, sequences
-from rollouts.errors import Invalid
+from rollouts.errors import Invalid, Place
 from rollouts.formats.atropos.encoding import encode_latest
 from rollouts.formats.atropos.groups import Loc, pack_item
 from rollouts.formats.atropos.items import ScoredData, decode_many, decode_one
@@ -75,15 +74,15 @@ def _store(run: Run, items: Sequence[tuple[ScoredData, Client | None, Loc]]) -> 
         groups.submit(run, packed, actor=f"environment:{client.wandb_name}" if client else "environment")
     except Invalid as error:
         places = [at for _, _, at in items]
-        raise invalid([fault("value_error", _loc(path, places), why) for path, why in error.fields.items()]) from None
+        raise invalid([fault("value_error", _loc(at, places), why) for at, why in error.faults.items()]) from None
 
 
-def _loc(path: str, places: Sequence[Loc]) -> Loc:
-    """Where a fault that the store found lies: `groups.1.rollouts.3.reward` is `scores`, 3 of the second item."""
-    match = re.fullmatch(r"groups\.(\d+)\.rollouts\.(\d+)\.(\w+)", path)
-    if match is None:
-        return tuple(path.split("."))
-    return (*places[int(match[1])], FIELDS.get(match[3], match[3]), int(match[2]))
+def _loc(at: Place, places: Sequence[Loc]) -> Loc:
+    """Where a fault that the store found lies: the reward of rollout 3 of the second group is its `scores`, 3."""
+    match at:
+        case ("groups", int(group), "rollouts", int(rollout), str(name)):
+            return (*places[group], FIELDS.get(name, name), rollout)
+    return at
 
 
 def _check_room(run: Run) -> None:
