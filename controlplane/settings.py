@@ -69,6 +69,7 @@ ASGI_APPLICATION = "controlplane.asgi.application"
 TEMPLATES: list[dict[str, Any]] = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [BASE_DIR / "frontend" / "pages"],
         "APP_DIRS": True,
         "OPTIONS": {
             "context_processors": [

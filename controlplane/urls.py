@@ -3,7 +3,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from controlplane import health, login
+from controlplane.web import health, login
 
 urlpatterns = [
     path("healthz", health.alive, name="healthz"),
