@@ -191,11 +191,8 @@ class _Up:
         self._console.event("stopped")
 
     def _sweep_replicas(self) -> None:
-        kept = processes.with_descendants(self._supervisor.pids)
-        replicas = [each for each in processes.of_up(self._up_id) if each.pid not in kept]
-        if replicas:
-            self._console.say(f"ending {len(replicas)} processes of replicas")
-            processes.end(replicas, _REPLICAS_DEADLINE_S)
+        if ended := processes.sweep(self._up_id, _REPLICAS_DEADLINE_S, spared=self._supervisor.pids):
+            self._console.say(f"ended {ended} processes of replicas")
 
     def _web_answers(self) -> bool:
         try:

@@ -14,9 +14,9 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from trainers.checkpoint import gather_model, load_model, write_weights
+from trainers.child import die_with_parent
 from trainers.lora import add_adapter, merge_adapter
 from trainers.model import DTYPES, load_tokenizer
-from trainers.parallel import die_with_parent
 from trainers.run_config import ModelConfig
 
 

@@ -10,7 +10,6 @@ then writes `exit.json`. Standard library only, so that it starts at once and st
 """
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -23,14 +22,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, descendants, end, start_time
+from trainers.child import adopt_orphans, die_with_parent
+from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, start_time, with_descendants
 
 SUPERVISOR_VARIABLE = "ROLLYARD_UP_PID"
 """Process id of the `rollyard up` that all this belongs to; absent where an init system supervises."""
 HEARTBEAT_S = 2.0
 _LEFTOVERS_GRACE_S = 2.0
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -72,19 +70,14 @@ class Shepherd:
 
     def start(self) -> None:
         """Start the command. Raises OSError when it cannot be run."""
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-        # Orphans of the command become our children: they are found and reaped here.
-        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         shepherd = os.getpid()
-
-        def die_with_shepherd() -> None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() != shepherd:
-                os._exit(1)
-
         # A group of its own: what a terminal or a supervisor sends to our group is for us to pass on.
         self.child = subprocess.Popen(
-            self.spec["argv"], stdin=subprocess.DEVNULL, preexec_fn=die_with_shepherd, process_group=0
+            self.spec["argv"],
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM, shepherd),
+            process_group=0,
         )
         write_json(
             self.directory / "started.json",
@@ -148,7 +141,7 @@ class Shepherd:
 
     def _leftovers(self) -> set[int]:
         me = os.getpid()
-        return (descendants(me) | carriers(self.token)) - {me}
+        return (with_descendants({me}) | carriers(self.token)) - {me}
 
     def _reap(self) -> None:
         """Collect every ended child: the command and adopted orphans."""
