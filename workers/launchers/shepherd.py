@@ -22,6 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from environments.disk import write_file
 from trainers.child import adopt_orphans, die_with_parent
 from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, start_time, with_descendants
 
@@ -32,18 +33,8 @@ _LEFTOVERS_GRACE_S = 2.0
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file that is complete or absent, whatever happens in between."""
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Write a file that is complete or absent, and ours alone to read."""
+    write_file(path, json.dumps(content).encode(), mode=0o600)
 
 
 class Shepherd:
