@@ -8,6 +8,7 @@ when a piece failed or was late. Without a GPU there is nothing to do, and the s
 
 import argparse
 import json
+import signal
 import subprocess
 import sys
 import tempfile
@@ -123,4 +124,5 @@ def _say(name: str, outcome: Outcome) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # an exception, so that the piece under way is ended too
     sys.exit(main())

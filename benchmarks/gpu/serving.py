@@ -64,16 +64,19 @@ class Server(NamedTuple):
         return asyncio.run(ask())
 
 
-def start(model: Path, config: InferenceConfig, *, cpu: bool, adapter: StartAdapter | None) -> Server:
-    """Start a server and wait until it has generated a token. Raises RuntimeError."""
+def start(model: Path, config: InferenceConfig, log: Path, *, cpu: bool, adapter: StartAdapter | None) -> Server:
+    """Start a server and wait until it has generated a token; without that, end with the last words of its log."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     key, began = secrets.token_hex(16), time.monotonic()
-    process = subprocess.Popen(
-        inference.argv(str(model), port, config, cpu=cpu, adapter=adapter),
-        env=os.environ | inference.environ(config, cpu=cpu, api_key=key),
-    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            inference.argv(str(model), port, config, cpu=cpu, adapter=adapter),
+            env=os.environ | inference.environ(config, cpu=cpu, api_key=key),
+            stdout=output,
+            stderr=output,
+        )
     url = f"http://127.0.0.1:{port}/v1"
     with VllmAdmin(url, key) as admin:
         while True:
@@ -82,7 +85,8 @@ def start(model: Path, config: InferenceConfig, *, cpu: bool, adapter: StartAdap
                 break
             except InferenceError as error:
                 if process.poll() is not None or time.monotonic() - began > _START_S:
-                    raise RuntimeError(f"vLLM does not serve (exit status {process.poll()}): {error}") from error
+                    print(log.read_text(errors="replace")[-4_000:])
+                    finish({}, f"vLLM does not serve (exit status {process.poll()}): {error}")
                 time.sleep(1)
         admin.set_version(0)
     return Server(process, url, key, time.monotonic() - began)
@@ -118,7 +122,7 @@ def main() -> None:
     if asked.lora:
         write_idle_adapter(asked.work / "idle", lora)
         adapter = StartAdapter(asked.work / "idle", room_for(lora))
-    server = start(path, serving, cpu=cpu, adapter=adapter)
+    server = start(path, serving, asked.work / "vllm.log", cpu=cpu, adapter=adapter)
     try:
         world = sole_rank(asked.device)
         model = load_policy(config, world)

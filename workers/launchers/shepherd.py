@@ -24,6 +24,7 @@ from typing import Any
 
 from environments.disk import write_file
 from trainers.child import adopt_orphans, die_with_parent
+from workers.launchers.base import End
 from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, start_time, with_descendants
 
 SUPERVISOR_VARIABLE = "ROLLYARD_UP_PID"
@@ -44,8 +45,8 @@ class Shepherd:
         self.directory = directory
         self.spec = spec
         self.token: str = spec["token"]
-        self.end_reason = ""
-        """Why the command was asked to end; empty while it was not."""
+        self.end: End | None = None
+        """Why the command was asked to end; None while it was not."""
         self.child: subprocess.Popen[bytes] | None = None
         self.exit_code: int | None = None
         supervisor = int(os.environ.get(SUPERVISOR_VARIABLE) or 0)
@@ -91,9 +92,9 @@ class Shepherd:
         while self.exit_code is None:
             with contextlib.suppress(OSError):  # a full disk must not end the replica
                 heartbeat.touch()
-            if not self.end_reason and self._abandoned():
-                self.end_reason = "its supervisor is gone"
-            if self.end_reason and asked_at is None:
+            if self.end is None and self._abandoned():
+                self.end = End.ABANDONED
+            if self.end is not None and asked_at is None:
                 asked_at = time.monotonic()
                 os.kill(self.child.pid, signal.SIGTERM)
             wait_s = HEARTBEAT_S
@@ -112,7 +113,7 @@ class Shepherd:
             self.directory / "exit.json",
             {
                 "code": self.exit_code,
-                "reason": self.end_reason,
+                "end": self.end or End.DIED,
                 "token": self.token,
                 "started_at": started_at,
                 "ended_at": time.time(),
@@ -128,7 +129,7 @@ class Shepherd:
         return started is None or start_time(pid) != started
 
     def _asked(self, _signum: int, _frame: FrameType | None) -> None:
-        self.end_reason = self.end_reason or "asked to end"
+        self.end = self.end or End.ASKED
 
     def _leftovers(self) -> set[int]:
         me = os.getpid()
