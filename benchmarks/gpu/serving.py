@@ -85,7 +85,8 @@ def start(model: Path, config: InferenceConfig, log: Path, *, cpu: bool, adapter
                 break
             except InferenceError as error:
                 if process.poll() is not None or time.monotonic() - began > _START_S:
-                    print(log.read_text(errors="replace")[-4_000:])
+                    lines = log.read_text(errors="replace").splitlines()
+                    print("\n".join([*[line for line in lines if "Error" in line][:30], "...", *lines[-20:]]))
                     finish({}, f"vLLM does not serve (exit status {process.poll()}): {error}")
                 time.sleep(1)
         admin.set_version(0)

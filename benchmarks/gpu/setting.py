@@ -43,7 +43,7 @@ class Size:
 
 
 QWEN3 = Size(1024, 28, 16, 8, 128, 3072, 151_936, tokens=16_384)
-SMALL = Size(64, 2, 4, 2, 16, 96, 512, tokens=256)
+SMALL = Size(128, 2, 4, 2, 32, 192, 512, tokens=256)
 
 
 def options(*extra: str) -> argparse.Namespace:
