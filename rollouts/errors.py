@@ -11,6 +11,7 @@ ControlPlaneError
 |- TooLarge        413 too_large
 |- QueueFull       429 queue_full
 `- Invalid         422 invalid
+   `- ModelMissing    422 model_missing
 
 The docstring is the default message. Every ``code`` is stable: clients decide on it, people read the message.
 """
@@ -104,3 +105,9 @@ class Invalid(ControlPlaneError):
 
     code = "invalid"
     status = 422
+
+
+class ModelMissing(Invalid):
+    """No model of this name is registered, but a preset makes it."""
+
+    code = "model_missing"

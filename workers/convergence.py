@@ -16,10 +16,10 @@ from django.db import DatabaseError, InterfaceError
 
 from environments import registry
 from environments.errors import RegistryError
-from rollouts.errors import StateConflict
+from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.selectors import fleet
-from rollouts.services import evaluations, leases, policies, runs, tokens
+from rollouts.services import evaluations, leases, models, policies, runs, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
 from workers import forking, lifecycle, publishing, retention, training
 from workers.lifecycle import HopelessError
@@ -90,20 +90,21 @@ class Convergence:
             retention.prune(run)
         run.refresh_from_db()
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
-            _end(run, to=RunState.FINISHED)
+            _finish(run)
 
     def _give_up(self, run: Run, reason: str) -> None:
         run.refresh_from_db()
         log.error("run %s: %s", run.key, reason)
         if run.state == RunState.FINISHING:
             # Everything was trained; only the last version could not be served.
-            _end(run, to=RunState.FINISHED, reason=f"without its last evaluation: {reason}")
+            _finish(run, reason=f"without its last evaluation: {reason}")
         elif run.state in RUN_GENERATING or run.state == RunState.PENDING:
             _end(run, to=RunState.FAILED, reason=reason)
 
 
 def _begin(run: Run) -> None:
     forking.make_start(run)
+    _make_model(run)
     if run.kind == RunKind.RL:
         for environment in run.environments.all():
             _try_environment(environment.name, environment.args)
@@ -111,6 +112,14 @@ def _begin(run: Run) -> None:
         # A name that is no directory here is one of a model hub.
         policies.register_initial(run, path=str(Path(path).resolve()) if Path(path).is_dir() else path)
     runs.start(run)
+
+
+def _make_model(run: Run) -> None:
+    """Make the model that the run starts from, where it is one that is made when first needed. Raises HopelessError."""
+    try:
+        models.make_built_in(run)
+    except Invalid as error:
+        raise HopelessError(error.message) from error
 
 
 def _try_environment(name: str, args: dict[str, Any]) -> None:
@@ -134,6 +143,16 @@ def _is_owed(run: Run) -> bool:
         return False
     playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
     return policies.find_publishable(run) is not None or playing.exists()
+
+
+def _finish(run: Run, *, reason: str = "") -> None:
+    """End a run that has done its steps. Its result is registered first: what finished without it would never get it."""
+    try:
+        models.register_result(run)
+    except Invalid as error:
+        faults = "; ".join([error.message, *error.fields.values()])
+        reason = "; ".join(filter(None, [reason, f"without the model {run.parsed.register_as}: {faults}"]))
+    _end(run, to=RunState.FINISHED, reason=reason)
 
 
 def _end(run: Run, *, to: RunState, reason: str = "") -> None:

@@ -18,6 +18,7 @@ from rollouts.models import (
     Checkpoint,
     Evaluation,
     Lease,
+    Model,
     Project,
     Replica,
     ReplicaKind,
@@ -51,11 +52,18 @@ REGISTRABLE = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
 def create(
-    *, project: Project, user: User | None, resolved: Resolved, actor: str, fork: forks.Fork | None = None
+    *,
+    project: Project,
+    user: User | None,
+    resolved: Resolved,
+    actor: str,
+    fork: forks.Fork | None = None,
+    model: Model | None = None,
 ) -> Run:
     """Store a run with its frozen config; the reconciler sees it and starts what it wants.
 
-    Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from here.
+    Doors call ``services.launches``, which makes sure that its model loads; ``model`` is the registered one it starts
+    from. Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from here.
     A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
     """
     config = resolved.config
@@ -64,6 +72,7 @@ def create(
         lineage = forks.hold(fork, config) if fork else {}
         run = Run.objects.create(
             **lineage,
+            model=model,
             project=project,
             created_by=user,
             kind=config.kind,
