@@ -61,9 +61,9 @@ def _load(directory: Path, trust_remote_code: bool) -> None:
 
 
 def _check_architecture(model: str, model_type: str, brings_code: bool) -> None:
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as known
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if model_type not in known and not brings_code:
+    if model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not brings_code:
         raise ModelFault(f"{model} is of type {model_type!r}, of which transformers has no causal language model")
 
 

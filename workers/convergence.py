@@ -146,7 +146,7 @@ def _is_owed(run: Run) -> bool:
 
 
 def _finish(run: Run, *, reason: str = "") -> None:
-    """End a run that has done its steps. Its result is registered first: what finished without it would never get it."""
+    """End a run that has done its steps, with its result registered first: nobody looks at a finished run again."""
     try:
         models.register_result(run)
     except Invalid as error:

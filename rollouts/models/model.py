@@ -27,9 +27,7 @@ class Model(models.Model):
     source = models.CharField(max_length=1000)
     """An absolute directory, or the name of a model on the hub."""
     origin = models.CharField(max_length=8, choices=ModelOrigin.choices)
-    run = models.ForeignKey(
-        "rollouts.Run", null=True, on_delete=models.PROTECT, related_name="results", editable=False
-    )
+    run = models.ForeignKey("rollouts.Run", null=True, on_delete=models.PROTECT, related_name="results", editable=False)
     """The run it is the result of."""
     step = models.PositiveIntegerField(null=True)
     """Optimizer steps of that run behind its weights."""

@@ -51,8 +51,8 @@ def launch(
 ) -> Run:
     """Store a run that starts from what its config names; ``forkable`` are the runs whose checkpoints may be taken.
 
-    With a ``fork``, that is what it starts from, whatever the config says. Raises Invalid at `model.path` for what would
-    not load, ModelMissing for a name that nobody has registered. Takes about a second for a model that is new here.
+    With a ``fork``, that is what it starts from, whatever the config says. Raises Invalid at `model.path` for what
+    would not load, ModelMissing for a name that only a preset can give. Takes a second for a model that is new here.
     """
     start = Start(resolved, fork) if fork else find_start(project, resolved, forkable=forkable)
     return runs.create(
@@ -67,14 +67,14 @@ def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run])
         return Start(resolved)
     if not is_storable(named):
         raise _refusal("holds a NUL or a lone surrogate")
-    if "@" in named and not named.startswith("/"):
-        fork = _plan_fork(named, forkable)
-        return Start(_with_path(resolved, fork.overrides[FIELD]), fork=fork)
     if Path(named).is_absolute():
         _check(named, resolved)
         return Start(resolved, model=Model.objects.filter(project=project, source=named).first())
     if named.startswith((".", "~")):
         raise _refusal(f"{named} is relative: write the absolute path of the directory")
+    if "@" in named:
+        fork = _plan_fork(named, forkable)
+        return Start(_with_path(resolved, fork.overrides[FIELD]), fork=fork)
     model = Model.objects.filter(project=project, name=named).first()
     if model is not None:
         _check(model.source, resolved)
@@ -85,7 +85,7 @@ def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run])
     if model_selectors.preset_that_makes(named):
         raise ModelMissing(f"There is no model {named} yet.", fields={FIELD: f"there is no model {named} here yet"})
     if not _HUB_NAME.fullmatch(named):
-        raise _refusal(f"{named!r} is neither a registered model, an absolute directory, RUN@STEP nor a name of the hub")
+        raise _refusal(f"{named!r} is no model's name, no absolute directory, no RUN@STEP and no name of the hub")
     if "/" not in named:
         raise _refusal(_unknown(project, named))
     _check(named, resolved)

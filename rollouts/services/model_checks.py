@@ -22,7 +22,7 @@ _known: dict[Any, Path | None] = {}
 
 
 def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
-    """Where the files of a model that would load are: itself, its place in the hub's cache, None if only the hub has it.
+    """Where the files of a model that would load are; None if only the hub has them.
 
     ``source`` is an absolute directory or the name of a model on the hub. Takes about a second the first time. Raises
     ModelFault.

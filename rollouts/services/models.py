@@ -159,7 +159,11 @@ def _columns(facts: ModelFacts | None) -> dict[str, Any]:
 def _run_program(module: str, *words: str) -> None:
     try:
         done = subprocess.run(
-            [sys.executable, "-m", module, *words], capture_output=True, text=True, timeout=_MAKE_DEADLINE_S, check=False
+            [sys.executable, "-m", module, *words],
+            capture_output=True,
+            text=True,
+            timeout=_MAKE_DEADLINE_S,
+            check=False,
         )
     except subprocess.TimeoutExpired:
         raise Invalid(f"Nothing was made: {module} took more than {_MAKE_DEADLINE_S:.0f} s.") from None

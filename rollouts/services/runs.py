@@ -63,8 +63,8 @@ def create(
     """Store a run with its frozen config; the reconciler sees it and starts what it wants.
 
     Doors call ``services.launches``, which makes sure that its model loads; ``model`` is the registered one it starts
-    from. Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from here.
-    A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
+    from. Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from
+    here. A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
     """
     config = resolved.config
     check_fits(config)
