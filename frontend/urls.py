@@ -7,7 +7,7 @@ from django.urls import path
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
-from frontend.views import groups, launch, run, runs, tokens
+from frontend.views import groups, launch, models, run, runs, tokens
 
 mark = lazy(static, str)("frontend/mark.svg")
 urlpatterns = [
@@ -17,6 +17,10 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("runs/", RedirectView.as_view(pattern_name="runs", query_string=True)),
     path("runs/new/", launch.new, name="launch"),
+    path("models/", models.index, name="models"),
+    path("models/<slug:project>/<str:name>/", models.model, name="model"),
+    path("models/<slug:project>/<str:name>/remove/", models.remove, name="model-remove"),
+    path("runs/new/make-model/", launch.make_model, name="launch-make-model"),
     path("runs/new/check/", launch.check, name="launch-check"),
     path("runs/<str:key>/", run.overview, name="run"),
     path("runs/<str:key>/live/", run.live, name="run-live"),

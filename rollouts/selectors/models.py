@@ -4,9 +4,9 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.db.models import Count, QuerySet
 
 from rollouts.errors import Forbidden, NotFound
-from rollouts.models import Model, Project, Role, Run, RunKind
+from rollouts.models import Checkpoint, Model, Project, Role, Run
 from rollouts.selectors import runs
-from rollouts.states import RUN_ACTIVE
+from rollouts.states import CheckpointState
 from trainers.config import load_preset, preset_names
 
 
@@ -37,6 +37,13 @@ def list_runs(model: Model, limit: int = 20) -> list[Run]:
     return list(model.runs.select_related("created_by").order_by("-id")[:limit])
 
 
+def find_checkpoint(model: Model) -> Checkpoint | None:
+    """The complete checkpoint of the run and step that a model is the result of, to fork from."""
+    if model.run is None:
+        return None
+    return Checkpoint.objects.filter(run=model.run, step=model.step, state=CheckpointState.COMPLETE).first()
+
+
 def preset_that_makes(name: str) -> str | None:
     """The shipped preset whose run registers its result under this name."""
     makers = (preset for preset in preset_names() if load_preset(preset).get("register_as") == name)
@@ -44,6 +51,5 @@ def preset_that_makes(name: str) -> str | None:
 
 
 def find_maker(project: Project, name: str) -> Run | None:
-    """The run of the project that is to register a model of this name when it finishes, if one is under way."""
-    making = Run.objects.filter(project=project, state__in=RUN_ACTIVE, config__register_as=name)
-    return making.exclude(kind=RunKind.EXTERNAL).order_by("-id").first()
+    """The newest run of the project that was to register its result under this name; it may be over."""
+    return Run.objects.filter(project=project, config__register_as=name).order_by("-id").first()
