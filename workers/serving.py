@@ -167,6 +167,8 @@ def _start(run: Run, slot: int) -> None:
         if replica.answered_at is not None:
             break
         failed.append(replica)
+    if failed and (fault := lifecycle.fault_of(failed[0])):
+        raise HopelessError(f"vLLM cannot serve this model: {fault}")
     if len(failed) >= MAX_FAILED_STARTS:
         raise HopelessError(
             f"inference server {slot} ended {len(failed)} times before its first answer; {failed[0].state_reason}"

@@ -3,6 +3,8 @@
 start ─▶ registers ─▶ steps ─▶ finished and exit 0 ─▶ done
   ▲                     │
   └── back-off ── dies without having finished; a step of progress resets the count of attempts
+
+One that died of its input, and said so, is not started again: the run fails with what it said.
 """
 
 import logging
@@ -97,6 +99,8 @@ def _bury(run: Run, replica: Replica, seen: Observation) -> None:
 
 def _start(run: Run) -> None:
     last = Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).order_by("-id").first()
+    if last and (fault := lifecycle.fault_of(last)):
+        raise HopelessError(f"the trainer cannot train this: {fault}")
     failures = run.trainer_restarts
     if failures >= MAX_ATTEMPTS:
         why = last.state_reason if last else "no attempt is on record"
