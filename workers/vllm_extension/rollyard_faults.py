@@ -14,8 +14,12 @@ def blaming_input() -> Iterator[None]:
     """What is refused inside is refused for good. Faults of machine and network, such as no memory, are not meant."""
     try:
         yield
-    except (ValueError, KeyError, AssertionError, NotImplementedError) as error:
+    except (ValueError, KeyError, AssertionError, NotImplementedError) as error:  # the last is a RuntimeError too
         _leave(error)
+        raise
+    except RuntimeError as error:
+        if type(error) is RuntimeError:  # torch's for shapes that differ; memory and devices have classes of their own
+            _leave(error)
         raise
     except OSError as error:
         if error.errno is None:  # transformers' own, about files that are missing
