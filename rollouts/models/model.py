@@ -32,7 +32,7 @@ class Model(models.Model):
     step = models.PositiveIntegerField(null=True)
     """Optimizer steps of that run behind its weights."""
     sha256 = models.CharField(max_length=64, blank=True)
-    """Over the files that load (``trainers.model_files.hash_files``); empty for a hub model that is not cached."""
+    """Over the files that load (``model_files.hash_files``); empty for a hub model that is not cached."""
     size_bytes = models.PositiveBigIntegerField(default=0)
     architecture = models.CharField(max_length=100, blank=True)
     parameters = models.PositiveBigIntegerField(null=True)

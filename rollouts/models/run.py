@@ -60,7 +60,7 @@ class Run(Stateful):
     """The registered model that it starts from. Its directory, and not its name, is in the config."""
 
     atropos_key = models.CharField(max_length=64, unique=True, default=new_atropos_key, editable=False)
-    """Path under /atropos/ of the run's Atropos-compatible API; see ``rollouts.atropos``."""
+    """Path under /atropos/ of the run's Atropos-compatible API; see ``rollouts.doors.atropos``."""
 
     state = models.CharField(
         max_length=16,

@@ -22,9 +22,9 @@ from rollouts.errors import Invalid, ModelMissing, NotFound
 from rollouts.models import Model, Project, Run
 from rollouts.selectors import models as model_selectors
 from rollouts.services import forks, model_checks, models, runs
-from rollouts.validation import is_storable
+from rollouts.storable import is_storable
 from trainers.config import Resolved
-from trainers.model_files import ModelFault
+from trainers.storage.model_files import ModelFault
 
 FIELD = "model.path"
 _MESSAGE = "Nothing was launched: the model would not load."

@@ -1,4 +1,4 @@
-"""Whether a model would load: by its files, then by the code that loads it (``trainers.model_check``, a process).
+"""Whether a model would load: by its files, then by the code that loads it, a process.
 
 No code that a model brings along is run, so of one with ``trust_remote_code`` only the files are looked at.
 """
@@ -10,8 +10,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from trainers.model_check import NO_TRANSFORMERS
-from trainers.model_files import ModelFacts, ModelFault, fingerprint, read_facts
+from trainers.storage.model_files import NO_TRANSFORMERS, ModelFault, fingerprint, read_facts
 
 log = logging.getLogger(__name__)
 
@@ -44,13 +43,8 @@ def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
     return found
 
 
-def facts_of(directory: Path | None) -> ModelFacts | None:
-    """The facts of files that are here."""
-    return read_facts(directory) if directory is not None else None
-
-
 def _ask(source: str) -> Path | None:
-    command = [sys.executable, "-m", "trainers.model_check", source]
+    command = [sys.executable, "-m", "trainers.storage.model_check", source]
     try:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_DEADLINE_S, check=False

@@ -21,7 +21,7 @@ from rollouts.models.model import MODEL_NAME
 from rollouts.services import model_checks
 from rollouts.services.transitions import record_creation
 from rollouts.states import RUN_ACTIVE
-from trainers.model_files import ModelFacts, ModelFault, hash_files, read_facts
+from trainers.storage.model_files import ModelFacts, ModelFault, hash_files, read_facts
 
 BUILT_IN = {"tiny-qwen3": 0}
 """Name -> seed of the models that are made when the first run that starts from them begins."""
@@ -52,7 +52,7 @@ def make_tiny(*, project: Project, name: str, seed: int, user: User | None = Non
         partial = directory.with_name(f"{name}.partial-{uuid.uuid4().hex[:8]}")
         partial.mkdir(parents=True)
         try:
-            _run_program("trainers.tiny_model", str(partial), "--seed", str(seed))
+            _run_program("trainers.model.tiny", str(partial), "--seed", str(seed))
             partial.rename(directory)
         except OSError:
             if not directory.exists():

@@ -8,11 +8,11 @@ import pytest
 
 from rollouts.errors import Conflict, Invalid, StateConflict
 from rollouts.models import Event, Model, ModelOrigin, PolicyVersion, Run
-from rollouts.services import models, runs
+from rollouts.services import models
 from rollouts.states import RunState
 from tests.factories import make_project, make_run
 from tests.model_files import TOKENIZER, make_model, write_model
-from trainers.model_files import ModelFault, hash_files, read_facts
+from trainers.storage.model_files import ModelFault, hash_files, read_facts
 
 pytestmark = pytest.mark.django_db
 

@@ -35,7 +35,7 @@ _ROWS = 256
 
 
 def find_files(name: str, split: str, section: str = "data") -> list[Path]:
-    """The data files behind `path` and `split` of a config section. Raises DataError and DataUnreachable, with key and fix."""
+    """The data files behind `path` and `split` of a config section. Raises DataError, DataUnreachable."""
     path = Path(name)
     if path.is_file():
         return [path]
