@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
+
 from rollouts.models import Model, ModelOrigin, Project, Run
 from rollouts.services import models
+from tests.factories import make_project
 
 TENSORS = {"model.embed_tokens.weight": [4, 8], "model.norm.weight": [8]}
 CONFIG = {
@@ -56,6 +59,11 @@ def write_weights(path: Path, shapes: dict[str, list[int]]) -> None:
         header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
     text = json.dumps(header).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+
+
+def make_warm(project: Project | None = None) -> Model:
+    """The model that the preset reverse-text-rl starts from. All share their files: they are checked once a process."""
+    return make_model(project or make_project(), "reverse-text-warm", Path(settings.ROLLYARD_HOME) / "warm")
 
 
 def make_model(project: Project, name: str, directory: Path, *, run: Run | None = None, **columns: Any) -> Model:

@@ -22,7 +22,7 @@ from rollouts.errors import Invalid, ModelMissing, NotFound
 from rollouts.models import Model, Project, Run
 from rollouts.selectors import models as model_selectors
 from rollouts.services import forks, model_checks, models, runs
-from rollouts.storable import is_storable
+from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
 from trainers.storage.model_files import ModelFault
 
@@ -63,6 +63,7 @@ def launch(
 def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run]) -> Start:
     """What a run with this config starts from. Nothing is stored. Raises as `launch` does."""
     named, config = resolved.config.model.path, resolved.config
+    check_fits(config)
     if config.kind == "external":
         return Start(resolved)
     if not is_storable(named):
