@@ -45,14 +45,15 @@ def launch(project: Any, resolved: Any, *, fork: Any, make_model: bool, show: Ca
         return attempt()
     except ModelMissing as missing:
         name = resolved.config.model.path
-        if not make_model and not _agreed(name):
+        if not make_model and not agrees(name):
             missing.fields = {key: f"{fault}: --make-model makes it first" for key, fault in missing.fields.items()}
             raise
     _make(project, name, show)
     return attempt()
 
 
-def _agreed(name: str) -> bool:
+def agrees(name: str) -> bool:
+    """Whether the person at the terminal, if there is one, wants the model to be made."""
     question = f"There is no model {name} here yet. Make it first, by a supervised run?"
     return sys.stdin.isatty() and typer.confirm(question, default=True, err=True)
 
