@@ -37,6 +37,7 @@ from rollouts.models import (
     ScoredGroup,
     TokenValues,
 )
+from rollouts.models import Model as RegisteredModel
 from rollouts.services.transitions import TRANSITIONS
 
 MAX_COUNTED = 10_000
@@ -271,6 +272,16 @@ class PolicyVersionAdmin(StoreAdmin):
     defers = RUN_PAYLOAD
     search_fields = ("=run__key",)
     ordering = ("-id",)
+
+
+@admin.register(RegisteredModel)
+class RegisteredModelAdmin(StoreAdmin):
+    list_display = ("name", "project", "origin", "run", "step", "source", "architecture", "parameters", "created_at")
+    list_filter = ("origin", "project")
+    list_select_related = ("project", "run")
+    defers = RUN_PAYLOAD
+    search_fields = ("=name", "=run__key")
+    date_hierarchy = "created_at"
 
 
 @admin.register(Checkpoint)
