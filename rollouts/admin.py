@@ -79,6 +79,14 @@ class StoreAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
         return False
 
 
+class OfRunAdmin(StoreAdmin):
+    """Rows of a run, found by its key."""
+
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key",)
+
+
 class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
     model = Membership
     autocomplete_fields = ("user",)
@@ -148,10 +156,8 @@ class ScoredGroupAdmin(StoreAdmin):
 
 
 @admin.register(Lease)
-class LeaseAdmin(StoreAdmin):
+class LeaseAdmin(OfRunAdmin):
     list_display = ("group_id", "run", "holder", "claimed_at", "expires_at")
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
     search_fields = ("=run__key", "=holder")
 
 
@@ -198,11 +204,9 @@ class GroupTokensAdmin(StoreAdmin):
 
 
 @admin.register(Batch)
-class BatchAdmin(StoreAdmin):
+class BatchAdmin(OfRunAdmin):
     list_display = ("id", "run", "step", "state", "epoch", "token_count", "size_bytes", "deliveries", "formed_at")
     list_filter = ("state",)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
     search_fields = ("=run__key", "=sha256")
     ordering = ("-id",)
 
@@ -238,11 +242,19 @@ class ReplayAdmin(StoreAdmin):
 
 
 @admin.register(Attempt)
-class AttemptAdmin(StoreAdmin):
-    list_display = ("id", "run", "number", "batch_size", "starting_step", "opened_at", "started_at", "closed_at")
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
+class AttemptAdmin(OfRunAdmin):
+    list_display = (
+        "id",
+        "run",
+        "number",
+        "state",
+        "batch_size",
+        "starting_step",
+        "opened_at",
+        "started_at",
+        "closed_at",
+    )
+    list_filter = ("state",)
     ordering = ("-id",)
 
 
@@ -250,9 +262,9 @@ class AttemptAdmin(StoreAdmin):
 class EnvironmentClientAdmin(StoreAdmin):
     list_display = (
         *("id", "attempt_id", "index", "wandb_name", "weight", "group_size", "min_batch_allocation"),
-        *("is_connected", "seen_at", "lapsed_at"),
+        *("state", "seen_at", "lapsed_at"),
     )
-    list_filter = ("is_connected",)
+    list_filter = ("state",)
     search_fields = ("=attempt__run__key", "wandb_name")
     ordering = ("-id",)
 
@@ -265,12 +277,9 @@ class DeliveryAdmin(StoreAdmin):
 
 
 @admin.register(PolicyVersion)
-class PolicyVersionAdmin(StoreAdmin):
+class PolicyVersionAdmin(OfRunAdmin):
     list_display = ("id", "run", "version", "state", "epoch", "size_bytes", "path", "created_at", "published_at")
     list_filter = ("state",)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
     ordering = ("-id",)
 
 
@@ -285,12 +294,9 @@ class RegisteredModelAdmin(StoreAdmin):
 
 
 @admin.register(Checkpoint)
-class CheckpointAdmin(StoreAdmin):
+class CheckpointAdmin(OfRunAdmin):
     list_display = ("id", "run", "step", "state", "epoch", "size_bytes", "path", "created_at")
     list_filter = ("state",)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
     ordering = ("-id",)
 
 
@@ -304,11 +310,9 @@ class EvaluationAdmin(StoreAdmin):
 
 
 @admin.register(Replica)
-class ReplicaAdmin(StoreAdmin):
+class ReplicaAdmin(OfRunAdmin):
     list_display = ("name", "run", "state", "state_reason", "loaded_version", "answered_at", "exit_code", "created_at")
     list_filter = ("state", "kind")
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
     search_fields = ("=run__key", "=token")
 
 
@@ -326,18 +330,13 @@ class ObjectKindFilter(admin.SimpleListFilter):
 
 
 @admin.register(Event)
-class EventAdmin(StoreAdmin):
+class EventAdmin(OfRunAdmin):
     list_display = ("id", "at", "run", "object_kind", "object_id", "from_state", "to_state", "actor", "reason")
     list_filter = (ObjectKindFilter,)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
 
 
 @admin.register(MetricPoint)
-class MetricPointAdmin(StoreAdmin):
+class MetricPointAdmin(OfRunAdmin):
     list_display = ("id", "run", "key", "step", "value", "recorded_at")
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
     search_fields = ("=run__key", "=key")
     ordering = ("-id",)

@@ -24,6 +24,7 @@ from rollouts.selectors import models as model_selectors
 from rollouts.services import forks, model_checks, models, runs
 from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
+from trainers.origins import Origin, OriginKind
 from trainers.storage.model_files import ModelFault
 
 FIELD = "model.path"
@@ -79,10 +80,10 @@ def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run])
     model = Model.objects.filter(project=project, name=named).first()
     if model is not None:
         _check(model.source, resolved)
-        return Start(_with_path(resolved, model.source, f"model {named}"), model=model)
+        return Start(_with_path(resolved, model.source, named), model=model)
     if named in models.BUILT_IN:
         path = str(models.built_in_directory(named))
-        return Start(_with_path(resolved, path, f"model {named}, made when the run begins"))
+        return Start(_with_path(resolved, path, named))
     if model_selectors.preset_that_makes(named):
         raise ModelMissing(f"There is no model {named} yet.", fields={FIELD: f"there is no model {named} here yet"})
     if not _HUB_NAME.fullmatch(named):
@@ -118,11 +119,11 @@ def _check(source: str, resolved: Resolved) -> None:
         raise _refusal(str(fault)) from None
 
 
-def _with_path(resolved: Resolved, path: str, origin: str = "") -> Resolved:
+def _with_path(resolved: Resolved, path: str, named: str = "") -> Resolved:
     model = resolved.config.model.model_copy(update={"path": path})
     origins = dict(resolved.origins)
-    if origin:
-        origins[FIELD] = f"{origin} ({origins[FIELD]})"
+    if named:
+        origins[FIELD] = Origin(OriginKind.MODEL, f"{named} ({origins[FIELD]})")
     return replace(resolved, config=resolved.config.model_copy(update={"model": model}), origins=origins)
 
 

@@ -18,8 +18,9 @@ from django.db import IntegrityError, transaction
 from rollouts.errors import Conflict, Invalid, StateConflict
 from rollouts.models import Model, ModelOrigin, PolicyVersion, Project, Run
 from rollouts.models.model import MODEL_NAME
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import model_checks
-from rollouts.services.transitions import record_creation
+from rollouts.services.transitions import record_note
 from rollouts.states import RUN_ACTIVE
 from trainers.storage.model_files import ModelFacts, ModelFault, hash_files, read_facts
 
@@ -136,8 +137,8 @@ def _register(project: Project, name: str, source: str, directory: Path | None, 
                 project=project, name=name, source=source, sha256=sha256, **_columns(facts), **columns
             )
             if model.run is not None:
-                reason = f"registered as {name}"
-                record_creation([model], run_id=model.run.pk, state="registered", actor="reconciler", reason=reason)
+                reason = Reason(ReasonCode.RESULT_REGISTERED, model=name)
+                record_note(model.run, run_id=model.run.pk, actor="reconciler", reason=reason)
     except IntegrityError:
         raise Conflict(f"Project {project.slug} has a model {name} already.") from None
     return model

@@ -42,7 +42,7 @@ def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
     run = Run.objects.get(key=answer.json()["run"])
     assert (run.max_steps, run.parsed.batch.batch_size, run.parsed.optimizer.lr) == (5, 64, 0.5)
     assert (run.project.slug, run.state, run.created_by.username) == ("words", "pending", "operator-Words")  # type: ignore[union-attr]
-    assert run.config_origins["batch.batch_size"] == "request"
+    assert {str(run.origins[key]) for key in ("batch.batch_size", "max_steps", "optimizer.lr")} == {"request"}
     assert run.parsed.model.path == warm.source
     assert api.get(f"runs/{run.key}").json()["model"] == "reverse-text-warm"
     assert Event.objects.get().actor == "api:test"

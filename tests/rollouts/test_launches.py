@@ -54,7 +54,7 @@ def test_a_name_stands_for_its_directory_and_the_run_remembers_the_name(tmp_path
     model = make_model(make_project(), "mine", tmp_path / "mine")
     run = launch("mine")
     assert (run.model, run.parsed.model.path) == (model, str(tmp_path / "mine"))
-    assert run.config_origins["model.path"] == "model mine (command line)"
+    assert str(run.origins["model.path"]) == "model mine (command line)"
 
 
 def test_a_directory_that_has_a_name_is_linked_to_it(tmp_path: Path) -> None:
@@ -100,7 +100,7 @@ def test_run_and_step_are_a_fork() -> None:
     assert run.forked_from is not None
     assert (run.forked_from.run, run.forked_from.step) == (source, 2)
     assert Path(run.parsed.model.path) == run.directory / "weights" / "step_0"
-    assert run.config_origins["model.path"] == f"fork of {source.key}@2"
+    assert str(run.origins["model.path"]) == f"fork of {source.key}@2"
 
 
 def test_a_fork_needs_a_run_that_may_be_forked_and_a_step_with_a_checkpoint() -> None:

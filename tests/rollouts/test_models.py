@@ -101,7 +101,7 @@ def test_the_result_of_a_run_is_registered_with_where_it_came_from() -> None:
     model = models.register_result(run)
     assert model is not None
     assert (model.name, model.project, model.origin, model.run, model.step) == ("warm", run.project, "trained", run, 3)
-    assert Event.objects.get(run=run, object_kind="model").reason == "registered as warm"
+    assert str(Event.objects.get(run=run).reason) == "registered as the model warm"
 
 
 def test_registering_a_result_again_changes_nothing() -> None:
