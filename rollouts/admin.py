@@ -286,11 +286,10 @@ class PolicyVersionAdmin(OfRunAdmin):
 @admin.register(RegisteredModel)
 class RegisteredModelAdmin(StoreAdmin):
     list_display = ("name", "project", "origin", "run", "step", "source", "architecture", "parameters", "created_at")
-    list_filter = ("origin", "project")
+    list_filter = ("origin",)
     list_select_related = ("project", "run")
     defers = RUN_PAYLOAD
     search_fields = ("=name", "=run__key")
-    date_hierarchy = "created_at"
 
 
 @admin.register(Checkpoint)
