@@ -5,6 +5,7 @@ postgres/       data directory of the embedded PostgreSQL
 run/            sockets of the embedded servers (elsewhere when the path is too long for a socket)
 static/         collected static files
 runs/           checkpoints, weights and logs, a directory per run
+models/         models made here, a directory per name
 up.lock up.json the `rollyard up` that holds this home
 """
 

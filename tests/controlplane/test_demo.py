@@ -35,7 +35,7 @@ def test_demo_goes_through_both_runs_prints_its_numbers_and_leaves_nothing(tempo
     result = json.loads(lines[-1])
     assert "error" not in result, done.stdout[-4000:] + done.stderr[-2000:]
     assert (result["steps"], result["rollouts"], result["seed"]) == (3, 96, 7)
-    assert list(result["phase_s"]) == ["start", "model", "data", "sft", "rl"]
+    assert list(result["phase_s"]) == ["start", "model", "sft", "rl"]
     assert 0 <= result["max_lag"] <= 8
     assert abs(result["mismatch_kl_on_policy"]) < 1e-3, "trainer and engine disagree about the same weights"
     assert result["generated_tokens_per_s"] > 0

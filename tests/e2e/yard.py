@@ -150,7 +150,7 @@ PATTERNS: dict[str, Callable[[str, str], bool]] = {
     "reconciler": _runs("controlplane.cli.main reconcile"),
     "redis": lambda _name, line: "redis-server" in line and "child.py" not in line,
     "postgres": lambda name, line: "-D" in line.split() and line.split()[0].endswith("postgres"),
-    "vllm": _runs("vllm.entrypoints"),
+    "vllm": _runs("rollyard_server"),
     "trainer": _runs("trainers.rl"),
 }
 

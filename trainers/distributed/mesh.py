@@ -13,12 +13,14 @@ dimensions share theirs. Neighbouring ranks differ in the last dimensions, which
 """
 
 import faulthandler
+import json
 import logging
 import math
 import os
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -27,8 +29,11 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainers.child import die_with_parent
 from trainers.distributed.gloo import SERIAL_GLOO, register_serial_gloo
+from trainers.errors import InputFault
 from trainers.run_config import TrainerConfig
 
+FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
+"""Names the file in which a replica leaves why no other attempt would fare better."""
 _COLLECTIVE_TIMEOUT = timedelta(minutes=20)
 """Longer than rank 0 may spend retrying the control plane while the others wait for its broadcast."""
 
@@ -153,13 +158,28 @@ def run_rank(train: Callable[[], None]) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     join_ranks()
-    train()
+    try:
+        train()
+    except InputFault as fault:
+        _leave_fault(str(fault))
+        raise
     dist.barrier()
     dist.destroy_process_group()
     logging.shutdown()
     sys.stdout.flush()
     # gloo's threads may still run while the interpreter takes its libraries down, and then abort a rank that succeeded.
     os._exit(0)
+
+
+def _leave_fault(message: str) -> None:
+    """Tell whoever started the trainer that another attempt would end the same: torchrun hides how a rank exits.
+
+    The file is complete or absent; of several ranks any may be the last to write it.
+    """
+    if path := os.environ.get(FAULT_VARIABLE):
+        partial = Path(f"{path}.partial-{os.getpid()}")
+        partial.write_text(json.dumps({"message": message}))
+        partial.rename(path)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:
