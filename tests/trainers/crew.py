@@ -23,8 +23,8 @@ import torch
 import torch.distributed as dist
 
 from tests.trainers.control_plane import RUN
-from trainers.gloo import SERIAL_GLOO, register_serial_gloo
-from trainers.parallel import die_with_parent
+from trainers.distributed.gloo import SERIAL_GLOO, register_serial_gloo
+from trainers.distributed.mesh import die_with_parent
 
 CALL_DEADLINE_S = 240
 
