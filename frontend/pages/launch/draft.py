@@ -10,9 +10,10 @@ from frontend.pages.launch.form import EnvironmentRow, Field, Section, build_env
 from frontend.pages.run.config_table import leaves
 from rollouts.models import Run
 from trainers.config import ConfigError, Resolved, load_preset, preset_names, resolve
+from trainers.origins import DEFAULT, Origin, OriginKind
 
-FORM_ORIGIN = "launch form"
-TOML_ORIGIN = "launch form, TOML"
+FORM = Origin(OriginKind.FORM)
+TOML = Origin(OriginKind.FORM_TOML)
 _KINDS = ("rl", "sft", "external")
 
 
@@ -62,7 +63,7 @@ class Source:
 
     label: str
     config: dict[str, Any]
-    origins: dict[str, str]
+    origins: dict[str, Origin]
     preset: str | None = None
 
 
@@ -74,9 +75,11 @@ def from_preset(name: str) -> Source:
 
 def from_run(run: Run) -> Source:
     """The config of a run, to launch it again with differences."""
-    label = f"run {run.key}"
-    origins = {key: "default" if run.config_origins.get(key) == "default" else label for key, _ in leaves(run.config)}
-    return Source(label, dict(run.config), origins)
+    cloned, known = Origin(OriginKind.RUN, run.key), run.origins
+    origins = {
+        key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(run.config)
+    }
+    return Source(str(cloned), dict(run.config), origins)
 
 
 @dataclass
@@ -142,9 +145,8 @@ def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
 
 
 def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
-    if source.preset is not None:
-        return resolve(source.preset, inline=inline, overrides=typed)
-    return resolve(inline=_merged(source.config, inline), overrides=typed)
+    values = inline if source.preset is not None else _merged(source.config, inline)
+    return resolve(source.preset, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML)
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -228,17 +230,14 @@ def _sentence(message: str) -> str:
     return message[:1].upper() + message[1:]
 
 
-def _origin(source: Source, resolved: Resolved, key: str) -> str:
+def _origin(source: Source, resolved: Resolved, key: str) -> Origin:
+    """Of a clone, every value was given to the form: those that nobody changed keep the origin they had."""
     origin = resolved.origins[key]
-    if origin == "command line":
-        return TOML_ORIGIN
-    if origin != "request":
+    if source.preset is not None or origin.kind is not OriginKind.FORM:
         return origin
-    if source.preset is not None:
-        return FORM_ORIGIN
     before = dict(leaves(source.config)).get(key, _MISSING)
     after = dict(leaves(resolved.config.model_dump(mode="json"))).get(key)
-    return source.origins.get(key, FORM_ORIGIN) if before == after else FORM_ORIGIN
+    return source.origins.get(key, FORM) if before == after else FORM
 
 
 _MISSING = object()
