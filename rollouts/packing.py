@@ -67,6 +67,13 @@ class GroupArrays:
         trained: Array = running[ends] - running[ends - self.lengths]
         return trained
 
+    def has_answers(self, is_kept: Array) -> bool:
+        """Whether in any of the rollouts that are kept, bool [G], the environment spoke after the policy: a token under
+        the loss mask is followed by one that is not."""
+        ends_turn = (self.loss_mask[:-1] == 1) & (self.loss_mask[1:] == 0)
+        rollout = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return bool((ends_turn & (rollout[:-1] == rollout[1:]) & is_kept[rollout[:-1]]).any())
+
 
 class RolloutRecord(msgspec.Struct, kw_only=True):
     """What is stored of a rollout besides its tokens."""

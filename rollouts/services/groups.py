@@ -24,7 +24,7 @@ from rollouts.combining import Combiner
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
 from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
-from rollouts.packing import PackedGroup, RolloutRecord, pack_rollouts
+from rollouts.packing import Array, PackedGroup, RolloutRecord, pack_rollouts
 from rollouts.services import leases
 from rollouts.services.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.repetition import check_repeated
@@ -32,6 +32,7 @@ from rollouts.services.transitions import DB_NOW, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import GroupState, RunState
 from rollouts.validation import check_groups, check_rollouts, displayable
+from trainers.run_config import AlgorithmConfig
 
 TAKES_GROUPS = frozenset({RunState.STARTING, RunState.RUNNING})
 MAX_ENVIRONMENTS = 100
@@ -279,9 +280,27 @@ def _verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, st
     is_scored = np.array([rollout.reward is not None for rollout in group.rollouts])
     if not group.arrays.trained_counts[is_scored].any():
         return GroupState.FAILED, "no token was sampled by the policy: every loss mask is 0"
-    if run.parsed.algorithm.filter_zero_advantage and min(rewards) == max(rewards):
-        return GroupState.FILTERED, "zero advantage: all rewards are equal"
+    if run.parsed.algorithm.filter_zero_advantage:
+        why = _without_gradient(run.parsed.algorithm, group, rewards, is_scored)
+        if why:
+            return GroupState.FILTERED, f"zero advantage: {why}"
     return GroupState.READY, ""
+
+
+def _without_gradient(
+    algorithm: AlgorithmConfig, group: PackedGroup, rewards: Sequence[float], is_scored: Array
+) -> str:
+    """Why training on the group would change nothing; empty when it would."""
+    arrays = group.arrays
+    if arrays.advantages is None and min(rewards) != max(rewards):
+        return ""
+    of_scored = np.repeat(is_scored, arrays.lengths)
+    if arrays.advantages is not None and (arrays.advantages * arrays.loss_mask)[of_scored].any():
+        return ""
+    has_reference = arrays.ref_logprobs is not None
+    if algorithm.gradient_without_advantage(has_reference=has_reference, has_echo=arrays.has_answers(is_scored)):
+        return ""
+    return "all rewards are equal" if arrays.advantages is None else "every advantage per token is 0"
 
 
 def _summary(group: PackedGroup, *, fallback_version: int) -> dict[str, Any]:

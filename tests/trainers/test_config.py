@@ -113,6 +113,23 @@ def test_null_override_removes_an_optional_section() -> None:
             "algorithm.filter_zero_advantage",
             "another advantage",
         ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__loss__type": "dppo"},
+            "algorithm.filter_zero_advantage",
+            "set algorithm.loss.kl_tau to 0",
+        ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__loss": {"type": "custom", "path": "a.b"}},
+            "algorithm.filter_zero_advantage",
+            "another loss",
+        ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__terms__reference_kl": 0.1},
+            "algorithm.filter_zero_advantage",
+            "set algorithm.terms.reference_kl to 0",
+        ),
+        ({"algorithm__loss": {"type": "aipo", "delta": 0.5}}, "algorithm.loss.delta", "at least 1"),
+        ({"algorithm__loss": {"type": "distill", "delta": 0.99}}, "algorithm.loss.delta", "at least 1"),
         ({"algorithm__corrections__token_cap": 2}, "algorithm.corrections.token_cap", "ratio_against to 'old'"),
         ({"algorithm__corrections__sequence_cap": 2}, "algorithm.corrections.sequence_cap", "ratio_against to 'old'"),
         (

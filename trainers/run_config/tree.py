@@ -1,14 +1,14 @@
 """The whole tree, and what its sections must agree on."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
 from trainers.run_config.algorithm import AlgorithmConfig
 from trainers.run_config.data import DataConfig
 from trainers.run_config.model import ModelConfig
 from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
-from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
+from trainers.run_config.section import STORED, ConfigProblem, CrossFieldError, Section, is_stored
 from trainers.run_config.serving import EvaluationConfig, InferenceConfig, LauncherConfig, WorkersConfig
 from trainers.run_config.tracking import TrackingConfig
 from trainers.run_config.trainer import OptimizerConfig, TrainerConfig
@@ -43,8 +43,16 @@ class RunConfig(Section):
     launcher: LauncherConfig = LauncherConfig()
     tracking: TrackingConfig = TrackingConfig()
 
+    @classmethod
+    def stored(cls, values: Any) -> Self:
+        """The config of a run, which was checked when the run was made. What has been forbidden since is no fault of
+        it: a run of last year can still be read, and a trainer that is restarted goes on."""
+        return cls.model_validate(values, context=STORED)
+
     @model_validator(mode="after")
-    def _refuse_contradictions(self) -> Self:
+    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
+        if is_stored(info):
+            return self
         of_kind = {"rl": self._rl_problems, "sft": self._sft_problems, "external": list}[self.kind]
         problems = [
             *self.optimizer.problems(self.max_steps),
