@@ -101,6 +101,8 @@ class PackedGroup:
     arrays: GroupArrays
     key: str | None = None
     """Chosen by the submitter, so that a retry is stored once; None: made up."""
+    environment_version: str = ""
+    """Empty: nobody said."""
     extras: bytes | None = None
     """What else an external environment sent with the group, in the encoding of whoever received it."""
 
@@ -112,6 +114,7 @@ def pack_group(group: ScoredGroupIn | PackedScoredGroup, at: str) -> PackedGroup
         environment=group.environment,
         problem_key=group.problem_key,
         key=group.key,
+        environment_version=group.environment_version,
         rollouts=[_record(rollout) for rollout in group.rollouts],
         arrays=join_arrays(group.rollouts, at) if packed else pack_arrays(group.rollouts, at),  # type: ignore[arg-type]
     )

@@ -20,6 +20,7 @@ MAX_ROLLOUT_TOKENS = 4_000_000
 MAX_TEXT = 200
 MAX_KEY = 64
 MAX_ENVIRONMENT = 100
+MAX_ENVIRONMENT_VERSION = 100
 MAX_WEIGHT = 1e9
 MAX_INT = 2**31 - 1
 MAX_DEPTH = 32
@@ -42,8 +43,11 @@ def check_groups(groups: Sequence[PackedGroup]) -> None:
             fields[f"{at}.problem_key"] = f"must have 1 to {MAX_TEXT} characters"
         if group.key is not None and not 0 < len(group.key) <= MAX_KEY:
             fields[f"{at}.key"] = f"must have 1 to {MAX_KEY} characters"
+        if len(group.environment_version) > MAX_ENVIRONMENT_VERSION:
+            fields[f"{at}.environment_version"] = f"must have at most {MAX_ENVIRONMENT_VERSION} characters"
         for name, text in (
             ("environment", group.environment),
+            ("environment_version", group.environment_version),
             ("problem_key", group.problem_key),
             ("key", group.key),
         ):

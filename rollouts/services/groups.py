@@ -31,7 +31,7 @@ from rollouts.services.repetition import check_repeated
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import GroupState, RunState
-from rollouts.validation import check_groups, check_rollouts, displayable
+from rollouts.validation import MAX_ENVIRONMENT_VERSION, check_groups, check_rollouts, displayable
 from trainers.run_config import AlgorithmConfig
 
 TAKES_GROUPS = frozenset({RunState.STARTING, RunState.RUNNING})
@@ -46,10 +46,13 @@ GATE = 1_919_251_321
 """First key of the advisory locks that gate submissions; the second is the run."""
 
 
-def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: str) -> GroupState:
+def settle(
+    *, token: str, problem_key: str, rollouts: list[RolloutIn], worker: str, environment_version: str = ""
+) -> GroupState:
     """Store what a leased group's episodes left and end its lease; return the state the group went to.
 
-    Raises LeaseLost when the token was superseded or the group was given up, Invalid when the rollouts do not hold
+    ``environment_version``: of the environment that scored them; empty when none could be loaded. Raises LeaseLost when
+    the token was superseded or the group was given up, Invalid when the rollouts do not hold
     together or are not as many as were claimed; nothing is stored then. Locks the lease, then the group.
     """
     records, arrays = pack_rollouts(rollouts)
@@ -74,6 +77,7 @@ def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: s
             reason=reason,
             settled_at=DB_NOW,
             problem_key=group_in.problem_key,
+            environment_version=displayable(environment_version)[:MAX_ENVIRONMENT_VERSION],
             **_summary(group_in, fallback_version=_unversioned(run)),
         )
         if not moved:
@@ -248,6 +252,7 @@ def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> Sc
         id=group_id,
         run=run,
         environment_id=environment_id,
+        environment_version=group.environment_version,
         key=group.key or str(uuid.uuid4()),
         problem_key=group.problem_key,
         state=state,
