@@ -16,7 +16,7 @@ _encoder = msgspec.msgpack.Encoder()
 
 def encode(batch: Batch) -> bytes:
     """The bytes that ``batch.sha256`` is the hash of. Two queries whatever the batch holds."""
-    if batch.encoding == BatchEncoding.ATROPOS:
+    if batch.encoding != BatchEncoding.MSGPACK:
         from rollouts.atropos.encoding import encode_batch
 
         return encode_batch(batch)

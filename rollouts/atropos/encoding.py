@@ -1,7 +1,7 @@
 """Stored groups as Atropos items again: the body of a batch, and the latest example.
 
-Everything is read with two queries whatever the batch holds, and numbers go from the stored bytes to JSON without the
-ORM between. The same rows are the same bytes every time.
+Everything is read with two queries whatever the batch holds, and numbers go from the stored bytes to JSON with neither
+the ORM nor a Python number between. The same rows are the same bytes every time.
 """
 
 from collections.abc import Iterable
@@ -11,12 +11,12 @@ import msgspec
 import numpy as np
 
 from rollouts.atropos.extras import FLOAT, IGNORED, INT, Extras, cut, unpack, unpack_ragged
-from rollouts.models import Batch
+from rollouts.json_arrays import encode
+from rollouts.models import Batch, BatchEncoding
 from rollouts.packing import COUNT, LOGPROB, MASK, TOKEN_ID, Array
 from rollouts.sql import binary_cursor, load
 
-_encoder = msgspec.json.Encoder()
-NO_EXAMPLE = _encoder.encode(
+NO_EXAMPLE = encode(
     {
         key: []
         for key in (
@@ -36,10 +36,10 @@ NO_EXAMPLE = _encoder.encode(
 
 
 class Item(msgspec.Struct, kw_only=True):
-    """One group as it is given out: always these keys, null when unset."""
+    """One group as it is given out: always these keys, null when unset. Rows of numbers are arrays."""
 
-    tokens: list[list[int]]
-    masks: list[list[int]]
+    tokens: list[Array]
+    masks: list[Array]
     scores: list[float]
     advantages: Any = None
     ref_logprobs: Any = None
@@ -57,7 +57,12 @@ class Item(msgspec.Struct, kw_only=True):
 def encode_batch(batch: Batch) -> bytes:
     """The body of a batch, groups in the order of their positions."""
     group_ids = batch.items.order_by("position").values_list("group_id", flat=True)
-    return _encoder.encode({"batch": read_items(group_ids)})
+    value = {"batch": read_items(group_ids)}
+    return encode(value) if batch.encoding == BatchEncoding.ATROPOS else _with_doubles.encode(value)
+
+
+_with_doubles = msgspec.json.Encoder(enc_hook=lambda array: array.tolist())
+"""Prints a float32 as the float64 of the same value: what batches of BatchEncoding.ATROPOS_DOUBLES are the hash of."""
 
 
 def encode_latest(run_id: int) -> bytes:
@@ -65,7 +70,7 @@ def encode_latest(run_id: int) -> bytes:
     with binary_cursor() as cursor:
         cursor.execute(load("latest_group"), {"run_id": run_id})
         row = cursor.fetchone()
-    return NO_EXAMPLE if row is None else _encoder.encode(read_items(row)[0])
+    return NO_EXAMPLE if row is None else encode(read_items(row)[0])
 
 
 def read_items(group_ids: Iterable[int]) -> list[Item]:
@@ -112,7 +117,7 @@ def _item(
         columns = {key: None if column is None else column[kept] for key, column in columns.items()}
         rollouts = [each for each, is_scored in zip(rollouts, scored, strict=True) if is_scored]
     parts = counts.tolist()
-    values: dict[str, Any] = {key: cut(column.tolist(), parts) for key, column in columns.items() if column is not None}
+    values: dict[str, Any] = {key: cut(column, parts) for key, column in columns.items() if column is not None}
     if extras.has_messages:
         values["messages"] = msgspec.Raw(f"[{','.join(messages for _, messages in rollouts)}]")
     if extras.distill_token_ids is not None:

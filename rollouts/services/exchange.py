@@ -24,6 +24,7 @@ from rollouts.atropos.groups import pack_item
 from rollouts.atropos.items import decode_one
 from rollouts.atropos.responses import JSON, Refused
 from rollouts.errors import Invalid
+from rollouts.json_arrays import encode
 from rollouts.models import Run, ScoredGroup
 from rollouts.packing import PackedGroup
 from rollouts.services import groups as group_services
@@ -36,7 +37,7 @@ CHUNK_BYTES = 32 * 2**20
 MAX_LINE_BYTES = 256 * 2**20
 PAGE_IDS = 10_000
 PAGE_TOKENS = 500_000
-"""Tokens that are read and encoded together; a group with more goes alone. As Python numbers they take 100 MB."""
+"""Tokens that are read and encoded together; a group with more goes alone."""
 EXPORTED = (
     GroupState.READY,
     GroupState.BATCHED,
@@ -50,7 +51,6 @@ EXPORTED = (
 without a sampled token have rewards and failed."""
 
 _GZIP = b"\x1f\x8b"
-_encoder = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def export_groups(run: Run, *, states: Iterable[str] = EXPORTED, environment: st
     for ids in pages_of(exportable(run, states=states, environment=environment)):
         for item in read_items(ids):
             # What is kept as it was sent may have line breaks, though never inside of its text.
-            yield _encoder.encode(item).replace(b"\n", b" ") + b"\n"
+            yield encode(item).replace(b"\n", b" ") + b"\n"
 
 
 def pages_of(chosen: QuerySet[ScoredGroup]) -> Iterator[list[int]]:

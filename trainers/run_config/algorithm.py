@@ -82,7 +82,7 @@ class AlgorithmConfig(Section):
         The only place that knows. Advantages multiply everything but a loss that ignores them, a penalty inside a loss,
         and the terms; corrections are factors of the loss, and normalisers divide, so neither adds a gradient.
         `has_reference`, `has_echo`: whether the group has reference logprobs, and tokens that the environment said
-        after the policy's first. `reference_kl` refuses batches in which a rollout has none: those are not for us to hide.
+        after the policy's first. `reference_kl` refuses a batch that lacks some, which is not for us to hide.
         """
         if key := self.loss.gradient_without_advantage:
             return key
