@@ -96,19 +96,20 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
         environments = list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
         now = capacity(run)
         is_generating = now.state in RUN_GENERATING or now.state == RunState.PENDING
-        if run.kind != RunKind.RL or not is_generating:
+        if not run.parsed.is_played or not is_generating:
             return Claims(claims=[], reason="over")
         if now.live_version < 0:
             return Claims(claims=[], reason="no_policy")
         open_evaluations = _lock_evaluations(run)
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s)
         created = _evaluation_groups(run, open_evaluations, limit - len(group_ids))
-        room = min(limit - len(group_ids) - len(created), now.capacity)
-        created += _training_groups(run, environments, room)
+        if run.kind == RunKind.RL:
+            room = min(limit - len(group_ids) - len(created), now.capacity)
+            created += _training_groups(run, environments, room)
         _insert(run, created, holder=holder, lease_s=lease_s)
         group_ids += [group.pk for group in created]
         if not group_ids:
-            return Claims(claims=[], reason="capacity" if limit > 0 else "")
+            return Claims(claims=[], reason="capacity" if limit > 0 and run.kind == RunKind.RL else "")
         leases = Lease.objects.filter(group_id__in=group_ids).select_related("group__environment").order_by("group_id")
         return Claims(claims=[_claim(run, lease, now.live_version) for lease in leases])
 

@@ -95,6 +95,23 @@ def test_override_values_are_toml_or_plain_strings(text: str, value: Any) -> Non
     assert parse_override(text)[1] == value
 
 
+@pytest.mark.parametrize(
+    ("overrides", "path", "hint"),
+    [
+        ({"environments": []}, "environments", "an SFT run is evaluated"),
+        ({"inference.replicas": 0}, "inference.replicas", "at least 1"),
+        ({"sampling.max_tokens": 512}, "sampling.max_tokens", "no room for a prompt"),
+    ],
+)
+def test_an_evaluation_of_a_supervised_run_that_nobody_could_play_is_refused(
+    overrides: dict[str, Any], path: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("reverse-text-sft", overrides=overrides | {"evaluation.problems": 4})
+    assert hint in dict(caught.value.problems)[path]
+    assert not resolve("reverse-text-sft", overrides=overrides).config.is_played
+
+
 def test_null_override_removes_an_optional_section() -> None:
     assert resolve("reverse-text-rl", overrides=["evaluation=null"]).config.evaluation is None
 

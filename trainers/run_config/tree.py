@@ -43,6 +43,11 @@ class RunConfig(Section):
     launcher: LauncherConfig = LauncherConfig()
     tracking: TrackingConfig = TrackingConfig()
 
+    @property
+    def is_played(self) -> bool:
+        """Whether episodes are played on inference servers of the run: to train on them, or only to evaluate."""
+        return self.kind == "rl" or (self.kind == "sft" and self.evaluation is not None)
+
     @classmethod
     def stored(cls, values: Any) -> Self:
         """The config of a run, which was checked when the run was made. What has been forbidden since is no fault of
@@ -86,18 +91,35 @@ class RunConfig(Section):
         return problems
 
     def _sft_problems(self) -> list[tuple[str, str]]:
-        if self.data is None:
-            return [("data.path", "is required for an SFT run: name a JSONL or Parquet file of examples.")]
-        return []
-
-    def _rl_problems(self) -> list[tuple[str, str]]:
         problems = []
-        sampling = self.sampling
+        if self.data is None:
+            problems.append(("data.path", "is required for an SFT run: name a JSONL or Parquet file of examples."))
+        if self.evaluation is not None:
+            problems += self._play_problems("an SFT run is evaluated on the problems of at least one environment")
+            if self.inference.replicas == 0:
+                fix = "Use at least 1, or leave the section evaluation out."
+                problems.append(("inference.replicas", f"0 leaves nobody to play the evaluation. {fix}"))
+        return problems
+
+    def _play_problems(self, need: str) -> list[tuple[str, str]]:
+        """What keeps episodes from being played."""
+        problems, sampling = [], self.sampling
         if not self.environments:
-            problems.append(("environments", "is empty: an RL run needs at least one environment."))
+            problems.append(("environments", f"is empty: {need}."))
         names = [environment.name for environment in self.environments]
         for name in sorted({name for name in names if names.count(name) > 1}):
             problems.append(("environments", f"names {name!r} twice. Keep one and set its weight."))
+        if sampling.max_tokens >= self.inference.max_model_len:
+            limit = f"inference.max_model_len ({self.inference.max_model_len})"
+            fix = "Raise that or lower this."
+            problems.append(
+                ("sampling.max_tokens", f"{sampling.max_tokens} leaves no room for a prompt in {limit}. {fix}")
+            )
+        return problems
+
+    def _rl_problems(self) -> list[tuple[str, str]]:
+        problems = self._play_problems("an RL run needs at least one environment")
+        sampling = self.sampling
         if self.data is not None:
             problems.append(("data", "belongs to SFT runs. Remove it or set kind to 'sft'."))
         method = self.algorithm.advantage_method
@@ -109,12 +131,6 @@ class RunConfig(Section):
             fix = f"Use {lower or sampling.group_size} or {lower + sampling.group_size}."
             size = f"{self.batch.batch_size} is not a multiple of sampling.group_size ({sampling.group_size})"
             problems.append(("batch.batch_size", f"{size}. {fix}"))
-        if sampling.max_tokens >= self.inference.max_model_len:
-            limit = f"inference.max_model_len ({self.inference.max_model_len})"
-            fix = "Raise that or lower this."
-            problems.append(
-                ("sampling.max_tokens", f"{sampling.max_tokens} leaves no room for a prompt in {limit}. {fix}")
-            )
         if sampling.max_tokens >= self.trainer.seq_len:
             fix = f"Use more than sampling.max_tokens ({sampling.max_tokens}) plus the longest prompt."
             problems.append(("trainer.seq_len", f"{self.trainer.seq_len} would cut rollouts short. {fix}"))
