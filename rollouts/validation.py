@@ -65,6 +65,7 @@ def check_fits(config: RunConfig) -> None:
     limits = {
         "max_steps": (config.max_steps, MAX_INT),
         "batch.batch_size": (config.batch.batch_size, MAX_INT),
+        "batch.token_batch_size": (config.batch.token_batch_size or 1, MAX_INT),
         "sampling.group_size": (config.sampling.group_size, MAX_GROUP_SIZE),
         "workers.lease_s": (config.workers.lease_s, DAY_S),
     }

@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from rollouts import bell
 from rollouts.errors import RunOver
 from rollouts.models import Attempt, Event, Run, RunKind
+from rollouts.selectors.next_batch import measure_of
 from rollouts.services.groups import TAKES_GROUPS
 from rollouts.services.transitions import ACTOR_LENGTH, REASON_LENGTH, record_creation, transition
 from rollouts.states import RunState
@@ -81,7 +82,7 @@ def own_terms(run: Run) -> Terms:
     """Those of a run that our own trainer trains, for environments from outside."""
     config = run.parsed
     return Terms(
-        batch_size=config.batch.batch_size,
+        batch_size=measure_of(run).groups_per_batch * config.sampling.group_size,
         max_token_len=config.trainer.seq_len,
         starting_step=0,
         num_steps=run.max_steps,

@@ -19,6 +19,7 @@ from django.db.models.functions import Now
 
 from environments.types import Split
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
+from rollouts.selectors.next_batch import measure_of
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
 from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
@@ -70,15 +71,16 @@ class Capacity(msgspec.Struct, frozen=True):
 
 def capacity(run: Run) -> Capacity:
     """How far generation may still run ahead: at most ``max_async_level`` batches beyond the live version."""
-    config = run.parsed
+    measure = measure_of(run)
     with connection.cursor() as cursor:
         cursor.execute(
             load("capacity"),
             {
                 "run_id": run.pk,
-                "max_async_level": config.algorithm.max_async_level,
-                "batch_size": config.batch.batch_size,
-                "group_size": config.sampling.group_size,
+                "max_async_level": run.parsed.algorithm.max_async_level,
+                "batch": measure.batch,
+                "group": measure.group,
+                "is_tokens": measure.is_tokens,
             },
         )
         row = cursor.fetchone()

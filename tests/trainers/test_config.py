@@ -112,6 +112,13 @@ def test_an_evaluation_of_a_supervised_run_that_nobody_could_play_is_refused(
     assert not resolve("reverse-text-sft", overrides=overrides).config.is_played
 
 
+def test_the_number_of_rollouts_means_nothing_in_a_batch_of_tokens() -> None:
+    problem = {"batch.batch_size": 7}
+    with pytest.raises(ConfigError):
+        resolve("reverse-text-rl", overrides=problem)
+    assert resolve("reverse-text-rl", overrides=problem | {"batch.token_batch_size": 999}).config
+
+
 def test_null_override_removes_an_optional_section() -> None:
     assert resolve("reverse-text-rl", overrides=["evaluation=null"]).config.evaluation is None
 

@@ -126,7 +126,7 @@ class RunConfig(Section):
         if sampling.group_size == 1 and method != "none":
             reason = f"leaves the advantage {method!r} nothing to compare a rollout with"
             problems.append(("sampling.group_size", f"1 {reason}. Use at least 2, or the advantage 'none'."))
-        if self.batch.batch_size % sampling.group_size:
+        if self.batch.token_batch_size is None and self.batch.batch_size % sampling.group_size:
             lower = self.batch.batch_size // sampling.group_size * sampling.group_size
             fix = f"Use {lower or sampling.group_size} or {lower + sampling.group_size}."
             size = f"{self.batch.batch_size} is not a multiple of sampling.group_size ({sampling.group_size})"
