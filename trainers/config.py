@@ -14,6 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from trainers.origins import COMMAND_LINE, DEFAULT, REQUEST, Origin, OriginKind
 from trainers.run_config import ConfigProblem, CrossFieldError, RunConfig
 
 __all__ = [
@@ -44,8 +45,8 @@ class Resolved:
     """A valid config and where each of its leaves came from."""
 
     config: RunConfig
-    origins: dict[str, str]
-    """Dotted key -> `default`, `environment ROLLYARD__A__B`, `preset X`, `file X`, `request` or `command line`."""
+    origins: dict[str, Origin]
+    """By dotted key."""
 
 
 def preset_names() -> list[str]:
@@ -76,28 +77,31 @@ def resolve(
     environ: Mapping[str, str] | None = None,
     *,
     inline: Mapping[str, Any] | None = None,
+    inline_from: Origin = REQUEST,
+    overrides_from: Origin = COMMAND_LINE,
 ) -> Resolved:
     """Merge all sources, validate, and say where each leaf came from. Raises ConfigError with every problem found.
 
     Tables merge key by key, lists replace each other whole; `environments.0.args.words=2` reaches into a list. A table
     with another `type` replaces the table it is merged into, because it is another variant. `overrides` is a mapping of
     dotted keys to values, or `a.b=c` strings; `inline` is a nested mapping, such as the body of an API request.
+    `inline_from` and `overrides_from` say who gave those two.
     """
     tree: dict[str, Any] = {}
-    origins: dict[str, str] = {}
+    origins: dict[str, Origin] = {}
     for name, text in sorted((environ or {}).items()):
         if name.startswith(_ENVIRON_PREFIX):
             key = name.removeprefix(_ENVIRON_PREFIX).lower().replace("__", ".")
-            _set(tree, origins, key, _parse_value(text), f"environment {name}")
+            _set(tree, origins, key, _parse_value(text), Origin(OriginKind.ENVIRON, name))
     if preset is not None:
-        _merge(tree, origins, load_preset(preset), f"preset {preset}")
+        _merge(tree, origins, load_preset(preset), Origin(OriginKind.PRESET, preset))
     for file in files:
-        _merge(tree, origins, _read_file(Path(file)), f"file {file}")
+        _merge(tree, origins, _read_file(Path(file)), Origin(OriginKind.FILE, str(file)))
     if inline is not None:
-        _merge(tree, origins, inline, "request")
+        _merge(tree, origins, inline, inline_from)
     pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
     for key, value in pairs:
-        _set(tree, origins, key, value, "command line")
+        _set(tree, origins, key, value, overrides_from)
     try:
         config = RunConfig.model_validate(tree)
     except ValidationError as error:
@@ -124,7 +128,9 @@ def _read_file(path: Path) -> dict[str, Any]:
         raise ConfigError([ConfigProblem("", f"{path} is not TOML: {error}.")]) from None
 
 
-def _merge(tree: dict[str, Any], origins: dict[str, str], values: Mapping[str, Any], origin: str, at: str = "") -> None:
+def _merge(
+    tree: dict[str, Any], origins: dict[str, Origin], values: Mapping[str, Any], origin: Origin, at: str = ""
+) -> None:
     if "type" in values and "type" in tree and values["type"] != tree["type"]:
         tree.clear()
         _forget(origins, at.rstrip("."))
@@ -140,7 +146,7 @@ def _merge(tree: dict[str, Any], origins: dict[str, str], values: Mapping[str, A
             origins[key] = origin
 
 
-def _set(tree: dict[str, Any], origins: dict[str, str], key: str, value: Any, origin: str) -> None:
+def _set(tree: dict[str, Any], origins: dict[str, Origin], key: str, value: Any, origin: Origin) -> None:
     *parents, last = key.split(".")
     node: Any = tree
     for depth, name in enumerate(parents):
@@ -166,16 +172,16 @@ def _item(items: list[Any], index: str, key: str) -> Any:
     return items[int(index)]
 
 
-def _forget(origins: dict[str, str], key: str) -> None:
+def _forget(origins: dict[str, Origin], key: str) -> None:
     for known in [known for known in origins if known == key or known.startswith(f"{key}.")]:
         del origins[known]
 
 
-def _origin(origins: Mapping[str, str], key: str) -> str:
+def _origin(origins: Mapping[str, Origin], key: str) -> Origin:
     """Origin of the longest prefix of `key` that somebody set."""
     parts = key.split(".")
     prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((origins[prefix] for prefix in prefixes if prefix in origins), "default")
+    return next((origins[prefix] for prefix in prefixes if prefix in origins), DEFAULT)
 
 
 def _leaves(value: Any, at: str = "") -> list[str]:

@@ -34,7 +34,7 @@ from rollouts.services import groups, leases, metrics
 from rollouts.services.leases import Claim
 from rollouts.states import RUN_GENERATING, GroupState
 from workers.database import in_database
-from workers.replica_pool import GroupPolicy, ReplicaPool
+from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
 
 log = logging.getLogger(__name__)
 
@@ -147,7 +147,7 @@ class Driver:
                     log.warning("run %s: cannot claim (%s); trying again", self.run.key, error)
                     not_before = time.monotonic() + _DATABASE_PAUSE_S
                 else:
-                    if answer.reason == "over":
+                    if answer.reason is leases.Withheld.OVER:
                         return self._drop_all()
                     for claim in answer.claims:
                         self._playing[claim.token] = asyncio.create_task(self._play(claim))
@@ -260,9 +260,9 @@ class Driver:
                 log.info("run %s: lost the lease %s; its episodes are dropped", self.run.key, token)
                 task.cancel()
 
-    async def _note_waiting(self, reason: str) -> None:
+    async def _note_waiting(self, reason: leases.Withheld) -> None:
         """Measure how long this driver could not go on because it waits for a newer policy version."""
-        if reason == "capacity" and not self._playing:
+        if reason is leases.Withheld.CAPACITY and not self._playing:
             if self._waiting_since is None:
                 version = (await in_database(leases.capacity, self.run)).live_version
                 self._waiting_since = (time.monotonic(), max(version, 0))

@@ -11,9 +11,7 @@ from environments.types import ErrorKind, StopReason
 from rollouts.models.run import Run, RunEnvironment
 from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import GroupState
-
-FINITE = 3.4e38
-"""What fits 32 bits, roughly. NaN and infinities fall outside of it: Postgres orders NaN above every number."""
+from rollouts.storable import FINITE
 
 
 def finite(column: str, name: str) -> models.CheckConstraint:
@@ -121,7 +119,7 @@ class ScoredGroup(Stateful):
                 condition=Q(evaluation__isnull=False),
                 name="group_evaluation",
             ),
-            models.Index(fields=["run", "state", "state_reason"], name="group_ledger"),
+            models.Index(fields=["run", "state", "reason_code"], name="group_ledger"),
             models.Index(
                 fields=["run", "-settled_at"],
                 condition=Q(settled_at__isnull=False),
@@ -209,7 +207,7 @@ class GroupTokens(models.Model):
     """The token arrays of a group's rollouts, end to end, apart from what lists show. Insert-only.
 
     Little-endian, out of line and uncompressed: ids and logprobs hardly compress and reading them back is the data
-    path. Layout and slicing: ``rollouts.packing``.
+    path. Layout and slicing: ``rollouts.formats.arrays``.
     """
 
     group = models.OneToOneField(ScoredGroup, primary_key=True, on_delete=models.CASCADE, related_name="tokens")

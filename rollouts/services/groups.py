@@ -20,21 +20,22 @@ from django.db import IntegrityError, connection, transaction
 from environments.types import Rollout as RolloutIn
 from environments.types import StopReason
 from rollouts import bell
-from rollouts.combining import Combiner
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
+from rollouts.formats.arrays import Array, PackedGroup, RolloutRecord, pack_rollouts
+from rollouts.formats.checks import check_groups, check_rollouts
 from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
-from rollouts.packing import Array, PackedGroup, RolloutRecord, pack_rollouts
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import leases
+from rollouts.services.combining import Combiner
 from rollouts.services.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.repetition import check_repeated
-from rollouts.services.transitions import DB_NOW, transition
+from rollouts.services.transitions import DB_NOW, stored, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
-from rollouts.states import GroupState, RunState
-from rollouts.validation import MAX_ENVIRONMENT_VERSION, check_groups, check_rollouts, displayable
+from rollouts.states import RUN_TRAINING, GroupState, RunState
+from rollouts.storable import MAX_ENVIRONMENT_VERSION, displayable
 from trainers.run_config import AlgorithmConfig
 
-TAKES_GROUPS = frozenset({RunState.STARTING, RunState.RUNNING})
 MAX_ENVIRONMENTS = 100
 LANES = 1
 """Transactions of submissions at a time in one process."""
@@ -230,7 +231,7 @@ def _pass_gate(run: Run, *, groups: int) -> _Gate:
 def _check_takes_groups(run: Run, state: str) -> None:
     if state == RunState.PENDING:
         raise StateConflict(f"Run {run.key} has not been started yet. Submit again in a few seconds.")
-    if state not in TAKES_GROUPS:
+    if state not in RUN_TRAINING:
         raise RunOver(f"Run {run.key} is {state} and takes no more groups.")
 
 
@@ -248,6 +249,7 @@ def _add_environments(run: Run, known: dict[str, int], names: set[str]) -> None:
 
 def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> ScoredGroup:
     state, reason = _verdict(run, Purpose.TRAIN, group)
+    reason_code, reason_params = stored(reason)
     row = ScoredGroup(
         id=group_id,
         run=run,
@@ -256,7 +258,8 @@ def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> Sc
         key=group.key or str(uuid.uuid4()),
         problem_key=group.problem_key,
         state=state,
-        state_reason=reason,
+        reason_code=reason_code,
+        reason_params=reason_params,
         **_summary(group, fallback_version=_unversioned(run)),
     )
     newest = run.next_step + 1
@@ -273,39 +276,39 @@ def _unversioned(run: Run) -> int:
     return run.next_step if run.kind == RunKind.EXTERNAL else max(run.live_version, 0)
 
 
-def _verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, str]:
+def _verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, Reason | None]:
     """Where a settled group goes, and why it is dropped if it is."""
     rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
     if not rewards:
         error = next(rollout.error for rollout in group.rollouts if rollout.stop_reason is StopReason.ERROR)
-        why = f"{error.kind}: {error.type}: {error.message}" if error else "no reward"
-        return GroupState.FAILED, displayable(f"every rollout failed, the first with {why}")[:500]
+        first = f"{error.kind}: {error.type}: {error.message}" if error else None
+        return GroupState.FAILED, Reason(ReasonCode.ALL_FAILED, error=first)
     if purpose == Purpose.EVAL:
-        return GroupState.EVALUATED, ""
+        return GroupState.EVALUATED, None
     is_scored = np.array([rollout.reward is not None for rollout in group.rollouts])
     if not group.arrays.trained_counts[is_scored].any():
-        return GroupState.FAILED, "no token was sampled by the policy: every loss mask is 0"
+        return GroupState.FAILED, Reason(ReasonCode.NOTHING_SAMPLED)
     if run.parsed.algorithm.filter_zero_advantage:
-        why = _without_gradient(run.parsed.algorithm, group, rewards, is_scored)
-        if why:
-            return GroupState.FILTERED, f"zero advantage: {why}"
-    return GroupState.READY, ""
+        reason = _without_gradient(run.parsed.algorithm, group, rewards, is_scored)
+        if reason is not None:
+            return GroupState.FILTERED, reason
+    return GroupState.READY, None
 
 
 def _without_gradient(
     algorithm: AlgorithmConfig, group: PackedGroup, rewards: Sequence[float], is_scored: Array
-) -> str:
-    """Why training on the group would change nothing; empty when it would."""
+) -> Reason | None:
+    """Why training on the group would change nothing; None when it would."""
     arrays = group.arrays
     if arrays.advantages is None and min(rewards) != max(rewards):
-        return ""
+        return None
     of_scored = np.repeat(is_scored, arrays.lengths)
     if arrays.advantages is not None and (arrays.advantages * arrays.loss_mask)[of_scored].any():
-        return ""
+        return None
     has_reference = arrays.ref_logprobs is not None
     if algorithm.gradient_without_advantage(has_reference=has_reference, has_echo=arrays.has_answers(is_scored)):
-        return ""
-    return "all rewards are equal" if arrays.advantages is None else "every advantage per token is 0"
+        return None
+    return Reason(ReasonCode.ZERO_ADVANTAGE if arrays.advantages is None else ReasonCode.ZERO_TOKEN_ADVANTAGES)
 
 
 def _summary(group: PackedGroup, *, fallback_version: int) -> dict[str, Any]:

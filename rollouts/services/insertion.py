@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rollouts.formats.arrays import COUNT, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.models import ScoredGroup
-from rollouts.packing import COUNT, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.sql import binary_cursor, load
-from rollouts.validation import displayable
+from rollouts.storable import displayable
 
 
 class Incoming(NamedTuple):
@@ -37,7 +37,8 @@ def insert_groups(run_id: int, incoming: Sequence[Incoming]) -> None:
                 "environment_versions": [row.environment_version for row in rows],
                 "problem_keys": [row.problem_key for row in rows],
                 "states": [str(row.state) for row in rows],
-                "reasons": [row.state_reason for row in rows],
+                "reason_codes": [row.reason_code for row in rows],
+                "reason_params": [_json(row.reason_params) for row in rows],
                 "rollout_counts": [row.rollout_count for row in rows],
                 "token_counts": [row.token_count for row in rows],
                 "reward_means": [row.reward_mean for row in rows],

@@ -9,8 +9,8 @@ import msgspec
 from django.db import connection
 
 from environments.types import Rollout, ScoredGroup, StopReason
+from rollouts.formats.arrays import pack_group
 from rollouts.models import PolicyVersion, Run
-from rollouts.packing import pack_group
 from rollouts.services import batches, groups, leases, policies, runs
 from rollouts.services.leases import Claim
 from rollouts.states import GroupState
@@ -105,7 +105,7 @@ def scored(key: str | None = None, rewards: Sequence[float | None] = (1.0, 0.0),
 
 
 def submit(run: Run, scored_groups: Sequence[ScoredGroup], *, actor: str) -> list[str]:
-    packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(scored_groups)]
+    packed = [pack_group(group, ("groups", at)) for at, group in enumerate(scored_groups)]
     return groups.submit(run, packed, actor=actor)
 
 
@@ -179,7 +179,7 @@ def publish(run: Run) -> int | None:
     return None if version is None else policies.published(version).version
 
 
-def step(run: Run, epoch: int, number: int) -> batches.Delivery:
+def step(run: Run, epoch: int, number: int) -> batches.Outgoing:
     """One whole step: generate, fetch, acknowledge, announce, publish."""
     generate(run)
     delivery = batches.fetch(run, epoch=epoch, step=number)

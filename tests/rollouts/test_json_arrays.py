@@ -5,7 +5,7 @@ import json
 import msgspec
 import numpy as np
 
-from rollouts.json_arrays import decimals, encode
+from rollouts.formats.json_arrays import decimals, encode
 
 GOLDEN = (
     b"[-0.7,1.0,-0.0,0.1,1e-7,0.000015,123456.7,16777216.0,1e+16,-3.4028235e+38,1e-45,1.1754944e-38,"

@@ -92,7 +92,7 @@ def test_batches_in_the_encoding_of_atropos_are_verified_too() -> None:
     run, _ = story.train()
     story.generate(run)
     formed = batches.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS)
-    assert isinstance(formed, batches.Formed)
+    assert isinstance(formed, batches.Outgoing)
     assert formed.body.startswith(b'{"batch":[')
     assert differing(run) == []
     flip(formed.batch)
@@ -106,7 +106,7 @@ def test_a_batch_that_an_earlier_version_formed_keeps_its_bytes() -> None:
     for claim in story.claim(run):
         groups.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
     old = batches.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS_DOUBLES)
-    assert isinstance(old, batches.Formed)
+    assert isinstance(old, batches.Outgoing)
     assert (old.batch.encoding, old.batch.sha256) == ("atropos", EARLIER_SHA256)
     assert b"[[1.0,1.0,-0.699999988079071,-0.10000000149011612]," in old.body
     assert differing(run) == []

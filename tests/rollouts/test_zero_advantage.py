@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from environments.types import PackedRollout, PackedScoredGroup
+from rollouts.formats.arrays import pack_group
 from rollouts.models import ScoredGroup
-from rollouts.packing import pack_group
 from rollouts.services import groups, policies, runs
 from rollouts.states import GroupState
 from tests.rollouts import story
@@ -32,7 +32,7 @@ def packed(rewards: Sequence[float], loss_mask: Sequence[int] = (0, 0, 1, 1), **
         for reward in rewards
     ]
     scored = PackedScoredGroup(environment="reverse_text", problem_key="cat", rollouts=rollouts)
-    return pack_group(scored, "groups.0")
+    return pack_group(scored, ("groups", 0))
 
 
 @pytest.mark.parametrize(

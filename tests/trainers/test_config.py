@@ -55,14 +55,14 @@ def test_every_source_overrides_the_one_before_it(tmp_path: Path) -> None:
     assert (config.seed, config.optimizer.lr, config.optimizer.eps) == (2, 0.3, 0.2)
     assert (config.trainer.seq_len, config.workers.concurrency, config.name) == (8192, 3, "inline")
     assert config.environments[0].args["words"] == 2
-    assert origins["seed"] == f"file {first}"
-    assert origins["optimizer.lr"] == f"file {second}"
-    assert origins["trainer.seq_len"] == "command line"
-    assert origins["workers.concurrency"] == "environment ROLLYARD__WORKERS__CONCURRENCY"
-    assert origins["environments.0.args.words"] == "command line"
-    assert origins["environments.0.name"] == "preset reverse-text-rl"
-    assert origins["name"] == "request"
-    assert origins["launcher.type"] == "default"
+    assert str(origins["seed"]) == f"file {first}"
+    assert str(origins["optimizer.lr"]) == f"file {second}"
+    assert str(origins["trainer.seq_len"]) == "command line"
+    assert str(origins["workers.concurrency"]) == "environment ROLLYARD__WORKERS__CONCURRENCY"
+    assert str(origins["environments.0.args.words"]) == "command line"
+    assert str(origins["environments.0.name"]) == "preset reverse-text-rl"
+    assert str(origins["name"]) == "request"
+    assert str(origins["launcher.type"]) == "default"
 
 
 def test_resolved_config_survives_json() -> None:
@@ -232,7 +232,7 @@ def test_another_type_replaces_the_whole_variant(tmp_path: Path) -> None:
     file.write_text('[algorithm.loss]\ntype = "other"\ndelta = 1\n')
     resolved = resolve(inline=MINIMAL, files=[file], overrides=["algorithm.loss={type='grpo', clip_low=0.1}"])
     assert resolved.config.algorithm.loss == GrpoLoss(clip_low=0.1)
-    assert resolved.origins["algorithm.loss.clip_high"] == "default"
+    assert str(resolved.origins["algorithm.loss.clip_high"]) == "default"
 
 
 def test_a_loss_without_type_is_grpo() -> None:

@@ -9,7 +9,7 @@ import pytest
 from tests.trainers.objectives import evaluate, random_rows, with_advantages
 from tests.trainers.test_losses import CASES, names
 from trainers.config import resolve
-from trainers.objective import rl_objective
+from trainers.objective.step import rl_objective
 
 TERMS: list[dict[str, Any]] = [{}, {"echo": 0.1}, {"reference_kl": 0.1}, {"distillation": 0.1}]
 CORRECTIONS: list[dict[str, Any]] = [{}, {"max_divergence": 0.55}, {"geometric_high": 1.2}]

@@ -9,17 +9,18 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from environments.reverse_text import ReverseText
+from environments.library.reverse_text import ReverseText
 from rollouts.models import Lease, MetricPoint, PolicyVersion, Replica, Rollout, Run, ScoredGroup
 from rollouts.services import leases, policies, replicas, runs
 from rollouts.states import GroupState, RunState
 from tests.workers.making import expire, make_run, make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
 from tests.workers.waiting import eventually
-from workers import replica_pool, tasks
+from workers import tasks
 from workers.database import with_connection
 from workers.episodes import Driver
-from workers.replica_pool import ReplicaPool
+from workers.fleet import replica_pool
+from workers.fleet.replica_pool import ReplicaPool
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # drivers live for seconds
 
@@ -134,7 +135,7 @@ def test_policy_that_never_answers_fails_the_group_with_its_words(
     failed = ScoredGroup.objects.filter(run=run, state=GroupState.FAILED)
     with driving(run):
         # Others may fail first, for nobody asks a replica again at once that has just failed.
-        group = eventually(failed.filter(state_reason__contains="told to fail").first)
+        group = eventually(failed.filter(reason_params__error__contains="told to fail").first)
     assert group is not None
     assert "policy" in group.state_reason
 

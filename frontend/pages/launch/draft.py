@@ -1,0 +1,259 @@
+"""From a source (preset or run to clone) and what a person changed in the form to a resolved config, or to errors."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from importlib.resources import files
+from typing import Any
+
+from frontend.pages.launch.form import EnvironmentRow, Field, Section, build_environments, build_sections, read
+from frontend.pages.run.config_table import leaves
+from rollouts.models import Run
+from trainers.config import ConfigError, Resolved, load_preset, preset_names, resolve
+from trainers.origins import DEFAULT, Origin, OriginKind
+
+FORM = Origin(OriginKind.FORM)
+TOML = Origin(OriginKind.FORM_TOML)
+_KINDS = ("rl", "sft", "external")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A vetted config that ships with the trainers."""
+
+    name: str
+    about: str
+    kind: str
+    model: str
+    environments: list[str]
+    max_steps: int
+
+
+def list_presets() -> list[Preset]:
+    """Every preset with the comment at the top of its file; what most people come for is first."""
+    found = []
+    for name in preset_names():
+        values = load_preset(name)
+        found.append(
+            Preset(
+                name=name,
+                about=_about(name),
+                kind=values.get("kind", "rl"),
+                model=values.get("model", {}).get("path", ""),
+                environments=[row["name"] for row in values.get("environments", [])],
+                max_steps=values.get("max_steps", 0),
+            )
+        )
+    return sorted(found, key=lambda preset: _KINDS.index(preset.kind))
+
+
+def _about(name: str) -> str:
+    lines = (files("trainers") / "presets" / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+    comment = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# ").rstrip())
+    return " ".join(comment)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the form's values begin."""
+
+    label: str
+    config: dict[str, Any]
+    origins: dict[str, Origin]
+    preset: str | None = None
+
+
+def from_preset(name: str) -> Source:
+    """Raises ConfigError when there is no such preset."""
+    resolved = resolve(name)
+    return Source(f"preset {name}", resolved.config.model_dump(mode="json"), resolved.origins, preset=name)
+
+
+def from_run(run: Run) -> Source:
+    """The config of a run, to launch it again with differences."""
+    cloned, known = Origin(OriginKind.RUN, run.key), run.origins
+    origins = {
+        key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(run.config)
+    }
+    return Source(str(cloned), dict(run.config), origins)
+
+
+@dataclass
+class Change:
+    """A value that differs from the source."""
+
+    key: str
+    before: str
+    after: str
+
+
+@dataclass
+class LaunchRequest:
+    """A form that was filled in: its fields with what was typed, and what came of it."""
+
+    source: Source
+    sections: list[Section]
+    environments: list[EnvironmentRow]
+    toml: str = ""
+    toml_error: str = ""
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    """(key, message) of faults that belong to no field in the form."""
+    problem_count: int = 0
+    changes: list[Change] = field(default_factory=list)
+    resolved: Resolved | None = None
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """Every input by its dotted key."""
+        found = {item.key: item for section in self.sections for item in section.fields}
+        return found | {item.key: item for row in self.environments for item in row.ordered}
+
+    @property
+    def faulty(self) -> list[Field]:
+        return [item for item in self.fields.values() if item.error]
+
+
+def blank(source: Source) -> LaunchRequest:
+    """The form as it is first shown."""
+    kind = source.config["kind"]
+    return LaunchRequest(
+        source, build_sections(kind, source.config, source.origins), build_environments(source.config, source.origins)
+    )
+
+
+def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
+    """Fill the form from a POST and resolve it. Look at `resolved`: None means there are errors to show."""
+    request = blank(source)
+    request.toml = posted.get("toml", "")
+    inline = _read_fields(request, posted)
+    typed = _read_toml(request)
+    try:
+        if request.toml_error:
+            raise ConfigError([])
+        resolved = _resolve(source, inline, typed)
+    except ConfigError as error:
+        _attach(request, error)
+        return request
+    origins = {key: _origin(source, resolved, key) for key in resolved.origins}
+    request.resolved = replace(resolved, origins=origins)
+    request.changes = _changes(source.config, resolved.config.model_dump(mode="json"))
+    return request
+
+
+def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
+    values = inline if source.preset is not None else _merged(source.config, inline)
+    return resolve(source.preset, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML)
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    merged = dict(base)
+    for key, value in changes.items():
+        is_table = isinstance(value, dict) and isinstance(merged.get(key), dict)
+        # `args` is one value of a row, but rows replace each other whole, so only tables of the config merge here.
+        merged[key] = _merged(merged[key], value) if is_table else value
+    return merged
+
+
+def _read_fields(request: LaunchRequest, posted: Mapping[str, str]) -> dict[str, Any]:
+    """Put what was posted into the fields; return what was changed as a nested table."""
+    inline: dict[str, Any] = {}
+    for section in request.sections:
+        was_on = section.is_on
+        if section.is_optional:
+            section.is_on = posted.get(f"{section.key}.on") == "on"
+            if not section.is_on:
+                if was_on:
+                    inline[section.key] = None
+                continue
+            if not was_on:
+                inline[section.key] = {}
+        for item in section.fields:
+            item.value = posted.get(item.key, "") if item.widget == "checkbox" else posted.get(item.key, item.value)
+            item.value = item.value.strip()
+            if item.value != item.initial:
+                _put(inline, item.key, read(item.value, item.widget))
+    rows = _read_environments(request, posted)
+    if rows is not None:
+        inline["environments"] = rows
+    return inline
+
+
+def _read_environments(request: LaunchRequest, posted: Mapping[str, str]) -> list[dict[str, Any]] | None:
+    """The rows that have a name, or None when no row was changed."""
+    rows = []
+    changed = False
+    for row in request.environments:
+        for item in row.ordered:
+            item.value = posted.get(item.key, item.value).strip()
+            changed = changed or item.value != item.initial
+        if row.fields["name"].value:
+            rows.append({name: read(item.value, item.widget) for name, item in row.fields.items() if item.value != ""})
+    return rows if changed else None
+
+
+def _read_toml(request: LaunchRequest) -> dict[str, Any]:
+    try:
+        return dict(leaves(tomllib.loads(request.toml))) if request.toml.strip() else {}
+    except tomllib.TOMLDecodeError as error:
+        request.toml_error = f"This is not TOML: {error}."
+        return {}
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for name in parents:
+        node = tree.setdefault(name, {})
+        tree = node
+    tree[last] = value
+
+
+def _attach(request: LaunchRequest, error: ConfigError) -> None:
+    """Show each problem at its field, or at the nearest one above it, or at the top."""
+    request.problem_count = len(error.problems) + bool(request.toml_error)
+    fields, sections = request.fields, {section.key: section for section in request.sections}
+    for path, message in error.problems:
+        if path in fields:
+            fields[path].error = " ".join(filter(None, [fields[path].error, _sentence(message)]))
+        elif path == "environments" and request.environments:
+            request.environments[0].fields["name"].error = _sentence(f"The list {message}")
+        elif path in sections:
+            sections[path].error = _sentence(message)
+        else:
+            request.errors.append((path, _sentence(message)))
+
+
+def _sentence(message: str) -> str:
+    return message[:1].upper() + message[1:]
+
+
+def _origin(source: Source, resolved: Resolved, key: str) -> Origin:
+    """Of a clone, every value was given to the form: those that nobody changed keep the origin they had."""
+    origin = resolved.origins[key]
+    if source.preset is not None or origin.kind is not OriginKind.FORM:
+        return origin
+    before = dict(leaves(source.config)).get(key, _MISSING)
+    after = dict(leaves(resolved.config.model_dump(mode="json"))).get(key)
+    return source.origins.get(key, FORM) if before == after else FORM
+
+
+_MISSING = object()
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
+    old, new = dict(leaves(before)), dict(leaves(after))
+    keys = [*new, *(key for key in old if key not in new)]
+    return [
+        Change(key, _text(old.get(key, _MISSING)), _text(new.get(key, _MISSING)))
+        for key in keys
+        if old.get(key, _MISSING) != new.get(key, _MISSING)
+    ]
+
+
+def _text(value: Any) -> str:
+    if value is _MISSING:
+        return "–"
+    return value if isinstance(value, str) and value else str(value)

@@ -1,0 +1,85 @@
+"""What the store can hold: sizes, finite numbers, and text that Postgres takes."""
+
+import re
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+from rollouts.errors import Invalid
+from trainers.config import RunConfig
+
+FINITE = 3.4e38
+"""What fits 32 bits, roughly. NaN and infinities fall outside of it: Postgres orders NaN above every number."""
+MAX_GROUP_SIZE = 1024
+MAX_TEXT = 200
+MAX_KEY = 64
+MAX_ENVIRONMENT = 100
+MAX_ENVIRONMENT_VERSION = 100
+MAX_METRIC_KEY = 100
+MAX_WEIGHT = 1e9
+MAX_INT = 2**31 - 1
+MAX_DEPTH = 32
+DAY_S = 86_400
+UNSTORABLE = "holds a NUL or a lone surrogate, which the database cannot store"
+_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+
+
+def check_fits(config: RunConfig) -> None:
+    """Raise Invalid naming every value of a run config that the store cannot hold."""
+    limits = {
+        "max_steps": (config.max_steps, MAX_INT),
+        "batch.batch_size": (config.batch.batch_size, MAX_INT),
+        "batch.token_batch_size": (config.batch.token_batch_size or 1, MAX_INT),
+        "sampling.group_size": (config.sampling.group_size, MAX_GROUP_SIZE),
+        "workers.lease_s": (config.workers.lease_s, DAY_S),
+    }
+    if config.evaluation is not None:
+        limits["evaluation.problems"] = (config.evaluation.problems, MAX_INT)
+        limits["evaluation.rollouts_per_problem"] = (config.evaluation.rollouts_per_problem, MAX_GROUP_SIZE)
+        limits["evaluation.deadline_s"] = (config.evaluation.deadline_s, 30 * DAY_S)
+    fields = {name: f"must be at most {limit}" for name, (value, limit) in limits.items() if value > limit}
+    for index, environment in enumerate(config.environments):
+        if len(environment.name) > MAX_ENVIRONMENT:
+            fields[f"environments.{index}.name"] = f"must have at most {MAX_ENVIRONMENT} characters"
+        if environment.weight >= MAX_WEIGHT:
+            fields[f"environments.{index}.weight"] = f"must be less than {MAX_WEIGHT:.0f}"
+    fields |= dict(data_faults(config.model_dump(mode="json")))
+    if fields:
+        raise Invalid(f"The run config does not fit: {', '.join(fields)}.", fields=fields)
+
+
+def data_faults(value: Any, at: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
+    """(dotted path, what is wrong there) of plain data that Postgres, or a reader that recurses, could not take."""
+    if depth > MAX_DEPTH:
+        yield at, f"is nested more than {MAX_DEPTH} deep"
+    elif isinstance(value, str):
+        if not is_storable(value):
+            yield at, UNSTORABLE
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            path = f"{at}.{displayable(str(key))}".lstrip(".")
+            if not is_storable(str(key)):
+                yield path, UNSTORABLE
+            yield from data_faults(item, path, depth + 1)
+    elif isinstance(value, list):
+        for index, item in enumerate(value):
+            yield from data_faults(item, f"{at}.{index}".lstrip("."), depth + 1)
+
+
+def is_storable(text: str) -> bool:
+    """Whether Postgres can hold the text: it knows neither NUL nor lone surrogates."""
+    return _UNSTORABLE.search(text) is None
+
+
+def displayable(text: str) -> str:
+    """Text that Postgres can hold, for text that is derived from tokens: NULs and lone surrogates become U+FFFD."""
+    return _UNSTORABLE.sub("\ufffd", text)
+
+
+def is_uuid(text: str) -> bool:
+    """Whether a token could be one of ours; anything else need not be looked up."""
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,165 @@
+"""Replicas as a row and a process at once: start, observe, end, and sweep what no row wants.
+
+The row comes first: whatever dies between row and process is seen as a replica that was never started, and a process
+whose row has ended is a stray.
+"""
+
+import logging
+import re
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+from rollouts.errors import StateConflict
+from rollouts.models import Replica, ReplicaKind, Run
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services import replicas
+from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
+from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation
+from workers.launchers.local import LocalLauncher
+
+log = logging.getLogger(__name__)
+
+STOP_DEADLINE_S = 20.0
+GRACE_S = 15.0
+"""Below the deadline, so that a replica that does not end by itself still leaves its exit file."""
+SWEEP_DEADLINE_S = 2.0
+HEARTBEAT_DEADLINE_S = 60.0
+"""A shepherd that was silent for so long no longer watches its replica."""
+_LAST_WORDS = 300
+_LAST_LINES = 3
+_PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
+"""What torchrun and vLLM put before the lines of their processes."""
+_MESSENGER = "ChildFailedError"
+"""torchrun's own end, which only says that one of its processes failed."""
+
+_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
+
+
+_ENDS = {
+    End.DIED: ReasonCode.DIED,
+    End.ASKED: ReasonCode.ASKED_TO_END,
+    End.ABANDONED: ReasonCode.SUPERVISOR_GONE,
+    End.UNWATCHED: ReasonCode.SHEPHERD_DIED,
+    End.UNSTARTED: ReasonCode.NEVER_STARTED,
+    End.SILENT: ReasonCode.NO_HEARTBEAT,
+}
+
+
+class HopelessError(Exception):
+    """The run cannot go on, for this reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
+
+
+def handle_of(replica: Replica) -> Handle:
+    return Handle(str(replica.token), Path(replica.directory))
+
+
+def launcher_of(replica: Replica) -> Launcher:
+    return _LAUNCHERS[replica.launcher]
+
+
+def reserve(run: Run, *, kind: ReplicaKind, slot: int) -> Replica:
+    """Make the row of a replica that is about to be launched."""
+    return replicas.create(run, kind=kind, slot=slot, launcher=run.parsed.launcher.type)
+
+
+def launch(replica: Replica, *, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Start a reserved replica. One that cannot be started is lost, with the reason."""
+    spec = LaunchSpec(str(replica.token), Path(replica.directory), argv, environ, grace_s=GRACE_S)
+    try:
+        launcher_of(replica).start(spec)
+    except (LaunchError, OSError) as error:
+        log.warning("%s was not started: %s", replica.name, error)
+        replicas.lost(replica, exit_code=None, reason=Reason(ReasonCode.START_FAILED, error=str(error)))
+
+
+def observe(replica: Replica) -> Observation:
+    """Look at its process; one whose shepherd is silent counts as dead."""
+    seen = launcher_of(replica).poll(handle_of(replica))
+    if seen.alive and (seen.heartbeat_age_s or 0.0) > HEARTBEAT_DEADLINE_S:
+        return Observation(False, None, seen.heartbeat_age_s, End.SILENT)
+    return seen
+
+
+def bury(replica: Replica, seen: Observation) -> None:
+    """Record the death of a replica, after ending what it left behind."""
+    launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
+    reason = reason_of(seen, last_words(replica))
+    replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
+
+
+def reason_of(seen: Observation, words: str = "") -> Reason:
+    """Why a process is no more, and what it said last."""
+    silence = {"age_s": seen.heartbeat_age_s} if seen.end is End.SILENT else {}
+    return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence)
+
+
+def eject(replica: Replica, *, reason: Reason) -> None:
+    """End a replica that is no good any more; another takes its place."""
+    seen = launcher_of(replica).stop(handle_of(replica), STOP_DEADLINE_S)
+    replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
+
+
+def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
+    """End replicas, all at once, each with everything it started. Their rows say `stopping` meanwhile."""
+    left = list(replicas_to_end)
+    for replica in left:
+        if replica.state != ReplicaState.STOPPING:
+            with suppress(StateConflict):
+                replicas.stopping(replica, reason=reason)
+    with ThreadPoolExecutor(max_workers=max(1, len(left))) as threads:
+        ends = list(threads.map(_stop, left))
+    for replica, seen in zip(left, ends, strict=True):
+        with suppress(StateConflict):  # somebody else has recorded its end
+            replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
+
+
+def last_words(replica: Replica) -> str:
+    """Why it ended, by its own log, in one line that fits into a reason: the last exception, else the last lines."""
+    lines = [_PREFIX.sub("", line) for line in launcher_of(replica).logs(handle_of(replica), 400).splitlines()]
+    exceptions, inside = [], False
+    for line in lines:
+        if line.startswith("Traceback (most recent call last)"):
+            inside = True
+        elif inside and line and not line[0].isspace():
+            inside = False
+            if _MESSENGER not in line:
+                exceptions.append(line)
+    words = exceptions[-1:] or [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
+    return " | ".join(words)[-_LAST_WORDS:]
+
+
+def sweep_strays() -> None:
+    """End processes of replicas whose row, or whose run, has ended: nothing outlives its run."""
+    for replica in Replica.objects.filter(run__state__in=RUN_TERMINAL).exclude(state__in=REPLICA_TERMINAL):
+        log.warning("run %s is over but %s is %s; ending it", replica.run_id, replica.name, replica.state)
+        end([replica], reason=Reason(ReasonCode.RUN_OVER))
+    for launcher in _LAUNCHERS.values():
+        carried = [token for token in launcher.living() if _is_uuid(token)]
+        for replica in Replica.objects.filter(token__in=carried, state__in=REPLICA_TERMINAL):
+            log.warning("ending what is left of %s", replica.name)
+            launcher.sweep(str(replica.token), SWEEP_DEADLINE_S)
+
+
+def back_off_s(failures: int, *, longest_s: float) -> float:
+    """Seconds to wait before the next attempt after so many failed ones."""
+    return min(longest_s, 2.0 ** (failures - 1)) if failures else 0.0
+
+
+def _stop(replica: Replica) -> Observation:
+    """Runs in a thread of its own and so touches no row."""
+    return launcher_of(replica).stop(handle_of(replica), STOP_DEADLINE_S)
+
+
+def _is_uuid(text: str) -> bool:
+    try:
+        uuid.UUID(text)
+    except ValueError:
+        return False
+    return True
