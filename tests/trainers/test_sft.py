@@ -36,8 +36,14 @@ def losses(plane: FakeControlPlane, key: str = "loss/mean") -> dict[int, float]:
     return {step: ack.metrics[key] for step, ack in plane.acks.items() if key in ack.metrics}
 
 
-def test_training_lowers_the_loss_and_announces_the_last_weights(model_dir: Path, tmp_path: Path) -> None:
-    plane = make_plane(tmp_path, model_dir, max_steps=12, optimizer__lr=3e-3)
+def test_training_lowers_the_loss_and_announces_weights_that_are_evaluated_and_the_last(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    plan = {"every": 5, "problems": 1}
+    environments = [{"name": "reverse_text"}]
+    plane = make_plane(
+        tmp_path, model_dir, max_steps=12, optimizer__lr=3e-3, evaluation=plan, environments=environments
+    )
     with serving(plane) as url:
         assert run_trainer("sft", url, world_size=2) == 0
     assert losses(plane)[0] == pytest.approx(5.55, abs=0.2)  # log 259: it knows nothing
@@ -45,7 +51,7 @@ def test_training_lowers_the_loss_and_announces_the_last_weights(model_dir: Path
     assert plane.acks[0].batch_sha256 is None
     assert plane.acks[0].metrics["batch/dropped"] == plane.acks[0].metrics["batch/cut"] == 0
     assert not losses(plane, "loss/validation")
-    assert list(plane.versions) == [12]
+    assert list(plane.versions) == [5, 10, 12]
     verify_directory(Path(plane.versions[12].path), plane.versions[12].manifest_sha256)
     assert plane.finished
 

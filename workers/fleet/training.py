@@ -14,7 +14,7 @@ from datetime import datetime
 from django.conf import settings
 from django.utils import timezone
 
-from rollouts.models import Batch, Replica, ReplicaKind, Run, RunKind, Scope
+from rollouts.models import Batch, Replica, ReplicaKind, Run, Scope
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import projects, replicas, runs, tokens
@@ -121,7 +121,7 @@ def _start(run: Run) -> None:
         replica,
         argv=argv(run),
         environ={
-            **accelerators.trainer_environ(run.parsed.trainer.world_size, beside_servers=run.kind == RunKind.RL),
+            **accelerators.trainer_environ(run.parsed.trainer.world_size, beside_servers=run.parsed.is_played),
             "ROLLYARD_URL": settings.ROLLYARD_URL,
             "ROLLYARD_TOKEN": token,
             "ROLLYARD_RUN": run.key,
