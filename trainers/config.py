@@ -1,24 +1,27 @@
-"""Resolve run configs: defaults < environment < preset < TOML files, left to right < inline values < overrides.
+"""Resolve run configs: defaults < environment < preset < TOML files < layers < inline values < overrides.
 
 Every leaf of the result knows where it came from (`Resolved.origins`), so that a person can ask why a run has a value.
-The tree itself and its checks: `trainers/run_config/`. Imports neither torch nor transformers: the web server and the
+The keys and their checks: `trainers/run_config/`. Imports neither torch nor transformers: the web server and the
 workers parse configs too.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
-
-from trainers.run_config import ConfigProblem, CrossFieldError, RunConfig
+from trainers.origins import Source, origin
+from trainers.run_config import ConfigProblem, RunConfig
+from trainers.run_config.keys import all_keys, suggest, suggest_key
+from trainers.run_config.problems import check
 
 __all__ = [
     "ConfigError",
     "ConfigProblem",
+    "Layer",
     "Resolved",
     "RunConfig",
     "load_preset",
@@ -35,7 +38,9 @@ class ConfigError(ValueError):
     """The run config makes no sense; `problems` names each key and what to do about it."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
-        super().__init__("\n".join(f"{path}: {message}" if path else message for path, message in problems))
+        super().__init__(
+            "\n".join(f"{each.path}: {each.sentence}" if each.path else each.sentence for each in problems)
+        )
         self.problems = list(problems)
 
 
@@ -45,7 +50,14 @@ class Resolved:
 
     config: RunConfig
     origins: dict[str, str]
-    """Dotted key -> `default`, `environment ROLLYARD__A__B`, `preset X`, `file X`, `request` or `command line`."""
+    """Dotted key -> the code of where its value came from (`trainers/origins.py`)."""
+
+
+class Layer(NamedTuple):
+    """A nested mapping of values, and who set them."""
+
+    origin: str
+    values: Mapping[str, Any]
 
 
 def preset_names() -> list[str]:
@@ -55,18 +67,22 @@ def preset_names() -> list[str]:
 
 def load_preset(name: str) -> dict[str, Any]:
     """Raw values of a shipped preset. Raises ConfigError when there is none of that name."""
-    if name not in preset_names():
-        known = ", ".join(preset_names())
-        raise ConfigError([ConfigProblem("preset", f"{name!r} is not a preset. Known: {known}.")])
+    known = preset_names()
+    if name not in known:
+        message = f"{name!r} is not a preset. Known: {', '.join(known)}."
+        raise ConfigError([ConfigProblem("preset", message, suggest(name, known))])
     return tomllib.loads((_PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
     """Split `a.b=c`; c is read as a TOML value (or `null`), and is a plain string when it is none."""
     key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise ConfigError([ConfigProblem(key.strip(), f"{text!r} is no override. Write key.subkey=value.")])
-    return key.strip(), _parse_value(value.strip())
+    key = key.strip()
+    if not separator or not key:
+        meant = key if key in all_keys() else suggest_key(key, {})
+        message = "has no value: overrides are written KEY=VALUE." if key else f"{text!r} names no key to override."
+        raise ConfigError([ConfigProblem(key, message, f"{meant}=VALUE" if meant else "")])
+    return key, _parse_value(value.strip())
 
 
 def resolve(
@@ -75,35 +91,47 @@ def resolve(
     overrides: Mapping[str, Any] | Iterable[str] = (),
     environ: Mapping[str, str] | None = None,
     *,
+    layers: Iterable[Layer] = (),
     inline: Mapping[str, Any] | None = None,
+    by: Source = Source.COMMAND_LINE,
 ) -> Resolved:
     """Merge all sources, validate, and say where each leaf came from. Raises ConfigError with every problem found.
 
     Tables merge key by key, lists replace each other whole; `environments.0.args.words=2` reaches into a list. A table
     with another `type` replaces the table it is merged into, because it is another variant. `overrides` is a mapping of
-    dotted keys to values, or `a.b=c` strings; `inline` is a nested mapping, such as the body of an API request.
+    dotted keys to values, or `a.b=c` strings; `inline` is a nested mapping, such as the body of an API request. `by` is
+    who gave those two. What is wrong with one source does not keep the others from being looked at.
     """
-    tree: dict[str, Any] = {}
-    origins: dict[str, str] = {}
+    tree = _Tree()
     for name, text in sorted((environ or {}).items()):
         if name.startswith(_ENVIRON_PREFIX):
             key = name.removeprefix(_ENVIRON_PREFIX).lower().replace("__", ".")
-            _set(tree, origins, key, _parse_value(text), f"environment {name}")
-    if preset is not None:
-        _merge(tree, origins, load_preset(preset), f"preset {preset}")
+            with tree.collecting():
+                tree.put(key, _parse_value(text), origin(Source.ENVIRONMENT, name))
+    base = preset
+    if preset is not None and preset not in preset_names():
+        with tree.collecting():
+            load_preset(preset)
+        # What was meant stands in: the rest is judged as it will be once this is mended.
+        base = suggest(preset, preset_names()) or None
+    if base is not None:
+        tree.merge(load_preset(base), origin(Source.PRESET, base))
+    before_files = len(tree.problems)
     for file in files:
-        _merge(tree, origins, _read_file(Path(file)), f"file {file}")
-    if inline is not None:
-        _merge(tree, origins, inline, "request")
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
-    for key, value in pairs:
-        _set(tree, origins, key, value, "command line")
-    try:
-        config = RunConfig.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError(_problems(error, tree)) from None
+        with tree.collecting():
+            tree.merge(_read_file(Path(file)), origin(Source.FILE, str(file)))
+    is_complete = base is not None or (preset is None and len(tree.problems) == before_files)
+    for layer in (*layers, Layer(origin(by), inline or {})):
+        tree.merge(layer.values, layer.origin)
+    pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
+    for pair in pairs:
+        with tree.collecting():
+            tree.put(*(parse_override(pair) if isinstance(pair, str) else pair), origin(by))
+    config, problems = check(tree.values, is_complete=is_complete)
+    if config is None or tree.problems:
+        raise ConfigError([*tree.problems, *problems])
     leaves = _leaves(config.model_dump(mode="json"))
-    return Resolved(config=config, origins={key: _origin(origins, key) for key in leaves})
+    return Resolved(config=config, origins={key: tree.origin_of(key) for key in leaves})
 
 
 def _parse_value(text: str) -> Any:
@@ -119,45 +147,75 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError([ConfigProblem("", f"cannot read {path}: {error.strerror}.")]) from None
+        raise ConfigError([ConfigProblem("file", f"cannot read {path}: {error.strerror}.")]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError([ConfigProblem("", f"{path} is not TOML: {error}.")]) from None
+        raise ConfigError([ConfigProblem("file", f"{path} is not TOML: {error}.")]) from None
 
 
-def _merge(tree: dict[str, Any], origins: dict[str, str], values: Mapping[str, Any], origin: str, at: str = "") -> None:
-    if "type" in values and "type" in tree and values["type"] != tree["type"]:
-        tree.clear()
-        _forget(origins, at.rstrip("."))
-    for name, value in values.items():
-        key = f"{at}{name}"
-        if isinstance(value, Mapping):
-            if not isinstance(tree.get(name), dict):
-                tree[name] = {}
-            _merge(tree[name], origins, value, origin, f"{key}.")
-        else:
-            tree[name] = deepcopy(value)
-            _forget(origins, key)
-            origins[key] = origin
+class _Tree:
+    """Values merged so far, who set each of them, and what was wrong on the way."""
 
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.problems: list[ConfigProblem] = []
+        self._origins: dict[str, str] = {}
 
-def _set(tree: dict[str, Any], origins: dict[str, str], key: str, value: Any, origin: str) -> None:
-    *parents, last = key.split(".")
-    node: Any = tree
-    for depth, name in enumerate(parents):
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keep the problems of a ConfigError for later."""
+        try:
+            yield
+        except ConfigError as error:
+            self.problems += error.problems
+
+    def merge(self, values: Mapping[str, Any], origin: str) -> None:
+        """Merge a nested mapping over what is there."""
+        self._merge(self.values, values, origin, "")
+
+    def put(self, key: str, value: Any, origin: str) -> None:
+        """Set the value of a dotted key, whose parts may be indices of lists. Raises ConfigError."""
+        *parents, last = key.split(".")
+        node: Any = self.values
+        for depth, name in enumerate(parents):
+            if isinstance(node, list):
+                node = _item(node, name, key)
+                continue
+            if node.get(name) is None:
+                node[name] = {}
+            node = node[name]
+            if not isinstance(node, dict | list):
+                raise ConfigError([ConfigProblem(".".join(parents[: depth + 1]), f"has no key below it ({key}).")])
         if isinstance(node, list):
-            node = _item(node, name, key)
-            continue
-        if node.get(name) is None:
-            node[name] = {}
-        node = node[name]
-        if not isinstance(node, dict | list):
-            raise ConfigError([ConfigProblem(".".join(parents[: depth + 1]), f"has no key below it ({key}).")])
-    if isinstance(node, list):
-        _item(node, last, key)
-        node[int(last)] = value
-        origins[key] = origin
-    else:
-        _merge(node, origins, {last: value}, origin, "".join(f"{name}." for name in parents))
+            _item(node, last, key)
+            node[int(last)] = value
+            self._origins[key] = origin
+        else:
+            self._merge(node, {last: value}, origin, "".join(f"{name}." for name in parents))
+
+    def origin_of(self, key: str) -> str:
+        """Origin of the longest prefix of `key` that somebody set."""
+        parts = key.split(".")
+        prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+        return next((self._origins[each] for each in prefixes if each in self._origins), Source.DEFAULT.value)
+
+    def _merge(self, into: dict[str, Any], values: Mapping[str, Any], origin: str, at: str) -> None:
+        if "type" in values and "type" in into and values["type"] != into["type"]:
+            into.clear()
+            self._forget(at.rstrip("."))
+        for name, value in values.items():
+            key = f"{at}{name}"
+            if isinstance(value, Mapping):
+                if not isinstance(into.get(name), dict):
+                    into[name] = {}
+                self._merge(into[name], value, origin, f"{key}.")
+            else:
+                into[name] = deepcopy(value)
+                self._forget(key)
+                self._origins[key] = origin
+
+    def _forget(self, key: str) -> None:
+        for known in [known for known in self._origins if known == key or known.startswith(f"{key}.")]:
+            del self._origins[known]
 
 
 def _item(items: list[Any], index: str, key: str) -> Any:
@@ -166,47 +224,9 @@ def _item(items: list[Any], index: str, key: str) -> Any:
     return items[int(index)]
 
 
-def _forget(origins: dict[str, str], key: str) -> None:
-    for known in [known for known in origins if known == key or known.startswith(f"{key}.")]:
-        del origins[known]
-
-
-def _origin(origins: Mapping[str, str], key: str) -> str:
-    """Origin of the longest prefix of `key` that somebody set."""
-    parts = key.split(".")
-    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((origins[prefix] for prefix in prefixes if prefix in origins), "default")
-
-
 def _leaves(value: Any, at: str = "") -> list[str]:
     if isinstance(value, dict) and value:
         return [leaf for name, child in value.items() for leaf in _leaves(child, f"{at}.{name}" if at else name)]
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         return [leaf for index, child in enumerate(value) for leaf in _leaves(child, f"{at}.{index}")]
     return [at]
-
-
-def _key(loc: tuple[int | str, ...], tree: Any) -> str:
-    """The dotted key of an error. pydantic puts the `type` of a variant into the path, where the config has no key."""
-    parts: list[str] = []
-    for depth, part in enumerate(loc, start=1):
-        if isinstance(tree, Mapping) and part not in tree and (depth < len(loc) or part == tree.get("type")):
-            continue
-        parts.append(str(part))
-        tree = tree.get(part) if isinstance(tree, Mapping) else tree[int(part)] if isinstance(tree, list) else None
-    return ".".join(parts)
-
-
-def _problems(error: ValidationError, tree: Mapping[str, Any]) -> list[ConfigProblem]:
-    """Flatten pydantic's errors; contradictions between keys keep the key they name."""
-    problems = []
-    for item in error.errors(include_url=False):
-        at = _key(item["loc"], tree)
-        cause = item.get("ctx", {}).get("error")
-        if isinstance(cause, CrossFieldError):
-            problems += [ConfigProblem(f"{at}.{path}" if at else path, message) for path, message in cause.problems]
-        elif item["type"] == "extra_forbidden":
-            problems.append(ConfigProblem(at, "is not a known key. Remove it or correct its spelling."))
-        else:
-            problems.append(ConfigProblem(at, f"{item['msg']}."))
-    return problems
