@@ -6,6 +6,7 @@ from typing import Any
 
 from rollouts.models import Run
 from trainers.config import RunConfig
+from trainers.origins import Source, describe, source_of
 
 TOP = "run"
 
@@ -17,11 +18,9 @@ class Row:
     key: str
     value: str
     origin: str
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether somebody set it, rather than nobody."""
-        return self.origin != "default"
+    """In words."""
+    is_chosen: bool
+    """Whether somebody set it, rather than nobody."""
 
 
 def sections(run: Run) -> list[tuple[str, list[Row]]]:
@@ -29,8 +28,9 @@ def sections(run: Run) -> list[tuple[str, list[Row]]]:
     grouped: dict[str, list[Row]] = {TOP: []}
     for key, value in leaves(_in_order(run.config)):
         section = key.split(".")[0] if "." in key else TOP
-        origin = run.config_origins.get(key, "default")
-        grouped.setdefault(section, []).append(Row(key, _text(value), origin))
+        code = run.config_origins.get(key, Source.DEFAULT)
+        row = Row(key, _text(value), describe(code), is_chosen=source_of(code) != Source.DEFAULT)
+        grouped.setdefault(section, []).append(row)
     return [(name, rows) for name, rows in grouped.items() if rows]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainers.config import RunConfig
+from trainers.origins import Source, describe, describe_source, source_of
 
 COMMON = {
     "name", "max_steps", "seed", "model.path", "model.dtype",
@@ -46,6 +47,7 @@ class Field:
     initial: str
     """What it was before the person changed it, as the form shows it."""
     origin: str
+    """The code of where the value came from."""
     options: list[str] = field(default_factory=list)
     is_required: bool = False
     error: str = ""
@@ -61,6 +63,19 @@ class Field:
     @property
     def is_common(self) -> bool:
         return self.key in COMMON
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether the value that the form began with was set by somebody."""
+        return source_of(self.origin) != Source.DEFAULT
+
+    @property
+    def origin_words(self) -> str:
+        return describe(self.origin)
+
+    @property
+    def origin_word(self) -> str:
+        return describe_source(self.origin)
 
 
 @dataclass
@@ -196,7 +211,7 @@ def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str
         widget=widget,
         value=text,
         initial=text,
-        origin=origins.get(key, "default"),
+        origin=origins.get(key, Source.DEFAULT),
         options=[str(option) for option in resolved.get("enum", [])],
         is_required=is_required,
     )

@@ -2,17 +2,17 @@
 
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
 
 from frontend.config_table import leaves
 from frontend.launch_form import EnvironmentRow, Field, Section, build_environments, build_sections, read
 from rollouts.models import Run
-from trainers.config import ConfigError, Resolved, load_preset, preset_names, resolve
+from trainers.config import ConfigError, Layer, Resolved, load_preset, preset_names, resolve
+from trainers.origins import Source as Origin
+from trainers.origins import origin
 
-FORM_ORIGIN = "launch form"
-TOML_ORIGIN = "launch form, TOML"
 _KINDS = ("rl", "sft", "external")
 
 
@@ -75,7 +75,9 @@ def from_preset(name: str) -> Source:
 def from_run(run: Run) -> Source:
     """The config of a run, to launch it again with differences."""
     label = f"run {run.key}"
-    origins = {key: "default" if run.config_origins.get(key) == "default" else label for key, _ in leaves(run.config)}
+    of_run = origin(Origin.RUN, run.key)
+    kept = {key for key, code in run.config_origins.items() if code == Origin.DEFAULT}
+    origins = {key: Origin.DEFAULT.value if key in kept else of_run for key, _ in leaves(run.config)}
     return Source(label, dict(run.config), origins)
 
 
@@ -129,31 +131,28 @@ def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
     inline = _read_fields(request, posted)
     typed = _read_toml(request)
     try:
+        resolved = _resolve(source, inline, typed)
         if request.toml_error:
             raise ConfigError([])
-        resolved = _resolve(source, inline, typed)
     except ConfigError as error:
         _attach(request, error)
         return request
-    origins = {key: _origin(source, resolved, key) for key in resolved.origins}
-    request.resolved = replace(resolved, origins=origins)
+    request.resolved = resolved
     request.changes = _changes(source.config, resolved.config.model_dump(mode="json"))
     return request
 
 
 def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
+    """What was typed as TOML wins over the fields, and both over the source."""
+    of_form = Layer(Origin.FORM, inline)
     if source.preset is not None:
-        return resolve(source.preset, inline=inline, overrides=typed)
-    return resolve(inline=_merged(source.config, inline), overrides=typed)
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in changes.items():
-        is_table = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        # `args` is one value of a row, but rows replace each other whole, so only tables of the config merge here.
-        merged[key] = _merged(merged[key], value) if is_table else value
-    return merged
+        return resolve(source.preset, layers=[of_form], overrides=typed, by=Origin.FORM_TOML)
+    base = Layer(Origin.RUN, source.config)
+    resolved = resolve(layers=[base, of_form], overrides=typed, by=Origin.FORM_TOML)
+    origins = {
+        key: source.origins.get(key, code) if code == Origin.RUN else code for key, code in resolved.origins.items()
+    }
+    return Resolved(resolved.config, origins)
 
 
 def _read_fields(request: LaunchRequest, posted: Mapping[str, str]) -> dict[str, Any]:
@@ -213,32 +212,22 @@ def _attach(request: LaunchRequest, error: ConfigError) -> None:
     """Show each problem at its field, or at the nearest one above it, or at the top."""
     request.problem_count = len(error.problems) + bool(request.toml_error)
     fields, sections = request.fields, {section.key: section for section in request.sections}
-    for path, message in error.problems:
-        if path in fields:
-            fields[path].error = " ".join(filter(None, [fields[path].error, _sentence(message)]))
+    for problem in error.problems:
+        path, above = problem.path, problem.path.rpartition(".")[0]
+        if path in fields or (above in fields and fields[above].widget == "json"):
+            item = fields[path if path in fields else above]
+            about = "" if path in fields else f"{path.removeprefix(above + '.')}: "
+            item.error = " ".join(filter(None, [item.error, _sentence(about + problem.sentence)]))
         elif path == "environments" and request.environments:
-            request.environments[0].fields["name"].error = _sentence(f"The list {message}")
+            request.environments[0].fields["name"].error = _sentence(f"The list {problem.sentence}")
         elif path in sections:
-            sections[path].error = _sentence(message)
+            sections[path].error = _sentence(problem.sentence)
         else:
-            request.errors.append((path, _sentence(message)))
+            request.errors.append((path, _sentence(problem.sentence)))
 
 
 def _sentence(message: str) -> str:
     return message[:1].upper() + message[1:]
-
-
-def _origin(source: Source, resolved: Resolved, key: str) -> str:
-    origin = resolved.origins[key]
-    if origin == "command line":
-        return TOML_ORIGIN
-    if origin != "request":
-        return origin
-    if source.preset is not None:
-        return FORM_ORIGIN
-    before = dict(leaves(source.config)).get(key, _MISSING)
-    after = dict(leaves(resolved.config.model_dump(mode="json"))).get(key)
-    return source.origins.get(key, FORM_ORIGIN) if before == after else FORM_ORIGIN
 
 
 _MISSING = object()

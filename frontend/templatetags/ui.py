@@ -221,12 +221,6 @@ def _code(text: str) -> SafeString:
 
 
 @register.filter
-def cut_origin(origin: str) -> str:
-    """The kind of an origin: where there is no room for its name."""
-    return origin.split(" ")[0]
-
-
-@register.filter
 def lookup(mapping: dict[Any, Any], key: Any) -> Any:
     """mapping[key], or None: Django's dot cannot take a variable."""
     return mapping.get(key)

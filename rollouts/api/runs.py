@@ -20,6 +20,7 @@ from rollouts.selectors import runs as run_selectors
 from rollouts.services import forks
 from rollouts.services import runs as run_services
 from trainers.config import resolve
+from trainers.origins import Source
 
 PAGE = 100
 
@@ -70,6 +71,8 @@ class RunDetailOut(RunOut, kw_only=True):
     ledger: list[dict[str, Any]]
     config: dict[str, Any]
     origins: dict[str, str]
+    """Dotted key -> where its value came from: `default`, `rest`, `form`, `form_toml`, `command_line`, or `preset`,
+    `file`, `environment`, `run` or `fork` with a colon and a name."""
 
 
 class RunsOut(msgspec.Struct):
@@ -119,7 +122,7 @@ class RunsApi(APIView):
             source = get_run(request, key, Scope.LAUNCH)
             fork = forks.plan(source, step=step, with_optimizer=launch.fork_optimizer)
         overrides = launch.overrides | (fork.overrides if fork else {})
-        resolved = resolve(launch.preset, inline=launch.config, overrides=overrides)
+        resolved = resolve(launch.preset, inline=launch.config, overrides=overrides, by=Source.REST)
         run = run_services.create(
             project=project,
             user=cast(User, request.user),

@@ -10,6 +10,7 @@ from rollouts.models import Checkpoint, Run
 from rollouts.models.run import new_key
 from rollouts.states import CheckpointState
 from trainers.config import RunConfig
+from trainers.origins import Source, origin
 
 
 class Fork(NamedTuple):
@@ -27,8 +28,8 @@ class Fork(NamedTuple):
 
     @property
     def origin(self) -> str:
-        """Where the overridden values come from, as the run's page shows it."""
-        return f"fork of {name_of(self.checkpoint)}"
+        """The code of where the overridden values come from."""
+        return origin(Source.FORK, name_of(self.checkpoint))
 
 
 def name_of(checkpoint: Checkpoint) -> str:

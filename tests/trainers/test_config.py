@@ -237,7 +237,7 @@ def test_what_follows_from_a_fault_is_not_told_as_another() -> None:
     with pytest.raises(ConfigError) as caught:
         resolve(inline={**MINIMAL, "max_stpes": 3, "max_steps": "x"}, overrides=["optimizer.betas=[0.9, 2]"])
     assert {problem.path for problem in caught.value.problems} == {"max_stpes", "max_steps", "optimizer.betas.1"}
-    with pytest.raises(ConfigError, match="max_steps") as caught:
+    with pytest.raises(ConfigError) as caught:
         resolve("nothing", overrides=["optimizer.lr=x"])
     assert [problem.path for problem in caught.value.problems] == ["preset", "optimizer.lr"]
 
