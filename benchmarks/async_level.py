@@ -21,7 +21,7 @@ from typing import Any
 
 def rollyard(*arguments: str) -> Any:
     done = subprocess.run(
-        [sys.executable, "-m", "controlplane.cli", *arguments], check=False, capture_output=True, text=True
+        [sys.executable, "-m", "controlplane.cli.main", *arguments], check=False, capture_output=True, text=True
     )
     if done.returncode:
         raise SystemExit(f"rollyard {' '.join(arguments)} failed:\n{done.stderr}")
@@ -62,7 +62,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         model = options.model or Path(directory) / "model"
         if options.model is None:
-            subprocess.run([sys.executable, "-m", "trainers.tiny_model", str(model)], check=True)
+            subprocess.run([sys.executable, "-m", "trainers.model.tiny", str(model)], check=True)
         seconds: dict[int, list[float]] = {2: [], 0: []}
         for pair in range(options.pairs):
             for level in (2, 0) if pair % 2 == 0 else (0, 2):

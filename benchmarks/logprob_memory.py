@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from trainers.lm_head import TokenScores, score_hidden
+from trainers.model.lm_head import TokenScores, score_hidden
 
 
 def naive(hidden_KD: torch.Tensor, head: torch.nn.Linear, targets_K: torch.Tensor, temperature: float) -> TokenScores:

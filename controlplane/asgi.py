@@ -1,7 +1,7 @@
 """The ASGI application: who answers which connection.
 
-/atropos/... ───────────────► rollouts.atropos      the data path, past Django's request machinery
-groups in, batches out ─────► rollouts.api.express
+/atropos/... ───────────────► rollouts.doors.atropos      the data path, past Django's request machinery
+groups in, batches out ─────► rollouts.doors.native.express
 all other HTTP ─────────────► Django
 /ws/... ────────────────────► the consumers of rollouts
 """
@@ -51,9 +51,9 @@ django.setup(set_prefix=False)
 pages: Any = OneHopHandler()
 
 # These import models, which exist only after the lines above have loaded the applications.
-from rollouts.api.express import Express  # noqa: E402
-from rollouts.atropos.app import PREFIX as ATROPOS_PREFIX  # noqa: E402
-from rollouts.atropos.app import application as atropos  # noqa: E402
+from rollouts.doors.atropos.app import PREFIX as ATROPOS_PREFIX  # noqa: E402
+from rollouts.doors.atropos.app import application as atropos  # noqa: E402
+from rollouts.doors.native.express import Express  # noqa: E402
 from rollouts.routing import websocket_urlpatterns  # noqa: E402
 
 # Django would import the pages at the first request, which takes a third of a second on the event loop of everybody.

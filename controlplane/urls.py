@@ -3,13 +3,13 @@
 from django.contrib import admin
 from django.urls import include, path
 
-from controlplane import health, login
+from controlplane.web import health, login
 
 urlpatterns = [
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),
     path("login/link/<str:token>", login.redeem, name="login-link"),
     path("admin/", admin.site.urls),
-    path("api/v1/", include("rollouts.api.urls")),
+    path("api/v1/", include("rollouts.doors.native.urls")),
     path("", include("frontend.urls")),
 ]

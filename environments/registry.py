@@ -16,7 +16,7 @@ from environments.errors import InvalidArguments, RegistryError, UnknownEnvironm
 ENTRY_POINT_GROUP = "rollyard.environments"
 
 _BUILT_IN = {
-    "reverse_text": "environments.reverse_text:ReverseText",
+    "reverse_text": "environments.library.reverse_text:ReverseText",
 }
 
 

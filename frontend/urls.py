@@ -7,7 +7,12 @@ from django.urls import path
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
-from frontend.views import groups, launch, run, runs, tokens
+from frontend.pages.group import views as group
+from frontend.pages.launch import views as launch
+from frontend.pages.run import views as run
+from frontend.pages.runs import views as runs
+from frontend.pages.step import views as step
+from frontend.pages.tokens import views as tokens
 
 mark = lazy(static, str)("frontend/mark.svg")
 urlpatterns = [
@@ -26,7 +31,7 @@ urlpatterns = [
     path("runs/<str:key>/samples/", run.samples, name="run-samples"),
     path("runs/<str:key>/config/", run.config, name="run-config"),
     path("runs/<str:key>/events/", run.events, name="run-events"),
-    path("runs/<str:key>/groups/<str:group>/", groups.group, name="group"),
-    path("runs/<str:key>/steps/<int:step>/", groups.step, name="step"),
+    path("runs/<str:key>/groups/<str:group>/", group.group, name="group"),
+    path("runs/<str:key>/steps/<int:step>/", step.step, name="step"),
     path("runs/<str:key>/tokens/<int:number>/", tokens.tokens, name="tokens"),
 ]

@@ -13,8 +13,8 @@ from django.db import connection
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
-from controlplane import embedded
 from controlplane.home import Home
+from controlplane.up import embedded
 from rollouts import bell
 
 # How long an example takes says more about the machine than about the product. Hypothesis' own profile for CI takes the

@@ -6,8 +6,8 @@
             plane.ack_step(batch.step, train(batch), sha256)
 
 For our own trainers and, in runs of the kind `external`, for anybody's. Lost connections and answers such as 503 are
-asked again until the budget is spent (`environments.http`). Every request is safe to repeat: batches are immutable, the
-writes are idempotent. Its counterpart for environments is `environments.client`.
+asked again until the budget is spent (`environments.client.http`). Every request is safe to repeat: batches are
+immutable, the writes are idempotent. Its counterpart for environments is `environments.client.group_client`.
 """
 
 import hashlib
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import httpx
 import msgspec
 
-from environments.http import TIMEOUT_S, Connection, Refused, Unreachable, why_again
+from environments.client.http import TIMEOUT_S, Connection, Refused, Unreachable, why_again
 from trainers import wire
 from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunOver, StaleEpoch
 

@@ -20,7 +20,19 @@ import torch
 import torch.distributed as dist
 
 from trainers import wire
-from trainers.checkpoint import (
+from trainers.distributed.mesh import World, seed_step
+from trainers.link import RunLink
+from trainers.metrics.throughput import FlopCounter, peak_flops, peak_memory_gib
+from trainers.metrics.token_values import TokenWatch
+from trainers.model.lm_head import TokenScores
+from trainers.model.lora import write_adapter
+from trainers.model.pipeline import forward_backward, join_stages, share_gradient
+from trainers.model.policy import DTYPES, load_policy, load_tokenizer
+from trainers.objective.step import Objective
+from trainers.optimizers.build import build_optimizer, learning_rate, optimizer_step
+from trainers.packing import MicroBatch, TrainingSequence, count_trained, micro_batch, pack
+from trainers.run_config import RunConfig
+from trainers.storage.checkpoint import (
     gather_model,
     load_checkpoint,
     load_optimizer,
@@ -28,7 +40,7 @@ from trainers.checkpoint import (
     write_checkpoint,
     write_weights,
 )
-from trainers.durable import (
+from trainers.storage.durable import (
     CompleteDirectory,
     find_directory,
     newest_step,
@@ -39,18 +51,6 @@ from trainers.durable import (
     verify_directory,
     write_directory,
 )
-from trainers.link import RunLink
-from trainers.lm_head import TokenScores
-from trainers.lora import write_adapter
-from trainers.model import DTYPES, load_policy, load_tokenizer
-from trainers.objective import Objective
-from trainers.optim import build_optimizer, learning_rate, optimizer_step
-from trainers.packing import MicroBatch, TrainingSequence, count_trained, micro_batch, pack
-from trainers.parallel import World, seed_step
-from trainers.pipeline import forward_backward, join_stages, share_gradient
-from trainers.run_config import RunConfig
-from trainers.throughput import FlopCounter, peak_flops, peak_memory_gib
-from trainers.token_values import TokenWatch
 
 _log = logging.getLogger(__name__)
 

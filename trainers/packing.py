@@ -29,7 +29,7 @@ _ATTENTION_COST = 1 / 4096
 
 
 class TokenWeights(NamedTuple):
-    """What one token of a sequence weighs in each part of the objective; `trainers/normalisers.py` computes it."""
+    """What one token of a sequence weighs in each part of the objective; `objective/normalisers.py` computes it."""
 
     policy: float = 0.0
     """Of a trained token in the loss."""

@@ -21,14 +21,14 @@ from statistics import mean
 
 import msgspec
 
+from trainers.distributed.mesh import make_world, run_rank
 from trainers.learner import Learner
 from trainers.link import RunLink
-from trainers.metric_log import MetricLog
-from trainers.objective import rl_objective
+from trainers.metrics.log import MetricLog
+from trainers.metrics.token_values import TokenWatch
+from trainers.objective.step import rl_objective
 from trainers.packing import batch_sequences
-from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
-from trainers.token_values import TokenWatch
 from trainers.wire import TrainingBatch
 
 _log = logging.getLogger(__name__)

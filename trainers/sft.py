@@ -19,10 +19,10 @@ import time
 from pathlib import Path
 
 from trainers.data.dataset import open_dataset
+from trainers.distributed.mesh import make_world, run_rank
 from trainers.learner import Learner
 from trainers.link import RunLink
-from trainers.metric_log import MetricLog
-from trainers.parallel import make_world, run_rank
+from trainers.metrics.log import MetricLog
 from trainers.run_config import RunConfig
 from trainers.supervised import make_supervision
 

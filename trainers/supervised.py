@@ -19,15 +19,15 @@ from transformers import PreTrainedModel
 from trainers.data.dataset import Line
 from trainers.data.examples import parse_example, parse_pair
 from trainers.data.rendering import Renderer
+from trainers.distributed.mesh import World
 from trainers.learner import Learner
 from trainers.losses.dpo import Preferences, preferences, push_loss
-from trainers.model import load_policy
-from trainers.objective import SUPERVISED, Objective
+from trainers.model.policy import load_policy
+from trainers.model.scoring import sequence_logprobs
+from trainers.objective.step import SUPERVISED, Objective
 from trainers.packing import TrainingSequence, count_trained
-from trainers.parallel import World
 from trainers.run_config import RunConfig
 from trainers.run_config.data import DataConfig, PreferenceConfig
-from trainers.scoring import sequence_logprobs
 
 PUSHED = Objective(push_loss)
 """What preference training hands the learner."""

@@ -21,9 +21,9 @@ from rollouts.models import Evaluation, Run, RunKind
 from rollouts.selectors import fleet
 from rollouts.services import evaluations, leases, policies, runs, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
-from workers import forking, lifecycle, publishing, retention, training
-from workers.lifecycle import HopelessError
-from workers.serving import Servers
+from workers.fleet import forking, lifecycle, publishing, retention, training
+from workers.fleet.lifecycle import HopelessError
+from workers.fleet.serving import Servers
 
 log = logging.getLogger(__name__)
 

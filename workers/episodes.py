@@ -34,7 +34,7 @@ from rollouts.services import groups, leases, metrics
 from rollouts.services.leases import Claim
 from rollouts.states import RUN_GENERATING, GroupState
 from workers.database import in_database
-from workers.replica_pool import GroupPolicy, ReplicaPool
+from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
 
 log = logging.getLogger(__name__)
 

@@ -21,9 +21,10 @@ from django.db import DatabaseError, InterfaceError
 from rollouts.bell import Listener
 from rollouts.models import Run
 from rollouts.selectors import runs
-from workers import lifecycle, tasks
+from workers import tasks
 from workers.convergence import Convergence
 from workers.database import in_database, with_connection
+from workers.fleet import lifecycle
 from workers.leadership import Leadership
 
 log = logging.getLogger(__name__)

@@ -20,11 +20,11 @@ import torch
 
 from trainers import wire
 from trainers.config import resolve
+from trainers.distributed.mesh import make_world, run_rank
 from trainers.learner import Learner
 from trainers.link import RunLink
-from trainers.objective import SUPERVISED, rl_objective
+from trainers.objective.step import SUPERVISED, rl_objective
 from trainers.packing import batch_sequences, count_trained
-from trainers.parallel import make_world, run_rank
 from trainers.run_config import RunConfig
 
 

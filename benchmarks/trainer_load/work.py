@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from trainers.tiny_model import tiny_tokenizer
+from trainers.model.tiny import tiny_tokenizer
 
 HEAD_WIDTH = 64
 LR = 1e-4

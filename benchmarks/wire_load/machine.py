@@ -12,7 +12,7 @@ import psutil
 from benchmarks.wire_load.figures import Figures
 
 ROLES = {
-    "web": "controlplane.web",
+    "web": "controlplane.web.serve",
     "worker": "celery",
     "reconciler": "reconcile",
     "postgres": "postgres",

@@ -19,8 +19,8 @@ import psutil
 import psycopg
 
 from benchmarks.wire_load.connection import Address, Connection
-from controlplane import processes
 from controlplane.home import Home
+from controlplane.up import processes
 
 _START_DEADLINE_S = 120.0
 _STOP_DEADLINE_S = 60.0
@@ -83,7 +83,7 @@ def rollyard(overrides: Sequence[str], homes: Path | None = None) -> Iterator[Se
         home = Home(Path(directory) / "home")
         outer = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "REDIS_URL"}}
         environ = {**outer, "ROLLYARD_HOME": str(home.path), "PYTHONUNBUFFERED": "1"}
-        argv = [sys.executable, "-m", "controlplane.cli", "up", "--port", "auto", "--json", "--quiet"]
+        argv = [sys.executable, "-m", "controlplane.cli.main", "up", "--port", "auto", "--json", "--quiet"]
         with (
             open(Path(directory) / "events", "w+b") as events,
             _running(argv, environ, signal.SIGINT, stdout=events) as process,
@@ -169,7 +169,7 @@ def _events(file: IO[bytes]) -> dict[str, dict[str, Any]]:
 
 
 def _command(environ: dict[str, str], *arguments: str) -> dict[str, Any]:
-    argv = [sys.executable, "-m", "controlplane.cli", *arguments, "--json"]
+    argv = [sys.executable, "-m", "controlplane.cli.main", *arguments, "--json"]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
     if done.returncode:
         raise SystemExit(f"rollyard {' '.join(arguments)} failed:\n{done.stdout}{done.stderr}")

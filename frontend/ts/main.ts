@@ -4,9 +4,9 @@ import "idiomorph/htmx";
 import { startCopy } from "./copy.ts";
 import { startFilters } from "./filters.ts";
 import { startKeyboard } from "./keyboard.ts";
-import { startLive } from "./live.ts";
-import "./live-status.ts";
-import "./metric-chart.ts";
+import { startLive } from "./live/live.ts";
+import "./live/live-status.ts";
+import "./charts/metric-chart.ts";
 import { startDialogs } from "./dialogs.ts";
 import { startPreferences } from "./preferences.ts";
 

@@ -207,7 +207,7 @@ class GroupTokens(models.Model):
     """The token arrays of a group's rollouts, end to end, apart from what lists show. Insert-only.
 
     Little-endian, out of line and uncompressed: ids and logprobs hardly compress and reading them back is the data
-    path. Layout and slicing: ``rollouts.packing``.
+    path. Layout and slicing: ``rollouts.formats.arrays``.
     """
 
     group = models.OneToOneField(ScoredGroup, primary_key=True, on_delete=models.CASCADE, related_name="tokens")

@@ -56,7 +56,7 @@ class Run(Stateful):
     """Whether training starts with that checkpoint's optimizer state too."""
 
     atropos_key = models.CharField(max_length=64, unique=True, default=new_atropos_key, editable=False)
-    """Path under /atropos/ of the run's Atropos-compatible API; see ``rollouts.atropos``."""
+    """Path under /atropos/ of the run's Atropos-compatible API; see ``rollouts.doors.atropos``."""
 
     state = models.CharField(
         max_length=16,

@@ -6,8 +6,8 @@ import numpy as np
 from django.db.models import QuerySet
 
 from rollouts.errors import NotFound
+from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array, split
 from rollouts.models import GroupTokens, Run, TokenValues
-from rollouts.packing import COUNT, LOGPROB, MASK, TOKEN_ID, Array, split
 from trainers.wire import IN_LOSS, SCORED
 
 _PAYLOAD = ("trainer_logprobs", "entropies", "ratios", "advantages", "mask_reasons", "texts")

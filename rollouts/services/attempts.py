@@ -19,7 +19,7 @@ from rollouts.models import Attempt, Event, Run, RunKind
 from rollouts.services.groups import TAKES_GROUPS
 from rollouts.services.transitions import ACTOR_LENGTH, REASON_LENGTH, record_creation, transition
 from rollouts.states import RunState
-from rollouts.validation import displayable
+from rollouts.storable import displayable
 
 REGISTRABLE = TAKES_GROUPS | {RunState.PENDING}
 TRAINER = "atropos trainer"

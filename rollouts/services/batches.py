@@ -17,10 +17,10 @@ from typing import NamedTuple
 from django.db import transaction
 from django.db.models import F
 
-from rollouts.batch_body import encode
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
 from rollouts.formation import Chosen
+from rollouts.formats.batch_body import encode
 from rollouts.models import Batch, BatchEncoding, BatchItem, Run, RunKind, ScoredGroup
 from rollouts.selectors.next_batch import Outlook, demand_of, look
 from rollouts.services import metrics, replays

@@ -20,7 +20,7 @@ from rollouts.services.groups import MAX_ENVIRONMENTS
 from rollouts.services.transitions import record_creation
 from rollouts.sql import load
 from rollouts.states import RunState
-from rollouts.validation import MAX_ENVIRONMENT, MAX_WEIGHT, displayable
+from rollouts.storable import MAX_ENVIRONMENT, MAX_WEIGHT, displayable
 
 HEARTBEAT_S = 5.0
 """Being heard is written at most this often per client and process."""

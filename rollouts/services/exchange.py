@@ -19,16 +19,16 @@ from io import BufferedReader
 import msgspec
 from django.db.models import QuerySet
 
-from rollouts.atropos.encoding import read_items
-from rollouts.atropos.groups import pack_item
-from rollouts.atropos.items import decode_one
-from rollouts.atropos.responses import JSON, Refused
+from rollouts.doors.atropos.responses import JSON, Refused
 from rollouts.errors import Invalid
+from rollouts.formats.arrays import PackedGroup
+from rollouts.formats.atropos.encoding import read_items
+from rollouts.formats.atropos.groups import pack_item
+from rollouts.formats.atropos.items import decode_one
 from rollouts.models import Run, ScoredGroup
-from rollouts.packing import PackedGroup
 from rollouts.services import groups as group_services
 from rollouts.states import GroupState
-from rollouts.validation import check_groups
+from rollouts.storable import check_groups
 
 CHUNK_GROUPS = 16
 CHUNK_BYTES = 32 * 2**20

@@ -20,18 +20,18 @@ from django.db import IntegrityError, connection, transaction
 from environments.types import Rollout as RolloutIn
 from environments.types import StopReason
 from rollouts import bell
-from rollouts.combining import Combiner
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
+from rollouts.formats.arrays import PackedGroup, RolloutRecord, pack_rollouts
 from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
-from rollouts.packing import PackedGroup, RolloutRecord, pack_rollouts
 from rollouts.services import leases
+from rollouts.services.combining import Combiner
 from rollouts.services.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.repetition import check_repeated
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import GroupState, RunState
-from rollouts.validation import check_groups, check_rollouts, displayable
+from rollouts.storable import check_groups, check_rollouts, displayable
 
 TAKES_GROUPS = frozenset({RunState.STARTING, RunState.RUNNING})
 MAX_ENVIRONMENTS = 100

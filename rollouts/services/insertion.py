@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from rollouts.formats.arrays import COUNT, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.models import ScoredGroup
-from rollouts.packing import COUNT, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.sql import binary_cursor, load
-from rollouts.validation import displayable
+from rollouts.storable import displayable
 
 
 class Incoming(NamedTuple):

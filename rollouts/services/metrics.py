@@ -9,7 +9,7 @@ from rollouts import bell
 from rollouts.errors import Invalid
 from rollouts.models import Run
 from rollouts.models.group import FINITE
-from rollouts.validation import is_storable
+from rollouts.storable import is_storable
 
 MAX_KEYS = 500
 

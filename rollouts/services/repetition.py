@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from rollouts.errors import Conflict
+from rollouts.formats.arrays import Array, PackedGroup
 from rollouts.models import GroupTokens, Rollout, Run, ScoredGroup
-from rollouts.packing import Array, PackedGroup
 from rollouts.services.insertion import Incoming
 
 

@@ -12,7 +12,7 @@ from rollouts.errors import Conflict, Invalid, RunOver
 from rollouts.models import Batch, BatchItem, Replay, Run, RunKind, ScoredGroup
 from rollouts.selectors.next_batch import open_replays
 from rollouts.states import RUN_TERMINAL, BatchState
-from rollouts.validation import displayable
+from rollouts.storable import displayable
 
 
 def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str, reason: str = "") -> Replay:

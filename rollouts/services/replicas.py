@@ -6,7 +6,7 @@ from django.db.models.functions import Now
 from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.services.transitions import DB_NOW, REASON_LENGTH, move, record_creation
 from rollouts.states import ReplicaState
-from rollouts.validation import displayable
+from rollouts.storable import displayable
 
 
 def create(run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler") -> Replica:

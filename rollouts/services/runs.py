@@ -41,7 +41,7 @@ from rollouts.states import (
     ReplicaState,
     RunState,
 )
-from rollouts.validation import check_fits, is_storable
+from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
 from trainers.wire import CheckpointIn, CheckpointRef, PolicyVersionIn, Registration, StepAck
 

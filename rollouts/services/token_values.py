@@ -6,9 +6,9 @@ from typing import NamedTuple
 import numpy as np
 
 from rollouts.errors import Invalid
+from rollouts.formats.arrays import LOGPROB
 from rollouts.models import Batch, Rollout, TokenValues
 from rollouts.models.group import FINITE
-from rollouts.packing import LOGPROB
 from trainers import wire
 
 FLOATS = ("trainer_logprobs", "entropies", "ratios", "advantages")

@@ -33,7 +33,7 @@ from rollouts.states import (
     REPLICA_TRANSITIONS,
     RUN_TRANSITIONS,
 )
-from rollouts.validation import displayable
+from rollouts.storable import displayable
 
 TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
     Batch: BATCH_TRANSITIONS,

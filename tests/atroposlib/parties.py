@@ -15,9 +15,9 @@ from tests.atroposlib.tables import JsonObject, in_state
 from tests.e2e.yard import Yard, until
 from tests.ports import free_port
 from trainers.run_config import InferenceConfig
-from workers.inference import InferenceError, VllmAdmin
-from workers.inference import argv as server_argv
-from workers.inference import environ as server_environ
+from workers.fleet.inference import InferenceError, VllmAdmin
+from workers.fleet.inference import argv as server_argv
+from workers.fleet.inference import environ as server_environ
 
 HERE = Path(__file__).parent
 GROUP_SIZE = 4

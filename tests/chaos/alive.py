@@ -3,7 +3,7 @@
 import httpx
 import redis
 
-from controlplane import embedded
+from controlplane.up import embedded
 from tests.e2e.yard import Yard
 
 KINDS = ("web", "worker", "reconciler", "redis", "postgres")

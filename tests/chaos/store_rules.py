@@ -3,7 +3,7 @@
 import hashlib
 from collections.abc import Iterator
 
-from rollouts.batch_body import encode
+from rollouts.formats.batch_body import encode
 from rollouts.models import Batch
 from rollouts.selectors import runs as run_selectors
 from tests.chaos.evidence import Evidence, ranges, sql

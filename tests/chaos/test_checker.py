@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from django.utils import timezone
 
-from rollouts.batch_body import encode
+from rollouts.formats.batch_body import encode
 from rollouts.models import Batch, Lease
 from rollouts.services import runs
 from rollouts.services.transitions import record_creation

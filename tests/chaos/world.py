@@ -9,7 +9,7 @@ from django.db import connection, transaction
 from django.test import Client as DjangoClient
 
 from environments.types import ScoredGroup
-from rollouts.atropos.app import application
+from rollouts.doors.atropos.app import application
 from rollouts.models import Run, Scope
 from rollouts.services import runs
 from tests.chaos import atropos_clients, history, native_clients

@@ -9,7 +9,7 @@ from rollouts.models import Run
 from rollouts.services import runs
 from tests.controlplane.test_data_cli import Rollyard, rollyard  # noqa: F401 - a fixture
 from tests.rollouts import story
-from trainers.durable import write_directory
+from trainers.storage.durable import write_directory
 from trainers.wire import CheckpointIn
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]

@@ -30,7 +30,7 @@ def rollyard(servers: Home) -> Rollyard:
     environ = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
 
     def run(*words: str, **more: str) -> "subprocess.CompletedProcess[str]":
-        argv = [sys.executable, "-m", "controlplane.cli", *words]
+        argv = [sys.executable, "-m", "controlplane.cli.main", *words]
         return subprocess.run(argv, env={**environ, **more}, capture_output=True, text=True, timeout=60, check=False)
 
     return run

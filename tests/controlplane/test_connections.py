@@ -12,8 +12,8 @@ import uvicorn
 from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 from websockets.sync.client import connect
 
-from controlplane import connections
-from controlplane.connections import MAX_HEAD_BYTES, Connection
+from controlplane.web import connections
+from controlplane.web.connections import MAX_HEAD_BYTES, Connection
 
 DEADLINE_S = 20.0
 

@@ -14,7 +14,7 @@ import pytest
 from django.db import connection
 from typer.testing import CliRunner
 
-from controlplane import cli
+from controlplane.cli import main
 from controlplane.home import Home
 from rollouts.models import Batch, Replay, Rollout, Run, ScoredGroup
 from rollouts.services import projects
@@ -37,7 +37,7 @@ def rollyard(servers: Home, tmp_path: Path) -> Rollyard:
     environ = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "controlplane.settings", "PYTHONPATH": root}
 
     def run(*words: str | Path, **more: str) -> "subprocess.CompletedProcess[str]":
-        argv = [sys.executable, "-m", "controlplane.cli", *map(str, words)]
+        argv = [sys.executable, "-m", "controlplane.cli.main", *map(str, words)]
         return subprocess.run(
             argv, env={**environ, **more}, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
         )
@@ -182,7 +182,7 @@ def test_a_replay_is_ordered_from_the_command_line(rollyard: Rollyard) -> None:
 
 @pytest.mark.parametrize("steps", ["", "a", ":", "1:", ":1", "1:2:3", "-1", "1.5"])
 def test_steps_are_a_number_or_a_range(steps: str) -> None:
-    done = CliRunner().invoke(cli.app, ["replay", "source", "--into", "target", "--", steps])
+    done = CliRunner().invoke(main.app, ["replay", "source", "--into", "target", "--", steps])
     assert done.exit_code == 2
     assert "such as 5:9" in done.output
 

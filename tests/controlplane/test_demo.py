@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from controlplane import processes
 from controlplane.home import Home
+from controlplane.up import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
 SHORTENED = ["sft.max_steps=12", "max_steps=3", "evaluation.problems=16", "batch.batch_size=32"]
@@ -17,7 +17,17 @@ SHORTENED = ["sft.max_steps=12", "max_steps=3", "evaluation.problems=16", "batch
 def test_demo_goes_through_both_runs_prints_its_numbers_and_leaves_nothing(temporary_home: Home) -> None:
     environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
     environ |= {"ROLLYARD_HOME": str(temporary_home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
-    argv = [sys.executable, "-m", "controlplane.demo", "--exit-when-done", "--json", "--seed", "7", "--port", "auto"]
+    argv = [
+        sys.executable,
+        "-m",
+        "controlplane.cli.demo",
+        "--exit-when-done",
+        "--json",
+        "--seed",
+        "7",
+        "--port",
+        "auto",
+    ]
     argv += [word for override in SHORTENED for word in ("--set", override)]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=850, check=False)
     lines = done.stdout.splitlines()

@@ -12,8 +12,8 @@ import psycopg
 import pytest
 import redis
 
-from controlplane import embedded, processes
 from controlplane.home import Home
+from controlplane.up import embedded, processes
 
 pytestmark = pytest.mark.slow
 
@@ -118,7 +118,7 @@ def test_child_gets_its_stop_signal_when_its_parent_is_killed(tmp_path: Path) ->
     grandchild += "print('ready', flush=True)\nwhile True: signal.pause()"
     parent = (
         "import subprocess, sys, time, signal\n"
-        "from controlplane.processes import Program\n"
+        "from controlplane.up.processes import Program\n"
         f"program = Program('x', (sys.executable, '-c', {grandchild!r}), stop_signal=signal.SIGUSR1)\n"
         "print(subprocess.Popen(program.command(), start_new_session=True).pid, flush=True)\n"
         "time.sleep(60)\n"

@@ -7,8 +7,8 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
-from controlplane import login
 from controlplane.models import LoginLink
+from controlplane.web import login
 
 pytestmark = pytest.mark.django_db
 

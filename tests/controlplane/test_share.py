@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 import uvicorn
 
-from controlplane.share import Share, SharingServer, counts_file
+from controlplane.web.share import Share, SharingServer, counts_file
 from tests.workers.waiting import eventually
 
 
@@ -21,8 +21,8 @@ async def _hello(scope: dict[str, object], receive: Callable, send: Callable) ->
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a busy machine keeps a thread from running."""
-    monkeypatch.setattr("controlplane.share._PATIENCE_S", 0.05)
-    monkeypatch.setattr("controlplane.share._LONGEST_PATIENCE_S", 0.5)
+    monkeypatch.setattr("controlplane.web.share._PATIENCE_S", 0.05)
+    monkeypatch.setattr("controlplane.web.share._LONGEST_PATIENCE_S", 0.5)
 
 
 @contextmanager

@@ -18,8 +18,8 @@ import httpx
 import psutil
 import pytest
 
-from controlplane import processes
 from controlplane.home import Home
+from controlplane.up import processes
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -30,7 +30,7 @@ class Up:
     def __init__(self, home: Home, *arguments: str) -> None:
         environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
         environ |= {"ROLLYARD_HOME": str(home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
-        argv = [sys.executable, "-m", "controlplane.cli", "up", "--json", "--quiet", "--port", "auto", *arguments]
+        argv = [sys.executable, "-m", "controlplane.cli.main", "up", "--json", "--quiet", "--port", "auto", *arguments]
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ)
         self.seen: list[dict[str, Any]] = []
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -134,7 +134,7 @@ def test_client_that_comes_while_web_is_away_waits_instead_of_failing(up: Up) ->
 def test_second_up_on_the_same_home_is_refused_and_says_why(up: Up, home: Home) -> None:
     environ = {**os.environ, "ROLLYARD_HOME": str(home.path)}
     done = subprocess.run(
-        [sys.executable, "-m", "controlplane.cli", "up"], env=environ, capture_output=True, text=True, timeout=30
+        [sys.executable, "-m", "controlplane.cli.main", "up"], env=environ, capture_output=True, text=True, timeout=30
     )
     assert done.returncode == 1
     assert f"already runs on {home.path}" in done.stderr

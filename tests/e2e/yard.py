@@ -22,7 +22,7 @@ import psutil
 import psycopg
 
 from controlplane.home import Home
-from controlplane.processes import of_up, with_cwd
+from controlplane.up.processes import of_up, with_cwd
 
 T = TypeVar("T")
 POLL_S = 0.1
@@ -54,7 +54,7 @@ class Yard:
     def rollyard(self, *arguments: str) -> Any:
         """Run a command and return its JSON answer."""
         done = subprocess.run(
-            [sys.executable, "-m", "controlplane.cli", *arguments, "--json"],
+            [sys.executable, "-m", "controlplane.cli.main", *arguments, "--json"],
             env=self.environ,
             capture_output=True,
             text=True,
@@ -140,8 +140,8 @@ def _runs(module: str) -> Callable[[str, str], bool]:
 
 PATTERNS: dict[str, Callable[[str, str], bool]] = {
     "worker": _runs("celery"),
-    "web": _runs("controlplane.web"),
-    "reconciler": _runs("controlplane.cli reconcile"),
+    "web": _runs("controlplane.web.serve"),
+    "reconciler": _runs("controlplane.cli.main reconcile"),
     "redis": lambda _name, line: "redis-server" in line and "child.py" not in line,
     "postgres": lambda name, line: "-D" in line.split() and line.split()[0].endswith("postgres"),
     "vllm": _runs("vllm.entrypoints"),
@@ -163,7 +163,7 @@ def running_yard(log: Path) -> Iterator[Yard]:
         environ |= {"ROLLYARD_HOME": str(home.path), "PYTHONUNBUFFERED": "1"}
         with log.open("w") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane.cli", "up", "--port", "auto", "--json", "--quiet"],
+                [sys.executable, "-m", "controlplane.cli.main", "up", "--port", "auto", "--json", "--quiet"],
                 env=environ,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -210,6 +210,6 @@ def _read(process: subprocess.Popen[str], events: "queue.Queue[dict[str, Any]]")
 def make_tiny_model(directory: Path, *, seed: int = 0) -> Path:
     """A random tiny model that vLLM serves and the trainer trains."""
     subprocess.run(
-        [sys.executable, "-m", "trainers.tiny_model", str(directory), "--seed", str(seed)], check=True, timeout=120
+        [sys.executable, "-m", "trainers.model.tiny", str(directory), "--seed", str(seed)], check=True, timeout=120
     )
     return directory

@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.client import ClientError, GroupClient, Refused, SpoolFull, Unreachable, pack
+from environments.client.group_client import ClientError, GroupClient, Refused, SpoolFull, Unreachable, pack
 from environments.types import Message, PackedRollout, PackedScoredGroup, Rollout, RolloutError, ScoredGroup
-from rollouts.packing import pack_arrays, pack_group
+from rollouts.formats.arrays import pack_arrays, pack_group
 from tests.environments.group_store import (
     RUN,
     GroupStore,
@@ -278,7 +278,7 @@ def test_threads_share_a_client_and_its_spool(store: GroupStore, tmp_path: Path)
 SPOOLING = """
 import os, sys
 from pathlib import Path
-from environments.client import GroupClient
+from environments.client.group_client import GroupClient
 from tests.environments.test_client import group
 client = GroupClient(sys.argv[1], "t", "run-1", sys.argv[2], retry_budget_s=0)
 for number in range(10**6):

@@ -36,6 +36,7 @@ def test_an_entry_point_that_cannot_be_loaded_is_a_registry_error(monkeypatch: p
 
 
 def test_listing_names_imports_no_environment() -> None:
-    code = "import sys; import environments.registry as r; r.names(); print('environments.reverse_text' in sys.modules)"
+    module = "environments.library.reverse_text"
+    code = f"import sys; import environments.registry as r; r.names(); print('{module}' in sys.modules)"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=30)
     assert found.stdout.strip() == "False"

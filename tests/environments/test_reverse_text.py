@@ -4,7 +4,7 @@ import pytest
 
 from environments import registry
 from environments.env import Environment
-from environments.reverse_text import ReverseTextArgs
+from environments.library.reverse_text import ReverseTextArgs
 from environments.types import Message, Problem, Rollout, Split
 
 

@@ -7,8 +7,8 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from frontend.launch_form import read, show
-from frontend.launch_request import blank, from_preset
+from frontend.pages.launch.draft import blank, from_preset
+from frontend.pages.launch.form import read, show
 from rollouts.models import Role, Run
 from rollouts.states import RunState
 from tests.factories import make_project, make_run, make_user

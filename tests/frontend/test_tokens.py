@@ -8,7 +8,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from frontend import token_view
+from frontend.pages.tokens import coloured
 from rollouts.models import Run, TokenValues
 from rollouts.selectors import token_values
 from tests.frontend.test_hostile_text import SCRIPT
@@ -81,12 +81,12 @@ def test_tokens_are_coloured_by_what_is_chosen(client: Client, by: str, tone: st
 
 def test_an_outlier_does_not_take_the_colour_of_the_others() -> None:
     seen = token_values.get(*_long(tokens=300, outlier=1e6))
-    tones = [token.tone for token in token_view.view(seen, "advantage").tokens]
+    tones = [token.tone for token in coloured.view(seen, "advantage").tokens]
     assert tones[0] == tones[1] == "up-4"
 
 
 def test_a_long_rollout_comes_in_parts(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(token_view, "PAGE", 100)
+    monkeypatch.setattr(coloured, "PAGE", 100)
     run, number = _long(tokens=300)
     row = TokenValues.objects.get(pk=number)
     shown = page(client, run, row)

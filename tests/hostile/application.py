@@ -11,8 +11,8 @@ from urllib.parse import unquote
 import numpy as np
 
 from controlplane.asgi import application
+from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, split
 from rollouts.models import Event, GroupTokens, Run, ScoredGroup
-from rollouts.packing import COUNT, LOGPROB, MASK, TOKEN_ID, split
 from tests.factories import make_run
 from tests.hostile.wires import Wire
 from tests.rollouts.api import make_token

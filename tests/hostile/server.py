@@ -46,7 +46,7 @@ class Cost:
 
 @dataclass(frozen=True)
 class Web:
-    """One `python -m controlplane.web` on a socket of ours."""
+    """One `python -m controlplane.web.serve` on a socket of ours."""
 
     process: subprocess.Popen[bytes]
     address: tuple[str, int]
@@ -122,7 +122,7 @@ def serving(log: Path) -> Iterator[Web]:
     """A web process over the database of the tests."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listening, log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "controlplane.web", "--fd", str(listening.fileno())],
+            [sys.executable, "-m", "controlplane.web.serve", "--fd", str(listening.fileno())],
             env=environment(),
             cwd=settings.BASE_DIR,
             pass_fds=[listening.fileno()],

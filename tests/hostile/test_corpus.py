@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from rollouts.atropos.encoding import read_items
-from rollouts.atropos.items import KEYS
+from rollouts.formats.atropos.encoding import read_items
+from rollouts.formats.atropos.items import KEYS
 from rollouts.models import ScoredGroup
-from rollouts.validation import displayable
+from rollouts.storable import displayable
 from tests.hostile.application import Target, check_refusal, check_whole, columns_of
 from tests.hostile.case import Case, good
 from tests.hostile.corpus import CASES

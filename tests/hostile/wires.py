@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from rollouts.atropos.extras import IGNORED
+from rollouts.formats.atropos.extras import IGNORED
 
 Data = Any
 """What JSON can say, and `Literal` for what no encoder would write."""

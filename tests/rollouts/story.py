@@ -9,8 +9,8 @@ import msgspec
 from django.db import connection
 
 from environments.types import Rollout, ScoredGroup, StopReason
+from rollouts.formats.arrays import pack_group
 from rollouts.models import PolicyVersion, Run
-from rollouts.packing import pack_group
 from rollouts.services import batches, groups, leases, policies, runs
 from rollouts.services.leases import Claim
 from rollouts.states import GroupState

@@ -10,7 +10,7 @@ from asgiref.testing import ApplicationCommunicator
 
 from controlplane.asgi import application
 from environments.types import Message
-from rollouts.api.express import Express
+from rollouts.doors.native.express import Express
 from rollouts.models import Rollout, Run, ScoredGroup
 from tests.factories import make_run
 from tests.rollouts import story

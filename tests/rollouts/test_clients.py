@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from environments.client import Claim, GroupClient, Refused, pack
+from environments.client.group_client import Claim, GroupClient, Refused, pack
 from environments.types import Rollout
 from rollouts.models import Batch, GroupTokens, ScoredGroup
 from rollouts.models import Rollout as RolloutRow

@@ -20,7 +20,7 @@ from tests.rollouts.test_exchange import launch
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.support import rl_config, run_trainer
 from trainers.data.examples import Conversation, Tokens, parse_example, parse_pair
-from trainers.tiny_model import write_tiny_model
+from trainers.model.tiny import write_tiny_model
 
 pytestmark = pytest.mark.django_db
 

@@ -10,7 +10,7 @@ from django.core.management import call_command
 from django.test import Client
 from drf_spectacular.generators import SchemaGenerator
 
-from rollouts.api import description
+from rollouts.doors.native import description
 from tests.rollouts import story
 
 SNAPSHOT = Path(__file__).parent.parent / "snapshots" / "openapi.json"

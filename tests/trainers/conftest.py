@@ -9,10 +9,10 @@ import torch
 import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from trainers.gloo import SERIAL_GLOO, register_serial_gloo
-from trainers.parallel import World, make_world
+from trainers.distributed.gloo import SERIAL_GLOO, register_serial_gloo
+from trainers.distributed.mesh import World, make_world
+from trainers.model.tiny import tiny_tokenizer, write_tiny_model
 from trainers.run_config import TrainerConfig
-from trainers.tiny_model import tiny_tokenizer, write_tiny_model
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import torch
 from tests.trainers import reference_objectives as reference
 from tests.trainers.reference_objectives import Row
 from trainers.config import resolve
-from trainers.objective import Objective, rl_objective
+from trainers.objective.step import Objective, rl_objective
 from trainers.packing import MicroBatch, TrainingSequence, pack, training_sequence
 
 NORMALISERS = {

@@ -17,15 +17,15 @@ from safetensors.torch import save_file
 
 from tests.trainers.support import optimizer_state, random_batch, rl_config
 from trainers import wire
-from trainers.checkpoint import gather_model
-from trainers.durable import newest_step, step_directory, verify_directory
+from trainers.distributed.mesh import make_world, run_rank
 from trainers.learner import Learner
 from trainers.link import RunLink
-from trainers.objective import rl_objective
+from trainers.model.pipeline import join_stages
+from trainers.objective.step import rl_objective
 from trainers.packing import batch_sequences
-from trainers.parallel import make_world, run_rank
-from trainers.pipeline import join_stages
 from trainers.run_config import RunConfig
+from trainers.storage.checkpoint import gather_model
+from trainers.storage.durable import newest_step, step_directory, verify_directory
 
 STEPS = 5
 

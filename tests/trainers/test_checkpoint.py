@@ -9,14 +9,14 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from trainers.checkpoint import gather_model, load_checkpoint, newest_verified, write_checkpoint, write_weights
-from trainers.durable import sync_and_hash, write_directory
+from trainers.distributed.mesh import World
 from trainers.errors import CheckpointCorrupt
-from trainers.model import load_policy, load_tokenizer, score_tokens
-from trainers.optim import build_optimizer, optimizer_step
+from trainers.model.policy import load_policy, load_tokenizer, score_tokens
+from trainers.optimizers.build import build_optimizer, optimizer_step
 from trainers.packing import micro_batch, training_sequence
-from trainers.parallel import World
 from trainers.run_config import ModelConfig, OptimizerConfig
+from trainers.storage.checkpoint import gather_model, load_checkpoint, newest_verified, write_checkpoint, write_weights
+from trainers.storage.durable import sync_and_hash, write_directory
 from trainers.wire import CheckpointRef
 
 

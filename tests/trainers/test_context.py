@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainers.attention import _block_attention, packed_layout
-from trainers.context import ContextSlice, slice_tokens
+from trainers.model.attention import _block_attention, packed_layout
+from trainers.model.context import ContextSlice, slice_tokens
 from trainers.packing import micro_batch, training_sequence
 
 

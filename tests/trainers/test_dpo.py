@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM
 
+from trainers.distributed.mesh import World
 from trainers.losses.dpo import preferences
-from trainers.model import load_policy, score_tokens
+from trainers.model.policy import load_policy, score_tokens
+from trainers.model.scoring import sequence_logprobs
 from trainers.packing import TrainingSequence, count_trained, micro_batch, training_sequence
-from trainers.parallel import World
 from trainers.run_config import ModelConfig
-from trainers.scoring import sequence_logprobs
 from trainers.supervised import PUSHED
 
 logprobs = st.floats(-500, 0)

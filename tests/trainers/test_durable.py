@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from trainers import durable
-from trainers.durable import (
+from trainers.errors import CheckpointCorrupt
+from trainers.storage import durable
+from trainers.storage.durable import (
     find_directory,
     newest_step,
     step_directory,
@@ -16,7 +17,6 @@ from trainers.durable import (
     verify_directory,
     write_directory,
 )
-from trainers.errors import CheckpointCorrupt
 
 CRASH_POINTS = ["fsync", "rename", "mkdir", "open", "unlink", "rmdir"]
 KILLED = 77

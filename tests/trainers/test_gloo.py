@@ -1,4 +1,4 @@
-"""Collectives on CPU tensors. What two threads for a group would do is told in `trainers/gloo.py`."""
+"""Collectives on CPU tensors. What two threads for a group would do is told in `trainers/distributed/gloo.py`."""
 
 import subprocess
 import sys
@@ -8,11 +8,11 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainers.parallel import World
+from trainers.distributed.mesh import World
 
 _RANK = """
 from tests.trainers.test_gloo import workers_of_groups
-from trainers.parallel import make_world, run_rank
+from trainers.distributed.mesh import make_world, run_rank
 from trainers.run_config import TrainerConfig
 
 def show_workers():

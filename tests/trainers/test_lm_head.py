@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from trainers import lm_head
+from trainers.model import lm_head
 
 WIDTH, VOCABULARY = 16, 50
 

@@ -11,15 +11,15 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
-from trainers.checkpoint import gather_model, load_checkpoint, trained_tensors, write_checkpoint
+from trainers.distributed.mesh import World
 from trainers.errors import AdapterUnsuitable
-from trainers.export import export_checkpoint
-from trainers.lora import add_adapter, write_adapter
-from trainers.model import load_policy, score_tokens
-from trainers.optim import build_optimizer, optimizer_step
+from trainers.model.lora import add_adapter, write_adapter
+from trainers.model.policy import load_policy, score_tokens
+from trainers.optimizers.build import build_optimizer, optimizer_step
 from trainers.packing import micro_batch, training_sequence
-from trainers.parallel import World
 from trainers.run_config import LoraConfig, ModelConfig, OptimizerConfig
+from trainers.storage.checkpoint import gather_model, load_checkpoint, trained_tensors, write_checkpoint
+from trainers.storage.export import export_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 TOKENS = torch.randint(0, 256, (1, 24), generator=torch.Generator().manual_seed(7))

@@ -22,7 +22,7 @@ from tests.trainers.reference_objectives import REFERENCES, Row
 from trainers.errors import DataError
 from trainers.losses import make_loss
 from trainers.losses.base import LossInputs, LossOutput
-from trainers.objective import SUPERVISED
+from trainers.objective.step import SUPERVISED
 from trainers.run_config import CustomLoss
 
 CASES: list[tuple[dict[str, Any], dict[str, Any]]] = [

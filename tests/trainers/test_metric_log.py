@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from trainers.metric_log import MetricLog
+from trainers.metrics.log import MetricLog
 from trainers.run_config import TrackingConfig
 
 METRICS = {"loss/mean": 0.5, "reward/mean": 0.25, "perf/mfu": float("nan")}

@@ -10,11 +10,11 @@ from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
 
 from tests.trainers.conftest import tiny_llama_config
-from trainers.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
+from trainers.distributed.mesh import World
 from trainers.errors import ModelUnsupported
-from trainers.model import load_policy, score_tokens
+from trainers.model.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
+from trainers.model.policy import load_policy, score_tokens
 from trainers.packing import TrainingSequence, micro_batch, training_sequence
-from trainers.parallel import World
 from trainers.run_config import ModelConfig
 
 LENGTHS = [3, 40, 17, 2, 33, 9]
@@ -128,7 +128,7 @@ def test_grouped_queries_and_sliding_windows_equal_the_dense_mask(window: dict[s
 
 @pytest.mark.gpu
 def test_the_variable_length_kernel_equals_padded_blocks() -> None:
-    from trainers.attention import _packed_attention
+    from trainers.model.attention import _packed_attention
 
     lengths = [300, 200, 130, 5]
     layout = packed_layout(lengths, torch.device("cuda"))

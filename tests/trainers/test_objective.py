@@ -10,7 +10,7 @@ import pytest
 from tests.trainers.objectives import assert_equals_the_reference, configured, evaluate, random_rows
 from tests.trainers.reference_objectives import Row
 from trainers.errors import DataError
-from trainers.normalisers import token_weights
+from trainers.objective.normalisers import token_weights
 
 GRPO = ({"type": "grpo"}, {"clip_low": 0.2, "clip_high": 0.2})
 GSPO = ({"type": "gspo"}, dict[str, Any]())

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from tests.trainers.support import optimizer_state
-from trainers.checkpoint import gather_model
+from trainers.distributed.mesh import World
 from trainers.errors import Diverged
-from trainers.model import load_policy, score_tokens
-from trainers.muon import orthogonalise
-from trainers.optim import build_optimizer, learning_rate, optimizer_step
+from trainers.model.policy import load_policy, score_tokens
+from trainers.optimizers.build import build_optimizer, learning_rate, optimizer_step
+from trainers.optimizers.muon import orthogonalise
 from trainers.packing import micro_batch, training_sequence
-from trainers.parallel import World
 from trainers.run_config import ModelConfig, OptimizerConfig
+from trainers.storage.checkpoint import gather_model
 
 
 @pytest.mark.parametrize(

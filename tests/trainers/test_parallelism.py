@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 
 from tests.trainers.spread_steps import spread_steps
 from tests.trainers.support import ROOT
-from trainers.parallel import World
+from trainers.distributed.mesh import World
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from trainers.data.examples import Conversation, Example, Message, Text, Tokens
 from trainers.data.rendering import Renderer
 from trainers.errors import DataError
+from trainers.model.tiny import tiny_tokenizer
 from trainers.run_config import DataConfig
-from trainers.tiny_model import tiny_tokenizer
 
 FORGETFUL = (
     "{% for message in messages %}{{ '<start>' + message['role'][0] }}"

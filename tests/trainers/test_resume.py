@@ -15,9 +15,9 @@ import torch
 
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.support import end_trainer, random_batch, rl_config, run_trainer, start_trainer
-from trainers.durable import newest_step, verify_directory
-from trainers.export import export_checkpoint
 from trainers.run_config import ModelConfig
+from trainers.storage.durable import newest_step, verify_directory
+from trainers.storage.export import export_checkpoint
 from trainers.wire import CheckpointIn, CheckpointRef
 
 pytestmark = [pytest.mark.slow]

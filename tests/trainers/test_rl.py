@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 from tests.ports import free_port
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
 from tests.trainers.support import ROOT, await_trainer, random_batch, rl_config, run_trainer, start_trainer
-from trainers.durable import find_directory, verify_directory
+from trainers.storage.durable import find_directory, verify_directory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -170,7 +170,7 @@ def test_a_trainer_deletes_nothing_that_is_whole(model_dir: Path, tmp_path: Path
 
 
 def test_a_rank_that_crashes_in_native_code_says_where_it_was() -> None:
-    with run_alone("import os; from trainers.parallel import run_rank; run_rank(os.abort)") as rank:
+    with run_alone("import os; from trainers.distributed.mesh import run_rank; run_rank(os.abort)") as rank:
         _, log = rank.communicate(timeout=240)
     assert rank.returncode == -signal.SIGABRT
     assert "Fatal Python error: Aborted" in log
@@ -180,7 +180,7 @@ def test_a_rank_that_crashes_in_native_code_says_where_it_was() -> None:
 HANGING = """
 import threading
 from trainers import link
-from trainers.parallel import run_rank
+from trainers.distributed.mesh import run_rank
 
 link._SILENCE_S = 0.1
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.support import rl_config, run_trainer, start_trainer, write_conversations, write_pairs
-from trainers.durable import verify_directory
+from trainers.storage.durable import verify_directory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -10,13 +10,13 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, OlmoConfig, OlmoForCausalLM
 
 from tests.trainers.conftest import tiny_llama_config
-from trainers import sharding
+from trainers.distributed import sharding
+from trainers.distributed.mesh import World
+from trainers.distributed.sharding import _keep_stage, shard
 from trainers.errors import ModelUnsupported
-from trainers.model import load_policy, score_tokens
+from trainers.model.policy import load_policy, score_tokens
 from trainers.packing import micro_batch, training_sequence
-from trainers.parallel import World
 from trainers.run_config import ModelConfig, TrainerConfig
-from trainers.sharding import _keep_stage, shard
 
 
 class Place(NamedTuple):

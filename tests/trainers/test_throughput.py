@@ -5,7 +5,7 @@ import torch
 from transformers import LlamaForCausalLM
 
 from tests.trainers.conftest import tiny_llama_config
-from trainers.throughput import FlopCounter, peak_flops, peak_memory_gib
+from trainers.metrics.throughput import FlopCounter, peak_flops, peak_memory_gib
 
 LAYER_MATRICES = 64 * 64 * 2 + 64 * 32 * 2 + 64 * 96 * 3  # q and o, k and v, the three of the MLP
 HEAD = 259 * 64

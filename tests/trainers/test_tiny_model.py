@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 
-from trainers.tiny_model import write_tiny_model
+from trainers.model.tiny import write_tiny_model
 
 
 @pytest.fixture(scope="module")

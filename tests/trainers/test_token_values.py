@@ -12,13 +12,13 @@ from transformers import AutoModelForCausalLM
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.objectives import configured
 from tests.trainers.support import random_batch, rl_config, run_trainer
-from trainers import token_values
-from trainers.model import load_policy, load_tokenizer, score_tokens
-from trainers.objective import Objective
+from trainers.distributed.mesh import World
+from trainers.metrics import token_values
+from trainers.metrics.token_values import TokenWatch
+from trainers.model.policy import load_policy, load_tokenizer, score_tokens
+from trainers.objective.step import Objective
 from trainers.packing import batch_sequences, pack
-from trainers.parallel import World
 from trainers.run_config import ModelConfig
-from trainers.token_values import TokenWatch
 from trainers.wire import MaskReason, TokenValues, TrainingBatch
 
 SEQ_LEN = 128

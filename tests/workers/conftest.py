@@ -9,7 +9,7 @@ import pytest
 
 from rollouts.models import Replica
 from tests.workers.reconciling import STAY, train_with
-from workers import inference, lifecycle, serving
+from workers.fleet import inference, lifecycle, serving
 
 
 @pytest.fixture

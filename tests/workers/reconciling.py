@@ -14,7 +14,7 @@ import pytest
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.states import ReplicaState
 from tests.workers.waiting import eventually
-from workers import training
+from workers.fleet import training
 from workers.launchers.processes import carriers
 from workers.reconciler import Reconciler
 

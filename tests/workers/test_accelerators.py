@@ -2,7 +2,7 @@
 
 import pytest
 
-from workers import accelerators
+from workers.fleet import accelerators
 
 
 @pytest.mark.parametrize(

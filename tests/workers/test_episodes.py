@@ -15,10 +15,11 @@ from rollouts.states import GroupState, RunState
 from tests.workers.making import expire, make_run, make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
 from tests.workers.waiting import eventually
-from workers import replica_pool, tasks
+from workers import tasks
 from workers.database import with_connection
 from workers.episodes import Driver
-from workers.replica_pool import ReplicaPool
+from workers.fleet import replica_pool
+from workers.fleet.replica_pool import ReplicaPool
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # drivers live for seconds
 

@@ -27,8 +27,8 @@ from environments.types import Message, Problem, Rollout, ScoredGroup, Split
 from tests.ports import free_port
 from tests.workers.waiting import eventually
 from trainers.run_config import InferenceConfig, LoraConfig
-from workers.adapters import room_for, write_idle_adapter
-from workers.inference import (
+from workers.fleet.adapters import room_for, write_idle_adapter
+from workers.fleet.inference import (
     InferenceError,
     ReplicaRefused,
     ReplicaUnreachable,
@@ -36,14 +36,14 @@ from workers.inference import (
     VllmAdmin,
     WeightsNotLoaded,
 )
-from workers.inference import argv as server_argv
-from workers.inference import environ as server_environ
+from workers.fleet.inference import argv as server_argv
+from workers.fleet.inference import environ as server_environ
 
 torch = pytest.importorskip("torch")
 from transformers import AutoModelForCausalLM, AutoTokenizer  # noqa: E402
 
-from trainers.lora import add_adapter, merge_adapter, write_adapter  # noqa: E402
-from trainers.tiny_model import write_tiny_model  # noqa: E402
+from trainers.model.lora import add_adapter, merge_adapter, write_adapter  # noqa: E402
+from trainers.model.tiny import write_tiny_model  # noqa: E402
 
 pytestmark = [
     pytest.mark.vllm,

@@ -27,9 +27,10 @@ from tests.workers.reconciling import (
 )
 from tests.workers.waiting import eventually
 from trainers.wire import PolicyVersionIn, StepAck, TrainingBatch
-from workers import convergence, tasks, training
+from workers import convergence, tasks
 from workers.convergence import Convergence
 from workers.database import with_connection
+from workers.fleet import training
 from workers.leadership import Leadership
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]

@@ -27,7 +27,7 @@ from tests.workers.reconciling import (
 from tests.workers.stub_server import tell
 from tests.workers.waiting import eventually
 from trainers.wire import CheckpointIn, StepAck
-from workers import inference, lifecycle, retention, serving, training
+from workers.fleet import inference, lifecycle, retention, serving, training
 from workers.launchers.processes import carriers
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]

@@ -1,7 +1,7 @@
 """What a loss gets and returns. One loss per file in this package; each is a function of plain tensors.
 
 A loss says what each token costs and divides by nothing. The weight of a token, one over a denominator of the **whole**
-batch, comes from `trainers/normalisers.py`; so the sum over micro-batches and ranks is the loss of the batch, however
+batch, comes from `objective/normalisers.py`; so the sum over micro-batches and ranks is the loss of the batch, however
 it was split. A mean of local means would weigh a token by how crowded its micro-batch is.
 
 Shapes: K tokens of one micro-batch that the policy sampled, S sequences of it.

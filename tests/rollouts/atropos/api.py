@@ -5,7 +5,7 @@ from typing import Any
 
 import httpx
 
-from rollouts.atropos.app import application
+from rollouts.doors.atropos.app import application
 from rollouts.models import Run
 from rollouts.states import RunState
 from tests.factories import make_run

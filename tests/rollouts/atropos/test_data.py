@@ -112,7 +112,7 @@ def test_a_group_of_the_native_api_is_an_item_too() -> None:
     from environments.types import Message, RolloutError, StopReason
     from environments.types import Rollout as RolloutIn
     from environments.types import ScoredGroup as ScoredGroupIn
-    from rollouts.packing import pack_group
+    from rollouts.formats.arrays import pack_group
     from rollouts.services import groups
 
     api = Api()

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollouts.atropos import items
-from rollouts.atropos.groups import pack_item
-from rollouts.atropos.responses import Refused
+from rollouts.doors.atropos.responses import Refused
+from rollouts.formats.atropos import items
+from rollouts.formats.atropos.groups import pack_item
 from rollouts.models import ScoredGroup
 from tests.rollouts.atropos.api import Api, introduction, item, registration
 

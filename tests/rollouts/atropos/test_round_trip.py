@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollouts.atropos import numbers
-from rollouts.atropos.encoding import _item
-from rollouts.atropos.groups import pack_item
-from rollouts.atropos.items import KEYS, decode_many, decode_one
+from rollouts.formats.arrays import PackedGroup
+from rollouts.formats.atropos import numbers
+from rollouts.formats.atropos.encoding import _item
+from rollouts.formats.atropos.groups import pack_item
+from rollouts.formats.atropos.items import KEYS, decode_many, decode_one
 from rollouts.models import GroupTokens, Rollout
-from rollouts.packing import PackedGroup
-from rollouts.validation import data_faults
+from rollouts.storable import data_faults
 from tests.rollouts.atropos.api import Api, JsonObject, item
 
 JSON = "application/json"

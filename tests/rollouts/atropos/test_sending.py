@@ -13,8 +13,8 @@ import pytest
 import uvicorn
 from django.db.models.functions import Now
 
-from rollouts.atropos import sending
-from rollouts.atropos.app import application
+from rollouts.doors.atropos import sending
+from rollouts.doors.atropos.app import application
 from rollouts.models import Delivery, Run
 from rollouts.services import deliveries
 from tests.rollouts.atropos.api import Api, tags

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from django.test import override_settings
 
-from rollouts.atropos import admission, app, transport
-from rollouts.atropos.responses import Refused
+from rollouts.doors.atropos import admission, app, transport
+from rollouts.doors.atropos.responses import Refused
 from rollouts.models import ScoredGroup
 from tests.rollouts.atropos.api import Api, item, registration
 

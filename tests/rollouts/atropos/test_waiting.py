@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollouts.atropos.waiting import Participant, buffered, environment_status, queued, sequences
+from rollouts.doors.atropos.waiting import Participant, buffered, environment_status, queued, sequences
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,130 @@
+"""Commands about checkpoints: list, verify and export them; and the option that forks a run from one."""
+
+import shutil
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controlplane.cli.terminal import Json, complaint, connect, fail, print_json, run_of
+
+_app = typer.Typer(no_args_is_help=True, help="Look at what training can resume from; get models out of it.")
+
+Run = Annotated[str, typer.Argument(metavar="RUN")]
+Step = Annotated[int | None, typer.Option(min=0, help="Of one step.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to a program."""
+    app.add_typer(_app, name="checkpoints")
+
+
+def plan_fork(name: str, *, with_optimizer: bool) -> Any:
+    """The fork that `--fork-from RUN[@STEP]` asks for, or None without it. Ends the program when there is none."""
+    if not name:
+        if with_optimizer:
+            raise typer.BadParameter("is about --fork-from: say which run", param_hint="--fork-optimizer")
+        return None
+    from rollouts.errors import ControlPlaneError
+    from rollouts.services import forks
+
+    try:
+        key, step = forks.parse(name)
+        return forks.plan(run_of(key), step=step, with_optimizer=with_optimizer)
+    except ControlPlaneError as error:
+        fail(complaint(error))
+
+
+@_app.command("list")
+def list_checkpoints(run: Run, as_json: Json = False) -> None:
+    """List a run's checkpoints, newest first, and who was forked from them."""
+    connect()
+    rows = [_row(checkpoint) for checkpoint in run_of(run).checkpoints.prefetch_related("forks")]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        forks = f"  forked by {', '.join(row['forks'])}" if row["forks"] else ""
+        size = f"{row['size_bytes'] / 1e6:.1f} MB"
+        typer.echo(f"{row['step']:>8}  {row['state']:<9} {size:>12}  {row['path']}{forks}")
+
+
+@_app.command("verify")
+def verify_checkpoints(run: Run, step: Step = None, as_json: Json = False) -> None:
+    """Hash every byte of a run's complete checkpoints again. Exit status 1 if one is not as it was announced."""
+    connect()
+    from controlplane.cli.progress import progress
+    from trainers.errors import CheckpointCorrupt
+    from trainers.storage.durable import verify_directory
+
+    rows, faults = _complete(run, step), {}
+    with progress(sum(row.size_bytes for row in rows)) as meter:
+        done = 0
+        for row in rows:
+            try:
+                verify_directory(Path(row.path), row.manifest_sha256)
+            except CheckpointCorrupt as error:
+                faults[row.step] = str(error)
+                meter.say(f"step {row.step}: {error}")
+            done += row.size_bytes
+            meter.update(done, f"step {row.step}")
+    if as_json:
+        print_json({"run": run, "checkpoints": len(rows), "faults": faults})
+    else:
+        typer.echo(f"{len(rows)} checkpoints verified, {len(faults)} are damaged")
+    raise typer.Exit(1 if faults else 0)
+
+
+@_app.command("export")
+def export_checkpoint(
+    run: Run,
+    out: Annotated[Path, typer.Option(help="Directory to make; it must not exist.")],
+    step: Annotated[int | None, typer.Option(min=0, help="Of one step; the newest without it.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Write a checkpoint as a Hugging Face model in safetensors; a LoRA adapter is merged into the weights."""
+    if out.exists():
+        raise typer.BadParameter(f"{out} exists already", param_hint="--out")
+    connect()
+    from workers.fleet import forking
+
+    row = _complete(run, step)[0]
+    partial = out.with_name(f"{out.name}.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        forking.export(row, partial, dtype=row.run.parsed.model.dtype)
+        partial.rename(out)
+    except forking.ExportFailed as error:
+        fail(str(error))
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    if as_json:
+        print_json({"run": run, "step": row.step, "directory": str(out)})
+    else:
+        typer.echo(f"{out}: step {row.step} of run {run}")
+
+
+def _complete(key: str, step: int | None) -> list[Any]:
+    """Complete checkpoints of a run, newest first, or that of a step; ends the program when there is none."""
+    from rollouts.errors import ControlPlaneError
+    from rollouts.services import forks
+    from rollouts.states import CheckpointState
+
+    run = run_of(key)
+    try:
+        first = forks.find_checkpoint(run, step)
+    except ControlPlaneError as error:
+        fail(complaint(error))
+    return [first] if step is not None else list(run.checkpoints.filter(state=CheckpointState.COMPLETE))
+
+
+def _row(checkpoint: Any) -> dict[str, Any]:
+    return {
+        "step": checkpoint.step,
+        "state": str(checkpoint.state),
+        "size_bytes": checkpoint.size_bytes,
+        "created_at": checkpoint.created_at.isoformat(),
+        "path": checkpoint.path,
+        "forks": [fork.key for fork in checkpoint.forks.all()],
+    }

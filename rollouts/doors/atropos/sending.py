@@ -1,0 +1,68 @@
+"""Send a batch in such a way that we know whether it arrived; its lease is renewed as long as that takes."""
+
+import asyncio
+from typing import Any
+
+from rollouts.doors.atropos.transport import Receive, Send
+from rollouts.doors.threads import in_thread
+from rollouts.services import deliveries
+from rollouts.services.deliveries import Parcel
+
+CHUNK_BYTES = 64 * 1024
+"""Written at once; what is on its way beyond it is the kernel's."""
+DEADLINE_S = 600.0
+"""A trainer that reads slower than this has stopped reading."""
+
+
+class Broken(Exception):
+    """The batch did not arrive whole; whoever asks next gets it."""
+
+
+async def send_parcel(start: dict[str, Any], body: bytes, parcel: Parcel, receive: Receive, send: Send) -> None:
+    """Send the answer that carries a parcel, then say that it arrived; or release it and raise Broken.
+
+    Arrived means that all of it was handed to the connection and the client had not gone away until then. Whether the
+    client read what the kernel holds, nobody can know but the client.
+    """
+    gone = asyncio.ensure_future(_disconnect(receive))
+    sending = asyncio.ensure_future(_send(start, body, gone, send))
+    renewing = asyncio.ensure_future(_renew(parcel))
+    tasks = {gone, sending, renewing}
+    try:
+        await asyncio.wait(tasks, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
+        if not sending.done() or sending.exception() is not None:
+            raise Broken
+        if not await in_thread(deliveries.finish, parcel):
+            raise Broken
+    except BaseException:
+        await asyncio.shield(in_thread(deliveries.release, parcel))
+        raise
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _send(start: dict[str, Any], body: bytes, gone: "asyncio.Future[None]", send: Send) -> None:
+    last = max(0, len(body) - 1) // CHUNK_BYTES * CHUNK_BYTES
+    for at in range(0, last + 1, CHUNK_BYTES):
+        # The server waits for the connection before it writes, and writes to one that broke without a word. So it is
+        # made to wait first; then the loop comes round, and we hear of it before the chunk is written.
+        await send({"type": "http.response.body", "body": b"", "more_body": True} if at else start)
+        await asyncio.sleep(0)
+        if gone.done():
+            raise Broken
+        await send({"type": "http.response.body", "body": body[at : at + CHUNK_BYTES], "more_body": at < last})
+
+
+async def _disconnect(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _renew(parcel: Parcel) -> None:
+    """Ends when the parcel is no longer ours."""
+    while True:
+        await asyncio.sleep(deliveries.RENEW_S)
+        if not await in_thread(deliveries.renew, parcel):
+            return

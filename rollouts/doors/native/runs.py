@@ -1,0 +1,279 @@
+"""Launch, list, show and stop runs; read their metrics and events."""
+
+import math
+from typing import Any, cast
+
+import msgspec
+from django.contrib.auth.models import User
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from rollouts.doors.native import wire
+from rollouts.doors.native.access import actor_of, check_scope, get_project, get_run, token_of
+from rollouts.errors import Invalid
+from rollouts.models import Run, Scope
+from rollouts.selectors import events as event_selectors
+from rollouts.selectors import metrics as metric_selectors
+from rollouts.selectors import runs as run_selectors
+from rollouts.services import forks
+from rollouts.services import runs as run_services
+from trainers.config import resolve
+from trainers.origins import Source
+
+PAGE = 100
+
+
+class LaunchIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
+    """What to launch: a shipped preset, values of your own, single values on top. Later wins."""
+
+    preset: str | None = None
+    config: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
+    """Dotted key -> value."""
+    project: str | None = None
+    fork_from: str | None = None
+    """RUN or RUN@STEP: start from the weights of this checkpoint instead of `model.path`."""
+    fork_optimizer: bool = False
+    """Take the checkpoint's optimizer state too."""
+
+
+class StopIn(msgspec.Struct, forbid_unknown_fields=True):
+    reason: str = ""
+
+
+class RunOut(msgspec.Struct, kw_only=True):
+    """A run as lists show it."""
+
+    run: str
+    project: str
+    kind: str
+    name: str
+    state: str
+    reason: str
+    step: int
+    """Acknowledged steps."""
+    max_steps: int
+    live_version: int
+    epoch: int
+    created_at: str
+    started_at: str | None
+    finished_at: str | None
+
+
+class RunDetailOut(RunOut, kw_only=True):
+    """A run with what one asks of a single one."""
+
+    health: str
+    forked_from: str | None
+    """RUN@STEP whose weights are policy version 0."""
+    ledger: list[dict[str, Any]]
+    config: dict[str, Any]
+    origins: dict[str, str]
+    """Dotted key -> where its value came from: `default`, `rest`, `form`, `form_toml`, `command_line`, or `preset`,
+    `file`, `environment`, `run` or `fork` with a colon and a name."""
+
+
+class RunsOut(msgspec.Struct):
+    runs: list[RunOut]
+    next_before: int | None
+    """Pass as ``before`` for the next page; null on the last."""
+
+
+class RunsApi(APIView):
+    """`/runs`"""
+
+    parser_classes = [wire.RawParser]
+
+    @extend_schema(
+        operation_id="listRuns",
+        parameters=[OpenApiParameter("before", int, description="Runs older than this cursor.")],
+        responses=wire.answer(RunsOut),
+    )
+    def get(self, request: Request) -> Response:
+        """Newest runs first, 100 a page."""
+        check_scope(request, Scope.READ)
+        runs = run_selectors.for_user(request.user).select_related("project").order_by("-id")
+        if (token := token_of(request)) is not None:
+            runs = runs.filter(project=token.project_id)
+            if token.run_id is not None:
+                runs = runs.filter(pk=token.run_id)
+        if (before := integer(request, "before")) is not None:
+            runs = runs.filter(pk__lt=before)
+        page = list(runs[:PAGE])
+        out = RunsOut(runs=[RunOut(**_fields(run)) for run in page], next_before=None)
+        if len(page) == PAGE:
+            out.next_before = page[-1].pk
+        return Response(wire.json(out))
+
+    @extend_schema(
+        operation_id="launchRun",
+        request=wire.body(LaunchIn),
+        responses={(201, "application/json"): wire.schema_of(RunOut)},
+    )
+    def post(self, request: Request) -> Response:
+        """Launch a run. The config is resolved and checked at once; the processes start within seconds."""
+        launch = wire.decode(request, LaunchIn)
+        project = get_project(request, launch.project, Scope.LAUNCH)
+        fork = None
+        if launch.fork_from is not None:
+            key, step = forks.parse(launch.fork_from)
+            source = get_run(request, key, Scope.LAUNCH)
+            fork = forks.plan(source, step=step, with_optimizer=launch.fork_optimizer)
+        overrides = launch.overrides | (fork.overrides if fork else {})
+        resolved = resolve(launch.preset, inline=launch.config, overrides=overrides, by=Source.REST)
+        run = run_services.create(
+            project=project,
+            user=cast(User, request.user),
+            resolved=resolved,
+            actor=actor_of(request),
+            fork=fork,
+        )
+        run.refresh_from_db()
+        return Response(wire.json(RunOut(**_fields(run))), status=201)
+
+
+class RunApi(APIView):
+    """`/runs/<key>`"""
+
+    @extend_schema(operation_id="showRun", responses=wire.answer(RunDetailOut))
+    def get(self, request: Request, key: str) -> Response:
+        """One run, its health, its ledger and its config."""
+        run = get_run(request, key, Scope.READ)
+        detail = RunDetailOut(
+            **_fields(run),
+            health=run_selectors.health(run).sentence,
+            forked_from=forks.name_of(run.forked_from) if run.forked_from else None,
+            ledger=[
+                {
+                    "state": line.state,
+                    "reason": line.reason,
+                    "groups": line.groups,
+                    "rollouts": line.rollouts,
+                }
+                for line in run_selectors.ledger(run)
+            ],
+            config=run.config,
+            origins=run.config_origins,
+        )
+        return Response(wire.json(detail))
+
+
+class StopApi(APIView):
+    """`/runs/<key>/stop`"""
+
+    parser_classes = [wire.RawParser]
+
+    @extend_schema(operation_id="stopRun", request=wire.body(StopIn), responses=wire.answer(RunOut))
+    def post(self, request: Request, key: str) -> Response:
+        """End a run now. Its groups, metrics and checkpoints stay. Stopping twice is stopping once."""
+        run = get_run(request, key, Scope.LAUNCH)
+        stop = wire.decode(request, StopIn)
+        run = run_services.request_stop(run, actor=actor_of(request), reason=stop.reason)
+        return Response(wire.json(RunOut(**_fields(run))))
+
+
+class MetricsApi(APIView):
+    """`/runs/<key>/metrics`"""
+
+    @extend_schema(
+        operation_id="readMetrics",
+        parameters=[
+            OpenApiParameter(
+                "keys",
+                str,
+                description="Comma-separated metric keys; all when left out.",
+            ),
+            OpenApiParameter("points", int, description="At most so many points per series (1500)."),
+            OpenApiParameter("after_step", int, description="Only steps after this one."),
+        ],
+        responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
+    )
+    def get(self, request: Request, key: str) -> Response:
+        """Series as [step, mean, minimum, maximum], bucketed so that each has at most ``points`` points."""
+        run = get_run(request, key, Scope.READ)
+        names = request.query_params.get("keys")
+        keys = [name for name in names.split(",") if name] if names else metric_selectors.list_keys(run)
+        points = integer(request, "points")
+        after_step = integer(request, "after_step")
+        series = metric_selectors.series(
+            run,
+            keys[:200],
+            points=metric_selectors.MAX_POINTS if points is None else points,
+            after_step=-1 if after_step is None else after_step,
+        )
+        return Response({"series": series})
+
+
+class EventsApi(APIView):
+    """`/runs/<key>/events`"""
+
+    @extend_schema(
+        operation_id="readEvents",
+        parameters=[OpenApiParameter("after_seq", int, description="Only events after this sequence number.")],
+        responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
+    )
+    def get(self, request: Request, key: str) -> Response:
+        """The newest 200 changes of state, newest first.
+
+        Of two changes at the same moment the one with the larger number may be seen first: to miss none, begin the
+        next question a little before the newest number you have.
+        """
+        run = get_run(request, key, Scope.READ)
+        events = event_selectors.list_recent(run, limit=200, after_seq=integer(request, "after_seq"))
+        columns = (
+            "id",
+            "at",
+            "object_kind",
+            "object_id",
+            "from_state",
+            "to_state",
+            "reason",
+            "actor",
+        )
+        return Response({"events": [{"seq": row.pop("id"), **row} for row in events.values(*columns)]})
+
+
+def integer(request: Request, name: str) -> int | None:
+    """A query parameter as an integer that fits the database; None when absent. Raises Invalid."""
+    text = request.query_params.get(name)
+    if text is None:
+        return None
+    if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) <= 18):
+        raise Invalid(f"The query parameter {name} must be an integer.", fields={name: "must be an integer"})
+    return int(text)
+
+
+def seconds(request: Request, name: str, *, at_most: float) -> float:
+    """A query parameter as seconds, 0 when absent, cut to the limit. Raises Invalid."""
+    return parse_seconds(request.query_params.get(name, "0"), name, at_most=at_most)
+
+
+def parse_seconds(text: str, name: str, *, at_most: float) -> float:
+    """A parameter's text as seconds, cut to the limit. Raises Invalid."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise Invalid(f"The query parameter {name} must be seconds.", fields={name: "must be a number from 0"})
+    return min(value, at_most)
+
+
+def _fields(run: Run) -> dict[str, Any]:
+    return {
+        "run": run.key,
+        "project": run.project.slug,
+        "kind": run.kind,
+        "name": run.name,
+        "state": run.state,
+        "reason": run.state_reason,
+        "step": run.next_step,
+        "max_steps": run.max_steps,
+        "live_version": run.live_version,
+        "epoch": run.epoch,
+        "created_at": run.created_at.isoformat(),
+        "started_at": run.started_at.isoformat() if run.started_at else None,
+        "finished_at": run.finished_at.isoformat() if run.finished_at else None,
+    }

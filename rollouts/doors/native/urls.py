@@ -1,0 +1,42 @@
+"""The native REST API, version 1."""
+
+from csp.decorators import csp_update
+from django.urls import path, re_path
+from drf_spectacular.views import SpectacularSwaggerSplitView
+
+from rollouts.doors.native import description, groups, problems, replays, runs, token_values, trainer
+
+# Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
+docs = csp_update({"style-src": ["'unsafe-inline'"]})(SpectacularSwaggerSplitView.as_view(url_name="api-schema"))
+run = "runs/<slug:key>"
+urlpatterns = [
+    path("schema", description.SchemaApi.as_view(), name="api-schema"),
+    path("docs", docs, name="api-docs"),
+    path("runs", runs.RunsApi.as_view(), name="api-runs"),
+    path(f"{run}", runs.RunApi.as_view(), name="api-run"),
+    path(f"{run}/stop", runs.StopApi.as_view(), name="api-run-stop"),
+    path(f"{run}/metrics", runs.MetricsApi.as_view(), name="api-run-metrics"),
+    path(f"{run}/events", runs.EventsApi.as_view(), name="api-run-events"),
+    path(f"{run}/replays", replays.ReplaysApi.as_view(), name="api-run-replays"),
+    path(f"{run}/groups", groups.GroupsApi.as_view(), name="api-groups"),
+    path(f"{run}/work/claim", groups.ClaimApi.as_view(), name="api-work-claim"),
+    path(f"{run}/work/renew", groups.RenewApi.as_view(), name="api-work-renew"),
+    path(f"{run}/work/settle", groups.SettleApi.as_view(), name="api-work-settle"),
+    path(f"{run}/trainer", trainer.RegisterApi.as_view(), name="api-trainer"),
+    path(f"{run}/trainer/finish", trainer.FinishApi.as_view(), name="api-trainer-finish"),
+    path(f"{run}/batches/<int:step>", trainer.BatchApi.as_view(), name="api-batch"),
+    path(f"{run}/steps/<int:step>", trainer.StepApi.as_view(), name="api-step"),
+    path(
+        f"{run}/steps/<int:step>/token-values",
+        token_values.StepTokenValuesApi.as_view(),
+        name="api-step-token-values",
+    ),
+    path(f"{run}/token-values/<int:number>", token_values.TokenValuesApi.as_view(), name="api-token-values"),
+    path(
+        f"{run}/policy-versions",
+        trainer.PolicyVersionsApi.as_view(),
+        name="api-policy-versions",
+    ),
+    path(f"{run}/checkpoints", trainer.CheckpointsApi.as_view(), name="api-checkpoints"),
+    re_path(r"^(?P<path>[\s\S]*)$", problems.no_such_path),  # line breaks too, at which a converter ends
+]

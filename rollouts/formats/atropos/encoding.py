@@ -1,0 +1,137 @@
+"""Stored groups as Atropos items again: the body of a batch, and the latest example.
+
+Everything is read with two queries whatever the batch holds, and numbers go from the stored bytes to JSON without the
+ORM between. The same rows are the same bytes every time.
+"""
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array
+from rollouts.formats.atropos.extras import FLOAT, IGNORED, INT, Extras, cut, unpack, unpack_ragged
+from rollouts.models import Batch
+from rollouts.sql import binary_cursor, load
+
+_encoder = msgspec.json.Encoder()
+NO_EXAMPLE = _encoder.encode(
+    {
+        key: []
+        for key in (
+            "tokens",
+            "masks",
+            "scores",
+            "advantages",
+            "ref_logprobs",
+            "generation_params",
+            "inference_logprobs",
+            "messages",
+            "images",
+        )
+    }
+)
+"""What `/latest_example` answers before there is one: these keys and no others."""
+
+
+class Item(msgspec.Struct, kw_only=True):
+    """One group as it is given out: always these keys, null when unset."""
+
+    tokens: list[list[int]]
+    masks: list[list[int]]
+    scores: list[float]
+    advantages: Any = None
+    ref_logprobs: Any = None
+    messages: Any = None
+    generation_params: Any = None
+    inference_logprobs: Any = None
+    overrides: Any = None
+    group_overrides: Any = None
+    images: Any = None
+    env_id: int | None = None
+    distill_token_ids: Any = None
+    distill_logprobs: Any = None
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """The body of a batch, groups in the order of their positions."""
+    group_ids = batch.items.order_by("position").values_list("group_id", flat=True)
+    return _encoder.encode({"batch": read_items(group_ids)})
+
+
+def encode_latest(run_id: int) -> bytes:
+    """The newest group that reached the run's queue, as an item; NO_EXAMPLE before there is one."""
+    with binary_cursor() as cursor:
+        cursor.execute(load("latest_group"), {"run_id": run_id})
+        row = cursor.fetchone()
+    return NO_EXAMPLE if row is None else _encoder.encode(read_items(row)[0])
+
+
+def read_items(group_ids: Iterable[int]) -> list[Item]:
+    """The items of groups that have their arrays, in this order."""
+    named = {"group_ids": list(group_ids)}
+    rollouts: dict[int, list[tuple[float | None, str]]] = {group_id: [] for group_id in named["group_ids"]}
+    with binary_cursor() as cursor:
+        cursor.execute(load("item_rollouts"), named)
+        for group_id, reward, messages in cursor:
+            rollouts[group_id].append((reward, messages))
+        cursor.execute(load("item_tokens"), named)
+        tokens = {row[0]: row[1:] for row in cursor}
+    return [_item(*tokens[group_id], rollouts=rollouts[group_id]) for group_id in named["group_ids"]]
+
+
+def _item(
+    lengths: bytes,
+    token_ids: bytes,
+    loss_mask: bytes,
+    inference_logprobs: bytes,
+    ref_logprobs: bytes | None,
+    advantages: bytes | None,
+    packed: bytes | None,
+    *,
+    rollouts: list[tuple[float | None, str]],
+) -> Item:
+    extras = unpack(packed)
+    counts = np.frombuffer(lengths, COUNT)
+    tokens = np.frombuffer(token_ids, TOKEN_ID)
+    trained = np.frombuffer(loss_mask, MASK).view(np.bool_)
+    scored = [reward is not None for reward, _ in rollouts]
+    columns: dict[str, Array | None] = {
+        "tokens": tokens,
+        "masks": _masks(tokens, trained, extras),
+        "inference_logprobs": None
+        if extras.inference_fill is None
+        else _with_fill(inference_logprobs, trained, extras.inference_fill),
+        "ref_logprobs": None if ref_logprobs is None else _with_fill(ref_logprobs, trained, extras.ref_fill),
+        "advantages": None if advantages is None else np.frombuffer(advantages, LOGPROB),
+    }
+    if not all(scored):  # of a failed episode there is nothing to train on, and an item cannot say so
+        kept = np.repeat(scored, counts)
+        counts = counts[scored]
+        columns = {key: None if column is None else column[kept] for key, column in columns.items()}
+        rollouts = [each for each, is_scored in zip(rollouts, scored, strict=True) if is_scored]
+    parts = counts.tolist()
+    values: dict[str, Any] = {key: cut(column.tolist(), parts) for key, column in columns.items() if column is not None}
+    if extras.has_messages:
+        values["messages"] = msgspec.Raw(f"[{','.join(messages for _, messages in rollouts)}]")
+    if extras.distill_token_ids is not None:
+        values["distill_token_ids"] = unpack_ragged(extras.distill_token_ids, INT)
+    if extras.distill_logprobs is not None:
+        values["distill_logprobs"] = unpack_ragged(extras.distill_logprobs, FLOAT)
+    values |= {key: msgspec.Raw(text) for key, text in extras.json.items()}
+    return Item(scores=[reward for reward, _ in rollouts if reward is not None], env_id=extras.env_id, **values)
+
+
+def _masks(tokens: Array, trained: Array, extras: Extras) -> Array:
+    if extras.masks is not None:
+        return np.frombuffer(extras.masks, INT)
+    if extras.has_binary_masks:
+        return trained.view(MASK)
+    return np.where(trained, tokens.view(INT), INT.type(IGNORED))
+
+
+def _with_fill(stored: bytes, trained: Array, fill: float | bytes) -> Array:
+    if isinstance(fill, bytes):
+        return np.frombuffer(fill, LOGPROB)
+    return np.where(trained, np.frombuffer(stored, LOGPROB), LOGPROB.type(fill))

@@ -1,0 +1,85 @@
+"""What the columns of the store cannot hold of an item: one MessagePack map beside the group's token arrays.
+
+Defaults are what nearly every group has, and what a group that came another way gets when it is given out as an item.
+"""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from rollouts.formats.arrays import COUNT, Array
+
+IGNORED = -100
+"""Mask of a token that is not trained on; of all others the mask is the token's id."""
+FILL = 1.0
+"""What Atropos' environments put for the logprob of a token that the policy did not sample."""
+
+INT = np.dtype("<i4")
+FLOAT = np.dtype("<f4")
+
+
+class Ragged(msgspec.Struct, array_like=True, frozen=True):
+    """Numbers [sequence][position][top_k], ragged in position only."""
+
+    lengths: bytes
+    """u32: positions of each sequence."""
+    top_k: int
+    numbers: bytes
+    """i32 or f32."""
+
+
+class Extras(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """The rest of an item."""
+
+    env_id: int | None = None
+    has_binary_masks: bool = False
+    """Masks are 0 and 1 instead."""
+    masks: bytes | None = None
+    """i32 [N], when they are of neither kind."""
+    inference_fill: float | bytes | None = FILL
+    """Inference logprob of every token that is not trained on; f32 [N] as sent if they differ; None: not sent."""
+    ref_fill: float | bytes = FILL
+    """The same of the reference logprobs."""
+    has_messages: bool = True
+    distill_token_ids: Ragged | None = None
+    distill_logprobs: Ragged | None = None
+    json: dict[str, bytes] = {}
+    """Key of the item -> the JSON text it was sent as, for what fits no array and no column."""
+
+    def pack(self) -> bytes:
+        return _encoder.encode(self)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(Extras)
+
+
+def unpack(data: bytes | None) -> Extras:
+    """The rest of a group's item; a group that came another way has none."""
+    return Extras() if data is None else _decoder.decode(data)
+
+
+def pack_ragged(rows: list[list[list[Any]]], numbers: bytes) -> Ragged | None:
+    """The packed form, unless positions differ in their number of entries. ``numbers`` are the rows', end to end."""
+    widths = {len(entries) for row in rows for entries in row}
+    if len(widths) != 1:
+        return None
+    return Ragged(np.array([len(row) for row in rows], COUNT).tobytes(), widths.pop(), numbers)
+
+
+def unpack_ragged(ragged: Ragged, dtype: "np.dtype[Any]") -> list[list[list[Any]]]:
+    """The rows as they were sent."""
+    lengths = np.frombuffer(ragged.lengths, COUNT).tolist()
+    entries: Array = np.frombuffer(ragged.numbers, dtype)
+    positions = entries.reshape(sum(lengths), ragged.top_k).tolist()
+    return list(cut(positions, lengths))
+
+
+def cut(values: list[Any], lengths: list[int]) -> list[list[Any]]:
+    """A list in consecutive parts of these lengths."""
+    parts, at = [], 0
+    for length in lengths:
+        parts.append(values[at : at + length])
+        at += length
+    return parts

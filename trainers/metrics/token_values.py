@@ -1,0 +1,157 @@
+"""What the optimizer sees of a few rollouts of every step, token by token, for people who look at them.
+
+    choose      a share of the batch, by a hash of (run, step, rollout): a repeated step chooses the same rollouts
+    record      keep what the loss made of their tokens, as their micro-batches come by
+    collect     on rank 0, laid out over all tokens of each rollout, with their texts
+
+Nothing is recorded of rollouts that are not chosen. Every rank knows all that are chosen and how many values each has,
+so one sum over the ranks brings them together, wherever each was trained.
+
+Shapes: K scored tokens of a micro-batch, L of one rollout, T all tokens of one rollout. Rows are the arrays of a
+`TokenValues`, in that order.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from transformers import PreTrainedTokenizerBase
+
+from trainers.distributed.mesh import World
+from trainers.model.lm_head import TokenScores
+from trainers.objective.step import Evaluated
+from trainers.packing import MicroBatch, TrainingSequence
+from trainers.wire import MAX_TOKEN_TEXT, MAX_VALUE_TOKENS, MaskReason, TokenValues, TrainingBatch, TrainingRollout
+
+_ROWS = 5
+
+Key = tuple[str, int]
+"""A rollout's group and its index there."""
+
+
+class TokenWatch:
+    """The chosen rollouts of one step. Every rank has one; `collect` is collective."""
+
+    def __init__(self, batch: TrainingBatch, sequences: Sequence[TrainingSequence], share: float, world: World) -> None:
+        rollouts = {_key(rollout): rollout for rollout in batch.rollouts}
+        chosen = _choose(batch, sequences, share)
+        self._chosen = {_key(sequence): (sequence, rollouts[_key(sequence)]) for sequence in chosen}
+        self._found: dict[Key, torch.Tensor] = {}
+        # Ranks that share their micro-batches see the same: the first of them records. The last stage alone sees any.
+        places = [world.mesh[name].get_local_rank() for name in ("context", "tensor")]
+        self._is_recorder = not any(places)
+        self._is_main = world.is_main
+
+    @torch.no_grad()
+    def record(self, batch: MicroBatch, scores: TokenScores, evaluated: Evaluated) -> None:
+        """Keep the values of the chosen rollouts in one micro-batch."""
+        if not self._chosen or not self._is_recorder:
+            return
+        present = [(at, key) for at, key in enumerate(map(_key, batch.sequences_S)) if key in self._chosen]
+        if not present:
+            return
+        trained = batch.trained_tokens
+        echo = (0, len(batch.targets_K) - trained)
+        reason_K = torch.zeros_like(scores.entropy_K[:trained])
+        for reason, mark_K in sorted(evaluated.marks_K.items()):
+            reason_K = reason_K.masked_fill(mark_K != 0, float(reason))
+        rows_K = torch.stack(
+            [
+                scores.logprobs_K,
+                scores.entropy_K,
+                F.pad(evaluated.ratio_K(), echo),
+                F.pad(batch.advantages_K[:trained], echo),
+                F.pad(reason_K, echo, value=float(MaskReason.ECHO)),
+            ]
+        )
+        for at, key in present:
+            self._found[key] = rows_K[:, batch.sequence_K == at]
+
+    def collect(self, tokenizer: PreTrainedTokenizerBase) -> list[TokenValues]:
+        """The values of the chosen rollouts on rank 0, an empty list on the others. Collective."""
+        if not self._chosen:
+            return []
+        places = [_scored_positions(sequence) for sequence, _ in self._chosen.values()]
+        rows = torch.zeros(_ROWS, sum(map(len, places)))
+        parts = rows.split(list(map(len, places)), dim=1)
+        for key, part in zip(self._chosen, parts, strict=True):
+            if (found := self._found.get(key)) is not None:
+                part.copy_(found)
+        dist.reduce(rows, dst=0)  # one rank has each value, the others have zeros
+        if not self._is_main:
+            return []
+        rollouts = [rollout for _, rollout in self._chosen.values()]
+        texts = _texts(rollouts, tokenizer)
+        return [
+            _laid_out(rollout, at_L, part.numpy(), texts)
+            for rollout, at_L, part in zip(rollouts, places, parts, strict=True)
+        ]
+
+
+def _key(rollout: TrainingSequence | TrainingRollout) -> Key:
+    return rollout.group, rollout.index
+
+
+def _choose(batch: TrainingBatch, sequences: Sequence[TrainingSequence], share: float) -> list[TrainingSequence]:
+    """At least one unless the share is 0, and no more than an acknowledgement takes."""
+    if not share or not sequences:
+        return []
+    lengths = {_key(rollout): len(rollout.loss_mask) for rollout in batch.rollouts}
+    drawn = sorted((_draw(batch, sequence), at) for at, sequence in enumerate(sequences))
+    chosen: list[TrainingSequence] = []
+    room = MAX_VALUE_TOKENS
+    for draw, at in drawn:
+        if chosen and draw >= share:
+            break
+        sequence = sequences[at]
+        if (length := lengths[_key(sequence)]) <= room:
+            chosen.append(sequence)
+            room -= length
+    return chosen
+
+
+def _draw(batch: TrainingBatch, sequence: TrainingSequence) -> float:
+    """A number in [0, 1) that depends on nothing but the names."""
+    name = f"{batch.run}/{batch.step}/{sequence.group}/{sequence.index}"
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
+
+
+def _scored_positions(sequence: TrainingSequence) -> np.ndarray:
+    """Where its L scored tokens are, in the order in which a micro-batch has them."""
+    echo_T = np.zeros(0, bool) if sequence.echo_T is None else sequence.echo_T
+    return np.concatenate([np.flatnonzero(sequence.trained_T), np.flatnonzero(echo_T)])
+
+
+def _laid_out(rollout: TrainingRollout, at_L: np.ndarray, rows_L: np.ndarray, texts: dict[int, str]) -> TokenValues:
+    loss_mask_T = np.frombuffer(rollout.loss_mask, np.uint8)
+    rows_T = np.zeros((_ROWS, len(loss_mask_T)), "<f4")
+    rows_T[-1] = np.where(loss_mask_T, MaskReason.NOT_SCORED, MaskReason.NOT_SAMPLED)
+    rows_T[:, at_L] = rows_L
+    logprobs, entropies, ratios, advantages, reasons = rows_T
+    return TokenValues(
+        group=rollout.group,
+        index=rollout.index,
+        trainer_logprobs=logprobs.tobytes(),
+        entropies=entropies.tobytes(),
+        ratios=ratios.tobytes(),
+        advantages=advantages.tobytes(),
+        mask_reasons=reasons.astype(np.uint8).tobytes(),
+        texts=[texts[token_id] for token_id in np.frombuffer(rollout.token_ids, "<u4").tolist()],
+    )
+
+
+def _texts(rollouts: Sequence[TrainingRollout], tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
+    """Token id -> what it says inside a text. A part of a character becomes U+FFFD, and so does NUL."""
+    ids = np.unique(np.concatenate([np.frombuffer(rollout.token_ids, "<u4") for rollout in rollouts])).tolist()
+    # Some tokenizers drop the space that a token begins with at the beginning of a text, so it is said twice.
+    once, twice = (
+        tokenizer.batch_decode([[token_id] * times for token_id in ids], clean_up_tokenization_spaces=False)
+        for times in (1, 2)
+    )
+    return {
+        token_id: both[len(first) :][:MAX_TOKEN_TEXT].replace("\0", "\ufffd")
+        for token_id, first, both in zip(ids, once, twice, strict=True)
+    }

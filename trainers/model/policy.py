@@ -1,0 +1,113 @@
+"""The policy as a torch module: load it, and ask it for the logprobs of the trained tokens of a micro-batch.
+
+Shapes: N packed tokens, K trained tokens, S sequences, D width.
+"""
+
+import functools
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from trainers.distributed.mesh import World
+from trainers.distributed.sharding import shard
+from trainers.errors import ModelUnsupported
+from trainers.model.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
+from trainers.model.context import slice_tokens
+from trainers.model.lm_head import TokenScores, score_hidden
+from trainers.model.lora import add_adapter
+from trainers.packing import MicroBatch
+from trainers.run_config import ModelConfig, TrainerConfig
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+_LOGIT_EXTRAS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
+"""Extras of some architectures that change the logits."""
+
+
+def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None = None) -> PreTrainedModel:
+    """Load the model with float32 master weights and spread it over the ranks, layer by layer onto their devices.
+
+    Its forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Raises
+    ModelUnsupported.
+    """
+    trainer = trainer or TrainerConfig()
+    transformers.utils.logging.disable_progress_bar()  # thousands of control characters in a log file
+    register_packed_attention()
+    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+        config.path,
+        dtype=torch.float32,
+        attn_implementation=PACKED_ATTENTION,
+        trust_remote_code=config.trust_remote_code,
+    )
+    if config.lora.rank:
+        add_adapter(model, config.lora)
+    _refuse_unusual_head(model)
+    model.forward = functools.partial(_forward, model, world)
+    shard(model, world, DTYPES[config.dtype], trainer)
+    return model.train()
+
+
+def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
+    """Load the tokenizer that lies next to the model."""
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        config.path, trust_remote_code=config.trust_remote_code
+    )
+    return tokenizer
+
+
+def score_tokens(
+    model: torch.nn.Module, batch: MicroBatch, temperature: float, received_1ND: torch.Tensor | None = None
+) -> TokenScores:
+    """Logprob and entropy of every trained token, given the tokens before it in its own sequence.
+
+    `model` comes from `load_policy`. Logits are divided by the sampling temperature: inference logprobs are logprobs of
+    that scaled distribution. The last stage of a pipeline goes on from hidden states that it received.
+    """
+    scores: TokenScores = model(batch, temperature, received_1ND)
+    return scores
+
+
+def hidden_states(model: torch.nn.Module, batch: MicroBatch, received_1ND: torch.Tensor | None) -> torch.Tensor:
+    """What a stage of a pipeline that is not the last makes of a micro-batch, or of what it received: [1, N, D]."""
+    hidden_1ND: torch.Tensor = model(batch, 1.0, received_1ND)
+    return hidden_1ND
+
+
+def _refuse_unusual_head(model: PreTrainedModel) -> None:
+    """Heads that do more to the logits than one linear layer would silently be trained as another model."""
+    config = model.config.get_text_config()
+    extras = [name for name in _LOGIT_EXTRAS if getattr(config, name, None) not in (None, 1, 1.0)]
+    head = model.get_output_embeddings()
+    if extras or not isinstance(head, torch.nn.Linear):
+        what = ", ".join(extras) or f"its output layer is a {type(head).__name__}"
+        raise ModelUnsupported(
+            f"{type(model).__name__} cannot be trained ({what}): set model.path to a model with a linear output layer"
+        )
+
+
+def _forward(
+    model: PreTrainedModel, world: World, batch: MicroBatch, temperature: float, received_1ND: torch.Tensor | None
+) -> TokenScores | torch.Tensor:
+    """The forward pass of the policy, in place of the one that returns logits.
+
+    It must run as the root module's forward: FSDP gathers the weights of the head, which may be the embedding's, there.
+    """
+    part = slice_tokens(batch, world.context_group) if world.context_group else None
+    token_ids = part.token_ids_M if part else batch.token_ids_N
+    hidden_1ND = model.base_model(
+        input_ids=token_ids[None] if received_1ND is None else None,
+        inputs_embeds=received_1ND,
+        position_ids=(part.position_ids_M if part else batch.position_ids_N)[None],
+        packed_layout=packed_layout(part.lengths_S if part else batch.lengths_S, batch.token_ids_N.device, part),
+        use_cache=False,
+    ).last_hidden_state
+    if not world.is_last_stage:
+        return hidden_1ND  # type: ignore[no-any-return]
+    head = model.get_output_embeddings()
+    assert isinstance(head, torch.nn.Linear)
+    if part is None:
+        return score_hidden(hidden_1ND[0, batch.predicts_K], head, batch.targets_K, temperature)
+    targets = batch.targets_K[part.scored]
+    return part.join_scores(score_hidden(hidden_1ND[0, part.predicts], head, targets, temperature))

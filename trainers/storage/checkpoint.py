@@ -1,0 +1,192 @@
+"""What is written to disk: policy versions that inference can load, and checkpoints that training resumes from.
+
+    weights/step_N/       model in the Hugging Face layout + tokenizer, N optimizer steps behind it; or a LoRA adapter
+    checkpoints/step_N/   shard-<rank>-*.safetensors: each rank's part of the weights and of the optimizer, in float32
+                          state.json: the format and the step
+
+Checkpoints go through torch.distributed.checkpoint with its safetensors storage, so nothing that is loaded can run code
+and any number of ranks may resume (docs/decisions/0012). A tensor is named `model/<parameter>`, or
+`optimizer/<moment>/<parameter>` for whatever the optimizer keeps. Frozen parameters are not in them: they come from
+`model.path`. Data order and randomness are functions of the seed and the step, so they need no file. How a directory
+becomes durable: `trainers/storage/durable.py`.
+"""
+
+import json
+import logging
+import warnings
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from trainers.errors import CheckpointCorrupt
+from trainers.storage.durable import sync_and_hash, verify_directory
+from trainers.wire import CheckpointRef
+
+_log = logging.getLogger(__name__)
+
+STATE = "state.json"
+_FORMAT = 2
+"""Raised when a checkpoint's files change meaning."""
+_MODEL, _OPTIMIZER = "model/", "optimizer/"
+
+
+def trained_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers that training may change, each once even where modules share it."""
+    tensors: dict[str, torch.Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        is_frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
+        if id(tensor) not in seen and not is_frozen:  # tied weights come under every name they have
+            seen.add(id(tensor))
+            tensors[name] = tensor
+    return tensors
+
+
+def gather_model(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Full float32 `trained_tensors` on CPU. Collective: every rank must call it."""
+    return {name: _full(tensor) for name, tensor in trained_tensors(model).items()}
+
+
+def write_weights(
+    directory: Path,
+    model: PreTrainedModel,
+    tensors: Mapping[str, torch.Tensor],
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+) -> None:
+    """Fill `directory` with a model that vLLM and transformers load. `tensors` come from `gather_model`."""
+    model.save_pretrained(directory, state_dict={name: tensor.to(dtype) for name, tensor in tensors.items()})
+    tokenizer.save_pretrained(directory)
+    config_path = directory / "config.json"
+    config = json.loads(config_path.read_bytes())
+    config["dtype"] = str(dtype).removeprefix("torch.")  # save_pretrained names the master weights' type
+    config_path.write_text(json.dumps(config, indent=2), encoding="utf-8")
+
+
+def write_checkpoint(
+    directory: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer
+) -> dict[str, str]:
+    """Fill an empty directory with everything that training needs to go on at `step`; every file is then on the disk.
+
+    Collective: each rank writes its own part. Returns the SHA-256 of every file, on every rank.
+    """
+    tensors = {_MODEL + name: tensor for name, tensor in trained_tensors(model).items()}
+    for name, parameter in model.named_parameters():
+        for moment, value in optimizer.state.get(parameter, {}).items():
+            if value is not None:  # what SGD without momentum keeps
+                tensors[f"{_OPTIMIZER}{moment}/{name}"] = value
+    save(tensors, storage_writer=HuggingFaceStorageWriter(str(directory), save_distributed=True))
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        (directory / STATE).write_text(json.dumps({"format": _FORMAT, "step": step}), encoding="utf-8")
+    dist.barrier()
+    ours = sorted(directory.iterdir())[rank::size]
+    shares: list[dict[str, str]] = [{}] * size
+    dist.all_gather_object(shares, {path.name: sync_and_hash(path) for path in ours})
+    return {name: sha256 for share in shares for name, sha256 in share.items()}
+
+
+def newest_verified(checkpoints: Iterable[CheckpointRef]) -> CheckpointRef | None:
+    """First of `checkpoints` (newest first) whose every byte is as announced; the others are logged and passed over."""
+    for checkpoint in checkpoints:
+        try:
+            verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
+        except CheckpointCorrupt as error:
+            _log.warning("checkpoint of step %d is not used: %s", checkpoint.step, error)
+        else:
+            return checkpoint
+    return None
+
+
+def load_checkpoint(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Load a verified checkpoint into a sharded model and its fresh optimizer; every rank reads its part."""
+    load_model(path, model)
+    load_optimizer(path, model, optimizer)
+
+
+def load_model(path: Path, model: torch.nn.Module) -> None:
+    """Load the weights of a verified checkpoint in place. Raises CheckpointCorrupt when they are of another model.
+
+    Collective, as is `load_optimizer`.
+    """
+    reader, found = _open(path)
+    targets = {_MODEL + name: tensor for name, tensor in trained_tensors(model).items()}
+    held = {name: shape for name, (shape, _) in found.items() if name.startswith(_MODEL)}
+    expected = {_MODEL + name: shape for name, shape in _trained_shapes(model).items()}
+    if different := sorted(name for name, _ in held.items() ^ expected.items()):
+        raise CheckpointCorrupt(
+            f"{path} holds another model than this one: {different[0].removeprefix(_MODEL)} differs in name or shape, "
+            f"{len(different)} tensors in all"
+        )
+    with torch.no_grad():
+        _load(targets, reader)
+
+
+def load_optimizer(path: Path, model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """Load the optimizer's state from a verified checkpoint: moments are sharded like their parameter, or scalars.
+
+    Which moments there are is up to the optimizer that wrote them; by name they find their parameter again.
+    """
+    reader, found = _open(path)
+    parameters, trained = dict(model.named_parameters()), _trained_shapes(model)
+    targets: dict[str, torch.Tensor] = {}
+    for key, (shape, dtype) in found.items():
+        if key.startswith(_OPTIMIZER):
+            moment, _, name = key.removeprefix(_OPTIMIZER).partition("/")
+            if name not in trained:
+                raise CheckpointCorrupt(f"{path} holds {moment} of {name}, which this model has not")
+            if name not in parameters:
+                continue  # another stage of the pipeline has it
+            parameter = parameters[name].detach()
+            like = shape == parameter.shape
+            targets[key] = (
+                torch.empty_like(parameter, dtype=dtype)
+                if like
+                else torch.empty(shape, dtype=dtype, device=parameter.device)
+            )
+            optimizer.state[parameters[name]][moment] = targets[key]
+    _load(targets, reader)
+
+
+def _trained_shapes(model: torch.nn.Module) -> dict[str, torch.Size]:
+    """Of `trained_tensors` on any rank: a stage of a pipeline has but its own."""
+    ours = {name: tensor.shape for name, tensor in trained_tensors(model).items()}
+    if not dist.is_initialized():
+        return ours
+    shares: list[dict[str, torch.Size]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(shares, ours)
+    return {name: shape for share in shares for name, shape in share.items()}
+
+
+def _open(path: Path) -> tuple[HuggingFaceStorageReader, dict[str, tuple[torch.Size, torch.dtype]]]:
+    """A reader of a checkpoint's shards, and the name, shape and type of every tensor in them."""
+    form = json.loads((path / STATE).read_bytes())["format"]
+    if form != _FORMAT:
+        raise CheckpointCorrupt(
+            f"{path} has format {form}; this version reads format {_FORMAT}. Resume it with the version that wrote it, "
+            "or start a run from its weights (model.path)"
+        )
+    reader = HuggingFaceStorageReader(str(path))
+    entries = reader.read_metadata().state_dict_metadata
+    return reader, {name: (entry.size, entry.properties.dtype) for name, entry in entries.items()}  # type: ignore[union-attr]
+
+
+def _load(targets: dict[str, torch.Tensor], reader: HuggingFaceStorageReader) -> None:
+    if not targets:
+        return
+    with warnings.catch_warnings():
+        # An export is one process on purpose.
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")
+        load(targets, storage_reader=reader, no_dist=not dist.is_initialized())
+
+
+def _full(tensor: torch.Tensor) -> torch.Tensor:
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.detach().cpu().contiguous()

@@ -1,0 +1,237 @@
+"""Start and steer one vLLM server: its command line, a real probe, and new weights while requests are in flight.
+
+The steering routes carry no authentication (`VLLM_SERVER_DEV_MODE`), so a server listens on loopback only. Its label
+(`/weight_info`) is what rollouts are attributed by; vLLM notes it for every sampled token:
+
+    a version number   the weights of that policy version
+    "loading"          weights are being replaced, or that failed half way; the policy client refuses such answers
+    anything else      nobody has said yet what the server was started with
+"""
+
+import os
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+import httpx
+
+from environments.policy import LOADING_LABEL
+from trainers.run_config import InferenceConfig
+from workers.fleet.adapters import is_adapter
+
+SERVED_MODEL = "policy"
+"""Name under which every replica serves its model, whatever the weights."""
+
+_FROZEN_MODEL = "frozen"
+"""Name of the model beside which adapters are served as SERVED_MODEL. Nobody asks for it."""
+_CALL_TIMEOUT_S = 10.0
+_EXTENSION = Path(__file__).resolve().parent / "vllm_extension"
+
+
+class InferenceError(Exception):
+    """A replica could not be steered."""
+
+
+class ReplicaUnreachable(InferenceError):
+    """The server did not answer in time."""
+
+
+class ReplicaRefused(InferenceError):
+    """The server answered with an error."""
+
+
+class WeightsNotLoaded(InferenceError):
+    """The server does not hold the weights it was told to load; it answers nothing until it does."""
+
+
+class StartAdapter(NamedTuple):
+    """The adapter that a server of a LoRA run starts with."""
+
+    path: Path
+    max_rank: int
+    """Of this adapter and all that replace it."""
+
+
+def argv(
+    model: str,
+    port: int,
+    config: InferenceConfig,
+    *,
+    cpu: bool,
+    adapter: StartAdapter | None = None,
+    python: str = sys.executable,
+) -> list[str]:
+    """Return the command line of a server. `python` is the interpreter that has vLLM; secrets go by `environ`."""
+    command = [python, "-m", "vllm.entrypoints.openai.api_server"]
+    command += ["--model", model, "--served-model-name", _FROZEN_MODEL if adapter else SERVED_MODEL]
+    if adapter:
+        command += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(adapter.max_rank)]
+        command += ["--lora-modules", f"{SERVED_MODEL}={adapter.path}"]
+    command += ["--host", "127.0.0.1", "--port", str(port)]
+    command += ["--dtype", config.dtype, "--max-model-len", str(config.max_model_len)]
+    # The distribution the token was drawn from, after temperature: what importance ratios need.
+    command += ["--logprobs-mode", "processed_logprobs"]
+    # Token-in, token-out routes: later turns are exact, answers say which weights sampled each token.
+    command += ["--enable-scale-out"]
+    command += ["--worker-extension-cls", "rollyard_vllm.WeightLoading"]
+    command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
+    if cpu:
+        command += ["--enforce-eager", "--kv-cache-memory-bytes", str(int(config.kv_cache_gib * 2**30))]
+        # The engine and its only worker in one process: ten seconds less to start, and no busy-waiting between two.
+        command += ["--distributed-executor-backend", "uni"]
+    else:
+        command += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
+    return command
+
+
+def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None) -> dict[str, str]:
+    """Return the variables a server needs on top of the process's own."""
+    inherited = os.environ.get("PYTHONPATH")
+    variables = {
+        "PYTHONPATH": os.pathsep.join([str(_EXTENSION), *([inherited] if inherited else [])]),
+        "VLLM_SERVER_DEV_MODE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "DO_NOT_TRACK": "1",
+    }
+    if api_key is not None:
+        variables["VLLM_API_KEY"] = api_key
+    if cpu:
+        variables |= {
+            # Lets the CPU platform accept the "uni" executor; the API server keeps its own process all the same.
+            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+            "OMP_NUM_THREADS": str(_threads(config.replicas)),
+            "OMP_WAIT_POLICY": "PASSIVE",  # a trainer may want the core that a waiting thread would spin on
+            # Without it the first request waits about 15 s for a small kernel to be compiled.
+            "TORCHDYNAMO_DISABLE": "1",
+        }
+    return variables
+
+
+def _threads(replicas: int) -> int:
+    """Half the cores for all replicas together: the rest is for trainers, API servers and everything else."""
+    return max(1, (os.cpu_count() or 1) // 2 // max(1, replicas))
+
+
+class VllmAdmin:
+    """Steers the server at `base_url` (with or without `/v1`). One thread at a time; raises `InferenceError`."""
+
+    def __init__(self, base_url: str, api_key: str | None = None) -> None:
+        self._http = httpx.Client(
+            base_url=base_url.rstrip("/").removesuffix("/v1"),
+            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            trust_env=False,
+        )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._http.close()
+
+    def probe(self, deadline_s: float) -> float:
+        """Generate one token, which is the only proof that a server works. Returns the seconds it took."""
+        began = time.monotonic()
+        body = {"model": SERVED_MODEL, "token_ids": [0], "sampling_params": {"max_tokens": 1, "temperature": 0}}
+        answer = self._call("POST", "/inference/v1/generate", deadline_s, json=body)
+        try:
+            sampled = len(answer["choices"][0]["token_ids"])
+        except (KeyError, IndexError, TypeError) as exc:
+            raise ReplicaRefused(f"The probe's answer has no tokens: {answer!r:.200}") from exc
+        if sampled != 1:
+            raise ReplicaRefused(f"The probe asked for one token and got {sampled}.")
+        return time.monotonic() - began
+
+    def version(self) -> int | None:
+        """Return the policy version the server is labelled with; None: it has no such label."""
+        label = self._label(_CALL_TIMEOUT_S)
+        return int(label) if label.isdecimal() else None
+
+    def set_version(self, version: int) -> None:
+        """Label the weights the server already holds, as after its start."""
+        self._set_label(str(version), _CALL_TIMEOUT_S)
+
+    def is_paused(self) -> bool:
+        """Whether the server holds its requests back."""
+        return bool(self._call("GET", "/is_paused", _CALL_TIMEOUT_S).get("is_paused"))
+
+    def resume(self) -> None:
+        """Let the server go on with its requests. Harmless if it is not paused."""
+        self._call("POST", "/resume", _CALL_TIMEOUT_S)
+
+    def load_weights(self, path: Path, version: int, *, deadline_s: float = 120.0) -> float:
+        """Replace the weights by those of `version` in `path` and go on with the requests in flight.
+
+        An adapter replaces that of a server which was started with one; nothing else of it moves.
+
+        Returns the seconds generation stood still. Safe to repeat, also after the caller died at any line: the server
+        is labelled `loading` until the new weights are in. Raises `WeightsNotLoaded` when they are not; the server
+        then stays paused, because vLLM dies of the next request with half of its weights. Load any complete version,
+        or restart it.
+        """
+        method = "load_policy_adapter" if is_adapter(path) else "load_policy_weights"
+        described = is_adapter(path) or (path / "config.json").is_file()
+        if not described or not any(path.glob("*.safetensors")):
+            raise WeightsNotLoaded(f"{path} holds no model: config.json and *.safetensors are expected.")
+        deadline = _Deadline(deadline_s)
+        began = time.monotonic()
+        self._call("POST", "/pause", deadline.left_s(), params={"mode": "keep"})
+        self._set_label(LOADING_LABEL, deadline.left_s())
+        try:
+            reload = {"method": method, "kwargs": {"path": str(path.resolve())}}
+            self._call("POST", "/collective_rpc", deadline.left_s(), json=reload)
+            # Keys and values of the old weights must not serve the new ones. Requests in flight are put back and their
+            # tokens so far computed again: blocks they hold would otherwise survive the reset.
+            again = {"reset_running_requests": "true"}
+            reset = self._call("POST", "/reset_prefix_cache", deadline.left_s(), params=again)
+            if reset.get("success") is not True:
+                raise ReplicaRefused(f"The prefix cache was not emptied: {reset!r:.200}")
+            self._set_label(str(version), deadline.left_s())
+        except InferenceError as exc:
+            raise WeightsNotLoaded(f"Version {version} from {path}: {exc}") from exc
+        self.resume()
+        return time.monotonic() - began
+
+    def _label(self, timeout_s: float) -> str:
+        return str(self._call("GET", "/weight_info", timeout_s).get("weight_version"))
+
+    def _set_label(self, label: str, timeout_s: float) -> None:
+        self._call("POST", "/update_weight_version", timeout_s, json={"new_version": label})
+        if (found := self._label(timeout_s)) != label:
+            raise ReplicaRefused(f"The server was labelled {label!r} but says {found!r}.")
+
+    def _call(self, method: str, path: str, timeout_s: float, **request: Any) -> dict[str, Any]:
+        """Make a call; all of them are safe to repeat."""
+        try:
+            try:
+                response = self._http.request(method, path, timeout=timeout_s, **request)
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+                # vLLM hangs up after an answer of 500; the next call finds the dead connection in the pool.
+                response = self._http.request(method, path, timeout=timeout_s, **request)
+        except httpx.HTTPError as exc:
+            raise ReplicaUnreachable(f"{path} within {timeout_s:.1f} s: {type(exc).__name__}: {exc}") from exc
+        if response.status_code != 200:
+            raise ReplicaRefused(f"{path} answered {response.status_code}: {response.text[:300]}")
+        try:
+            answer = response.json() if response.content else {}
+        except ValueError as exc:
+            raise ReplicaRefused(f"{path} did not answer with JSON: {response.text[:100]}") from exc
+        if not isinstance(answer, dict):
+            raise ReplicaRefused(f"{path} answered {answer!r:.100}, not an object.")
+        return answer
+
+
+class _Deadline:
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+
+    def left_s(self) -> float:
+        """Seconds left, at least a moment: a call that is already late must fail as such, not hang or be malformed."""
+        return max(0.1, self._at - time.monotonic())

@@ -1,0 +1,65 @@
+"""Make the newest policy version live: load it into every ready inference replica, read it back, then say so.
+
+    WRITTEN ──▶ pause, load, label, resume on each replica at once ──▶ read back ──▶ LIVE
+                     └── one that fails becomes suspect and has to load the live version before it serves again
+
+No transaction is open while a replica is talked to.
+"""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+
+from rollouts.models import PolicyVersion, Replica, Run
+from rollouts.selectors import fleet
+from rollouts.services import policies, replicas
+from rollouts.states import RunState
+from workers.fleet.inference import InferenceError
+from workers.fleet.serving import admin_of, files_of, load_deadline_s
+
+log = logging.getLogger(__name__)
+
+
+def publish(run: Run) -> PolicyVersion | None:
+    """Publish the version that should go live now; return it, or None when there is none or nobody can take it."""
+    version = policies.find_publishable(run)
+    if version is None:
+        return None
+    serving = list(fleet.list_serving(run))
+    if not serving and _needs_servers(run):
+        return None
+    with ThreadPoolExecutor(max_workers=max(1, len(serving))) as threads:
+        complaints = list(threads.map(lambda replica: _load(replica, version), serving))
+    loaded = 0
+    for replica, complaint in zip(serving, complaints, strict=True):
+        if complaint:
+            log.warning("%s did not load version %s: %s", replica.name, version.version, complaint)
+            replicas.suspect(replica, reason=f"version {version.version} was not loaded: {complaint}")
+        else:
+            replicas.answered(replica, loaded_version=version.version)
+            loaded += 1
+    if not loaded and _needs_servers(run):
+        return None
+    return policies.published(version)
+
+
+def _needs_servers(run: Run) -> bool:
+    """Whether a version is live only once somebody serves it."""
+    config = run.parsed
+    if config.inference.replicas == 0:
+        return False
+    return run.state != RunState.FINISHING or config.evaluation is not None
+
+
+def _load(replica: Replica, version: PolicyVersion) -> str:
+    """Load a version into a replica; return what went wrong. Touches no row: it runs in a thread of its own."""
+    try:
+        with admin_of(replica) as admin:
+            if admin.version() != version.version:
+                stood_still_s = admin.load_weights(
+                    files_of(version, replica), version.version, deadline_s=load_deadline_s(version)
+                )
+                log.info("%s loaded version %s in %.2f s", replica.name, version.version, stood_still_s)
+            served = admin.version()
+    except InferenceError as error:
+        return str(error)
+    return "" if served == version.version else f"it says that it serves {served}"

@@ -1,0 +1,171 @@
+"""The policy that episodes are played against: any ready inference replica of a run, and another when one fails.
+
+    group ──▶ GroupPolicy ──▶ the least busy replica ──(no answer)──▶ back-off ──▶ another, or the same once it is back
+
+A killed server therefore costs the groups on it time, not their lives: their leases are renewed meanwhile.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from django.utils.crypto import salted_hmac
+
+from environments.config import SamplingParams
+from environments.errors import InvalidAnswer, PolicyUnavailable
+from environments.policy import Completion, OpenAIPolicy
+from environments.types import Message
+from rollouts.models import Replica, Run
+from rollouts.selectors import fleet
+from rollouts.services import replicas
+from workers.database import in_database
+from workers.fleet.inference import SERVED_MODEL
+
+log = logging.getLogger(__name__)
+
+PATIENCE_S = 600.0
+"""How long a group goes on asking without any answer: a large model may take minutes to be served again."""
+REQUEST_TIMEOUT_S = 600.0
+"""A long reply on a slow machine is no failure. The reconciler kills a server that hangs, which ends the wait."""
+MAX_INVALID_ANSWERS = 3
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
+_LOOK_S = 0.2
+
+T = TypeVar("T")
+
+
+def api_key(replica: Replica) -> str:
+    """The key a replica demands. Derived, so that it is stored nowhere and every worker knows it."""
+    return salted_hmac("rollyard.inference", str(replica.token), algorithm="sha256").hexdigest()
+
+
+class Endpoint:
+    """One inference replica, as this driver sees it."""
+
+    def __init__(self, replica: Replica, *, timeout_s: float) -> None:
+        self.name = replica.name
+        self.policy = OpenAIPolicy(replica.base_url, SERVED_MODEL, api_key=api_key(replica), timeout_s=timeout_s)
+        self.version = replica.loaded_version
+        self.serving = True
+        self.answered = False
+        """Since the last look. What it answers to episodes is the best proof of its health."""
+        self.in_flight = 0
+        """Replies that were asked for and are not in."""
+        self.failures = 0
+        self.not_before = 0.0
+        """Monotonic time until which it is left alone after a failure."""
+
+    def failed(self) -> None:
+        """Leave it alone for a while, longer each time."""
+        self.not_before = time.monotonic() + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self.failures)
+        self.failures += 1
+
+
+class ReplicaPool:
+    """The replicas of one run that work may be sent to. Lives on one event loop."""
+
+    def __init__(self, run: Run, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        self._run = run
+        self._request_timeout_s = request_timeout_s
+        self._endpoints: dict[str, Endpoint] = {}
+
+    async def refresh(self) -> None:
+        """See which replicas are ready now and what they serve, and note which of them have answered."""
+        rows = {row.name: row for row in await in_database(lambda: list(fleet.list_serving(self._run)))}
+        for name, row in rows.items():
+            endpoint = self._endpoints.get(name)
+            if endpoint is None:
+                endpoint = self._endpoints[name] = Endpoint(row, timeout_s=self._request_timeout_s)
+            endpoint.version = row.loaded_version
+            if endpoint.answered:
+                endpoint.answered = False
+                await in_database(replicas.answered, row)
+        for name, endpoint in list(self._endpoints.items()):
+            endpoint.serving = name in rows
+            # A suspect replica may still answer what it was asked, so its connections are cut last.
+            if not endpoint.serving and not endpoint.in_flight:
+                del self._endpoints[name]
+                await endpoint.policy.aclose()
+
+    def pick(self) -> Endpoint | None:
+        """Return the least busy replica that is not being left alone."""
+        now = time.monotonic()
+        usable = [each for each in self._endpoints.values() if each.serving and each.not_before <= now]
+        return min(usable, key=lambda each: (each.in_flight, each.name), default=None)
+
+    async def aclose(self) -> None:
+        """Cut every connection."""
+        for endpoint in self._endpoints.values():
+            await endpoint.policy.aclose()
+        self._endpoints = {}
+
+
+class GroupPolicy:
+    """The `Policy` of one group: stays with a replica while it answers, so that the prompt is cached there."""
+
+    def __init__(self, pool: ReplicaPool, *, oldest_version: int) -> None:
+        self._pool = pool
+        self._oldest_version = oldest_version
+        self._endpoint: Endpoint | None = None
+
+    @property
+    def replica(self) -> str:
+        """Name of the replica that answered last."""
+        return self._endpoint.name if self._endpoint else ""
+
+    def version(self) -> int:
+        """The policy version requests go to now: what the replica is known to serve, at least what was live before."""
+        served = self._endpoint.version if self._endpoint else None
+        return max(self._oldest_version, served if served is not None else 0)
+
+    async def render(self, messages: Sequence[Message]) -> list[int]:
+        return await self._ask(lambda policy: policy.render(messages))
+
+    async def extend(self, token_ids: list[int], messages: Sequence[Message], added: Sequence[Message]) -> list[int]:
+        return await self._ask(lambda policy: policy.extend(token_ids, messages, added))
+
+    async def sample(self, prompt_token_ids: list[int], n: int, sampling: SamplingParams) -> list[Completion]:
+        return await self._ask(lambda policy: policy.sample(prompt_token_ids, n, sampling), replies=n)
+
+    async def _ask(self, request: Callable[[OpenAIPolicy], Awaitable[T]], *, replies: int = 1) -> T:
+        """Ask until a replica answers. Raises `PolicyUnavailable` with the last failure when patience is at its end."""
+        expires = time.monotonic() + PATIENCE_S
+        last: PolicyUnavailable | None = None
+        invalid = 0
+        while True:
+            endpoint = await self._choose(expires, last)
+            endpoint.in_flight += replies
+            try:
+                answer = await request(endpoint.policy)
+            except PolicyUnavailable as error:
+                log.info("%s: %s", endpoint.name, error)
+                endpoint.failed()
+                if time.monotonic() >= expires:
+                    raise
+                last = error
+            except InvalidAnswer as error:
+                log.warning("%s gave an answer that cannot be used: %s", endpoint.name, error)
+                endpoint.failed()
+                invalid += 1
+                if invalid >= MAX_INVALID_ANSWERS:
+                    raise
+            else:
+                endpoint.failures = 0
+                endpoint.answered = True
+                return answer
+            finally:
+                endpoint.in_flight -= replies
+            self._endpoint = None
+
+    async def _choose(self, expires: float, last: PolicyUnavailable | None) -> Endpoint:
+        endpoint = self._endpoint
+        if endpoint is None or not endpoint.serving or endpoint.not_before > time.monotonic():
+            while (endpoint := self._pool.pick()) is None:
+                if time.monotonic() >= expires:
+                    why = f" The last one asked failed: {last}" if last else ""
+                    raise PolicyUnavailable(f"No inference replica answered for {PATIENCE_S:.0f} s.{why}") from last
+                await asyncio.sleep(_LOOK_S)
+            self._endpoint = endpoint
+        return endpoint

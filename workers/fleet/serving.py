@@ -1,0 +1,220 @@
+"""Keep the inference replicas of a run serving: start, greet, probe, eject, replace.
+
+    (slot is empty) ─▶ STARTING ──answers and holds the live version──▶ READY ◀──▶ SUSPECT ──failed probes──▶ ejected
+                          └────────────── died, or silent for START_DEADLINE_S ──────────────▶ LOST, slot is empty
+
+The only proof of life is a generated token: a server whose engine hangs still answers its health routes.
+"""
+
+import json
+import logging
+import socket
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
+from pathlib import Path
+
+from django.utils import timezone
+
+from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
+from rollouts.selectors import fleet
+from rollouts.services import replicas
+from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
+from workers.fleet import accelerators, adapters, inference, lifecycle
+from workers.fleet.inference import InferenceError, VllmAdmin, WeightsNotLoaded
+from workers.fleet.lifecycle import HopelessError
+from workers.fleet.replica_pool import api_key
+
+log = logging.getLogger(__name__)
+
+PROBE_EVERY_S = 5.0
+"""Silence of a ready replica after which it is probed."""
+PROBE_PAUSE_S = 2.0
+"""Between probes of one that is not ready."""
+PROBE_DEADLINE_S = 8.0
+GREET_DEADLINE_S = 3.0
+EJECT_AFTER = 3
+"""Failed probes in a row."""
+SILENT_S = 24.0
+"""After this without an answer two failed probes suffice: a hung server is out within 30 s."""
+START_DEADLINE_S = 900.0
+MAX_FAILED_STARTS = 3
+LONGEST_BACK_OFF_S = 30.0
+_STARTED_WITH = "started_with.json"
+_IDLE_ADAPTER = "idle_adapter"
+
+
+class Servers:
+    """The inference replicas of all runs. Remembers only when it probed, and that may be lost."""
+
+    def __init__(self) -> None:
+        self._probed_at: dict[int, float] = {}
+
+    def tend(self, run: Run) -> None:
+        """Bring the run's inference replicas one step closer to what is wanted. Raises HopelessError."""
+        alive = list(fleet.list_alive(run, ReplicaKind.INFERENCE))
+        due = []
+        for replica in alive:
+            seen = lifecycle.observe(replica)
+            if not seen.alive:
+                lifecycle.bury(replica, seen)
+            elif replica.state == ReplicaState.STOPPING:
+                lifecycle.end([replica], reason=replica.state_reason)
+            elif self._is_due(replica):
+                due.append(replica)
+        self._examine(run, due)
+        taken = {replica.slot for replica in fleet.list_alive(run, ReplicaKind.INFERENCE)}
+        for slot in sorted(set(range(run.parsed.inference.replicas)) - taken):
+            _start(run, slot)
+
+    def _is_due(self, replica: Replica) -> bool:
+        if replica.state == ReplicaState.READY:
+            # Drivers note what it answers to episodes: while it does, there is nothing to ask.
+            return replica.answered_at is None or _age_s(replica.answered_at) >= PROBE_EVERY_S
+        return time.monotonic() - self._probed_at.get(replica.pk, -PROBE_PAUSE_S) >= PROBE_PAUSE_S
+
+    def _examine(self, run: Run, due: list[Replica]) -> None:
+        """Talk to replicas at the same time, then act on the answers one by one."""
+        target = target_version(run)
+        if not due or target is None:
+            return
+        with ThreadPoolExecutor(max_workers=len(due)) as threads:
+            complaints = list(threads.map(lambda replica: _complaint(replica, target), due))
+        for replica, complaint in zip(due, complaints, strict=True):
+            self._probed_at[replica.pk] = time.monotonic()
+            if complaint is not None:
+                _doubt(replica, complaint)
+            elif replica.state == ReplicaState.READY:
+                replicas.answered(replica)
+            else:
+                replicas.ready(replica, loaded_version=target.version)
+
+
+def target_version(run: Run) -> PolicyVersion | None:
+    """What every replica of the run should serve: the live version, before there is one the initial model."""
+    versions = PolicyVersion.objects.filter(run=run)
+    # Asked anew each time: another version may have become live since the run's row was read.
+    return versions.filter(state=PolicyVersionState.LIVE).first() or versions.filter(version=0).first()
+
+
+def admin_of(replica: Replica) -> VllmAdmin:
+    return VllmAdmin(replica.base_url, api_key(replica))
+
+
+def files_of(version: PolicyVersion, replica: Replica) -> Path:
+    """What a replica loads for a version. To a server of a LoRA run a whole model is the one it has, and no adapter."""
+    path, idle = Path(version.path), Path(replica.directory) / _IDLE_ADAPTER
+    return idle if idle.is_dir() and not adapters.is_adapter(path) else path
+
+
+def load_deadline_s(version: PolicyVersion) -> float:
+    """Seconds that loading may take: a base, and the time to read the files from slow shared storage."""
+    return 30.0 + version.size_bytes / 50e6
+
+
+def _complaint(replica: Replica, target: PolicyVersion) -> InferenceError | None:
+    """Ask for one token, after bringing a replica that is not ready to the target version; return what is wrong.
+
+    Touches no row: it runs in a thread of its own.
+    """
+    try:
+        with admin_of(replica) as admin:
+            if replica.state == ReplicaState.STARTING:
+                admin.probe(GREET_DEADLINE_S)
+                if admin.version() is None and _started_with(replica) == target.version:
+                    admin.set_version(target.version)
+                elif admin.version() != target.version:
+                    _load(admin, replica, target)
+            elif replica.state == ReplicaState.SUSPECT:
+                # Half loaded, or left paused by a reconciler that died: it generates nothing before it is whole again.
+                if admin.is_paused() or admin.version() != target.version:
+                    _load(admin, replica, target)
+                admin.probe(PROBE_DEADLINE_S)
+            else:
+                admin.probe(PROBE_DEADLINE_S)
+                served = admin.version()
+                # A newer one was loaded by a reconciler that died before it could say so; publishing repeats it.
+                if served is None or served < (replica.loaded_version or 0):
+                    return InferenceError(f"it serves version {served} instead of {replica.loaded_version}")
+    except InferenceError as error:
+        return error
+    return None
+
+
+def _load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> None:
+    admin.load_weights(files_of(target, replica), target.version, deadline_s=load_deadline_s(target))
+
+
+def _doubt(replica: Replica, complaint: InferenceError) -> None:
+    if replica.state == ReplicaState.STARTING:
+        age_s = _age_s(replica.created_at)
+        if isinstance(complaint, WeightsNotLoaded) or age_s > START_DEADLINE_S:
+            lifecycle.eject(replica, reason=f"not ready {age_s:.0f} s after its start: {complaint}")
+        return
+    replica = replicas.suspect(replica, reason=str(complaint))
+    silent_s = _age_s(replica.answered_at or replica.created_at)
+    if replica.probe_failures >= EJECT_AFTER or (replica.probe_failures > 1 and silent_s > SILENT_S):
+        lifecycle.eject(
+            replica, reason=f"{replica.probe_failures} failed probes, no answer for {silent_s:.0f} s: {complaint}"
+        )
+
+
+def _start(run: Run, slot: int) -> None:
+    """Start a server in an empty slot, unless it is too soon after the last failure. Raises HopelessError."""
+    past = Replica.objects.filter(run=run, kind=ReplicaKind.INFERENCE, slot=slot, state__in=REPLICA_TERMINAL)
+    failed = []
+    for replica in past.order_by("-id")[:MAX_FAILED_STARTS]:
+        if replica.answered_at is not None:
+            break
+        failed.append(replica)
+    if len(failed) >= MAX_FAILED_STARTS:
+        raise HopelessError(
+            f"inference server {slot} ended {len(failed)} times before its first answer; {failed[0].state_reason}"
+        )
+    pause_s = lifecycle.back_off_s(len(failed), longest_s=LONGEST_BACK_OFF_S)
+    if failed and failed[0].ended_at and _age_s(failed[0].ended_at) < pause_s:
+        return
+    target = target_version(run)
+    if target is None:
+        return
+    config = run.parsed
+    replica = lifecycle.reserve(run, kind=ReplicaKind.INFERENCE, slot=slot)
+    port = _free_port()
+    replicas.address(replica, base_url=f"http://127.0.0.1:{port}")
+    directory = Path(replica.directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
+    cpu = accelerators.serves_on_cpu()
+    model, adapter = target.path, None
+    if config.model.lora.rank:
+        model = config.model.path
+        adapters.write_idle_adapter(directory / _IDLE_ADAPTER, config.model.lora)
+        adapter = inference.StartAdapter(files_of(target, replica), adapters.room_for(config.model.lora))
+    lifecycle.launch(
+        replica,
+        argv=inference.argv(model, port, config.inference, cpu=cpu, adapter=adapter),
+        environ={
+            **inference.environ(config.inference, cpu=cpu, api_key=api_key(replica)),
+            **({} if cpu else accelerators.server_environ(slot, config.trainer.world_size)),
+        },
+    )
+
+
+def _started_with(replica: Replica) -> int | None:
+    try:
+        version: int = json.loads((Path(replica.directory) / _STARTED_WITH).read_text())["version"]
+    except (OSError, ValueError, KeyError):
+        return None
+    return version
+
+
+def _free_port() -> int:
+    """A port nobody listens on now. Should somebody take it first, the server ends and gets another."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def _age_s(moment: datetime) -> float:
+    return (timezone.now() - moment).total_seconds()

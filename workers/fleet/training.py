@@ -1,0 +1,131 @@
+"""Keep one trainer running for a run until it has done its last step.
+
+start ─▶ registers ─▶ steps ─▶ finished and exit 0 ─▶ done
+  ▲                     │
+  └── back-off ── dies without having finished; a step of progress resets the count of attempts
+"""
+
+import logging
+import sys
+from datetime import datetime
+
+from django.conf import settings
+from django.utils import timezone
+
+from rollouts.models import Batch, Replica, ReplicaKind, Run, RunKind, Scope
+from rollouts.selectors import fleet
+from rollouts.services import projects, replicas, runs, tokens
+from rollouts.states import BatchState, ReplicaState
+from workers.fleet import accelerators, lifecycle
+from workers.fleet.lifecycle import HopelessError
+from workers.launchers.base import Observation
+
+log = logging.getLogger(__name__)
+
+MAX_ATTEMPTS = 5
+"""Attempts in a row without a step of progress."""
+LONGEST_BACK_OFF_S = 60.0
+START_DEADLINE_S = 900.0
+STEP_DEADLINE_S = 3600.0
+"""After this without an acknowledgement of a delivered batch a trainer is taken for hung."""
+EXIT_DEADLINE_S = 60.0
+"""Between saying that it has finished and its exit."""
+_OUTSIDE_REASONS = ("asked to end", "its supervisor is gone")
+"""Ends that say nothing about the trainer: they do not count as an attempt."""
+
+
+def tend(run: Run) -> None:
+    """Bring the run's trainer one step closer to what is wanted. Raises HopelessError."""
+    replica = fleet.list_alive(run, ReplicaKind.TRAINER).first()
+    if replica is not None:
+        seen = lifecycle.observe(replica)
+        if seen.alive:
+            _watch(run, replica)
+            return
+        _bury(run, replica, seen)
+    run.refresh_from_db()
+    if run.trainer_finished_at is None:
+        _start(run)
+
+
+def is_gone(run: Run) -> bool:
+    """Whether no trainer of the run is left."""
+    return not fleet.list_alive(run, ReplicaKind.TRAINER).exists()
+
+
+def argv(run: Run) -> list[str]:
+    """The command line of a trainer; what it trains and with which right is in its environment."""
+    module = "trainers.rl" if run.kind == "rl" else "trainers.sft"
+    processes = str(run.parsed.trainer.world_size)
+    return [
+        *(sys.executable, "-m", "torch.distributed.run"),
+        *("--standalone", "--nproc-per-node", processes, "-m", module),
+    ]
+
+
+def _watch(run: Run, replica: Replica) -> None:
+    if replica.state == ReplicaState.STOPPING:
+        lifecycle.end([replica], reason=replica.state_reason)
+    elif run.trainer_finished_at is not None:
+        if _age_s(run.trainer_finished_at) > EXIT_DEADLINE_S:
+            lifecycle.end([replica], reason="it had finished but did not exit")
+    elif replica.state == ReplicaState.STARTING and _age_s(replica.created_at) > START_DEADLINE_S:
+        _eject(run, replica, f"it did not register within {START_DEADLINE_S:.0f} s")
+    elif replica.state == ReplicaState.READY and _age_s(replica.state_at) > STEP_DEADLINE_S:
+        waiting = Batch.objects.filter(run=run, state=BatchState.DELIVERED).order_by("step").first()
+        if waiting and waiting.delivered_at and _age_s(waiting.delivered_at) > STEP_DEADLINE_S:
+            _eject(run, replica, f"step {waiting.step} was not done within {STEP_DEADLINE_S:.0f} s")
+
+
+def _eject(run: Run, replica: Replica, reason: str) -> None:
+    lifecycle.eject(replica, reason=reason)
+    runs.count_trainer_restart(run)
+
+
+def _bury(run: Run, replica: Replica, seen: Observation) -> None:
+    # It may have finished after our look at the run and before our look at the process.
+    run.refresh_from_db()
+    if run.trainer_finished_at is not None:
+        lifecycle.launcher_of(replica).sweep(str(replica.token), lifecycle.SWEEP_DEADLINE_S)
+        replicas.exited(replica, exit_code=seen.exit_code, reason=seen.reason or "finished")
+        return
+    lifecycle.bury(replica, seen)
+    if seen.reason not in _OUTSIDE_REASONS:
+        attempts = runs.count_trainer_restart(run)
+        log.warning("run %s: trainer attempt %s of %s died: %s", run.key, attempts, MAX_ATTEMPTS, replica.state_reason)
+
+
+def _start(run: Run) -> None:
+    last = Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).order_by("-id").first()
+    failures = run.trainer_restarts
+    if failures >= MAX_ATTEMPTS:
+        why = last.state_reason if last else "no attempt is on record"
+        raise HopelessError(f"the trainer died {failures} times without a step of progress; last: {why}")
+    if last and last.ended_at and _age_s(last.ended_at) < lifecycle.back_off_s(failures, longest_s=LONGEST_BACK_OFF_S):
+        return
+    replica = lifecycle.reserve(run, kind=ReplicaKind.TRAINER, slot=0)
+    token = tokens.create(
+        user=run.created_by or projects.ensure_admin(),
+        project=run.project,
+        name=f"{replica.name} of {run.key}",
+        scopes=[Scope.TRAIN],
+        ttl=tokens.TRAINER_TTL,
+        run=run,
+    )
+    lifecycle.launch(
+        replica,
+        argv=argv(run),
+        environ={
+            **accelerators.trainer_environ(run.parsed.trainer.world_size, beside_servers=run.kind == RunKind.RL),
+            "ROLLYARD_URL": settings.ROLLYARD_URL,
+            "ROLLYARD_TOKEN": token,
+            "ROLLYARD_RUN": run.key,
+        },
+    )
+    replica.refresh_from_db()
+    if replica.state == ReplicaState.LOST:
+        runs.count_trainer_restart(run)
+
+
+def _age_s(moment: datetime) -> float:
+    return (timezone.now() - moment).total_seconds()
