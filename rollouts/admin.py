@@ -238,7 +238,18 @@ class ReplayAdmin(StoreAdmin):
 
 @admin.register(Attempt)
 class AttemptAdmin(StoreAdmin):
-    list_display = ("id", "run", "number", "batch_size", "starting_step", "opened_at", "started_at", "closed_at")
+    list_display = (
+        "id",
+        "run",
+        "number",
+        "state",
+        "batch_size",
+        "starting_step",
+        "opened_at",
+        "started_at",
+        "closed_at",
+    )
+    list_filter = ("state",)
     list_select_related = ("run",)
     defers = RUN_PAYLOAD
     search_fields = ("=run__key",)
@@ -249,9 +260,9 @@ class AttemptAdmin(StoreAdmin):
 class EnvironmentClientAdmin(StoreAdmin):
     list_display = (
         *("id", "attempt_id", "index", "wandb_name", "weight", "group_size", "min_batch_allocation"),
-        *("is_connected", "seen_at", "lapsed_at"),
+        *("state", "seen_at", "lapsed_at"),
     )
-    list_filter = ("is_connected",)
+    list_filter = ("state",)
     search_fields = ("=attempt__run__key", "wandb_name")
     ordering = ("-id",)
 

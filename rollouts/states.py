@@ -1,7 +1,8 @@
 """Every state machine of the store: its states with a sentence each, and the transitions that are allowed.
 
-Nothing else lives here. Changes are applied by ``rollouts.services.transitions`` only; ``docs/states.md`` is generated
-from these tables (``manage.py states_doc``) and a test holds the two together.
+And the sets of states that rules are made of. Nothing else lives here. Changes are applied by
+``rollouts.services.transitions`` only; ``docs/states.md`` is generated from these tables (``manage.py states_doc``) and
+a test holds the two together.
 """
 
 from django.db.models import TextChoices
@@ -31,10 +32,14 @@ RUN_TRANSITIONS: dict[str, frozenset[str]] = {
     RunState.FINISHING: frozenset({RunState.FINISHED, RunState.STOPPING, RunState.FAILED}),
     RunState.STOPPING: frozenset({RunState.STOPPED}),
 }
-RUN_TERMINAL = frozenset({RunState.FINISHED, RunState.STOPPED, RunState.FAILED})
+RUN_TERMINAL = frozenset(set(RunState) - RUN_TRANSITIONS.keys())
 RUN_ACTIVE = frozenset(set(RunState) - RUN_TERMINAL)
 RUN_GENERATING = frozenset({RunState.STARTING, RunState.RUNNING, RunState.FINISHING})
 """Work may be claimed: training groups until the last step, evaluation groups until the end."""
+RUN_TRAINING = frozenset({RunState.STARTING, RunState.RUNNING})
+"""Trainers register and get batches; groups are submitted."""
+RUN_JOINABLE = RUN_TRAINING | {RunState.PENDING}
+"""Trainers and environments from outside may call; while it is pending they are asked to wait."""
 
 
 class GroupState(TextChoices):
@@ -55,7 +60,7 @@ class GroupState(TextChoices):
         "failed",
         "Dropped: no usable rollout, or given up after repeated lost leases.",
     )
-    REJECTED = "rejected", "Dropped by a person."
+    REJECTED = "rejected", "Dropped by a person. Nothing does so yet: it is there for curation."
     SURPLUS = "surplus", "Left over when its run ended."
 
 
@@ -72,17 +77,8 @@ GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
     GroupState.READY: frozenset({GroupState.BATCHED, GroupState.STALE, GroupState.REJECTED, GroupState.SURPLUS}),
     GroupState.BATCHED: frozenset({GroupState.TRAINED, GroupState.SURPLUS}),
 }
-GROUP_TERMINAL = frozenset(
-    {
-        GroupState.TRAINED,
-        GroupState.EVALUATED,
-        GroupState.STALE,
-        GroupState.FILTERED,
-        GroupState.FAILED,
-        GroupState.REJECTED,
-        GroupState.SURPLUS,
-    }
-)
+GROUP_FLOW = (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
+"""The way of a training group that is not dropped."""
 
 
 class BatchState(TextChoices):
@@ -101,7 +97,6 @@ BATCH_TRANSITIONS: dict[str, frozenset[str]] = {
     BatchState.FORMED: frozenset({BatchState.DELIVERED}),
     BatchState.DELIVERED: frozenset({BatchState.TRAINED}),
 }
-BATCH_TERMINAL = frozenset({BatchState.TRAINED})
 
 
 class PolicyVersionState(TextChoices):
@@ -120,7 +115,6 @@ POLICY_VERSION_TRANSITIONS: dict[str, frozenset[str]] = {
     PolicyVersionState.WRITTEN: frozenset({PolicyVersionState.LIVE, PolicyVersionState.SUPERSEDED}),
     PolicyVersionState.LIVE: frozenset({PolicyVersionState.SUPERSEDED}),
 }
-POLICY_VERSION_TERMINAL = frozenset({PolicyVersionState.SUPERSEDED})
 
 
 class EvaluationState(TextChoices):
@@ -138,7 +132,7 @@ class EvaluationState(TextChoices):
 EVALUATION_TRANSITIONS: dict[str, frozenset[str]] = {
     EvaluationState.PLAYING: frozenset({EvaluationState.DONE, EvaluationState.EXPIRED}),
 }
-EVALUATION_TERMINAL = frozenset({EvaluationState.DONE, EvaluationState.EXPIRED})
+EVALUATION_TERMINAL = frozenset(set(EvaluationState) - EVALUATION_TRANSITIONS.keys())
 
 
 class ReplicaState(TextChoices):
@@ -183,7 +177,7 @@ REPLICA_TRANSITIONS: dict[str, frozenset[str]] = {
     ),
     ReplicaState.STOPPING: frozenset({ReplicaState.EXITED, ReplicaState.LOST}),
 }
-REPLICA_TERMINAL = frozenset({ReplicaState.EXITED, ReplicaState.LOST})
+REPLICA_TERMINAL = frozenset(set(ReplicaState) - REPLICA_TRANSITIONS.keys())
 REPLICA_ALIVE = frozenset(set(ReplicaState) - REPLICA_TERMINAL)
 
 
@@ -201,4 +195,27 @@ class CheckpointState(TextChoices):
 CHECKPOINT_TRANSITIONS: dict[str, frozenset[str]] = {
     CheckpointState.COMPLETE: frozenset({CheckpointState.DELETED}),
 }
-CHECKPOINT_TERMINAL = frozenset({CheckpointState.DELETED})
+
+
+class AttemptState(TextChoices):
+    OPEN = "open", "A trainer from outside has registered; environments wait until it asks for a batch."
+    STARTED = "started", "The trainer has asked for a batch: environments register and are heard."
+    CLOSED = "closed", "Ended by a reset; the next registration opens another."
+
+
+ATTEMPT_TRANSITIONS: dict[str, frozenset[str]] = {
+    AttemptState.OPEN: frozenset({AttemptState.STARTED, AttemptState.CLOSED}),
+    AttemptState.STARTED: frozenset({AttemptState.CLOSED}),
+}
+
+
+class ClientState(TextChoices):
+    CONNECTED = "connected", "An environment has registered: its weight and its minimum share count."
+    LAPSED = "lapsed", "Silent for too long: batches no longer wait for its minimum share until it is heard again."
+    LEFT = "left", "It said that it leaves; what it sent stays."
+
+
+CLIENT_TRANSITIONS: dict[str, frozenset[str]] = {
+    ClientState.CONNECTED: frozenset({ClientState.LAPSED, ClientState.LEFT}),
+    ClientState.LAPSED: frozenset({ClientState.CONNECTED, ClientState.LEFT}),
+}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trainers.origins import Source, origin
+from trainers.origins import COMMAND_LINE, DEFAULT, REQUEST, Origin, OriginKind
 from trainers.run_config import ConfigProblem, RunConfig
 from trainers.run_config.keys import all_keys, suggest, suggest_key
 from trainers.run_config.problems import check
@@ -49,14 +49,14 @@ class Resolved:
     """A valid config and where each of its leaves came from."""
 
     config: RunConfig
-    origins: dict[str, str]
-    """Dotted key -> the code of where its value came from (`trainers/origins.py`)."""
+    origins: dict[str, Origin]
+    """By dotted key."""
 
 
 class Layer(NamedTuple):
     """A nested mapping of values, and who set them."""
 
-    origin: str
+    origin: Origin
     values: Mapping[str, Any]
 
 
@@ -93,21 +93,23 @@ def resolve(
     *,
     layers: Iterable[Layer] = (),
     inline: Mapping[str, Any] | None = None,
-    by: Source = Source.COMMAND_LINE,
+    inline_from: Origin = REQUEST,
+    overrides_from: Origin = COMMAND_LINE,
 ) -> Resolved:
     """Merge all sources, validate, and say where each leaf came from. Raises ConfigError with every problem found.
 
     Tables merge key by key, lists replace each other whole; `environments.0.args.words=2` reaches into a list. A table
     with another `type` replaces the table it is merged into, because it is another variant. `overrides` is a mapping of
-    dotted keys to values, or `a.b=c` strings; `inline` is a nested mapping, such as the body of an API request. `by` is
-    who gave those two. What is wrong with one source does not keep the others from being looked at.
+    dotted keys to values, or `a.b=c` strings; `inline` is a nested mapping, such as the body of an API request.
+    `inline_from` and `overrides_from` say who gave those two. What is wrong with one source does not keep the others
+    from being looked at.
     """
     tree = _Tree()
     for name, text in sorted((environ or {}).items()):
         if name.startswith(_ENVIRON_PREFIX):
             key = name.removeprefix(_ENVIRON_PREFIX).lower().replace("__", ".")
             with tree.collecting():
-                tree.put(key, _parse_value(text), origin(Source.ENVIRONMENT, name))
+                tree.put(key, _parse_value(text), Origin(OriginKind.ENVIRON, name))
     base = preset
     if preset is not None and preset not in preset_names():
         with tree.collecting():
@@ -115,18 +117,18 @@ def resolve(
         # What was meant stands in: the rest is judged as it will be once this is mended.
         base = suggest(preset, preset_names()) or None
     if base is not None:
-        tree.merge(load_preset(base), origin(Source.PRESET, base))
+        tree.merge(load_preset(base), Origin(OriginKind.PRESET, base))
     before_files = len(tree.problems)
     for file in files:
         with tree.collecting():
-            tree.merge(_read_file(Path(file)), origin(Source.FILE, str(file)))
+            tree.merge(_read_file(Path(file)), Origin(OriginKind.FILE, str(file)))
     is_complete = base is not None or (preset is None and len(tree.problems) == before_files)
-    for layer in (*layers, Layer(origin(by), inline or {})):
+    for layer in (*layers, Layer(inline_from, inline or {})):
         tree.merge(layer.values, layer.origin)
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for pair in pairs:
         with tree.collecting():
-            tree.put(*(parse_override(pair) if isinstance(pair, str) else pair), origin(by))
+            tree.put(*(parse_override(pair) if isinstance(pair, str) else pair), overrides_from)
     config, problems = check(tree.values, is_complete=is_complete)
     if config is None or tree.problems:
         raise ConfigError([*tree.problems, *problems])
@@ -158,7 +160,7 @@ class _Tree:
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.problems: list[ConfigProblem] = []
-        self._origins: dict[str, str] = {}
+        self._origins: dict[str, Origin] = {}
 
     @contextmanager
     def collecting(self) -> Iterator[None]:
@@ -168,11 +170,11 @@ class _Tree:
         except ConfigError as error:
             self.problems += error.problems
 
-    def merge(self, values: Mapping[str, Any], origin: str) -> None:
+    def merge(self, values: Mapping[str, Any], origin: Origin) -> None:
         """Merge a nested mapping over what is there."""
         self._merge(self.values, values, origin, "")
 
-    def put(self, key: str, value: Any, origin: str) -> None:
+    def put(self, key: str, value: Any, origin: Origin) -> None:
         """Set the value of a dotted key, whose parts may be indices of lists. Raises ConfigError."""
         *parents, last = key.split(".")
         node: Any = self.values
@@ -192,13 +194,13 @@ class _Tree:
         else:
             self._merge(node, {last: value}, origin, "".join(f"{name}." for name in parents))
 
-    def origin_of(self, key: str) -> str:
+    def origin_of(self, key: str) -> Origin:
         """Origin of the longest prefix of `key` that somebody set."""
         parts = key.split(".")
         prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-        return next((self._origins[each] for each in prefixes if each in self._origins), Source.DEFAULT.value)
+        return next((self._origins[each] for each in prefixes if each in self._origins), DEFAULT)
 
-    def _merge(self, into: dict[str, Any], values: Mapping[str, Any], origin: str, at: str) -> None:
+    def _merge(self, into: dict[str, Any], values: Mapping[str, Any], origin: Origin, at: str) -> None:
         if "type" in values and "type" in into and values["type"] != into["type"]:
             into.clear()
             self._forget(at.rstrip("."))

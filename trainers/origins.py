@@ -1,66 +1,57 @@
-"""Where a value of a run config came from: a code that is stored, and the words a person reads.
+"""Where a value of a run config came from: a kind that programs decide on, and a name that people want to see."""
 
-An origin is `<source>`, or `<source>:<name>` where there are many of one source, such as `preset:reverse-text-rl`.
-Programs compare sources; only pages and terminals turn an origin into words.
-"""
-
-import enum
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, NamedTuple
 
 
-class Source(enum.StrEnum):
-    """Who set a value."""
+class OriginKind(StrEnum):
+    """Who set a value. The text is what people read, but for `REQUEST`."""
 
     DEFAULT = "default"
-    ENVIRONMENT = "environment"
-    """A variable of the environment, by its name."""
+    ENVIRON = "environment"
     PRESET = "preset"
     FILE = "file"
-    COMMAND_LINE = "command_line"
-    REST = "rest"
-    FORM = "form"
-    FORM_TOML = "form_toml"
-    """The text area of the launch form."""
+    REQUEST = "request"
+    """The body of an API request."""
+    COMMAND_LINE = "command line"
+    FORM = "launch form"
+    FORM_TOML = "launch form, TOML"
     RUN = "run"
-    """The config of another run that was launched again with changes."""
-    FORK = "fork"
-    """The checkpoint of another run that this one starts from."""
+    """Cloned."""
+    FORK = "fork of"
+    OTHER = "other"
+    """One that this version does not know."""
 
 
-_WORDS = {
-    Source.DEFAULT: "default",
-    Source.ENVIRONMENT: "environment",
-    Source.PRESET: "preset",
-    Source.FILE: "file",
-    Source.COMMAND_LINE: "command line",
-    Source.REST: "REST request",
-    Source.FORM: "launch form",
-    Source.FORM_TOML: "launch form, TOML",
-    Source.RUN: "run",
-    Source.FORK: "fork of",
-}
+class Origin(NamedTuple):
+    """Stored as a list of two texts. ``str`` is for people."""
+
+    kind: OriginKind
+    name: str = ""
+    """Which preset, file, variable, run or checkpoint."""
+
+    @classmethod
+    def read(cls, stored: Any) -> "Origin":
+        """From how it is stored."""
+        kind, name = stored
+        known = kind in OriginKind.__members__.values()
+        return cls(OriginKind(kind), name) if known else cls(OriginKind.OTHER, f"{kind} {name}".strip())
+
+    def __str__(self) -> str:
+        if self.kind is OriginKind.OTHER:
+            return self.name
+        return f"{_WORDS.get(self.kind, self.kind)} {self.name}".strip()
 
 
-def origin(source: Source, name: str = "") -> str:
-    """The code of an origin, as it is stored with a run."""
-    return f"{source}:{name}" if name else str(source)
+_WORDS = {OriginKind.REQUEST: "REST request"}
 
 
-def source_of(code: str) -> Source | None:
-    """Who set the value; None for a code that is not known, as of a run that an older version launched."""
-    try:
-        return Source(code.partition(":")[0])
-    except ValueError:
-        return None
+DEFAULT = Origin(OriginKind.DEFAULT)
+COMMAND_LINE = Origin(OriginKind.COMMAND_LINE)
+REQUEST = Origin(OriginKind.REQUEST)
 
 
-def describe(code: str) -> str:
-    """An origin in words, such as `preset reverse-text-rl`. A code that is not known is shown as it is."""
-    source = source_of(code)
-    if source is None:
-        return code
-    return f"{_WORDS[source]} {code.partition(':')[2]}".rstrip()
-
-
-def describe_source(code: str) -> str:
-    """The first word of `describe`, where there is no room for all of them."""
-    return describe(code).split()[0]
+def read_origins(stored: Mapping[str, Any]) -> dict[str, Origin]:
+    """Dotted key -> origin, from how a run stores it."""
+    return {key: Origin.read(value) for key, value in stored.items()}

@@ -18,6 +18,7 @@ from environments import registry
 from environments.errors import RegistryError
 from rollouts.errors import StateConflict
 from rollouts.models import Evaluation, Run, RunKind
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import evaluations, leases, policies, runs, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
@@ -51,7 +52,7 @@ class Convergence:
             try:
                 self._step(run)
             except HopelessError as error:
-                self._give_up(run, str(error))
+                self._give_up(run, error.reason)
             except StateConflict as error:
                 log.info("run %s changed meanwhile: %s", run.key, error)
             except (DatabaseError, InterfaceError):
@@ -61,7 +62,7 @@ class Convergence:
                 if time.monotonic() - since < _BROKEN_DEADLINE_S:
                     raise
                 # A bug of ours, or a disk that stays full: a person has to see it on the run, not in a log.
-                self._give_up(run, f"the reconciler cannot go on with it: {type(error).__name__}: {error}")
+                self._give_up(run, Reason(ReasonCode.RECONCILER_BROKEN, error=f"{type(error).__name__}: {error}"))
             else:
                 self._broken_since.pop(run_id, None)
             run.refresh_from_db()
@@ -72,7 +73,7 @@ class Convergence:
         if run.state == RunState.PENDING:
             _begin(run)
         elif run.state == RunState.STOPPING:
-            _end(run, to=RunState.STOPPED, reason=run.state_reason)
+            _end(run, to=RunState.STOPPED, reason=run.reason)
         elif run.state in RUN_GENERATING:
             self._tend(run)
 
@@ -92,12 +93,12 @@ class Convergence:
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
             _end(run, to=RunState.FINISHED)
 
-    def _give_up(self, run: Run, reason: str) -> None:
+    def _give_up(self, run: Run, reason: Reason) -> None:
         run.refresh_from_db()
         log.error("run %s: %s", run.key, reason)
         if run.state == RunState.FINISHING:
             # Everything was trained; only the last version could not be served.
-            _end(run, to=RunState.FINISHED, reason=f"without its last evaluation: {reason}")
+            _end(run, to=RunState.FINISHED, reason=Reason(ReasonCode.UNEVALUATED, why=reason))
         elif run.state in RUN_GENERATING or run.state == RunState.PENDING:
             _end(run, to=RunState.FAILED, reason=reason)
 
@@ -121,9 +122,10 @@ def _try_environment(name: str, args: dict[str, Any]) -> None:
     except TimeoutError:
         log.warning("environment %s took more than %.0f s to load; the drivers will see", name, _ENVIRONMENT_DEADLINE_S)
     except RegistryError as error:
-        raise HopelessError(str(error)) from error
+        raise HopelessError(Reason(ReasonCode.ENVIRONMENT_REFUSED, error=str(error))) from error
     except Exception as error:
-        raise HopelessError(f"environment {name!r} cannot be made: {type(error).__name__}: {error}") from error
+        told = f"{type(error).__name__}: {error}"
+        raise HopelessError(Reason(ReasonCode.ENVIRONMENT_BROKEN, environment=name, error=told)) from error
     finally:
         thread.shutdown(wait=False)
 
@@ -136,8 +138,8 @@ def _is_owed(run: Run) -> bool:
     return policies.find_publishable(run) is not None or playing.exists()
 
 
-def _end(run: Run, *, to: RunState, reason: str = "") -> None:
+def _end(run: Run, *, to: RunState, reason: Reason | None = None) -> None:
     """End every process of the run, then the run."""
-    lifecycle.end(fleet.list_alive(run), reason=f"the run is to be {to.value}")
+    lifecycle.end(fleet.list_alive(run), reason=Reason(ReasonCode.RUN_ENDING, state=to.value))
     tokens.revoke_run_tokens(run)
     runs.end(run, to=to, reason=reason)

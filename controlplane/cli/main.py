@@ -220,16 +220,17 @@ def show_run(key: str, as_json: Json = False) -> None:
     from rollouts.selectors import events
 
     run = run_of(key)
+    origins = {name: str(origin) for name, origin in run.origins.items()}
     recent = [
-        {"at": each.at.isoformat(), "kind": each.object_kind, "state": each.to_state, "reason": each.reason}
+        {"at": each.at.isoformat(), "kind": each.object_kind, "state": each.to_state, **_why(each)}
         for each in events.list_recent(run, limit=10)
     ]
     if as_json:
-        print_json({**_run_row(run), "config": run.config, "origins": run.config_origins, "events": recent})
+        print_json({**_run_row(run), "config": run.config, "origins": origins, "events": recent})
         return
     for name, value in _run_row(run).items():
         typer.echo(f"{name:<10} {value}")
-    for key_, origin in sorted(run.config_origins.items()):
+    for key_, origin in sorted(origins.items()):
         typer.echo(f"{key_:<36} {_leaf(run.config, key_)!s:<24} {origin}")
     for event in recent:
         typer.echo(f"{event['at']} {event['kind']} {event['state']} {event['reason']}")
@@ -281,11 +282,15 @@ def _run_row(run: Any) -> dict[str, Any]:
         "name": run.name,
         "kind": str(run.kind),
         "state": str(run.state),
-        "reason": run.state_reason,
+        **_why(run),
         "step": run.next_step,
         "max_steps": run.max_steps,
         "created_at": run.created_at.isoformat(),
     }
+
+
+def _why(row: Any) -> dict[str, str]:
+    return {"reason": str(row.reason or ""), "reason_code": row.reason_code}
 
 
 def _leaf(config: Any, dotted: str) -> Any:

@@ -12,10 +12,22 @@ from django.utils.safestring import SafeString
 
 from frontend import numbers
 from frontend.visible import visible_html
-from rollouts.models import Batch, Checkpoint, Evaluation, PolicyVersion, Replica, Run, ScoredGroup
+from rollouts.models import (
+    Attempt,
+    Batch,
+    Checkpoint,
+    EnvironmentClient,
+    Evaluation,
+    PolicyVersion,
+    Replica,
+    Run,
+    ScoredGroup,
+)
 from rollouts.states import (
+    AttemptState,
     BatchState,
     CheckpointState,
+    ClientState,
     EvaluationState,
     GroupState,
     PolicyVersionState,
@@ -42,6 +54,8 @@ _STATES = {
     Evaluation: EvaluationState,
     Replica: ReplicaState,
     Checkpoint: CheckpointState,
+    Attempt: AttemptState,
+    EnvironmentClient: ClientState,
 }
 _BY_KIND = {model._meta.model_name: states for model, states in _STATES.items()}
 _TONES = {
@@ -63,6 +77,9 @@ _TONES = {
     "suspect": "warn",
     "stale": "warn",
     "expired": "warn",
+    "started": "active",
+    "connected": "good",
+    "lapsed": "warn",
 }
 _REPLICA_TONES = {"ready": "good"}
 

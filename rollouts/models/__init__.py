@@ -4,7 +4,7 @@ from rollouts.models.access import ApiToken, Membership, Project, Role, Scope
 from rollouts.models.attempt import Attempt, Delivery, EnvironmentClient
 from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay, TokenValues
 from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup
-from rollouts.models.log import Event, MetricPoint
+from rollouts.models.log import Event, EventKind, MetricPoint
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
 from rollouts.models.replica import Replica, ReplicaKind
 from rollouts.models.run import Run, RunEnvironment, RunKind
@@ -20,6 +20,7 @@ __all__ = [
     "EnvironmentClient",
     "Evaluation",
     "Event",
+    "EventKind",
     "GroupTokens",
     "Lease",
     "Membership",

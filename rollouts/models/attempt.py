@@ -8,9 +8,11 @@ from django.db.models.functions import Now
 
 from rollouts.models.batch import Batch
 from rollouts.models.run import Run, RunEnvironment
+from rollouts.models.stateful import Stateful, known_state, set_exactly_in
+from rollouts.states import AttemptState, ClientState
 
 
-class Attempt(models.Model):
+class Attempt(Stateful):
     """One trainer's registration, until somebody resets. Written by ``services.attempts``.
 
     What Atropos forgets on a reset lives here: the run itself, its groups and batches remain.
@@ -19,6 +21,9 @@ class Attempt(models.Model):
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
     """Counted from 1 within the run."""
+    state = models.CharField(
+        max_length=16, choices=[(s.value, s.name) for s in AttemptState], default=AttemptState.OPEN
+    )
     opened_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True)
     """First request for a batch: from then on environments may register."""
@@ -41,6 +46,14 @@ class Attempt(models.Model):
     class Meta:
         ordering = ["-id"]
         constraints = [
+            known_state(AttemptState, "attempt_state_known"),
+            models.CheckConstraint(
+                condition=Q(state=AttemptState.OPEN, started_at__isnull=True)
+                | Q(state=AttemptState.STARTED, started_at__isnull=False)
+                | Q(state=AttemptState.CLOSED),
+                name="attempt_started_at_once_started",
+            ),
+            set_exactly_in("closed_at", [AttemptState.CLOSED], "attempt_closed_at_exactly_when_closed"),
             models.UniqueConstraint(fields=["run", "number"], name="attempt_number_once_per_run"),
             models.UniqueConstraint(
                 fields=["run"], condition=Q(closed_at__isnull=True), name="attempt_one_open_per_run"
@@ -52,12 +65,18 @@ class Attempt(models.Model):
         return f"attempt {self.number}"
 
 
-class EnvironmentClient(models.Model):
-    """One registration of an environment process. Several may play the same environment."""
+class EnvironmentClient(Stateful):
+    """One registration of an environment process. Several may play the same environment.
+
+    Written by ``services.clients``. What its state says holds as long as its attempt is not closed.
+    """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="clients")
     index = models.PositiveIntegerField()
     """The `env_id` that the process calls itself by."""
+    state = models.CharField(
+        max_length=16, choices=[(s.value, s.name) for s in ClientState], default=ClientState.CONNECTED
+    )
     environment = models.ForeignKey(RunEnvironment, on_delete=models.PROTECT, related_name="clients")
     wandb_name = models.TextField()
     max_token_length = models.BigIntegerField()
@@ -68,16 +87,17 @@ class EnvironmentClient(models.Model):
     """Sequences per batch, as it knows: of the attempt it registered in. It asks once and goes by that for ever."""
     min_batch_allocation = models.FloatField(null=True)
     """Share of every batch that must be of this environment; lapses while the process is silent."""
-    is_connected = models.BooleanField(default=True)
     registered_at = models.DateTimeField(db_default=Now())
     seen_at = models.DateTimeField(db_default=Now())
     """Last request, to within ``services.attempts.HEARTBEAT_S``."""
     lapsed_at = models.DateTimeField(null=True)
-    """When its allocation lapsed; null: it counts."""
+    """When its allocation lapsed."""
 
     class Meta:
         ordering = ["attempt", "index"]
         constraints = [
+            known_state(ClientState, "client_state_known"),
+            set_exactly_in("lapsed_at", [ClientState.LAPSED], "client_lapsed_at_exactly_when_lapsed"),
             models.UniqueConstraint(fields=["attempt", "index"], name="client_index_once_per_attempt"),
             models.CheckConstraint(condition=Q(weight__gte=-1e30, weight__lte=1e30), name="client_weight_finite"),
         ]

@@ -119,7 +119,7 @@ class ScoredGroup(Stateful):
                 condition=Q(evaluation__isnull=False),
                 name="group_evaluation",
             ),
-            models.Index(fields=["run", "state", "state_reason"], name="group_ledger"),
+            models.Index(fields=["run", "state", "reason_code"], name="group_ledger"),
             models.Index(
                 fields=["run", "-settled_at"],
                 condition=Q(settled_at__isnull=False),

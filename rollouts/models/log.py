@@ -5,6 +5,7 @@ from django.db.models.functions import Now
 
 from rollouts.models.group import finite
 from rollouts.models.run import Run
+from rollouts.models.stateful import Reasoned
 
 
 class MetricPoint(models.Model):
@@ -27,8 +28,16 @@ class MetricPoint(models.Model):
         return f"{self.key}[{self.step}] = {self.value:.4g}"
 
 
-class Event(models.Model):
-    """What changed state, when, by whom and why. Its id is the sequence number that pages show."""
+class EventKind(models.TextChoices):
+    """What an event says of its object. Told by its two states, so it needs no column."""
+
+    CREATED = "created", "It is there since, in the state it began in."
+    CHANGED = "changed", "It went from one state to another."
+    NOTED = "noted", "Something happened to it that changed no state: both states are the one it was in."
+
+
+class Event(Reasoned):
+    """What changed state, or happened else, when, by whom and why. Its id is the sequence number that pages show."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="events", db_index=False)
     at = models.DateTimeField(db_default=Now())
@@ -37,7 +46,6 @@ class Event(models.Model):
     from_state = models.CharField(max_length=16, blank=True)
     """Empty when the object was created."""
     to_state = models.CharField(max_length=16)
-    reason = models.CharField(max_length=500, blank=True)
     actor = models.CharField(max_length=150, blank=True)
     """``user:<name>``, ``reconciler``, ``driver:<worker>``, ``trainer:<epoch>``, ``api:<token name>``."""
 
@@ -50,3 +58,10 @@ class Event(models.Model):
 
     def __str__(self) -> str:
         return f"{self.object_kind} {self.object_id}: {self.from_state or '-'} -> {self.to_state}"
+
+    @property
+    def kind(self) -> EventKind:
+        """Whether its object was created, changed its state, or only something happened to it."""
+        if not self.from_state:
+            return EventKind.CREATED
+        return EventKind.NOTED if self.from_state == self.to_state else EventKind.CHANGED

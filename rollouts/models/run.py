@@ -12,6 +12,7 @@ from rollouts.models.access import Project
 from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import RUN_TERMINAL, RunState
 from trainers.config import RunConfig
+from trainers.origins import Origin, read_origins
 
 KEY_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """No letters or digits that people confuse when they read a key aloud."""
@@ -45,7 +46,7 @@ class Run(Stateful):
     config = models.JSONField()
     """The resolved RunConfig; never changes."""
     config_origins = models.JSONField(default=dict)
-    """Dotted key -> where its value came from."""
+    """Dotted key -> where its value came from, as ``trainers.origins`` stores it."""
     max_steps = models.PositiveIntegerField()
 
     forked_from = models.ForeignKey(
@@ -104,6 +105,11 @@ class Run(Stateful):
     def parsed(self) -> RunConfig:
         """The config as the typed tree that the trainer parses too."""
         return RunConfig.model_validate(self.config)
+
+    @property
+    def origins(self) -> dict[str, Origin]:
+        """Dotted key -> where its value came from."""
+        return read_origins(self.config_origins)
 
     @property
     def environment_names(self) -> frozenset[str]:

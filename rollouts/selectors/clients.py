@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from rollouts.models import Attempt, EnvironmentClient
+from rollouts.states import ClientState
 
 ALLOCATION_LAPSE_S = 60
 """A client that was silent for longer holds no batch back by its minimum share."""
@@ -31,6 +32,4 @@ def minimums(attempt: Attempt) -> dict[int, int]:
 
 
 def _with_share(attempt: Attempt) -> QuerySet[EnvironmentClient]:
-    return EnvironmentClient.objects.filter(
-        attempt=attempt, is_connected=True, min_batch_allocation__gt=0, lapsed_at__isnull=True
-    )
+    return EnvironmentClient.objects.filter(attempt=attempt, state=ClientState.CONNECTED, min_batch_allocation__gt=0)

@@ -231,15 +231,18 @@ def list_events(run: Run, *, limit: int = 12, before: int | None = None) -> list
     ]
 
 
-_NAMED: dict[str, type[PolicyVersion | Checkpoint | Evaluation | Replica]] = {
+_NAMED: dict[str, type[PolicyVersion | Checkpoint | Evaluation | Replica | Attempt | EnvironmentClient]] = {
     "policyversion": PolicyVersion,
     "checkpoint": Checkpoint,
     "evaluation": Evaluation,
     "replica": Replica,
+    "attempt": Attempt,
+    "environmentclient": EnvironmentClient,
 }
 
 
-_UNNAMED = {"policyversion": "policy version"}
+_PREFIXES = {"policyversion": "policy ", "environmentclient": "environment "}
+_UNNAMED = {"policyversion": "policy version", "environmentclient": "environment"}
 """For events whose object is gone."""
 
 
@@ -250,7 +253,7 @@ def _names(events: Iterable[Event]) -> dict[tuple[str, int], str]:
     names = {("run", pk): "run" for pk in ids.get("run", ())}
     for kind, model in _NAMED.items():
         if kind in ids:
-            prefix = "policy " if model is PolicyVersion else ""
+            prefix = _PREFIXES.get(kind, "")
             names |= {(kind, row.pk): f"{prefix}{row}" for row in model._default_manager.filter(pk__in=ids[kind])}
     return names
 

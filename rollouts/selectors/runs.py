@@ -1,11 +1,12 @@
 """Reads of runs: who may see which, how one is doing, and where its groups went."""
 
+import json
 from dataclasses import dataclass
 from datetime import timedelta
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Count, QuerySet, Sum
-from django.db.models.functions import Now
+from django.db.models import Case, Count, F, Min, Q, QuerySet, Sum, TextField, Value, When
+from django.db.models.functions import Cast, Now
 from django.utils import timezone
 
 from rollouts.errors import Forbidden, NotFound
@@ -21,8 +22,10 @@ from rollouts.models import (
     RunKind,
     ScoredGroup,
 )
+from rollouts.reasons import Reason
 from rollouts.selectors import next_batch
 from rollouts.states import (
+    GROUP_FLOW,
     REPLICA_ALIVE,
     RUN_ACTIVE,
     GroupState,
@@ -45,12 +48,18 @@ class Health:
 
 @dataclass(frozen=True)
 class LedgerLine:
-    """How many training groups ended in one state for one reason."""
+    """How many training groups are in one state, of those dropped, for one reason."""
 
     state: str
-    reason: str
+    reason: Reason | None
+    """That of one of the groups: only its code, and so its heading, is that of all."""
     groups: int
     rollouts: int
+
+    @property
+    def heading(self) -> str:
+        """The reason without what differs from group to group; empty where groups are not dropped."""
+        return self.reason.heading if self.reason else ""
 
 
 def for_user(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QuerySet[Run]:
@@ -88,35 +97,28 @@ def list_active() -> QuerySet[Run]:
 
 
 def ledger(run: Run) -> list[LedgerLine]:
-    """Where every training group of the run is: counts by state and, for those dropped, by kind of reason."""
-    lines: dict[tuple[str, str], LedgerLine] = {}
+    """Where every training group of the run is: counts by state and, for those dropped, by the code of the reason."""
+    is_dropped = ~Q(state__in=GROUP_FLOW)
     rows = (
         ScoredGroup.objects.filter(run=run, purpose="train")
-        .values("state", "state_reason")
-        .annotate(groups=Count("id"), size=Sum("rollout_count"))
-    )
-    kept = {
-        GroupState.PLAYING,
-        GroupState.READY,
-        GroupState.BATCHED,
-        GroupState.TRAINED,
-    }
-    for row in rows:
-        reason = "" if row["state"] in kept else _reason_kind(row["state_reason"])
-        old = lines.get((row["state"], reason), LedgerLine(row["state"], reason, 0, 0))
-        lines[row["state"], reason] = LedgerLine(
-            row["state"],
-            reason,
-            old.groups + row["groups"],
-            old.rollouts + (row["size"] or 0),
+        .values("state", code=Case(When(is_dropped, then=F("reason_code")), default=Value("")))
+        .annotate(
+            groups=Count("id"),
+            rollouts=Sum("rollout_count"),
+            params=Min(Cast("reason_params", TextField()), filter=is_dropped),
         )
+    )
+    lines = [
+        LedgerLine(
+            row["state"],
+            Reason.read(row["code"], json.loads(row["params"])) if row["code"] else None,
+            row["groups"],
+            row["rollouts"] or 0,
+        )
+        for row in rows
+    ]
     order = {state: position for position, state in enumerate(GroupState.values)}
-    return sorted(lines.values(), key=lambda line: (order[line.state], line.reason))
-
-
-def _reason_kind(reason: str) -> str:
-    """A reason without what differs from group to group: its part before a step number or a detail."""
-    return reason.split(" at step ")[0].split(", the first with")[0].split(", the last by")[0]
+    return sorted(lines, key=lambda line: (order[line.state], line.heading))
 
 
 def health(run: Run) -> Health:

@@ -1,6 +1,6 @@
 """Attempts of trainers that register over the Atropos-compatible API.
 
-    registration ─► open ─► first request for a batch: started, environments may register ─► reset: closed
+    registration ─► OPEN ─► first request for a batch: STARTED, environments may register ─► reset: CLOSED
 
 What Atropos keeps in the memory of one process is rows here, so it outlives every process. What environments do is in
 ``services.clients``, batches on their way in ``services.deliveries``, the end in ``services.resets``.
@@ -10,18 +10,16 @@ Lock order: run -> gate of submissions -> attempts, clients, deliveries -> group
 from dataclasses import asdict, dataclass
 
 from django.db import transaction
-from django.db.models import Max, Model
+from django.db.models import Max
 from django.db.models.functions import Now
 
-from rollouts import bell
 from rollouts.errors import RunOver
-from rollouts.models import Attempt, Event, Run, RunKind
-from rollouts.services.groups import TAKES_GROUPS
-from rollouts.services.transitions import ACTOR_LENGTH, REASON_LENGTH, record_creation, transition
-from rollouts.states import RunState
+from rollouts.models import Attempt, Run, RunKind
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.transitions import DB_NOW, record_creation, transition
+from rollouts.states import RUN_JOINABLE, AttemptState, RunState
 from rollouts.storable import displayable
 
-REGISTRABLE = TAKES_GROUPS | {RunState.PENDING}
 TRAINER = "atropos trainer"
 """Who acts, in events. Nobody signs in: the run's key is the credential."""
 
@@ -65,16 +63,32 @@ def enter(run: Run) -> None:
 
 def open_attempt(run: Run, terms: Terms, *, actor: str, is_started: bool = False) -> Attempt:
     """The next attempt of a run that has none open. The run is locked."""
+    state = AttemptState.STARTED if is_started else AttemptState.OPEN
     texts = {name: displayable(text) for name, text in asdict(terms).items() if isinstance(text, str)}
     attempt = Attempt.objects.create(
         run=run,
         number=next_number(run),
+        state=state,
         started_at=Now() if is_started else None,
         **{**asdict(terms), **texts},
     )
-    reason = f"attempt {attempt.number}: {terms.num_steps} steps of {terms.batch_size} sequences"
-    record_creation([attempt], run_id=run.pk, state="open", actor=actor, reason=reason)
+    reason = Reason(
+        ReasonCode.ATTEMPT_OPENED, number=attempt.number, steps=terms.num_steps, batch_size=terms.batch_size
+    )
+    record_creation([attempt], run_id=run.pk, state=state, actor=actor, reason=reason)
     return attempt
+
+
+def start(attempt: Attempt) -> None:
+    """Its trainer asked for a batch: environments may register. Nothing happens if it had asked before."""
+    reason = Reason(ReasonCode.BATCH_ASKED_FOR)
+    transition(Attempt, [attempt.pk], to=AttemptState.STARTED, actor=TRAINER, reason=reason, started_at=DB_NOW)
+
+
+def close(attempt: Attempt, *, actor: str) -> None:
+    """It was reset."""
+    reason = Reason(ReasonCode.ATTEMPT_RESET)
+    transition(Attempt, [attempt.pk], to=AttemptState.CLOSED, actor=actor, reason=reason, closed_at=DB_NOW)
 
 
 def own_terms(run: Run) -> Terms:
@@ -112,20 +126,5 @@ def lock(run: Run) -> Run:
 
 def check_takes_part(run: Run) -> None:
     """Raise RunOver for a run that is over or about to be."""
-    if run.state not in REGISTRABLE:
+    if run.state not in RUN_JOINABLE:
         raise RunOver(f"Run {run.key} is {run.state}: it takes no trainers, no environments and no groups.")
-
-
-def log(row: Model, run_id: int, *, change: tuple[str, str], actor: str, reason: str) -> None:
-    """Append an event about an attempt or a client, in the transaction that changes it."""
-    from_state, to_state = change
-    Event.objects.create(
-        run_id=run_id,
-        object_kind=str(row._meta.model_name),
-        object_id=row.pk,
-        from_state=from_state,
-        to_state=to_state,
-        reason=displayable(reason)[:REASON_LENGTH],
-        actor=displayable(actor)[:ACTOR_LENGTH],
-    )
-    bell.ring_after_commit(run_id)

@@ -22,14 +22,13 @@ from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
 from rollouts.formation import Chosen
 from rollouts.formats.batch_body import encode
 from rollouts.models import Batch, BatchEncoding, BatchItem, Run, RunKind, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.next_batch import Outlook, demand_of, look
 from rollouts.services import metrics, replays
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import binary_cursor, load
-from rollouts.states import BatchState, GroupState, RunState
+from rollouts.states import RUN_TRAINING, BatchState, GroupState
 from trainers.advantages import algorithm_advantages
-
-TRAINING = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
 @dataclass(frozen=True)
@@ -107,14 +106,18 @@ def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = Bat
         items = source.items.order_by("position").values_list("group_id", flat=True)
         return _store(run, step, list(items), encoding, replay_of=source)
     limit = run.parsed.algorithm.max_off_policy_steps
-    reason = f"lag over {limit} steps at step {step}"
+    reason = Reason(ReasonCode.LAGGED, limit=limit, step=step)
     transition(ScoredGroup, outlook.stale, to=GroupState.STALE, actor="control plane", reason=reason)
     chosen = outlook.choice
     if not isinstance(chosen, Chosen):
         return None
     _advance_mixture(run, chosen)
     moved = transition(
-        ScoredGroup, chosen.group_ids, to=GroupState.BATCHED, actor=f"trainer:{run.epoch}", reason=f"step {step}"
+        ScoredGroup,
+        chosen.group_ids,
+        to=GroupState.BATCHED,
+        actor=f"trainer:{run.epoch}",
+        reason=Reason(ReasonCode.STEP, step=step),
     )
     if len(moved) != len(chosen.group_ids):
         raise Overtaken(f"Groups of step {step} were changed while its batch was formed; ask again.")
@@ -147,7 +150,7 @@ def _find(run: Run, epoch: int, step: int) -> Batch | None:
     check_epoch(run, epoch)
     if run.kind not in {RunKind.RL, RunKind.EXTERNAL}:
         raise Conflict(f"Run {run.key} is supervised: it has no batches.")
-    if run.state not in TRAINING or step >= run.max_steps:
+    if run.state not in RUN_TRAINING or step >= run.max_steps:
         raise RunOver(f"Run {run.key} is {run.state}: there is no step {step} to train.")
     newest = Batch.objects.filter(run=run).order_by("-step").first()
     formed = 0 if newest is None else newest.step + 1
@@ -195,7 +198,7 @@ def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncodin
     batch.sha256 = hashlib.sha256(body).hexdigest()
     batch.size_bytes = len(body)
     batch.save(update_fields=["sha256", "size_bytes"])
-    reason = f"replays step {replay_of.step} of run {replay_of.run.key}" if replay_of else ""
+    reason = Reason(ReasonCode.REPLAYED, step=replay_of.step, run=replay_of.run.key) if replay_of else None
     record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}", reason=reason)
     metrics.record(run, step=step, values=_statistics(step, groups, is_replay=replay_of is not None))
     return Formed(batch, body)

@@ -10,22 +10,23 @@ from dataclasses import dataclass
 
 from django.db import connection, transaction
 from django.db.models import Max
-from django.db.models.functions import Now
 
 from rollouts.errors import Invalid
 from rollouts.models import Attempt, EnvironmentClient, Run, RunEnvironment, RunKind
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.clients import ALLOCATION_LAPSE_S, silent
 from rollouts.services import attempts
 from rollouts.services.groups import MAX_ENVIRONMENTS
-from rollouts.services.transitions import record_creation
+from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
-from rollouts.states import RunState
+from rollouts.states import AttemptState, ClientState, RunState
 from rollouts.storable import MAX_ENVIRONMENT, MAX_WEIGHT, displayable
 
 HEARTBEAT_S = 5.0
 """Being heard is written at most this often per client and process."""
 SMALLEST_WEIGHT = 1e-6
 LARGEST_WEIGHT = math.nextafter(MAX_WEIGHT, 0.0)
+CONTROL_PLANE = "control plane"
 UNNAMED = "external"
 """Environment of groups that nobody registered for."""
 
@@ -53,8 +54,8 @@ def register(run: Run, introduction: Introduction) -> EnvironmentClient | None:
         if run.state == RunState.PENDING:
             return None
         if attempt is None and run.kind == RunKind.RL:
-            attempt = attempts.open_attempt(run, attempts.own_terms(run), actor="control plane", is_started=True)
-        if attempt is None or attempt.started_at is None:
+            attempt = attempts.open_attempt(run, attempts.own_terms(run), actor=CONTROL_PLANE, is_started=True)
+        if attempt is None or attempt.state != AttemptState.STARTED:
             return None
         name = displayable(introduction.desired_name)
         environment = _environment(run, name[:MAX_ENVIRONMENT] or UNNAMED)
@@ -65,9 +66,8 @@ def register(run: Run, introduction: Introduction) -> EnvironmentClient | None:
         newest: int | None = clients.aggregate(newest=Max("index"))["newest"]
         wandb_name = f"{name}_{clients.filter(environment=environment).count()}"
         index = 0 if newest is None else newest + 1
-        return _add(
-            attempt, index, environment, wandb_name, introduction, batch_size=attempt.batch_size, reason="registered"
-        )
+        reason = Reason(ReasonCode.CLIENT_REGISTERED)
+        return _add(attempt, index, environment, wandb_name, introduction, batch_size=attempt.batch_size, reason=reason)
 
 
 def adopt(run: Run, index: int) -> EnvironmentClient | None:
@@ -88,7 +88,7 @@ def adopt(run: Run, index: int) -> EnvironmentClient | None:
             group_size=former.group_size,
             min_batch_allocation=former.min_batch_allocation,
         )
-        reason = f"taken over: it did not hear of the reset before attempt {attempt.number}"
+        reason = Reason(ReasonCode.CLIENT_TAKEN_OVER, number=attempt.number)
         return _add(
             attempt,
             index,
@@ -108,7 +108,10 @@ def newest_of_index(run: Run, index: int) -> EnvironmentClient | None:
 
 def disconnect(client_id: int) -> None:
     """The environment leaves: its weight and its share no longer count. What it sent stays."""
-    EnvironmentClient.objects.filter(pk=client_id).update(is_connected=False)
+    name = EnvironmentClient.objects.values_list("wandb_name", flat=True).get(pk=client_id)
+    reason = Reason(ReasonCode.CLIENT_LEFT, client=name)
+    actor = f"environment:{name}"
+    transition(EnvironmentClient, [client_id], to=ClientState.LEFT, actor=actor, reason=reason, lapsed_at=None)
 
 
 def hear(client_id: int) -> None:
@@ -121,9 +124,15 @@ def hear(client_id: int) -> None:
         with connection.cursor() as cursor:
             cursor.execute(load("hear_client"), {"client_id": client_id, "heartbeat_s": HEARTBEAT_S})
             row = cursor.fetchone()
-        if row is not None and row[0]:
-            client = EnvironmentClient.objects.select_related("attempt").get(pk=client_id)
-            _log(client, ("lapsed", "connected"), f"{client} is heard again: its minimum share counts")
+        if row is not None and row[0] == ClientState.LAPSED:
+            _recover(EnvironmentClient.objects.get(pk=client_id))
+
+
+def _recover(client: EnvironmentClient) -> None:
+    reason = Reason(ReasonCode.CLIENT_HEARD, client=client.wandb_name)
+    transition(
+        EnvironmentClient, [client.pk], to=ClientState.CONNECTED, actor=CONTROL_PLANE, reason=reason, lapsed_at=None
+    )
 
 
 _heard: dict[int, float] = {}
@@ -132,11 +141,16 @@ _heard: dict[int, float] = {}
 
 def lapse_silent(attempt: Attempt) -> None:
     """Let the shares of silent clients lapse, for all to see. The run is locked."""
-    for client in silent(attempt).select_for_update(no_key=True).select_related("attempt").order_by("pk"):
-        EnvironmentClient.objects.filter(pk=client.pk).update(lapsed_at=Now())
-        share = f"minimum share of {client.min_batch_allocation:g}"
-        why = f"{client} was silent for {ALLOCATION_LAPSE_S} s: batches no longer wait for its {share}"
-        _log(client, ("connected", "lapsed"), why)
+    for client in silent(attempt).select_for_update(no_key=True).order_by("pk"):
+        reason = Reason(
+            ReasonCode.CLIENT_SILENT,
+            client=client.wandb_name,
+            silent_s=ALLOCATION_LAPSE_S,
+            share=client.min_batch_allocation,
+        )
+        transition(
+            EnvironmentClient, [client.pk], to=ClientState.LAPSED, actor=CONTROL_PLANE, reason=reason, lapsed_at=DB_NOW
+        )
 
 
 def _environment(run: Run, name: str) -> RunEnvironment:
@@ -156,7 +170,7 @@ def _add(
     introduction: Introduction,
     *,
     batch_size: int,
-    reason: str,
+    reason: Reason,
 ) -> EnvironmentClient:
     client = EnvironmentClient.objects.create(
         attempt=attempt,
@@ -170,9 +184,5 @@ def _add(
         min_batch_allocation=introduction.min_batch_allocation,
     )
     actor = f"environment:{wandb_name}"
-    record_creation([client], run_id=attempt.run_id, state="connected", actor=actor, reason=reason)
+    record_creation([client], run_id=attempt.run_id, state=ClientState.CONNECTED, actor=actor, reason=reason)
     return client
-
-
-def _log(client: EnvironmentClient, change: tuple[str, str], reason: str) -> None:
-    attempts.log(client, client.attempt.run_id, change=change, actor="control plane", reason=reason)

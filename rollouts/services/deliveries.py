@@ -19,11 +19,12 @@ from django.db.models.functions import Now
 
 from rollouts.errors import Conflict
 from rollouts.models import Attempt, Batch, BatchEncoding, Delivery, Run, RunKind, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.clients import silent
 from rollouts.selectors.next_batch import demand_of_attempt, look, next_step
 from rollouts.services import attempts, batches, clients, runs
 from rollouts.services.transitions import DB_NOW, transition
-from rollouts.states import BatchState, GroupState, RunState
+from rollouts.states import AttemptState, BatchState, GroupState, RunState
 
 TERM_S = 15
 """A delivery that was not renewed for so long is given to whoever asks next."""
@@ -65,10 +66,10 @@ def take(run: Run) -> Parcel | None:
         if attempt is None:
             raise NotRegistered
         attempts.enter(run)
-        if attempt.started_at is None:
-            Attempt.objects.filter(pk=attempt.pk).update(started_at=Now())
+        if attempt.state == AttemptState.OPEN:
+            attempts.start(attempt)
         clients.lapse_silent(attempt)
-        acknowledge_sent(run, reason="the trainer asked for more, which is how it acknowledges")
+        acknowledge_sent(run, reason=Reason(ReasonCode.MORE_ASKED_FOR))
         return _repeat(attempt) or _form(run, attempt)
     return None
 
@@ -95,7 +96,7 @@ def finish(parcel: Parcel) -> bool:
         with transaction.atomic():
             run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
             if run.state == RunState.RUNNING:
-                acknowledge_sent(run, reason="the last batch was sent")
+                acknowledge_sent(run, reason=Reason(ReasonCode.LAST_BATCH_SENT))
     return True
 
 
@@ -105,7 +106,7 @@ def _held(parcel: Parcel) -> QuerySet[Delivery]:
     )
 
 
-def acknowledge_sent(run: Run, *, reason: str) -> None:
+def acknowledge_sent(run: Run, *, reason: Reason) -> None:
     """Count batches that were sent completely as trained, in the order of their steps. The run is locked.
 
     One that is still being sent holds up those after it; one that a reset abandoned is passed over. When the last step
@@ -133,7 +134,7 @@ def acknowledge_sent(run: Run, *, reason: str) -> None:
         runs.finish_training(run, epoch=run.epoch)
 
 
-def abandon(run: Run, attempt: Attempt, *, reason: str) -> None:
+def abandon(run: Run, attempt: Attempt, *, reason: Reason) -> None:
     """Archive the groups of batches that did not arrive; whoever sends one cannot finish it. The run is locked."""
     # Locked, so that none of them can arrive between this look and the update.
     under_way = _under_way(attempt).select_for_update(no_key=True).order_by("pk")
@@ -155,7 +156,7 @@ def _under_way(attempt: Attempt) -> QuerySet[Delivery]:
 
 def _is_worth_a_lock(run: Run, attempt: Attempt) -> bool:
     """Whether there is something to hand out, or to write down. Trainers that wait ask many times a second."""
-    if attempt.started_at is None or run.state == RunState.STARTING:
+    if attempt.state == AttemptState.OPEN or run.state == RunState.STARTING:
         return True
     if _unsettled(run).filter(batch__step=run.next_step, sent_at__isnull=False).exists():
         return True

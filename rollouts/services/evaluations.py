@@ -8,6 +8,7 @@ from django.db.models import Avg, Count, Q
 from django.db.models.functions import Now
 
 from rollouts.models import Evaluation, Lease, Rollout, Run, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import leases, metrics
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import EvaluationState, GroupState
@@ -21,13 +22,13 @@ def conclude(run: Run) -> None:
     )
     for evaluation in open_evaluations.select_related("environment"):
         if evaluation.settled >= evaluation.problems:
-            _close(run, evaluation, EvaluationState.DONE, "")
+            _close(run, evaluation, EvaluationState.DONE, None)
         elif evaluation.overdue:
-            reason = f"only {evaluation.settled} of {evaluation.problems} problems were played in time"
+            reason = Reason(ReasonCode.EVALUATION_LATE, settled=evaluation.settled, problems=evaluation.problems)
             _close(run, evaluation, EvaluationState.EXPIRED, reason)
 
 
-def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -> None:
+def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: Reason | None) -> None:
     with transaction.atomic():
         # The row first, which keeps new groups out; then the leases, which waits for those that are settling.
         row = Evaluation.objects.select_for_update(no_key=True).filter(pk=evaluation.pk, state=EvaluationState.PLAYING)
@@ -40,7 +41,7 @@ def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: str) -
             late,
             to=GroupState.SURPLUS,
             actor="reconciler",
-            reason="its evaluation ended",
+            reason=Reason(ReasonCode.EVALUATION_ENDED),
             settled_at=DB_NOW,
         )
         scored = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)

@@ -10,7 +10,7 @@ from rollouts.models import Checkpoint, Run
 from rollouts.models.run import new_key
 from rollouts.states import CheckpointState
 from trainers.config import RunConfig
-from trainers.origins import Source, origin
+from trainers.origins import Origin, OriginKind
 
 
 class Fork(NamedTuple):
@@ -27,9 +27,9 @@ class Fork(NamedTuple):
         return {"model.path": str(Path(settings.ROLLYARD_RUNS_DIR) / self.key / "weights" / "step_0")}
 
     @property
-    def origin(self) -> str:
-        """The code of where the overridden values come from."""
-        return origin(Source.FORK, name_of(self.checkpoint))
+    def origin(self) -> Origin:
+        """Where the overridden values come from, as the run's page shows it."""
+        return Origin(OriginKind.FORK, name_of(self.checkpoint))
 
 
 def name_of(checkpoint: Checkpoint) -> str:

@@ -24,16 +24,16 @@ from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
 from rollouts.formats.arrays import PackedGroup, RolloutRecord, pack_rollouts
 from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import leases
 from rollouts.services.combining import Combiner
 from rollouts.services.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.repetition import check_repeated
-from rollouts.services.transitions import DB_NOW, transition
+from rollouts.services.transitions import DB_NOW, stored, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
-from rollouts.states import GroupState, RunState
+from rollouts.states import RUN_TRAINING, GroupState, RunState
 from rollouts.storable import check_groups, check_rollouts, displayable
 
-TAKES_GROUPS = frozenset({RunState.STARTING, RunState.RUNNING})
 MAX_ENVIRONMENTS = 100
 LANES = 1
 """Transactions of submissions at a time in one process."""
@@ -225,7 +225,7 @@ def _pass_gate(run: Run, *, groups: int) -> _Gate:
 def _check_takes_groups(run: Run, state: str) -> None:
     if state == RunState.PENDING:
         raise StateConflict(f"Run {run.key} has not been started yet. Submit again in a few seconds.")
-    if state not in TAKES_GROUPS:
+    if state not in RUN_TRAINING:
         raise RunOver(f"Run {run.key} is {state} and takes no more groups.")
 
 
@@ -243,6 +243,7 @@ def _add_environments(run: Run, known: dict[str, int], names: set[str]) -> None:
 
 def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> ScoredGroup:
     state, reason = _verdict(run, Purpose.TRAIN, group)
+    reason_code, reason_params = stored(reason)
     row = ScoredGroup(
         id=group_id,
         run=run,
@@ -250,7 +251,8 @@ def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> Sc
         key=group.key or str(uuid.uuid4()),
         problem_key=group.problem_key,
         state=state,
-        state_reason=reason,
+        reason_code=reason_code,
+        reason_params=reason_params,
         **_summary(group, fallback_version=_unversioned(run)),
     )
     newest = run.next_step + 1
@@ -267,21 +269,21 @@ def _unversioned(run: Run) -> int:
     return run.next_step if run.kind == RunKind.EXTERNAL else max(run.live_version, 0)
 
 
-def _verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, str]:
+def _verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, Reason | None]:
     """Where a settled group goes, and why it is dropped if it is."""
     rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
     if not rewards:
         error = next(rollout.error for rollout in group.rollouts if rollout.stop_reason is StopReason.ERROR)
-        why = f"{error.kind}: {error.type}: {error.message}" if error else "no reward"
-        return GroupState.FAILED, displayable(f"every rollout failed, the first with {why}")[:500]
+        first = f"{error.kind}: {error.type}: {error.message}" if error else None
+        return GroupState.FAILED, Reason(ReasonCode.ALL_FAILED, error=first)
     if purpose == Purpose.EVAL:
-        return GroupState.EVALUATED, ""
+        return GroupState.EVALUATED, None
     is_scored = np.array([rollout.reward is not None for rollout in group.rollouts])
     if not group.arrays.trained_counts[is_scored].any():
-        return GroupState.FAILED, "no token was sampled by the policy: every loss mask is 0"
+        return GroupState.FAILED, Reason(ReasonCode.NOTHING_SAMPLED)
     if run.parsed.algorithm.filter_zero_advantage and min(rewards) == max(rewards):
-        return GroupState.FILTERED, "zero advantage: all rewards are equal"
-    return GroupState.READY, ""
+        return GroupState.FILTERED, Reason(ReasonCode.ZERO_ADVANTAGE)
+    return GroupState.READY, None
 
 
 def _summary(group: PackedGroup, *, fallback_version: int) -> dict[str, Any]:

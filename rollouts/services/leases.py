@@ -19,6 +19,7 @@ from django.db.models.functions import Now
 
 from environments.types import Split
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
 from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
@@ -162,7 +163,7 @@ def quarantine_expired(run: Run) -> list[int]:
                 [lease.group_id],
                 to=GroupState.FAILED,
                 actor="reconciler",
-                reason=f"quarantined: {MAX_ATTEMPTS} leases were lost while it was played, the last by {lease.holder}",
+                reason=Reason(ReasonCode.LEASES_LOST, leases=MAX_ATTEMPTS, holder=lease.holder),
                 settled_at=DB_NOW,
             )
         Lease.objects.filter(group_id__in=moved).delete()
@@ -180,6 +181,7 @@ def _take_over(run: Run, *, holder: str, limit: int, lease_s: float) -> list[int
                 "holder": holder,
                 "lease_s": lease_s,
                 "actor": f"driver:{holder}",
+                "reason_code": str(ReasonCode.LEASE_TAKEN_OVER),
             },
         )
         return [row[0] for row in cursor.fetchall()]

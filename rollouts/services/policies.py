@@ -7,6 +7,7 @@ from django.db.models.functions import Now
 
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, PolicyVersion, Purpose, Run, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import leases
 from rollouts.services.runs import check_files, lock_for_trainer
 from rollouts.services.transitions import DB_NOW, move, record_creation, transition
@@ -86,7 +87,7 @@ def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVer
             older.values_list("pk", flat=True),
             to=PolicyVersionState.SUPERSEDED,
             actor=actor,
-            reason=f"version {version.version} is live",
+            reason=Reason(ReasonCode.VERSION_SUPERSEDED, version=version.version),
         )
         version = move(version, to=PolicyVersionState.LIVE, actor=actor, published_at=DB_NOW)
         run.live_version = version.version

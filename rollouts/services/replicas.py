@@ -4,9 +4,9 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from rollouts.models import Replica, ReplicaKind, Run
-from rollouts.services.transitions import DB_NOW, REASON_LENGTH, move, record_creation
+from rollouts.reasons import Reason
+from rollouts.services.transitions import DB_NOW, move, record_creation, stored
 from rollouts.states import ReplicaState
-from rollouts.storable import displayable
 
 
 def create(run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler") -> Replica:
@@ -25,7 +25,7 @@ def address(replica: Replica, *, base_url: str) -> None:
     replica.base_url = base_url
 
 
-def ready(replica: Replica, *, loaded_version: int | None = None, reason: str = "") -> Replica:
+def ready(replica: Replica, *, loaded_version: int | None = None, reason: Reason | None = None) -> Replica:
     """It answered a real request."""
     return move(
         replica,
@@ -47,13 +47,12 @@ def answered(replica: Replica, *, loaded_version: int | None = None) -> None:
     replica.refresh_from_db()
 
 
-def suspect(replica: Replica, *, reason: str) -> Replica:
+def suspect(replica: Replica, *, reason: Reason) -> Replica:
     """A probe failed: no new work goes to it until it answers."""
     failures = replica.probe_failures + 1
     if replica.state == ReplicaState.SUSPECT:
-        Replica.objects.filter(pk=replica.pk).update(
-            probe_failures=failures, state_reason=displayable(reason)[:REASON_LENGTH]
-        )
+        code, params = stored(reason)
+        Replica.objects.filter(pk=replica.pk).update(probe_failures=failures, reason_code=code, reason_params=params)
         replica.refresh_from_db()
         return replica
     return move(
@@ -65,11 +64,11 @@ def suspect(replica: Replica, *, reason: str) -> Replica:
     )
 
 
-def stopping(replica: Replica, *, reason: str) -> Replica:
+def stopping(replica: Replica, *, reason: Reason | None) -> Replica:
     return move(replica, to=ReplicaState.STOPPING, actor="reconciler", reason=reason)
 
 
-def exited(replica: Replica, *, exit_code: int | None, reason: str = "") -> Replica:
+def exited(replica: Replica, *, exit_code: int | None, reason: Reason | None = None) -> Replica:
     """Its process ended as it should."""
     return move(
         replica,
@@ -81,7 +80,7 @@ def exited(replica: Replica, *, exit_code: int | None, reason: str = "") -> Repl
     )
 
 
-def lost(replica: Replica, *, exit_code: int | None, reason: str) -> Replica:
+def lost(replica: Replica, *, exit_code: int | None, reason: Reason) -> Replica:
     """Its process died, or was ejected; another takes its place."""
     return move(
         replica,

@@ -4,9 +4,9 @@ Groups that waited, and batches that did not arrive whole, are archived with a r
 """
 
 from django.db import transaction
-from django.db.models.functions import Now
 
-from rollouts.models import Attempt, Run, RunKind, ScoredGroup
+from rollouts.models import Run, RunKind, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import attempts, deliveries
 from rollouts.services.groups import close_gate
 from rollouts.services.transitions import transition
@@ -28,15 +28,17 @@ def reset(run: Run) -> None:
         run = attempts.lock(run)
         close_gate(run)
         attempt = attempts.current(run)
-        name = f"of {attempt}" if attempt else f"before attempt {attempts.next_number(run)}"
-        reason = f"archived by a reset {name}"
+        if attempt is None:
+            reason = Reason(ReasonCode.RESET_BEFORE, number=attempts.next_number(run))
+        else:
+            reason = Reason(ReasonCode.RESET, number=attempt.number)
         waiting = ScoredGroup.objects.filter(run=run, state=GroupState.READY).values_list("pk", flat=True)
         transition(ScoredGroup, waiting, to=GroupState.SURPLUS, actor=ACTOR, reason=reason)
         if attempt is None:
             return
         deliveries.abandon(run, attempt, reason=reason)
-        deliveries.acknowledge_sent(run, reason=f"it had arrived when {attempt} was reset")
-        Attempt.objects.filter(pk=attempt.pk).update(closed_at=Now())
+        arrived = Reason(ReasonCode.ARRIVED_BEFORE_RESET, number=attempt.number)
+        deliveries.acknowledge_sent(run, reason=arrived)
+        attempts.close(attempt, actor=ACTOR)
         run.epoch += 1
         run.save(update_fields=["epoch"])
-        attempts.log(attempt, run.pk, change=("open", "closed"), actor=ACTOR, reason="reset")

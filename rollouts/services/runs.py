@@ -27,13 +27,15 @@ from rollouts.models import (
     ScoredGroup,
 )
 from rollouts.models.run import new_atropos_key
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import forks, leases, metrics, token_values
 from rollouts.services.batches import check_epoch
 from rollouts.services.groups import close_gate
-from rollouts.services.transitions import DB_NOW, move, record_creation, transition
+from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, transition
 from rollouts.states import (
     RUN_ACTIVE,
     RUN_TERMINAL,
+    RUN_TRAINING,
     BatchState,
     CheckpointState,
     EvaluationState,
@@ -47,7 +49,6 @@ from trainers.wire import CheckpointIn, CheckpointRef, PolicyVersionIn, Registra
 
 MAX_PATH = 1000
 SHA256 = re.compile("[0-9a-f]{64}")
-REGISTRABLE = frozenset({RunState.STARTING, RunState.RUNNING})
 
 
 def create(
@@ -80,13 +81,16 @@ def create(
 
 
 def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
-    """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Twice is once."""
+    """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Twice is once.
+
+    ``reason`` is in the words of whoever asks.
+    """
     if not transition(
         Run,
         [run.pk],
         to=RunState.STOPPING,
         actor=actor,
-        reason=reason or f"stopped by {actor}",
+        reason=Reason(ReasonCode.TEXT, text=reason) if reason else Reason(ReasonCode.STOP_ASKED, actor=actor),
     ):
         run.refresh_from_db()
         if run.state not in {RunState.STOPPING, RunState.STOPPED}:
@@ -101,7 +105,7 @@ def rotate_atropos_key(run: Run, *, actor: str) -> Run:
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         run.atropos_key = new_atropos_key()
         run.save(update_fields=["atropos_key"])
-        record_creation([run], run_id=run.pk, state=run.state, actor=actor, reason="another Atropos key")
+        record_note(run, run_id=run.pk, actor=actor, reason=Reason(ReasonCode.ATROPOS_KEY_ROTATED))
     return run
 
 
@@ -110,7 +114,7 @@ def start(run: Run, *, actor: str = "reconciler") -> Run:
     return move(run, to=RunState.STARTING, actor=actor, started_at=DB_NOW)
 
 
-def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") -> Run:
+def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | None = None) -> Run:
     """Close a run for good: what is left of its groups becomes surplus, its leases and open evaluations end with it.
 
     Call it when no process of the run is alive. A claim or a settle that is on its way is waited for. Locks the run,
@@ -128,7 +132,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") 
             open_evaluations.values_list("pk", flat=True),
             to=EvaluationState.EXPIRED,
             actor=actor,
-            reason=f"the run was {to}",
+            reason=Reason(ReasonCode.RUN_ENDED, state=str(to)),
             finished_at=DB_NOW,
         )
         leases.end_all(Lease.objects.filter(run=run))
@@ -140,7 +144,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: str = "") 
                 left,
                 to=GroupState.SURPLUS,
                 actor=actor,
-                reason=f"the run was {to}",
+                reason=Reason(ReasonCode.RUN_ENDED, state=str(to)),
                 **columns,
             )
         return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)
@@ -152,7 +156,7 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         if run.state == RunState.PENDING:
             raise StateConflict(f"Run {run.key} has not been started yet. Register again in a few seconds.")
-        if run.state not in REGISTRABLE or run.trainer_finished_at is not None:
+        if run.state not in RUN_TRAINING or run.trainer_finished_at is not None:
             raise RunOver(f"Run {run.key} is {run.state} and takes no trainer.")
         run.epoch += 1
         run.save(update_fields=["epoch"])
@@ -162,7 +166,9 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
             Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).values_list("pk", flat=True),
             to=ReplicaState.READY,
             actor=actor,
-            reason=f"epoch {run.epoch}: {world_size} processes, {hostname} pid {pid}",
+            reason=Reason(
+                ReasonCode.TRAINER_REGISTERED, epoch=run.epoch, world_size=world_size, hostname=hostname, pid=pid
+            ),
             answered_at=DB_NOW,
         )
         checkpoints = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
@@ -219,7 +225,7 @@ def _ack_batch(run: Run, *, epoch: int, step: int, sha256: str | None) -> Batch:
             groups,
             to=GroupState.TRAINED,
             actor=actor,
-            reason=f"step {step}",
+            reason=Reason(ReasonCode.STEP, step=step),
         )
     return batch
 
@@ -278,7 +284,7 @@ def delete_checkpoints(run: Run) -> list[Checkpoint]:
             [row.pk for row in doomed],
             to=CheckpointState.DELETED,
             actor="reconciler",
-            reason=f"only the newest {config.keep_checkpoints} are kept",
+            reason=Reason(ReasonCode.NOT_KEPT, kept=config.keep_checkpoints),
         )
     return doomed
 
@@ -324,7 +330,7 @@ def finish_training(run: Run, *, epoch: int) -> Run:
                 left,
                 to=GroupState.SURPLUS,
                 actor=actor,
-                reason="every step has its batch",
+                reason=Reason(ReasonCode.STEPS_COVERED),
             )
         run.refresh_from_db()
         return run

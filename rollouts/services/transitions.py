@@ -4,8 +4,10 @@ One statement per change: it names the states it expects, moves the rows that ar
 Event for each, all or nothing. Whoever loses a race moves zero rows and is told so. The bell rings after commit.
 """
 
+import json
+import math
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar, cast
+from typing import Any, LiteralString, TypeVar, cast
 
 from django.db import connection, models
 from psycopg import sql as pg
@@ -13,8 +15,10 @@ from psycopg import sql as pg
 from rollouts import bell
 from rollouts.errors import StateConflict
 from rollouts.models import (
+    Attempt,
     Batch,
     Checkpoint,
+    EnvironmentClient,
     Evaluation,
     Event,
     PolicyVersion,
@@ -23,10 +27,13 @@ from rollouts.models import (
     ScoredGroup,
 )
 from rollouts.models.stateful import Stateful
+from rollouts.reasons import Reason
 from rollouts.sql import load
 from rollouts.states import (
+    ATTEMPT_TRANSITIONS,
     BATCH_TRANSITIONS,
     CHECKPOINT_TRANSITIONS,
+    CLIENT_TRANSITIONS,
     EVALUATION_TRANSITIONS,
     GROUP_TRANSITIONS,
     POLICY_VERSION_TRANSITIONS,
@@ -36,15 +43,23 @@ from rollouts.states import (
 from rollouts.storable import displayable
 
 TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
+    Attempt: ATTEMPT_TRANSITIONS,
     Batch: BATCH_TRANSITIONS,
     Checkpoint: CHECKPOINT_TRANSITIONS,
+    EnvironmentClient: CLIENT_TRANSITIONS,
     Evaluation: EVALUATION_TRANSITIONS,
     PolicyVersion: POLICY_VERSION_TRANSITIONS,
     Replica: REPLICA_TRANSITIONS,
     Run: RUN_TRANSITIONS,
     ScoredGroup: GROUP_TRANSITIONS,
 }
-REASON_LENGTH = 500
+RUN_COLUMNS: dict[type[Stateful], LiteralString] = {
+    Run: "t.id",
+    EnvironmentClient: "(SELECT run_id FROM rollouts_attempt WHERE id = t.attempt_id)",
+}
+"""Where a row says which run it belongs to, if not in `run_id`."""
+TEXT_LENGTH = 500
+"""To which texts in a reason are cut."""
 ACTOR_LENGTH = 150
 DB_NOW = object()
 """As the value of a column: the moment of the change, by the database clock."""
@@ -59,7 +74,7 @@ def transition(
     to: str,
     actor: str,
     expect: Sequence[str] | None = None,
-    reason: str = "",
+    reason: Reason | None = None,
     **columns: Any,
 ) -> list[int]:
     """Move rows to ``to`` if they are in an expected state; return the ids that moved, in order.
@@ -85,13 +100,15 @@ def transition(
     query = pg.SQL(load("transition")).format(
         table=pg.Identifier(model._meta.db_table),
         assignments=pg.Composed(assignments),
-        run_column=pg.SQL("t.id") if model is Run else pg.SQL("t.run_id"),
+        run_column=pg.SQL(RUN_COLUMNS.get(model, "t.run_id")),
     )
+    code, params = stored(reason)
     values = {
         "ids": ids,
         "expect": [str(state) for state in expect],
         "to": str(to),
-        "reason": displayable(reason)[:REASON_LENGTH],
+        "reason_code": code,
+        "reason_params": json.dumps(params),
         "actor": displayable(actor)[:ACTOR_LENGTH],
         "object_kind": model._meta.model_name,
         **{
@@ -108,7 +125,7 @@ def transition(
     return [row_id for row_id, _ in rows]
 
 
-def move(row: StatefulT, *, to: str, actor: str, reason: str = "", **columns: Any) -> StatefulT:
+def move(row: StatefulT, *, to: str, actor: str, reason: Reason | None = None, **columns: Any) -> StatefulT:
     """Move one row; raise StateConflict if it is no longer in a state that allows it. Refreshes ``row``."""
     if not transition(type(row), [row.pk], to=to, actor=actor, reason=reason, **columns):
         row.refresh_from_db()
@@ -118,23 +135,52 @@ def move(row: StatefulT, *, to: str, actor: str, reason: str = "", **columns: An
 
 
 def record_creation(
-    rows: Sequence[models.Model],
+    rows: Sequence[Stateful],
     *,
     run_id: int,
     state: str,
     actor: str,
-    reason: str = "",
+    reason: Reason | None = None,
 ) -> None:
     """Append the first event of freshly inserted rows of one run. Call it in the transaction that inserts them."""
+    _append([(row, "") for row in rows], run_id, to=state, actor=actor, reason=reason)
+
+
+def record_note(row: Stateful, *, run_id: int, actor: str, reason: Reason) -> None:
+    """Append an event about something that changes no state. Call it in the transaction that does it."""
+    state = row.state  # type: ignore[attr-defined]
+    _append([(row, state)], run_id, to=state, actor=actor, reason=reason)
+
+
+def _append(rows: Iterable[tuple[Stateful, str]], run_id: int, *, to: str, actor: str, reason: Reason | None) -> None:
+    code, params = stored(reason)
     Event.objects.bulk_create(
         Event(
             run_id=run_id,
             object_kind=str(row._meta.model_name),
             object_id=row.pk,
-            to_state=str(state),
-            reason=displayable(reason)[:REASON_LENGTH],
+            from_state=str(before),
+            to_state=str(to),
+            reason_code=code,
+            reason_params=params,
             actor=displayable(actor)[:ACTOR_LENGTH],
         )
-        for row in rows
+        for row, before in rows
     )
     bell.ring_after_commit(run_id)
+
+
+def stored(reason: Reason | None) -> tuple[str, dict[str, Any]]:
+    """A reason as its two columns: texts cut, and without what Postgres cannot hold."""
+    if reason is None:
+        return "", {}
+    return str(reason.code), {name: _stored_value(value) for name, value in reason.params.items()}
+
+
+def _stored_value(value: Any) -> Any:
+    if isinstance(value, Reason):
+        code, params = stored(value)
+        return {"code": code, "params": params}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # JSON has no such number
+    return displayable(value)[:TEXT_LENGTH] if isinstance(value, str) else value

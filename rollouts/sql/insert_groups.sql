@@ -4,25 +4,28 @@
 -- Index: group_key_once_per_run.
 WITH incoming AS (
     SELECT * FROM unnest(
-        %(ids)b::bigint[], %(actors)b::text[], %(keys)b::text[], %(environment_ids)b::bigint[], %(problem_keys)b::text[], %(states)b::text[], %(reasons)b::text[],
+        %(ids)b::bigint[], %(actors)b::text[], %(keys)b::text[], %(environment_ids)b::bigint[], %(problem_keys)b::text[],
+        %(states)b::text[], %(reason_codes)b::text[], %(reason_params)b::text[],
         %(rollout_counts)b::int[], %(token_counts)b::bigint[], %(reward_means)b::float8[], %(reward_stds)b::float8[],
         %(min_versions)b::int[], %(max_versions)b::int[]
     ) WITH ORDINALITY AS incoming(
-        id, actor, key, environment_id, problem_key, state, state_reason, rollout_count, token_count, reward_mean, reward_std,
-        min_policy_version, max_policy_version, position
+        id, actor, key, environment_id, problem_key, state, reason_code, reason_params, rollout_count, token_count,
+        reward_mean, reward_std, min_policy_version, max_policy_version, position
     )
 ), stored AS (
     INSERT INTO rollouts_scoredgroup (
-        id, run_id, environment_id, key, purpose, problem_key, state, state_reason, state_at, attempts, created_at, settled_at,
-        rollout_count, token_count, reward_mean, reward_std, min_policy_version, max_policy_version
+        id, run_id, environment_id, key, purpose, problem_key, state, reason_code, reason_params, state_at, attempts,
+        created_at, settled_at, rollout_count, token_count, reward_mean, reward_std, min_policy_version,
+        max_policy_version
     )
-    SELECT id, %(run_id)s, environment_id, key, 'train', problem_key, state, state_reason, clock_timestamp(), 1,
-           clock_timestamp(), clock_timestamp(), rollout_count, token_count, reward_mean, reward_std,
-           min_policy_version, max_policy_version
+    SELECT id, %(run_id)s, environment_id, key, 'train', problem_key, state, reason_code, reason_params::jsonb,
+           clock_timestamp(), 1, clock_timestamp(), clock_timestamp(), rollout_count, token_count, reward_mean,
+           reward_std, min_policy_version, max_policy_version
     FROM incoming ORDER BY position
     ON CONFLICT (run_id, key) DO NOTHING
-    RETURNING id, state, state_reason
+    RETURNING id, state, reason_code, reason_params
 )
-INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
-SELECT %(run_id)s, clock_timestamp(), 'scoredgroup', id, '', stored.state, stored.state_reason, incoming.actor
+INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason_code, reason_params, actor)
+SELECT %(run_id)s, clock_timestamp(), 'scoredgroup', id, '', stored.state, stored.reason_code, stored.reason_params,
+       incoming.actor
 FROM stored JOIN incoming USING (id) ORDER BY id

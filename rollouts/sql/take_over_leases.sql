@@ -18,9 +18,9 @@ WITH expired AS (
     UPDATE rollouts_scoredgroup AS grp SET attempts = attempts + 1
     FROM taken WHERE grp.id = taken.group_id
 ), logged AS (
-    INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
+    INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason_code, reason_params, actor)
     SELECT %(run_id)s, clock_timestamp(), 'scoredgroup', group_id, 'playing', 'playing',
-           left('taken over: the lease of ' || lost_by || ' ended', 500), %(actor)s
+           %(reason_code)s, jsonb_build_object('holder', lost_by), %(actor)s
     FROM taken
 )
 SELECT group_id FROM taken ORDER BY group_id

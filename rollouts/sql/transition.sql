@@ -9,13 +9,15 @@ WITH expected AS (
     FOR NO KEY UPDATE
 ), moved AS (
     UPDATE {table} AS t
-    SET state = %(to)s, state_reason = %(reason)s, state_at = clock_timestamp(){assignments}
+    SET state = %(to)s, reason_code = %(reason_code)s, reason_params = %(reason_params)s::jsonb,
+        state_at = clock_timestamp(){assignments}
     FROM expected
     WHERE t.id = expected.id
     RETURNING t.id, {run_column} AS run_id, expected.state AS from_state
 ), logged AS (
-    INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
-    SELECT run_id, clock_timestamp(), %(object_kind)s, id, from_state, %(to)s, %(reason)s, %(actor)s FROM moved
-    ORDER BY id
+    INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason_code, reason_params, actor)
+    SELECT run_id, clock_timestamp(), %(object_kind)s, id, from_state, %(to)s,
+           %(reason_code)s, %(reason_params)s::jsonb, %(actor)s
+    FROM moved ORDER BY id
 )
 SELECT id, run_id FROM moved ORDER BY id

@@ -41,7 +41,7 @@ def test_launched_run_is_listed_shown_and_stopped(rollyard: Rollyard) -> None:
     assert launched.returncode == 0, launched.stderr
     key = json.loads(launched.stdout)["run"]
     run = Run.objects.get(key=key)
-    assert (run.name, run.max_steps, run.config_origins["max_steps"]) == ("tiny", 3, "command line")
+    assert (run.name, run.max_steps, str(run.origins["max_steps"])) == ("tiny", 3, "command line")
 
     assert [row["run"] for row in json.loads(rollyard("runs", "list", "--json").stdout)] == [key]
     shown = json.loads(rollyard("runs", "show", key, "--json").stdout)
@@ -72,7 +72,7 @@ def test_senseless_config_is_refused_with_key_and_fix(rollyard: Rollyard) -> Non
 def test_environment_variable_overrides_and_is_named_as_origin(rollyard: Rollyard) -> None:
     launched = rollyard("launch", *TINY, "--json", ROLLYARD__SEED="41")
     run = Run.objects.get(key=json.loads(launched.stdout)["run"])
-    assert (run.config["seed"], run.config_origins["seed"]) == (41, "environment ROLLYARD__SEED")
+    assert (run.config["seed"], str(run.origins["seed"])) == (41, "environment ROLLYARD__SEED")
 
 
 def test_unknown_run_is_an_error_without_a_traceback(rollyard: Rollyard) -> None:

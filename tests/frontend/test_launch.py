@@ -70,7 +70,7 @@ def test_an_unchanged_form_launches_the_preset(client: Client) -> None:
     assert run.state == RunState.PENDING
     assert run.created_by is not None
     assert run.config == from_preset("reverse-text-rl").config
-    assert run.config_origins["batch.batch_size"] == "preset:reverse-text-rl"
+    assert str(run.origins["batch.batch_size"]) == "preset reverse-text-rl"
     assert run.events.get().actor == "user:ada"
 
 
@@ -81,8 +81,8 @@ def test_a_changed_field_is_launched_and_remembers_that_a_person_chose_it(client
     assert run.parsed.algorithm.strict_async_level
     assert run.parsed.evaluation is not None
     assert run.parsed.evaluation.every == 5
-    assert run.config_origins["optimizer.lr"] == "form"
-    assert run.config_origins["optimizer.weight_decay"] == "default"
+    assert str(run.origins["optimizer.lr"]) == "launch form"
+    assert str(run.origins["optimizer.weight_decay"]) == "default"
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_toml_overrides_win_over_the_fields(client: Client) -> None:
     post(client, **{"optimizer.lr": "1e-4", "toml": "[optimizer]\nlr = 5e-5\n"})
     run = Run.objects.get()
     assert run.parsed.optimizer.lr == 5e-5
-    assert run.config_origins["optimizer.lr"] == "form_toml"
+    assert str(run.origins["optimizer.lr"]) == "launch form, TOML"
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_a_clone_starts_from_the_runs_values_and_keeps_their_origins(client: Cli
     clone = Run.objects.order_by("-pk")[0]
     assert clone.pk != run.pk
     assert clone.config == run.config | {"seed": 11}
-    assert clone.config_origins["optimizer.lr"] == f"run:{run.key}"
-    assert clone.config_origins["seed"] == "form"
-    assert clone.config_origins["optimizer.eps"] == "default"
+    assert str(clone.origins["optimizer.lr"]) == f"run {run.key}"
+    assert str(clone.origins["seed"]) == "launch form"
+    assert str(clone.origins["optimizer.eps"]) == "default"
 
 
 def test_a_run_is_launched_in_the_chosen_project(client: Client) -> None:

@@ -38,7 +38,7 @@ def test_a_fork_starts_from_a_model_of_its_own_and_names_where_it_is_from() -> N
     assert run.forked_from is not None
     assert (run.forked_from.run, run.forked_from.step, run.fork_optimizer) == (source, 2, False)
     assert Path(run.parsed.model.path) == run.directory / "weights" / "step_0"
-    assert run.config_origins["model.path"] == f"fork:{source.key}@2"
+    assert str(run.origins["model.path"]) == f"fork of {source.key}@2"
 
 
 def test_without_a_step_the_newest_checkpoint_is_forked() -> None:

@@ -25,8 +25,8 @@ def test_a_run_keeps_its_resolved_config_and_where_each_value_came_from() -> Non
     run = story.create()
     assert (run.state, run.kind, run.max_steps) == (RunState.PENDING, "rl", 3)
     assert run.parsed.batch.batch_size == 4
-    assert run.config_origins["batch.batch_size"] == "command_line"
-    assert run.config_origins["optimizer.lr"] == "preset:reverse-text-rl"
+    assert str(run.origins["batch.batch_size"]) == "command line"
+    assert str(run.origins["optimizer.lr"]) == "preset reverse-text-rl"
     assert [each.name for each in run.environments.all()] == ["reverse_text"]
     [event] = Event.objects.filter(run=run)
     assert (event.from_state, event.to_state, event.actor) == ("", "pending", "user:ada")

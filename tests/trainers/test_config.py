@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from trainers.config import ConfigError, Layer, RunConfig, load_preset, parse_override, preset_names, resolve
-from trainers.origins import Source, describe
+from trainers.origins import REQUEST, Origin, OriginKind
 from trainers.run_config import GrpoLoss
 
 GOLDEN = Path(__file__).parents[1] / "snapshots" / "run_config.schema.json"
@@ -56,14 +56,14 @@ def test_every_source_overrides_the_one_before_it(tmp_path: Path) -> None:
     assert (config.seed, config.optimizer.lr, config.optimizer.eps) == (2, 0.3, 0.2)
     assert (config.trainer.seq_len, config.workers.concurrency, config.name) == (8192, 3, "inline")
     assert config.environments[0].args["words"] == 2
-    assert origins["seed"] == f"file:{first}"
-    assert origins["optimizer.lr"] == f"file:{second}"
-    assert origins["trainer.seq_len"] == "command_line"
-    assert origins["workers.concurrency"] == "environment:ROLLYARD__WORKERS__CONCURRENCY"
-    assert origins["environments.0.args.words"] == "command_line"
-    assert origins["environments.0.name"] == "preset:reverse-text-rl"
-    assert origins["name"] == "command_line"
-    assert origins["launcher.type"] == "default"
+    assert str(origins["seed"]) == f"file {first}"
+    assert str(origins["optimizer.lr"]) == f"file {second}"
+    assert str(origins["trainer.seq_len"]) == "command line"
+    assert str(origins["workers.concurrency"]) == "environment ROLLYARD__WORKERS__CONCURRENCY"
+    assert str(origins["environments.0.args.words"]) == "command line"
+    assert str(origins["environments.0.name"]) == "preset reverse-text-rl"
+    assert str(origins["name"]) == "REST request"
+    assert str(origins["launcher.type"]) == "default"
 
 
 def test_resolved_config_survives_json() -> None:
@@ -249,15 +249,16 @@ def test_a_key_of_another_variant_is_not_suggested() -> None:
     assert [problem.suggestion for problem in caught.value.problems] == [""]
 
 
-def test_origins_are_codes_and_read_as_words() -> None:
-    by_rest = resolve("reverse-text-rl", inline={"seed": 1}, overrides={"max_steps": 2}, by=Source.REST).origins
-    assert (by_rest["seed"], by_rest["max_steps"]) == ("rest", "rest")
-    assert describe(by_rest["seed"]) == "REST request"
-    layered = resolve(layers=[Layer("run:abc", MINIMAL), Layer("form", {"seed": 1})], overrides={"name": "n"}).origins
-    assert (layered["max_steps"], layered["seed"], layered["name"]) == ("run:abc", "form", "command_line")
-    assert describe("preset:reverse-text-rl") == "preset reverse-text-rl"
-    assert describe("environment:ROLLYARD__SEED") == "environment ROLLYARD__SEED"
-    assert describe("preset of an older version") == "preset of an older version"
+def test_whoever_gave_a_value_is_named_as_its_origin() -> None:
+    form = Origin(OriginKind.FORM)
+    run = Origin(OriginKind.RUN, "abc")
+    over = resolve("reverse-text-rl", inline={"seed": 1}, overrides={"max_steps": 2}, overrides_from=REQUEST).origins
+    assert (over["seed"], over["max_steps"]) == (REQUEST, REQUEST)
+    layered = resolve(
+        layers=[Layer(run, MINIMAL)], inline={"seed": 1}, inline_from=form, overrides={"name": "n"}
+    ).origins
+    assert [str(layered[key]) for key in ("max_steps", "seed", "name")] == ["run abc", "launch form", "command line"]
+    assert str(REQUEST) == "REST request"
 
 
 def test_all_contradictions_are_reported_at_once() -> None:
@@ -269,7 +270,7 @@ def test_another_type_replaces_the_whole_variant(tmp_path: Path) -> None:
     file.write_text('[algorithm.loss]\ntype = "other"\ndelta = 1\n')
     resolved = resolve(inline=MINIMAL, files=[file], overrides=["algorithm.loss={type='grpo', clip_low=0.1}"])
     assert resolved.config.algorithm.loss == GrpoLoss(clip_low=0.1)
-    assert resolved.origins["algorithm.loss.clip_high"] == "default"
+    assert str(resolved.origins["algorithm.loss.clip_high"]) == "default"
 
 
 def test_a_loss_without_type_is_grpo() -> None:

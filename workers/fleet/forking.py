@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 from rollouts.models import Checkpoint, Run
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.forks import name_of
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import find_directory, verify_directory, write_directory
@@ -54,4 +55,4 @@ def make_start(run: Run) -> None:
     try:
         write_directory(weights, 0, lambda path: export(checkpoint, path, dtype="float32"), epoch=0, run=run.key)
     except ExportFailed as error:
-        raise HopelessError(str(error)) from error
+        raise HopelessError(Reason(ReasonCode.FORK_FAILED, error=str(error))) from error

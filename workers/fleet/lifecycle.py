@@ -14,9 +14,10 @@ from pathlib import Path
 
 from rollouts.errors import StateConflict
 from rollouts.models import Replica, ReplicaKind, Run
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
-from workers.launchers.base import Handle, Launcher, LaunchError, LaunchSpec, Observation
+from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation
 from workers.launchers.local import LocalLauncher
 
 log = logging.getLogger(__name__)
@@ -37,8 +38,22 @@ _MESSENGER = "ChildFailedError"
 _LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
 
 
+_ENDS = {
+    End.DIED: ReasonCode.DIED,
+    End.ASKED: ReasonCode.ASKED_TO_END,
+    End.ABANDONED: ReasonCode.SUPERVISOR_GONE,
+    End.UNWATCHED: ReasonCode.SHEPHERD_DIED,
+    End.UNSTARTED: ReasonCode.NEVER_STARTED,
+    End.SILENT: ReasonCode.NO_HEARTBEAT,
+}
+
+
 class HopelessError(Exception):
-    """The run cannot go on; the message says why, to a person."""
+    """The run cannot go on, for this reason."""
+
+    def __init__(self, reason: Reason) -> None:
+        super().__init__(str(reason))
+        self.reason = reason
 
 
 def handle_of(replica: Replica) -> Handle:
@@ -61,32 +76,37 @@ def launch(replica: Replica, *, argv: Sequence[str], environ: Mapping[str, str])
         launcher_of(replica).start(spec)
     except (LaunchError, OSError) as error:
         log.warning("%s was not started: %s", replica.name, error)
-        replicas.lost(replica, exit_code=None, reason=str(error))
+        replicas.lost(replica, exit_code=None, reason=Reason(ReasonCode.START_FAILED, error=str(error)))
 
 
 def observe(replica: Replica) -> Observation:
     """Look at its process; one whose shepherd is silent counts as dead."""
     seen = launcher_of(replica).poll(handle_of(replica))
     if seen.alive and (seen.heartbeat_age_s or 0.0) > HEARTBEAT_DEADLINE_S:
-        return Observation(False, None, seen.heartbeat_age_s, f"no heartbeat for {seen.heartbeat_age_s:.0f} s")
+        return Observation(False, None, seen.heartbeat_age_s, End.SILENT)
     return seen
 
 
 def bury(replica: Replica, seen: Observation) -> None:
     """Record the death of a replica, after ending what it left behind."""
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
-    how = f"exit code {seen.exit_code}" if seen.exit_code is not None else "no exit code"
-    reason = ": ".join(filter(None, [seen.reason or "died", how, last_words(replica)]))
+    reason = reason_of(seen, last_words(replica))
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
-def eject(replica: Replica, *, reason: str) -> None:
+def reason_of(seen: Observation, words: str = "") -> Reason:
+    """Why a process is no more, and what it said last."""
+    silence = {"age_s": seen.heartbeat_age_s} if seen.end is End.SILENT else {}
+    return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence)
+
+
+def eject(replica: Replica, *, reason: Reason) -> None:
     """End a replica that is no good any more; another takes its place."""
     seen = launcher_of(replica).stop(handle_of(replica), STOP_DEADLINE_S)
-    replicas.lost(replica, exit_code=seen.exit_code, reason=f"ejected: {reason}")
+    replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
-def end(replicas_to_end: Iterable[Replica], *, reason: str) -> None:
+def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
     """End replicas, all at once, each with everything it started. Their rows say `stopping` meanwhile."""
     left = list(replicas_to_end)
     for replica in left:
@@ -119,7 +139,7 @@ def sweep_strays() -> None:
     """End processes of replicas whose row, or whose run, has ended: nothing outlives its run."""
     for replica in Replica.objects.filter(run__state__in=RUN_TERMINAL).exclude(state__in=REPLICA_TERMINAL):
         log.warning("run %s is over but %s is %s; ending it", replica.run_id, replica.name, replica.state)
-        end([replica], reason="its run is over")
+        end([replica], reason=Reason(ReasonCode.RUN_OVER))
     for launcher in _LAUNCHERS.values():
         carried = [token for token in launcher.living() if _is_uuid(token)]
         for replica in Replica.objects.filter(token__in=carried, state__in=REPLICA_TERMINAL):

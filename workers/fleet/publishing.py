@@ -10,6 +10,7 @@ import logging
 from concurrent.futures import ThreadPoolExecutor
 
 from rollouts.models import PolicyVersion, Replica, Run
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import policies, replicas
 from rollouts.states import RunState
@@ -33,7 +34,8 @@ def publish(run: Run) -> PolicyVersion | None:
     for replica, complaint in zip(serving, complaints, strict=True):
         if complaint:
             log.warning("%s did not load version %s: %s", replica.name, version.version, complaint)
-            replicas.suspect(replica, reason=f"version {version.version} was not loaded: {complaint}")
+            reason = Reason(ReasonCode.VERSION_NOT_LOADED, version=version.version, complaint=complaint)
+            replicas.suspect(replica, reason=reason)
         else:
             replicas.answered(replica, loaded_version=version.version)
             loaded += 1

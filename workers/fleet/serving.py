@@ -17,6 +17,7 @@ from pathlib import Path
 from django.utils import timezone
 
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
@@ -59,7 +60,7 @@ class Servers:
             if not seen.alive:
                 lifecycle.bury(replica, seen)
             elif replica.state == ReplicaState.STOPPING:
-                lifecycle.end([replica], reason=replica.state_reason)
+                lifecycle.end([replica], reason=replica.reason)
             elif self._is_due(replica):
                 due.append(replica)
         self._examine(run, due)
@@ -149,14 +150,15 @@ def _doubt(replica: Replica, complaint: InferenceError) -> None:
     if replica.state == ReplicaState.STARTING:
         age_s = _age_s(replica.created_at)
         if isinstance(complaint, WeightsNotLoaded) or age_s > START_DEADLINE_S:
-            lifecycle.eject(replica, reason=f"not ready {age_s:.0f} s after its start: {complaint}")
+            lifecycle.eject(replica, reason=Reason(ReasonCode.EJECTED_UNREADY, age_s=age_s, complaint=str(complaint)))
         return
-    replica = replicas.suspect(replica, reason=str(complaint))
+    replica = replicas.suspect(replica, reason=Reason(ReasonCode.PROBE_FAILED, complaint=str(complaint)))
     silent_s = _age_s(replica.answered_at or replica.created_at)
     if replica.probe_failures >= EJECT_AFTER or (replica.probe_failures > 1 and silent_s > SILENT_S):
-        lifecycle.eject(
-            replica, reason=f"{replica.probe_failures} failed probes, no answer for {silent_s:.0f} s: {complaint}"
+        reason = Reason(
+            ReasonCode.EJECTED_SILENT, failures=replica.probe_failures, silent_s=silent_s, complaint=str(complaint)
         )
+        lifecycle.eject(replica, reason=reason)
 
 
 def _start(run: Run, slot: int) -> None:
@@ -168,9 +170,8 @@ def _start(run: Run, slot: int) -> None:
             break
         failed.append(replica)
     if len(failed) >= MAX_FAILED_STARTS:
-        raise HopelessError(
-            f"inference server {slot} ended {len(failed)} times before its first answer; {failed[0].state_reason}"
-        )
+        last = failed[0].reason
+        raise HopelessError(Reason(ReasonCode.SERVER_HOPELESS, slot=slot, times=len(failed), last=last))
     pause_s = lifecycle.back_off_s(len(failed), longest_s=LONGEST_BACK_OFF_S)
     if failed and failed[0].ended_at and _age_s(failed[0].ended_at) < pause_s:
         return

@@ -13,12 +13,13 @@ from django.conf import settings
 from django.utils import timezone
 
 from rollouts.models import Batch, Replica, ReplicaKind, Run, RunKind, Scope
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import projects, replicas, runs, tokens
 from rollouts.states import BatchState, ReplicaState
 from workers.fleet import accelerators, lifecycle
 from workers.fleet.lifecycle import HopelessError
-from workers.launchers.base import Observation
+from workers.launchers.base import End, Observation
 
 log = logging.getLogger(__name__)
 
@@ -30,7 +31,7 @@ STEP_DEADLINE_S = 3600.0
 """After this without an acknowledgement of a delivered batch a trainer is taken for hung."""
 EXIT_DEADLINE_S = 60.0
 """Between saying that it has finished and its exit."""
-_OUTSIDE_REASONS = ("asked to end", "its supervisor is gone")
+_OUTSIDE_ENDS = frozenset({End.ASKED, End.ABANDONED})
 """Ends that say nothing about the trainer: they do not count as an attempt."""
 
 
@@ -65,19 +66,19 @@ def argv(run: Run) -> list[str]:
 
 def _watch(run: Run, replica: Replica) -> None:
     if replica.state == ReplicaState.STOPPING:
-        lifecycle.end([replica], reason=replica.state_reason)
+        lifecycle.end([replica], reason=replica.reason)
     elif run.trainer_finished_at is not None:
         if _age_s(run.trainer_finished_at) > EXIT_DEADLINE_S:
-            lifecycle.end([replica], reason="it had finished but did not exit")
+            lifecycle.end([replica], reason=Reason(ReasonCode.EXIT_OVERDUE))
     elif replica.state == ReplicaState.STARTING and _age_s(replica.created_at) > START_DEADLINE_S:
-        _eject(run, replica, f"it did not register within {START_DEADLINE_S:.0f} s")
+        _eject(run, replica, Reason(ReasonCode.EJECTED_UNREGISTERED, deadline_s=START_DEADLINE_S))
     elif replica.state == ReplicaState.READY and _age_s(replica.state_at) > STEP_DEADLINE_S:
         waiting = Batch.objects.filter(run=run, state=BatchState.DELIVERED).order_by("step").first()
         if waiting and waiting.delivered_at and _age_s(waiting.delivered_at) > STEP_DEADLINE_S:
-            _eject(run, replica, f"step {waiting.step} was not done within {STEP_DEADLINE_S:.0f} s")
+            _eject(run, replica, Reason(ReasonCode.EJECTED_STUCK, step=waiting.step, deadline_s=STEP_DEADLINE_S))
 
 
-def _eject(run: Run, replica: Replica, reason: str) -> None:
+def _eject(run: Run, replica: Replica, reason: Reason) -> None:
     lifecycle.eject(replica, reason=reason)
     runs.count_trainer_restart(run)
 
@@ -87,10 +88,11 @@ def _bury(run: Run, replica: Replica, seen: Observation) -> None:
     run.refresh_from_db()
     if run.trainer_finished_at is not None:
         lifecycle.launcher_of(replica).sweep(str(replica.token), lifecycle.SWEEP_DEADLINE_S)
-        replicas.exited(replica, exit_code=seen.exit_code, reason=seen.reason or "finished")
+        reason = Reason(ReasonCode.TRAINER_FINISHED) if seen.end is End.DIED else lifecycle.reason_of(seen)
+        replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
         return
     lifecycle.bury(replica, seen)
-    if seen.reason not in _OUTSIDE_REASONS:
+    if seen.end not in _OUTSIDE_ENDS:
         attempts = runs.count_trainer_restart(run)
         log.warning("run %s: trainer attempt %s of %s died: %s", run.key, attempts, MAX_ATTEMPTS, replica.state_reason)
 
@@ -99,8 +101,7 @@ def _start(run: Run) -> None:
     last = Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).order_by("-id").first()
     failures = run.trainer_restarts
     if failures >= MAX_ATTEMPTS:
-        why = last.state_reason if last else "no attempt is on record"
-        raise HopelessError(f"the trainer died {failures} times without a step of progress; last: {why}")
+        raise HopelessError(Reason(ReasonCode.TRAINER_HOPELESS, times=failures, last=last.reason if last else None))
     if last and last.ended_at and _age_s(last.ended_at) < lifecycle.back_off_s(failures, longest_s=LONGEST_BACK_OFF_S):
         return
     replica = lifecycle.reserve(run, kind=ReplicaKind.TRAINER, slot=0)

@@ -6,6 +6,7 @@ on watching the processes of the one before it.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
@@ -37,6 +38,21 @@ class Handle:
     directory: Path
 
 
+class End(StrEnum):
+    """Why a replica is no longer alive, as far as is known."""
+
+    DIED = ""
+    """By itself."""
+    ASKED = "asked"
+    ABANDONED = "abandoned"
+    """The supervisor it was started under is gone."""
+    UNWATCHED = "unwatched"
+    """Its shepherd died without a word."""
+    UNSTARTED = "unstarted"
+    SILENT = "silent"
+    """Its shepherd shows no life, so nobody knows."""
+
+
 @dataclass(frozen=True)
 class Observation:
     """What can be seen of a replica now."""
@@ -46,8 +62,8 @@ class Observation:
     """None while alive, and when it died without a trace. Minus the signal's number when a signal ended it."""
     heartbeat_age_s: float | None = None
     """Seconds since whoever watches the process last showed life. None before the first time."""
-    reason: str = ""
-    """Why it ended, as far as is known."""
+    end: End = End.DIED
+    """Of one that is not alive."""
 
 
 class Launcher(Protocol):

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from workers.launchers.base import Handle, LaunchError, LaunchSpec, Observation
+from workers.launchers.base import End, Handle, LaunchError, LaunchSpec, Observation
 from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, living_tokens, send, start_time
 from workers.launchers.shepherd import write_json
 
@@ -53,12 +53,11 @@ class LocalLauncher:
         # Read after looking at the process: it writes the file before it ends, so dead without a file is final.
         exit_file = _read_json(handle.directory / "exit.json")
         if exit_file and exit_file.get("token") == handle.token:
-            return Observation(False, exit_file["code"], heartbeat_age_s, exit_file["reason"])
+            return Observation(False, exit_file["code"], heartbeat_age_s, End(exit_file.get("end", "")))
         if alive:
             return Observation(True, None, heartbeat_age_s)
         started = (handle.directory / "started.json").exists()
-        reason = "its shepherd died without a word" if started else "it was never started"
-        return Observation(False, None, heartbeat_age_s, reason)
+        return Observation(False, None, heartbeat_age_s, End.UNWATCHED if started else End.UNSTARTED)
 
     def stop(self, handle: Handle, deadline_s: float) -> Observation:
         expires = time.monotonic() + deadline_s

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from workers.launchers.base import End
 from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, descendants, end, start_time
 
 SUPERVISOR_VARIABLE = "ROLLYARD_UP_PID"
@@ -55,8 +56,8 @@ class Shepherd:
         self.directory = directory
         self.spec = spec
         self.token: str = spec["token"]
-        self.end_reason = ""
-        """Why the command was asked to end; empty while it was not."""
+        self.end: End | None = None
+        """Why the command was asked to end; None while it was not."""
         self.child: subprocess.Popen[bytes] | None = None
         self.exit_code: int | None = None
         supervisor = int(os.environ.get(SUPERVISOR_VARIABLE) or 0)
@@ -107,9 +108,9 @@ class Shepherd:
         while self.exit_code is None:
             with contextlib.suppress(OSError):  # a full disk must not end the replica
                 heartbeat.touch()
-            if not self.end_reason and self._abandoned():
-                self.end_reason = "its supervisor is gone"
-            if self.end_reason and asked_at is None:
+            if self.end is None and self._abandoned():
+                self.end = End.ABANDONED
+            if self.end is not None and asked_at is None:
                 asked_at = time.monotonic()
                 os.kill(self.child.pid, signal.SIGTERM)
             wait_s = HEARTBEAT_S
@@ -128,7 +129,7 @@ class Shepherd:
             self.directory / "exit.json",
             {
                 "code": self.exit_code,
-                "reason": self.end_reason,
+                "end": self.end or End.DIED,
                 "token": self.token,
                 "started_at": started_at,
                 "ended_at": time.time(),
@@ -144,7 +145,7 @@ class Shepherd:
         return started is None or start_time(pid) != started
 
     def _asked(self, _signum: int, _frame: FrameType | None) -> None:
-        self.end_reason = self.end_reason or "asked to end"
+        self.end = self.end or End.ASKED
 
     def _leftovers(self) -> set[int]:
         me = os.getpid()

@@ -10,9 +10,12 @@ from frontend.pages.launch.form import EnvironmentRow, Field, Section, build_env
 from frontend.pages.run.config_table import leaves
 from rollouts.models import Run
 from trainers.config import ConfigError, Layer, Resolved, load_preset, preset_names, resolve
-from trainers.origins import Source as Origin
-from trainers.origins import origin
+from trainers.origins import DEFAULT, Origin, OriginKind
 
+FORM = Origin(OriginKind.FORM)
+TOML = Origin(OriginKind.FORM_TOML)
+_SOURCE = Origin(OriginKind.RUN)
+"""Of a value that the form began with, which keeps the origin that it has there."""
 _KINDS = ("rl", "sft", "external")
 
 
@@ -62,7 +65,7 @@ class Source:
 
     label: str
     config: dict[str, Any]
-    origins: dict[str, str]
+    origins: dict[str, Origin]
     preset: str | None = None
 
 
@@ -74,11 +77,11 @@ def from_preset(name: str) -> Source:
 
 def from_run(run: Run) -> Source:
     """The config of a run, to launch it again with differences."""
-    label = f"run {run.key}"
-    of_run = origin(Origin.RUN, run.key)
-    kept = {key for key, code in run.config_origins.items() if code == Origin.DEFAULT}
-    origins = {key: Origin.DEFAULT.value if key in kept else of_run for key, _ in leaves(run.config)}
-    return Source(label, dict(run.config), origins)
+    cloned, known = Origin(OriginKind.RUN, run.key), run.origins
+    origins = {
+        key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(run.config)
+    }
+    return Source(str(cloned), dict(run.config), origins)
 
 
 @dataclass
@@ -144,13 +147,12 @@ def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
 
 def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
     """What was typed as TOML wins over the fields, and both over the source."""
-    of_form = Layer(Origin.FORM, inline)
-    if source.preset is not None:
-        return resolve(source.preset, layers=[of_form], overrides=typed, by=Origin.FORM_TOML)
-    base = Layer(Origin.RUN, source.config)
-    resolved = resolve(layers=[base, of_form], overrides=typed, by=Origin.FORM_TOML)
+    base = [] if source.preset is not None else [Layer(_SOURCE, source.config)]
+    resolved = resolve(
+        source.preset, layers=base, inline=inline, inline_from=FORM, overrides=typed, overrides_from=TOML
+    )
     origins = {
-        key: source.origins.get(key, code) if code == Origin.RUN else code for key, code in resolved.origins.items()
+        key: source.origins.get(key, from_) if from_ == _SOURCE else from_ for key, from_ in resolved.origins.items()
     }
     return Resolved(resolved.config, origins)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainers.config import RunConfig
-from trainers.origins import Source, describe, describe_source, source_of
+from trainers.origins import DEFAULT, Origin, OriginKind
 
 COMMON = {
     "name", "max_steps", "seed", "model.path", "model.dtype",
@@ -46,8 +46,7 @@ class Field:
     value: str
     initial: str
     """What it was before the person changed it, as the form shows it."""
-    origin: str
-    """The code of where the value came from."""
+    origin: Origin
     options: list[str] = field(default_factory=list)
     is_required: bool = False
     error: str = ""
@@ -61,21 +60,12 @@ class Field:
         return f"id-{self.key.replace('.', '-')}"
 
     @property
+    def is_default(self) -> bool:
+        return self.origin.kind is OriginKind.DEFAULT
+
+    @property
     def is_common(self) -> bool:
         return self.key in COMMON
-
-    @property
-    def is_chosen(self) -> bool:
-        """Whether the value that the form began with was set by somebody."""
-        return source_of(self.origin) != Source.DEFAULT
-
-    @property
-    def origin_words(self) -> str:
-        return describe(self.origin)
-
-    @property
-    def origin_word(self) -> str:
-        return describe_source(self.origin)
 
 
 @dataclass
@@ -142,7 +132,7 @@ _UNITS = {"s": "s", "gib": "GiB"}
 _TITLES = {"rl": "RL", "": "Run", "inference": "Inference servers", "workers": "Episode drivers"}
 
 
-def build_sections(kind: str, values: Mapping[str, Any], origins: Mapping[str, str]) -> list[Section]:
+def build_sections(kind: str, values: Mapping[str, Any], origins: Mapping[str, Origin]) -> list[Section]:
     """All sections for a kind of run, filled with the values of a config."""
     hidden = _HIDDEN | _FOREIGN[kind]
     top: list[Field] = []
@@ -168,7 +158,7 @@ def build_sections(kind: str, values: Mapping[str, Any], origins: Mapping[str, s
     return [Section("", _TITLES[""], "", top), *sections]
 
 
-def build_environments(values: Mapping[str, Any], origins: Mapping[str, str]) -> list[EnvironmentRow]:
+def build_environments(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> list[EnvironmentRow]:
     """A row per environment, and an empty one to add another."""
     schema, _ = _dereference(_SCHEMA["properties"]["environments"]["items"])
     rows = [*values.get("environments", []), {}]
@@ -184,7 +174,9 @@ def build_environments(values: Mapping[str, Any], origins: Mapping[str, str]) ->
     ]
 
 
-def _fields(at: str, schema: Mapping[str, Any], values: Mapping[str, Any], origins: Mapping[str, str]) -> list[Field]:
+def _fields(
+    at: str, schema: Mapping[str, Any], values: Mapping[str, Any], origins: Mapping[str, Origin]
+) -> list[Field]:
     found: list[Field] = []
     for name, part in schema["properties"].items():
         resolved, is_optional = _dereference(part)
@@ -200,7 +192,7 @@ def _fields(at: str, schema: Mapping[str, Any], values: Mapping[str, Any], origi
     return found
 
 
-def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str, str], is_required: bool) -> Field:
+def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str, Origin], is_required: bool) -> Field:
     resolved, _ = _dereference(schema)
     widget = _widget(resolved)
     text = show(value, widget)
@@ -211,7 +203,7 @@ def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str
         widget=widget,
         value=text,
         initial=text,
-        origin=origins.get(key, Source.DEFAULT),
+        origin=origins.get(key, DEFAULT),
         options=[str(option) for option in resolved.get("enum", [])],
         is_required=is_required,
     )

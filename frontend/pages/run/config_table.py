@@ -6,7 +6,7 @@ from typing import Any
 
 from rollouts.models import Run
 from trainers.config import RunConfig
-from trainers.origins import Source, describe, source_of
+from trainers.origins import DEFAULT, Origin, OriginKind
 
 TOP = "run"
 
@@ -17,20 +17,22 @@ class Row:
 
     key: str
     value: str
-    origin: str
-    """In words."""
-    is_chosen: bool
-    """Whether somebody set it, rather than nobody."""
+    origin: Origin
+
+    @property
+    def is_chosen(self) -> bool:
+        """Whether somebody set it, rather than nobody."""
+        return self.origin.kind is not OriginKind.DEFAULT
 
 
 def sections(run: Run) -> list[tuple[str, list[Row]]]:
     """Rows by section, in the order of the config; single values of the top come first."""
+    origins = run.origins
     grouped: dict[str, list[Row]] = {TOP: []}
     for key, value in leaves(_in_order(run.config)):
         section = key.split(".")[0] if "." in key else TOP
-        code = run.config_origins.get(key, Source.DEFAULT)
-        row = Row(key, _text(value), describe(code), is_chosen=source_of(code) != Source.DEFAULT)
-        grouped.setdefault(section, []).append(row)
+        origin = origins.get(key, DEFAULT)
+        grouped.setdefault(section, []).append(Row(key, _text(value), origin))
     return [(name, rows) for name, rows in grouped.items() if rows]
 
 

@@ -3,9 +3,8 @@
 from dataclasses import dataclass
 
 from rollouts.selectors.runs import LedgerLine
-from rollouts.states import GroupState
+from rollouts.states import GROUP_FLOW, GroupState
 
-FLOW = (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
 DROPPED = (GroupState.STALE, GroupState.FILTERED, GroupState.FAILED, GroupState.REJECTED, GroupState.SURPLUS)
 
 
@@ -54,10 +53,10 @@ def of_lines(lines: list[LedgerLine]) -> Ledger:
             sum(line.groups for line in lines if line.state == state),
             sum(line.rollouts for line in lines if line.state == state),
         )
-        for state in FLOW
+        for state in GROUP_FLOW
     ]
     drops = [
-        Drop(line.state, line.reason, line.groups, line.groups / generated)
+        Drop(line.state, line.heading, line.groups, line.groups / generated)
         for line in sorted(lines, key=lambda line: -line.groups)
         if line.state in DROPPED
     ]

@@ -113,7 +113,7 @@ def stop(request: HttpRequest, key: str) -> HttpResponse:
     """Ask the run to end. Needs the operator role."""
     run = runs.get(request.user, key, Role.OPERATOR)
     try:
-        run_services.request_stop(run, actor=actor(request), reason=f"stopped by {request.user.get_username()}")
+        run_services.request_stop(run, actor=actor(request))
     except Conflict as error:
         messages.error(request, error.message)
     return HttpResponseRedirect(reverse("run", args=[run.key]))

@@ -12,6 +12,7 @@ from rollouts.models import Attempt, EnvironmentClient, Run
 from rollouts.selectors import queue
 from rollouts.services import clients
 from rollouts.services.clients import Introduction
+from rollouts.states import ClientState
 
 WAIT = {"status": "wait for trainer to start"}
 """Environments ask again each second."""
@@ -118,7 +119,7 @@ def _participants(caller: Caller) -> dict[int, Participant]:
             max_token_length=row.max_token_length,
             weight=row.weight,
             min_batch_allocation=row.min_batch_allocation,
-            is_connected=row.is_connected,
+            is_connected=row.state != ClientState.LEFT,
         )
         for row in rows
     }

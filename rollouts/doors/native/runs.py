@@ -13,14 +13,14 @@ from rest_framework.views import APIView
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, check_scope, get_project, get_run, token_of
 from rollouts.errors import Invalid
-from rollouts.models import Run, Scope
+from rollouts.models import Event, Run, Scope
 from rollouts.selectors import events as event_selectors
 from rollouts.selectors import metrics as metric_selectors
 from rollouts.selectors import runs as run_selectors
 from rollouts.services import forks
 from rollouts.services import runs as run_services
 from trainers.config import resolve
-from trainers.origins import Source
+from trainers.origins import REQUEST
 
 PAGE = 100
 
@@ -52,6 +52,9 @@ class RunOut(msgspec.Struct, kw_only=True):
     name: str
     state: str
     reason: str
+    """A sentence for people; empty when there is none."""
+    reason_code: str
+    """Stable: decide on this."""
     step: int
     """Acknowledged steps."""
     max_steps: int
@@ -71,8 +74,6 @@ class RunDetailOut(RunOut, kw_only=True):
     ledger: list[dict[str, Any]]
     config: dict[str, Any]
     origins: dict[str, str]
-    """Dotted key -> where its value came from: `default`, `rest`, `form`, `form_toml`, `command_line`, or `preset`,
-    `file`, `environment`, `run` or `fork` with a colon and a name."""
 
 
 class RunsOut(msgspec.Struct):
@@ -122,7 +123,7 @@ class RunsApi(APIView):
             source = get_run(request, key, Scope.LAUNCH)
             fork = forks.plan(source, step=step, with_optimizer=launch.fork_optimizer)
         overrides = launch.overrides | (fork.overrides if fork else {})
-        resolved = resolve(launch.preset, inline=launch.config, overrides=overrides, by=Source.REST)
+        resolved = resolve(launch.preset, inline=launch.config, overrides=overrides, overrides_from=REQUEST)
         run = run_services.create(
             project=project,
             user=cast(User, request.user),
@@ -148,14 +149,15 @@ class RunApi(APIView):
             ledger=[
                 {
                     "state": line.state,
-                    "reason": line.reason,
+                    "reason": line.heading,
+                    "reason_code": str(line.reason.code) if line.reason else "",
                     "groups": line.groups,
                     "rollouts": line.rollouts,
                 }
                 for line in run_selectors.ledger(run)
             ],
             config=run.config,
-            origins=run.config_origins,
+            origins={key: str(origin) for key, origin in run.origins.items()},
         )
         return Response(wire.json(detail))
 
@@ -215,24 +217,14 @@ class EventsApi(APIView):
         responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
     )
     def get(self, request: Request, key: str) -> Response:
-        """The newest 200 changes of state, newest first.
+        """The newest 200 events, newest first; `kind` is `created`, `changed` (its state) or `noted` (no change).
 
         Of two changes at the same moment the one with the larger number may be seen first: to miss none, begin the
         next question a little before the newest number you have.
         """
         run = get_run(request, key, Scope.READ)
         events = event_selectors.list_recent(run, limit=200, after_seq=integer(request, "after_seq"))
-        columns = (
-            "id",
-            "at",
-            "object_kind",
-            "object_id",
-            "from_state",
-            "to_state",
-            "reason",
-            "actor",
-        )
-        return Response({"events": [{"seq": row.pop("id"), **row} for row in events.values(*columns)]})
+        return Response({"events": [_event(event) for event in events]})
 
 
 def integer(request: Request, name: str) -> int | None:
@@ -269,6 +261,7 @@ def _fields(run: Run) -> dict[str, Any]:
         "name": run.name,
         "state": run.state,
         "reason": run.state_reason,
+        "reason_code": run.reason_code,
         "step": run.next_step,
         "max_steps": run.max_steps,
         "live_version": run.live_version,
@@ -276,4 +269,20 @@ def _fields(run: Run) -> dict[str, Any]:
         "created_at": run.created_at.isoformat(),
         "started_at": run.started_at.isoformat() if run.started_at else None,
         "finished_at": run.finished_at.isoformat() if run.finished_at else None,
+    }
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {
+        "seq": event.pk,
+        "at": event.at,
+        "kind": event.kind,
+        "object_kind": event.object_kind,
+        "object_id": event.object_id,
+        "from_state": event.from_state,
+        "to_state": event.to_state,
+        "reason": str(event.reason or ""),
+        "reason_code": event.reason_code,
+        "reason_params": event.reason_params,
+        "actor": event.actor,
     }

@@ -1,0 +1,154 @@
+"""Why something happened, as a code with parameters. Programs decide on the code; the sentence is made for readers.
+
+    service ─► Reason(LAGGED, limit=2, step=7) ─► columns reason_code, reason_params ─► "lag over 2 steps at step 7"
+
+A part of a sentence in [brackets] tells one case from another: it is left out where cases are counted (`heading`), and
+where one of its parameters is None or empty. A parameter may itself be a reason, or words that a person or another
+program wrote. Codes are stored, so one that was ever used is never given another meaning.
+"""
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from string import Formatter
+from typing import Any
+
+from django.db.models import TextChoices
+
+_DETAIL = re.compile(r"\[(.*?)\]")
+
+
+class ReasonCode(TextChoices):
+    """Every reason there is: its code, and the template of its sentence."""
+
+    TEXT = "text", "{text}"
+    """In somebody's own words; and every reason from before there were codes."""
+
+    # Runs
+    STOP_ASKED = "stop_asked", "stopped by {actor}"
+    ATROPOS_KEY_ROTATED = "atropos_key_rotated", "another Atropos key"
+    RECONCILER_BROKEN = "reconciler_broken", "the reconciler cannot go on with it: {error}"
+    UNEVALUATED = "unevaluated", "without its last evaluation: {why}"
+    ENVIRONMENT_REFUSED = "environment_refused", "{error}"
+    ENVIRONMENT_BROKEN = "environment_broken", "environment '{environment}' cannot be made: {error}"
+    FORK_FAILED = "fork_failed", "{error}"
+    TRAINER_HOPELESS = "trainer_hopeless", "the trainer died {times} times without a step of progress[; last: {last}]"
+    SERVER_HOPELESS = (
+        "server_hopeless",
+        "inference server {slot} ended {times} times before its first answer[; {last}]",
+    )
+
+    # Groups and batches
+    ALL_FAILED = "all_failed", "every rollout failed[, the first with {error}]"
+    NOTHING_SAMPLED = "nothing_sampled", "no token was sampled by the policy: every loss mask is 0"
+    ZERO_ADVANTAGE = "zero_advantage", "zero advantage: all rewards are equal"
+    LEASES_LOST = (
+        "leases_lost",
+        "quarantined: {leases} leases were lost while it was played[, the last by {holder}]",
+    )
+    LEASE_TAKEN_OVER = "lease_taken_over", "taken over: the lease of {holder} ended"
+    LAGGED = "lagged", "lag over {limit} steps[ at step {step}]"
+    STEP = "step", "step {step}"
+    REPLAYED = "replayed", "replays step {step} of run {run}"
+    RUN_ENDED = "run_ended", "the run was {state}"
+    STEPS_COVERED = "steps_covered", "every step has its batch"
+    EVALUATION_ENDED = "evaluation_ended", "its evaluation ended"
+    EVALUATION_LATE = "evaluation_late", "only {settled} of {problems} problems were played in time"
+    VERSION_SUPERSEDED = "version_superseded", "version {version} is live"
+    NOT_KEPT = "not_kept", "only the newest {kept} are kept"
+
+    # Trainers and environments from outside
+    ATTEMPT_OPENED = "attempt_opened", "attempt {number}: {steps} steps of {batch_size} sequences"
+    BATCH_ASKED_FOR = "batch_asked_for", "the trainer asked for a batch: environments may register"
+    ATTEMPT_RESET = "attempt_reset", "reset"
+    RESET = "reset", "archived by a reset[ of attempt {number}]"
+    RESET_BEFORE = "reset_before", "archived by a reset[ before attempt {number}]"
+    ARRIVED_BEFORE_RESET = "arrived_before_reset", "it had arrived when attempt {number} was reset"
+    MORE_ASKED_FOR = "more_asked_for", "the trainer asked for more, which is how it acknowledges"
+    LAST_BATCH_SENT = "last_batch_sent", "the last batch was sent"
+    CLIENT_REGISTERED = "client_registered", "registered"
+    CLIENT_TAKEN_OVER = "client_taken_over", "taken over: it did not hear of the reset before attempt {number}"
+    CLIENT_SILENT = (
+        "client_silent",
+        "{client} was silent for {silent_s} s: batches no longer wait for its minimum share of {share}",
+    )
+    CLIENT_HEARD = "client_heard", "{client} is heard again: its minimum share counts"
+    CLIENT_LEFT = "client_left", "{client} said that it leaves"
+
+    # Replicas
+    TRAINER_REGISTERED = "trainer_registered", "epoch {epoch}: {world_size} processes, {hostname} pid {pid}"
+    START_FAILED = "start_failed", "{error}"
+    DIED = "died", "died[: exit code {exit_code}][: {last_words}]"
+    ASKED_TO_END = "asked_to_end", "asked to end[: exit code {exit_code}][: {last_words}]"
+    SUPERVISOR_GONE = "supervisor_gone", "its supervisor is gone[: exit code {exit_code}][: {last_words}]"
+    SHEPHERD_DIED = "shepherd_died", "its shepherd died without a word[: exit code {exit_code}][: {last_words}]"
+    NEVER_STARTED = "never_started", "it was never started[: exit code {exit_code}][: {last_words}]"
+    NO_HEARTBEAT = "no_heartbeat", "no heartbeat for {age_s:.0f} s[: exit code {exit_code}][: {last_words}]"
+    TRAINER_FINISHED = "trainer_finished", "finished"
+    EXIT_OVERDUE = "exit_overdue", "it had finished but did not exit"
+    RUN_ENDING = "run_ending", "the run is to be {state}"
+    RUN_OVER = "run_over", "its run is over"
+    PROBE_FAILED = "probe_failed", "{complaint}"
+    VERSION_NOT_LOADED = "version_not_loaded", "version {version} was not loaded: {complaint}"
+    EJECTED_UNREADY = "ejected_unready", "ejected: not ready {age_s:.0f} s after its start: {complaint}"
+    EJECTED_SILENT = (
+        "ejected_silent",
+        "ejected: {failures} failed probes, no answer for {silent_s:.0f} s: {complaint}",
+    )
+    EJECTED_UNREGISTERED = "ejected_unregistered", "ejected: it did not register within {deadline_s:.0f} s"
+    EJECTED_STUCK = "ejected_stuck", "ejected: step {step} was not done within {deadline_s:.0f} s"
+
+    @property
+    def parameters(self) -> frozenset[str]:
+        """Names of what its sentence is made with."""
+        return _names(self.label)
+
+
+class Reason:
+    """A code and its parameters: text, numbers, None, or another reason. ``str`` makes the sentence."""
+
+    __slots__ = ("code", "params")
+
+    def __init__(self, code: ReasonCode, /, **params: Any) -> None:
+        if params.keys() != code.parameters:
+            raise TypeError(f"{code!r} takes {sorted(code.parameters)}, not {sorted(params)}")
+        self.code = code
+        self.params = params
+
+    @classmethod
+    def read(cls, code: str, params: Mapping[str, Any]) -> "Reason":
+        """What was stored. One that this version does not know, or not so, is shown as it is."""
+        try:
+            return cls(ReasonCode(code), **{name: _read_value(value) for name, value in params.items()})
+        except (TypeError, ValueError):
+            return cls(ReasonCode.TEXT, text=" ".join([code, *(f"{name}={value}" for name, value in params.items())]))
+
+    @property
+    def heading(self) -> str:
+        """The sentence without what differs from case to case."""
+        return _DETAIL.sub("", self.code.label).format_map(self.params)
+
+    def __str__(self) -> str:
+        def detail(found: re.Match[str]) -> str:
+            is_known = all(self.params[name] not in (None, "") for name in _names(found[1]))
+            return found[1] if is_known else ""
+
+        return _DETAIL.sub(detail, self.code.label).format_map(self.params)
+
+    def __repr__(self) -> str:
+        return f"Reason({self.code.name}, {', '.join(f'{name}={value!r}' for name, value in self.params.items())})"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reason) and (self.code, self.params) == (other.code, other.params)
+
+    def __hash__(self) -> int:
+        return hash((self.code, str(self)))
+
+
+@cache
+def _names(template: str) -> frozenset[str]:
+    return frozenset(name for _, name, _, _ in Formatter().parse(_DETAIL.sub(r"\1", template)) if name)
+
+
+def _read_value(value: Any) -> Any:
+    return Reason.read(value["code"], value["params"]) if isinstance(value, dict) else value
