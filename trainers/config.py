@@ -15,8 +15,9 @@ from typing import Any, NamedTuple
 
 from trainers.origins import COMMAND_LINE, DEFAULT, REQUEST, Origin, OriginKind
 from trainers.run_config import ConfigProblem, RunConfig
-from trainers.run_config.keys import all_keys, suggest, suggest_key
+from trainers.run_config.keys import all_keys, suggest_key
 from trainers.run_config.problems import check
+from trainers.run_config.suggestions import suggest
 
 __all__ = [
     "ConfigError",
@@ -26,6 +27,7 @@ __all__ = [
     "RunConfig",
     "load_preset",
     "parse_override",
+    "preset_and_overrides",
     "preset_names",
     "resolve",
 ]
@@ -83,6 +85,15 @@ def parse_override(text: str) -> tuple[str, Any]:
         message = "has no value: overrides are written KEY=VALUE." if key else f"{text!r} names no key to override."
         raise ConfigError([ConfigProblem(key, message, f"{meant}=VALUE" if meant else "")])
     return key, _parse_value(value.strip())
+
+
+def preset_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Split words of a command line. The first is a preset, unless it has a `=` or is a key of the config.
+
+    Any other word without a `=` stays among the overrides, where `resolve` says what is wrong with it.
+    """
+    is_preset = bool(words) and "=" not in words[0] and words[0] not in all_keys()
+    return (words[0], list(words[1:])) if is_preset else (None, list(words))
 
 
 def resolve(

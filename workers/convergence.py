@@ -9,7 +9,6 @@ Blocks while it probes, publishes or ends replicas; each of these has a deadline
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
@@ -22,7 +21,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import evaluations, leases, policies, runs, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
-from workers.fleet import forking, lifecycle, publishing, retention, training
+from workers.fleet import commands, forking, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import HopelessError
 from workers.fleet.serving import Servers
 
@@ -108,9 +107,7 @@ def _begin(run: Run) -> None:
     if run.kind == RunKind.RL:
         for environment in run.environments.all():
             _try_environment(environment.name, environment.args)
-        path = run.parsed.model.lora.path or run.parsed.model.path
-        # A name that is no directory here is one of a model hub.
-        policies.register_initial(run, path=str(Path(path).resolve()) if Path(path).is_dir() else path)
+        policies.register_initial(run, path=commands.start_weights(run.parsed))
     runs.start(run)
 
 

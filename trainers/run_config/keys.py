@@ -3,11 +3,11 @@
 Read off the JSON schema of `RunConfig`, so a new field is known here at once.
 """
 
-from collections.abc import Iterable, Mapping
-from difflib import get_close_matches
+from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
+from trainers.run_config.suggestions import suggest
 from trainers.run_config.tree import RunConfig
 
 _ALMOST = 0.8
@@ -28,11 +28,6 @@ def all_keys() -> dict[str, tuple[str, ...]]:
 def keys_for(tree: Any) -> dict[str, tuple[str, ...]]:
     """As `all_keys`, but of a section with variants only the keys of the one that `tree` has chosen by its `type`."""
     return _keys_below(_schema(), tree)
-
-
-def suggest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
-    """The known word that was probably meant; empty when none is like it. `likeness` is a share of the letters."""
-    return next(iter(get_close_matches(word, list(known), n=1, cutoff=likeness)), "")
 
 
 def suggest_key(key: str, tree: Any) -> str:

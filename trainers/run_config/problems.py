@@ -14,8 +14,9 @@ from pydantic_core import ErrorDetails
 
 from environments import registry
 from environments.errors import RegistryError
-from trainers.run_config.keys import suggest, suggest_key, suggest_value
+from trainers.run_config.keys import suggest_key, suggest_value
 from trainers.run_config.section import ConfigProblem, CrossFieldError
+from trainers.run_config.suggestions import suggest
 from trainers.run_config.tree import RunConfig
 
 _ROUNDS = 5

@@ -56,7 +56,7 @@ class StartAdapter(NamedTuple):
 
 def argv(
     model: str,
-    port: int,
+    port: int | str,
     config: InferenceConfig,
     *,
     cpu: bool,

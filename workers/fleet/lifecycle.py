@@ -7,7 +7,7 @@ whose row has ended is a stray.
 import logging
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +17,7 @@ from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
+from workers.fleet.commands import Command
 from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation
 from workers.launchers.local import LocalLauncher
 
@@ -69,9 +70,9 @@ def reserve(run: Run, *, kind: ReplicaKind, slot: int) -> Replica:
     return replicas.create(run, kind=kind, slot=slot, launcher=run.parsed.launcher.type)
 
 
-def launch(replica: Replica, *, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+def launch(replica: Replica, command: Command) -> None:
     """Start a reserved replica. One that cannot be started is lost, with the reason."""
-    spec = LaunchSpec(str(replica.token), Path(replica.directory), argv, environ, grace_s=GRACE_S)
+    spec = LaunchSpec(str(replica.token), Path(replica.directory), command.argv, command.environ, grace_s=GRACE_S)
     try:
         launcher_of(replica).start(spec)
     except (LaunchError, OSError) as error:

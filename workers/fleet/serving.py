@@ -21,7 +21,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
-from workers.fleet import accelerators, adapters, inference, lifecycle
+from workers.fleet import adapters, commands, lifecycle
 from workers.fleet.inference import InferenceError, VllmAdmin, WeightsNotLoaded
 from workers.fleet.lifecycle import HopelessError
 from workers.fleet.replica_pool import api_key
@@ -42,7 +42,6 @@ START_DEADLINE_S = 900.0
 MAX_FAILED_STARTS = 3
 LONGEST_BACK_OFF_S = 30.0
 _STARTED_WITH = "started_with.json"
-_IDLE_ADAPTER = "idle_adapter"
 
 
 class Servers:
@@ -104,7 +103,7 @@ def admin_of(replica: Replica) -> VllmAdmin:
 
 def files_of(version: PolicyVersion, replica: Replica) -> Path:
     """What a replica loads for a version. To a server of a LoRA run a whole model is the one it has, and no adapter."""
-    path, idle = Path(version.path), Path(replica.directory) / _IDLE_ADAPTER
+    path, idle = Path(version.path), commands.idle_adapter(Path(replica.directory))
     return idle if idle.is_dir() and not adapters.is_adapter(path) else path
 
 
@@ -185,20 +184,12 @@ def _start(run: Run, slot: int) -> None:
     directory = Path(replica.directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
-    cpu = accelerators.serves_on_cpu()
-    model, adapter = target.path, None
     if config.model.lora.rank:
-        model = config.model.path
-        adapters.write_idle_adapter(directory / _IDLE_ADAPTER, config.model.lora)
-        adapter = inference.StartAdapter(files_of(target, replica), adapters.room_for(config.model.lora))
-    lifecycle.launch(
-        replica,
-        argv=inference.argv(model, port, config.inference, cpu=cpu, adapter=adapter),
-        environ={
-            **inference.environ(config.inference, cpu=cpu, api_key=api_key(replica)),
-            **({} if cpu else accelerators.server_environ(slot, config.trainer.world_size)),
-        },
+        adapters.write_idle_adapter(commands.idle_adapter(directory), config.model.lora)
+    command = commands.server(
+        config, slot, weights=target.path, directory=directory, port=port, api_key=api_key(replica)
     )
+    lifecycle.launch(replica, command)
 
 
 def _started_with(replica: Replica) -> int | None:

@@ -6,18 +6,17 @@ start ─▶ registers ─▶ steps ─▶ finished and exit 0 ─▶ done
 """
 
 import logging
-import sys
 from datetime import datetime
 
 from django.conf import settings
 from django.utils import timezone
 
-from rollouts.models import Batch, Replica, ReplicaKind, Run, RunKind, Scope
+from rollouts.models import Batch, Replica, ReplicaKind, Run, Scope
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import projects, replicas, runs, tokens
 from rollouts.states import BatchState, ReplicaState
-from workers.fleet import accelerators, lifecycle
+from workers.fleet import commands, lifecycle
 from workers.fleet.lifecycle import HopelessError
 from workers.launchers.base import End, Observation
 
@@ -52,16 +51,6 @@ def tend(run: Run) -> None:
 def is_gone(run: Run) -> bool:
     """Whether no trainer of the run is left."""
     return not fleet.list_alive(run, ReplicaKind.TRAINER).exists()
-
-
-def argv(run: Run) -> list[str]:
-    """The command line of a trainer; what it trains and with which right is in its environment."""
-    module = "trainers.rl" if run.kind == "rl" else "trainers.sft"
-    processes = str(run.parsed.trainer.world_size)
-    return [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--standalone", "--nproc-per-node", processes, "-m", module),
-    ]
 
 
 def _watch(run: Run, replica: Replica) -> None:
@@ -113,16 +102,8 @@ def _start(run: Run) -> None:
         ttl=tokens.TRAINER_TTL,
         run=run,
     )
-    lifecycle.launch(
-        replica,
-        argv=argv(run),
-        environ={
-            **accelerators.trainer_environ(run.parsed.trainer.world_size, beside_servers=run.kind == RunKind.RL),
-            "ROLLYARD_URL": settings.ROLLYARD_URL,
-            "ROLLYARD_TOKEN": token,
-            "ROLLYARD_RUN": run.key,
-        },
-    )
+    command = commands.trainer(run.parsed, run=run.key, url=settings.ROLLYARD_URL, token=token)
+    lifecycle.launch(replica, command)
     replica.refresh_from_db()
     if replica.state == ReplicaState.LOST:
         runs.count_trainer_restart(run)
