@@ -31,6 +31,8 @@ from rollouts.models import (
     RunEnvironment,
     ScoredGroup,
 )
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.transitions import stored
 from rollouts.states import (
     EVALUATION_TERMINAL,
     REPLICA_TERMINAL,
@@ -45,6 +47,21 @@ from rollouts.states import (
 from trainers.advantages import group_advantages
 from trainers.config import Resolved, resolve
 from trainers.run_config import EnvironmentRef
+
+
+def _reasoned(columns: dict[str, Any]) -> dict[str, Any]:
+    """Columns in which `state_reason` or `reason` may be a Reason, or a text."""
+    columns = dict(columns)
+    given = columns.pop("state_reason", None) or columns.pop("reason", None)
+    if given is None:
+        return columns
+    code, params = stored(given if isinstance(given, Reason) else words(given))
+    return {**columns, "reason_code": code, "reason_params": params}
+
+
+def words(text: str) -> Reason:
+    """A reason in somebody's own words."""
+    return Reason(ReasonCode.TEXT, text=text)
 
 
 def make_project(slug: str = "words") -> Project:
@@ -98,7 +115,7 @@ def make_run(
             "epoch": 0 if state == RunState.PENDING else 1,
             "started_at": None if state == RunState.PENDING else now,
             "finished_at": now if state in RUN_TERMINAL else None,
-            **columns,
+            **_reasoned(columns),
         }
     )
     RunEnvironment.objects.bulk_create(
@@ -136,7 +153,7 @@ def make_group(
             "rollout_count": 0 if is_playing else len(rewards),
             "min_policy_version": None if is_playing else version,
             "max_policy_version": None if is_playing else version,
-            **columns,
+            **_reasoned(columns),
         }
     )
     if not is_playing:
@@ -230,7 +247,7 @@ def make_evaluation(
             "reward_mean": reward,
             "deadline_at": now + timedelta(minutes=10),
             "finished_at": now if state in EVALUATION_TERMINAL else None,
-            **columns,
+            **_reasoned(columns),
         }
     )
 
@@ -259,7 +276,7 @@ def make_replica(
             "state": state,
             "answered_at": now,
             "ended_at": now if state in REPLICA_TERMINAL else None,
-            **columns,
+            **_reasoned(columns),
         }
     )
 
@@ -267,7 +284,7 @@ def make_replica(
 def make_event(run: Run, *, kind: str = "run", to: str = "running", **columns: Any) -> Event:
     """A change of state in the log."""
     return Event.objects.create(
-        run=run, object_kind=kind, object_id=columns.pop("object_id", run.pk), to_state=to, **columns
+        run=run, object_kind=kind, object_id=columns.pop("object_id", run.pk), to_state=to, **_reasoned(columns)
     )
 
 

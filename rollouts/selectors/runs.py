@@ -1,12 +1,11 @@
 """Reads of runs: who may see which, how one is doing, and where its groups went."""
 
-import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Case, Count, F, Min, Q, QuerySet, Sum, TextField, Value, When
-from django.db.models.functions import Cast, Now
+from django.db.models import Case, Count, F, Q, QuerySet, Sum, Value, When
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from rollouts.errors import Forbidden, NotFound
@@ -52,7 +51,7 @@ class LedgerLine:
 
     state: str
     reason: Reason | None
-    """That of one of the groups: only its code, and so its heading, is that of all."""
+    """That of one of the groups: all have its code and its heading, not its details."""
     groups: int
     rollouts: int
 
@@ -97,28 +96,31 @@ def list_active() -> QuerySet[Run]:
 
 
 def ledger(run: Run) -> list[LedgerLine]:
-    """Where every training group of the run is: counts by state and, for those dropped, by the code of the reason."""
+    """Where every training group of the run is: counts by state and, for those dropped, by heading of the reason."""
     is_dropped = ~Q(state__in=GROUP_FLOW)
     rows = (
         ScoredGroup.objects.filter(run=run, purpose="train")
-        .values("state", code=Case(When(is_dropped, then=F("reason_code")), default=Value("")))
-        .annotate(
-            groups=Count("id"),
-            rollouts=Sum("rollout_count"),
-            params=Min(Cast("reason_params", TextField()), filter=is_dropped),
+        .values(
+            "state",
+            code=Case(When(is_dropped, then=F("reason_code")), default=Value("")),
+            params=Case(When(is_dropped, then=F("reason_params"))),
         )
+        .annotate(groups=Count("id"), rollouts=Sum("rollout_count"))
     )
-    lines = [
-        LedgerLine(
+    lines: dict[tuple[str, str, str], LedgerLine] = {}
+    for row in rows:
+        line = LedgerLine(
             row["state"],
-            Reason.read(row["code"], json.loads(row["params"])) if row["code"] else None,
+            Reason.read(row["code"], row["params"]) if row["code"] else None,
             row["groups"],
             row["rollouts"] or 0,
         )
-        for row in rows
-    ]
+        key = (line.state, row["code"], line.heading)
+        if (same := lines.get(key)) is not None:
+            line = replace(line, groups=line.groups + same.groups, rollouts=line.rollouts + same.rollouts)
+        lines[key] = line
     order = {state: position for position, state in enumerate(GroupState.values)}
-    return sorted(lines, key=lambda line: (order[line.state], line.heading))
+    return sorted(lines.values(), key=lambda line: (order[line.state], line.heading))
 
 
 def health(run: Run) -> Health:

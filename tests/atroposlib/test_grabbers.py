@@ -78,7 +78,7 @@ def story(
             )
             left = wait_for_stock(yard, run, environment)
             clients = yard.sql(
-                "SELECT a.number, c.index, c.wandb_name, c.is_connected FROM rollouts_environmentclient AS c"
+                "SELECT a.number, c.index, c.wandb_name, c.state FROM rollouts_environmentclient AS c"
                 " JOIN rollouts_attempt AS a ON a.id = c.attempt_id JOIN rollouts_run AS r ON r.id = a.run_id"
                 " WHERE r.key = %s ORDER BY a.number",
                 run,
@@ -113,9 +113,10 @@ def test_what_waited_when_a_tool_reset_the_server_is_archived_and_says_so(
 ) -> None:
     for number, stock in enumerate(story.stocks, 1):
         reasons = yard.sql(
-            "SELECT DISTINCT state, state_reason FROM rollouts_scoredgroup WHERE id = ANY(%s)", sorted(stock)
+            "SELECT DISTINCT state, reason_code, reason_params FROM rollouts_scoredgroup WHERE id = ANY(%s)",
+            sorted(stock),
         )
-        assert reasons == [("surplus", f"archived by a reset of attempt {number}")]
+        assert reasons == [("surplus", "reset", {"number": number})]
     groups = states(yard, story.run)
     assert groups.keys() <= stored(yard, story.run).keys(), "a group lost its tokens"
     assert set(groups.values()) <= {"trained", "batched", "surplus", "ready"}
@@ -147,7 +148,7 @@ def test_batches_that_reached_a_tool_count_as_trained_when_the_next_one_resets(y
 
 
 def test_the_environment_lives_on_under_its_old_id(yard: Yard, story: Story) -> None:
-    assert story.clients == [(number, 0, "letters_0", True) for number in (1, 2, 3)]
+    assert story.clients == [(number, 0, "letters_0", "connected") for number in (1, 2, 3)]
     assert story.left
     assert {group.environment for group in stored(yard, story.run).values()} == {"letters"}
 

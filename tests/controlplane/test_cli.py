@@ -82,7 +82,9 @@ def test_unknown_run_is_an_error_without_a_traceback(rollyard: Rollyard) -> None
 
 def test_waiting_for_a_run_tells_whether_it_finished(rollyard: Rollyard) -> None:
     key = json.loads(rollyard("launch", *TINY, "--json").stdout)["run"]
-    Run.objects.filter(key=key).update(state="failed", state_reason="no GPU", finished_at="2026-01-01T00:00Z")
+    Run.objects.filter(key=key).update(
+        state="failed", reason_code="text", reason_params={"text": "no GPU"}, finished_at="2026-01-01T00:00Z"
+    )
     done = rollyard("runs", "wait", key)
     assert (done.returncode, done.stdout) == (1, f"{key} failed: no GPU\n")
 

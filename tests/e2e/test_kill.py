@@ -133,7 +133,7 @@ def _moved_on(yard: Yard, run: str, from_step: int) -> bool:
 def check(yard: Yard, run: str, acknowledged: list[str]) -> None:
     """Hold the tables against the promises."""
     [(run_id, state, reason, next_step)] = yard.sql(
-        "SELECT id, state, state_reason, next_step FROM rollouts_run WHERE key = %s", run
+        "SELECT id, state, reason_code || reason_params::text, next_step FROM rollouts_run WHERE key = %s", run
     )
     assert (state, next_step) == ("finished", STEPS), reason
 

@@ -88,7 +88,9 @@ class Yard:
         """Launch a run and wait until it has finished."""
         run: str = self.rollyard("launch", *words)["run"]
         until(lambda: self.state(run) in {"finished", "failed", "stopped"}, within_s=500, what="the end of the run")
-        [(state, reason)] = self.sql("SELECT state, state_reason FROM rollouts_run WHERE key = %s", run)
+        [(state, reason)] = self.sql(
+            "SELECT state, reason_code || reason_params::text FROM rollouts_run WHERE key = %s", run
+        )
         assert state == "finished", reason
         return run
 

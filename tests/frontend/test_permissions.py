@@ -5,6 +5,7 @@ from django.test import Client
 from django.urls import reverse
 
 from rollouts.models import Run
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.states import RunState
 from tests.factories import make_batch, make_group, make_run
 
@@ -66,7 +67,7 @@ def test_an_operator_stops_a_run(client: Client, run: Run) -> None:
     assert response.status_code == 302
     run.refresh_from_db()
     assert run.state == RunState.STOPPING
-    assert run.state_reason == "stopped by ada"
+    assert run.reason == Reason(ReasonCode.STOP_ASKED, actor="user:ada")
 
 
 def test_a_viewer_sees_no_stop_button_and_cannot_post(viewer_client: Client, run: Run) -> None:

@@ -6,6 +6,7 @@ from django.urls import reverse
 
 from frontend import numbers
 from rollouts.models import Attempt, ReplicaKind, Role, Run, RunEnvironment
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
 from tests.factories import (
     make_batch,
@@ -92,7 +93,7 @@ def test_the_ledger_counts_every_group_once_with_why_it_was_dropped(client: Clie
     make_batch(run, 0, [make_group(run), make_group(run)])
     make_group(run)
     make_group(run, state=GroupState.PLAYING)
-    make_group(run, state=GroupState.STALE, state_reason="too old at step 9: 9 behind")
+    make_group(run, state=GroupState.STALE, state_reason=Reason(ReasonCode.LAGGED, limit=2, step=9))
     make_group(run, state=GroupState.FILTERED, state_reason="all rewards equal")
     response = client.get(reverse("run", args=[run.key]))
     ledger = response.context["ledger"]
@@ -101,7 +102,7 @@ def test_the_ledger_counts_every_group_once_with_why_it_was_dropped(client: Clie
         ("playing", 1), ("ready", 1), ("batched", 0), ("trained", 2),
     ]  # fmt: skip
     assert {(drop.state, drop.reason, drop.groups) for drop in ledger.drops} == {
-        ("stale", "too old", 1), ("filtered", "all rewards equal", 1),
+        ("stale", "lag over 2 steps", 1), ("filtered", "all rewards equal", 1),
     }  # fmt: skip
     assert ledger.dropped == 2
 
@@ -178,8 +179,8 @@ def test_the_config_shows_where_each_value_came_from(client: Client) -> None:
         for _, rows in client.get(reverse("run-config", args=[run.key])).context["sections"]
         for row in rows
     }
-    assert (rows["optimizer.lr"].value, rows["optimizer.lr"].origin) == ("0.0005", "command line")
-    assert rows["batch.batch_size"].origin == "preset reverse-text-rl"
+    assert (rows["optimizer.lr"].value, str(rows["optimizer.lr"].origin)) == ("0.0005", "command line")
+    assert str(rows["batch.batch_size"].origin) == "preset reverse-text-rl"
     assert rows["seed"].origin == "default"
     assert set(rows) == set(run.config_origins)
 

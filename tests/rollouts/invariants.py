@@ -16,8 +16,9 @@ from rollouts.models import (
     Run,
     ScoredGroup,
 )
+from rollouts.reasons import ReasonCode
 from rollouts.selectors import runs as run_selectors
-from rollouts.states import EVALUATION_TERMINAL, GROUP_TERMINAL, RUN_TERMINAL
+from rollouts.states import EVALUATION_TERMINAL, GROUP_TRANSITIONS, RUN_TERMINAL
 
 
 def check_ledger(run: Run) -> None:
@@ -26,7 +27,7 @@ def check_ledger(run: Run) -> None:
     assert run.state in RUN_TERMINAL
     groups = ScoredGroup.objects.filter(run=run)
     states = Counter(groups.values_list("state", flat=True))
-    assert set(states) <= set(GROUP_TERMINAL), states
+    assert not set(states) & GROUP_TRANSITIONS.keys(), states
     assert not Lease.objects.filter(run=run).exists()
     assert not Evaluation.objects.filter(run=run).exclude(state__in=EVALUATION_TERMINAL).exists()
 
@@ -43,7 +44,7 @@ def check_ledger(run: Run) -> None:
     assert items.filter(group__purpose="eval").count() == 0
 
     settled = groups.exclude(state="surplus", rollout_count=0)
-    assert not settled.filter(rollout_count=0).exclude(state_reason__startswith="quarantined").exists()
+    assert not settled.filter(rollout_count=0).exclude(reason_code=ReasonCode.LEASES_LOST).exists()
     for group in groups.annotate(stored=Count("rollouts")):
         assert group.stored == group.rollout_count, f"{group.state} group {group.pk} is not whole"
     rollouts = Rollout.objects.filter(group__run=run)

@@ -71,6 +71,7 @@ def serve_attempt(run: Run, number: int) -> None:
         save_checkpoint_interval=0,
         starting_step=0,
         num_steps=9,
+        state="closed",
         closed_at=now,
     )
     EnvironmentClient.objects.create(

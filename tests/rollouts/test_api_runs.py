@@ -32,7 +32,7 @@ def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
     run = Run.objects.get(key=answer.json()["run"])
     assert (run.max_steps, run.parsed.batch.batch_size, run.parsed.optimizer.lr) == (5, 64, 0.5)
     assert (run.project.slug, run.state, run.created_by.username) == ("words", "pending", "operator-Words")  # type: ignore[union-attr]
-    assert str(run.origins["batch.batch_size"]) == "REST request"
+    assert {str(run.origins[key]) for key in ("batch.batch_size", "max_steps", "optimizer.lr")} == {"REST request"}
     assert Event.objects.get().actor == "api:test"
 
 

@@ -12,6 +12,7 @@ from django.db import connection
 from rollouts.models import Batch, Run
 from rollouts.services import runs
 from rollouts.states import RunState
+from tests.factories import words
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
 from trainers.wire import MSGPACK, SHA256_HEADER, Registration, TrainingBatch
@@ -154,7 +155,7 @@ def test_a_waiting_fetch_is_told_when_the_run_is_stopped() -> None:
 def test_a_run_that_ended_says_so_to_every_write() -> None:
     run = story.launch()
     trainer = register(run)
-    runs.end(story.fresh(run), to=RunState.FAILED, reason="test")
+    runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test"))
     base = f"runs/{run.key}"
     for answer in (
         trainer.get(f"{base}/batches/0"),

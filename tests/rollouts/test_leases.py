@@ -11,6 +11,7 @@ from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Evaluation, Event, Lease, Rollout, Run, RunEnvironment, ScoredGroup
 from rollouts.services import batches, groups, leases, runs
 from rollouts.states import GroupState, RunState
+from tests.factories import words
 from tests.rollouts import story
 
 pytestmark = pytest.mark.django_db
@@ -64,7 +65,7 @@ def test_expired_lease_is_taken_over_and_its_old_holder_cannot_settle() -> None:
     assert leases.renew([old.token], lease_s=30) == set()
     assert story.settle(new) == GroupState.READY
     event = Event.objects.get(from_state="playing", to_state="playing")
-    assert event.reason == "taken over: the lease of sleeper ended"
+    assert (event.kind, str(event.reason)) == ("noted", "taken over: the lease of sleeper ended")
 
 
 def test_expired_lease_that_nobody_took_over_still_settles() -> None:
@@ -252,7 +253,7 @@ def test_a_claim_on_its_way_leaves_nothing_behind_in_a_run_that_ends() -> None:
         Run.objects.filter(pk=run.pk).update(state=RunState.RUNNING)  # a claim that read the state before the stop
         story.together(
             lambda run=run: story.claim(run),
-            lambda run=run: runs.end(story.fresh(run), to=RunState.FAILED, reason="test"),
+            lambda run=run: runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test")),
         )
         assert not Lease.objects.filter(run=run).exists()
         assert not ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING).exists()

@@ -22,7 +22,7 @@ from rollouts.errors import LeaseLost, RunOver, StaleEpoch
 from rollouts.models import Batch, BatchItem, Event, Lease, Rollout, Run, ScoredGroup
 from rollouts.services import batches, leases, runs
 from rollouts.services.leases import Claim
-from rollouts.states import GROUP_TERMINAL, RunState
+from rollouts.states import GROUP_TRANSITIONS, RunState
 from tests.rollouts import story
 
 REWARDS = st.sampled_from([[1.0, 0.0], [1.0, 1.0], [1.0, None], [None, None]])
@@ -174,7 +174,7 @@ class Ledger(RuleBasedStateMachine):
         self.over = True
         self.lost += self.claims.values()
         self.claims = {}
-        self.states |= {key: "surplus" for key, state in self.states.items() if state not in GROUP_TERMINAL}
+        self.states |= {key: "surplus" for key, state in self.states.items() if state in GROUP_TRANSITIONS}
 
     # --- what must always hold
     @invariant()

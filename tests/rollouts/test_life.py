@@ -13,6 +13,7 @@ from rollouts.models import (
     Rollout,
     ScoredGroup,
 )
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import metrics as metric_selectors
 from rollouts.services import batches, evaluations, leases, runs
 from rollouts.states import (
@@ -22,6 +23,7 @@ from rollouts.states import (
     PolicyVersionState,
     RunState,
 )
+from tests.factories import words
 from tests.rollouts import story
 from tests.rollouts.invariants import check_ledger
 from trainers.wire import TrainingBatch
@@ -74,11 +76,12 @@ def test_every_change_of_a_group_is_an_event_that_says_who_and_why() -> None:
     group = ScoredGroup.objects.filter(state=GroupState.TRAINED).first()
     assert group is not None
     log = Event.objects.filter(object_kind="scoredgroup", object_id=group.pk).order_by("id")
-    assert list(log.values_list("from_state", "to_state", "actor", "reason")) == [
-        ("", "playing", "driver:driver", ""),
-        ("playing", "ready", "driver:driver", ""),
-        ("ready", "batched", f"trainer:{epoch}", "step 0"),
-        ("batched", "trained", f"trainer:{epoch}", "step 0"),
+    step = Reason(ReasonCode.STEP, step=0)
+    assert [(event.from_state, event.to_state, event.actor, event.reason) for event in log] == [
+        ("", "playing", "driver:driver", None),
+        ("playing", "ready", "driver:driver", None),
+        ("ready", "batched", f"trainer:{epoch}", step),
+        ("batched", "trained", f"trainer:{epoch}", step),
     ]
 
 
@@ -124,7 +127,7 @@ def test_a_trained_token_is_attributable_to_everything_behind_it() -> None:
 def test_the_checker_of_the_ledger_sees_what_is_wrong(tampering: str) -> None:
     run, epoch = story.train()
     story.step(run, epoch, 0)
-    runs.end(story.fresh(run), to=RunState.FAILED, reason="test")
+    runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test"))
     check_ledger(run)
     with connection.cursor() as cursor:
         cursor.execute(tampering)

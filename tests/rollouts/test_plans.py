@@ -29,18 +29,20 @@ def old_run() -> tuple[Run, int]:
         cursor.execute(
             """
             INSERT INTO rollouts_scoredgroup (run_id, environment_id, key, purpose, problem_index, problem_key, state,
-                state_reason, state_at, attempts, created_at, settled_at, rollout_count, token_count, reward_mean,
-                min_policy_version, max_policy_version)
+                reason_code, reason_params, state_at, attempts, created_at, settled_at, rollout_count, token_count,
+                reward_mean, min_policy_version, max_policy_version)
             SELECT %(run)s, (SELECT id FROM rollouts_runenvironment WHERE run_id = %(run)s), 'old-' || n, 'train', n,
-                '', 'trained', 'step ' || n / 2, now(), 1, now(), now() - n * interval '1 s', 2, 8, 0.5, n / 2, n / 2
+                '', 'trained', 'step', jsonb_build_object('step', n / 2), now(), 1,
+                now(), now() - n * interval '1 s', 2, 8, 0.5, n / 2, n / 2
             FROM generate_series(1, %(groups)s) AS n
             """,
             {"run": run.pk, "groups": GROUPS},
         )
         cursor.execute(
             """
-            INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason, actor)
-            SELECT run_id, now(), 'scoredgroup', id, 'batched', 'trained', '', '' FROM rollouts_scoredgroup
+            INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason_code,
+                reason_params, actor)
+            SELECT run_id, now(), 'scoredgroup', id, 'batched', 'trained', '', '{}', '' FROM rollouts_scoredgroup
             """
         )
         cursor.execute(
@@ -93,11 +95,11 @@ def long_queue() -> Run:
     with connection.cursor() as cursor:
         cursor.execute(
             """
-            INSERT INTO rollouts_scoredgroup (run_id, environment_id, key, purpose, problem_key, state, state_reason,
-                state_at, attempts, created_at, settled_at, rollout_count, token_count, reward_mean, min_policy_version,
-                max_policy_version)
+            INSERT INTO rollouts_scoredgroup (run_id, environment_id, key, purpose, problem_key, state, reason_code,
+                reason_params, state_at, attempts, created_at, settled_at, rollout_count, token_count, reward_mean,
+                min_policy_version, max_policy_version)
             SELECT %(run)s, (SELECT id FROM rollouts_runenvironment WHERE run_id = %(run)s), 'waits-' || n, 'train', '',
-                'ready', '', now(), 1, now(), now(), CASE WHEN n %% 10 = 0 THEN 4 ELSE 8 END, 8000, 0.5, 50, 50
+                'ready', '', '{}', now(), 1, now(), now(), CASE WHEN n %% 10 = 0 THEN 4 ELSE 8 END, 8000, 0.5, 50, 50
             FROM generate_series(1, %(groups)s) AS n
             """,
             {"run": run.pk, "groups": GROUPS},

@@ -7,8 +7,10 @@ from django.utils import timezone
 
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Event, MetricPoint, PolicyVersion, Rollout, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import batches, evaluations, policies, runs
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
+from tests.factories import words
 from tests.rollouts import story
 from trainers.wire import PolicyVersionIn
 
@@ -36,8 +38,8 @@ def test_the_newest_version_is_published_and_those_between_are_skipped() -> None
     assert story.publish(run) == 2
     assert states() == {0: "superseded", 1: "superseded", 2: "live"}
     assert story.publish(run) is None
-    reasons = PolicyVersion.objects.filter(version__lt=2).values_list("state_reason", flat=True)
-    assert set(reasons) == {"version 2 is live"}
+    older = PolicyVersion.objects.filter(version__lt=2)
+    assert {version.reason for version in older} == {Reason(ReasonCode.VERSION_SUPERSEDED, version=2)}
 
 
 def test_an_older_version_that_comes_late_is_not_published() -> None:
@@ -62,7 +64,7 @@ def test_nothing_is_published_in_a_run_that_is_over() -> None:
     run, epoch = story.train(evaluation={"problems": 1}, max_steps=1)
     story.announce(run, epoch, 1)
     version = PolicyVersion.objects.get(version=1)
-    runs.end(run, to=RunState.FAILED, reason="test")
+    runs.end(run, to=RunState.FAILED, reason=words("test"))
     with pytest.raises(StateConflict, match="nothing is published"):
         policies.published(version)
     assert set(Evaluation.objects.values_list("state", flat=True)) == {EvaluationState.EXPIRED}

@@ -79,7 +79,7 @@ def test_the_batch_says_in_its_first_event_what_it_repeats_and_nothing_of_a_lag(
     order(target, source, 2, 2)
     fetch(target, epoch, 0)
     event = Event.objects.get(run=target, object_kind="batch", to_state=BatchState.FORMED)
-    assert event.reason == f"replays step 2 of run {source.key}"
+    assert str(event.reason) == f"replays step 2 of run {source.key}"
     assert not MetricPoint.objects.filter(run=target, key__startswith="lag/").exists()
     assert MetricPoint.objects.get(run=target, key="reward/mean").value == 0.5625
 

@@ -8,6 +8,7 @@ from rollouts.models import Event, Replica, ReplicaKind, Run
 from rollouts.selectors import fleet
 from rollouts.services import replicas
 from rollouts.states import ReplicaState
+from tests.factories import words
 from tests.rollouts import story
 
 pytestmark = pytest.mark.django_db
@@ -26,7 +27,7 @@ def test_a_slot_is_taken_by_one_process_until_it_has_ended(run: Run) -> None:
     first = create(run)
     with pytest.raises(IntegrityError, match="replica_one_alive_per_slot"), transaction.atomic():
         create(run)
-    replicas.lost(first, exit_code=-9, reason="killed")
+    replicas.lost(first, exit_code=-9, reason=words("killed"))
     second = create(run)
     assert (second.pk, second.token) != (first.pk, first.token)
     create(run, slot=1)
@@ -51,13 +52,13 @@ def test_a_replica_lives_suspected_and_cleared_until_its_end(run: Run) -> None:
     replicas.answered(replica, loaded_version=3)
     assert replica.loaded_version == 3
     for count in (1, 2, 3):
-        replicas.suspect(replica, reason=f"no answer {count}\x00")
+        replicas.suspect(replica, reason=words(f"no answer {count}\x00"))
         assert (replica.state, replica.probe_failures) == (ReplicaState.SUSPECT, count)
     assert list(fleet.list_serving(run)) == []
     assert list(fleet.list_alive(run, ReplicaKind.INFERENCE)) == [replica]
     replicas.ready(replica, loaded_version=3)
     assert replica.probe_failures == 0
-    replicas.stopping(replica, reason="over")
+    replicas.stopping(replica, reason=words("over"))
     replicas.exited(replica, exit_code=0)
     assert replica.ended_at is not None
     log = Event.objects.filter(object_kind="replica").order_by("id")
@@ -68,13 +69,13 @@ def test_a_replica_lives_suspected_and_cleared_until_its_end(run: Run) -> None:
 
 def test_a_replica_that_has_ended_stays_so(run: Run) -> None:
     replica = create(run)
-    replicas.lost(replica, exit_code=None, reason="log ends with \x00\ud800")
+    replicas.lost(replica, exit_code=None, reason=words("log ends with \x00\ud800"))
     assert replica.state_reason == "log ends with \ufffd\ufffd"
     for act in (
         lambda: replicas.ready(replica),
-        lambda: replicas.stopping(replica, reason="x"),
+        lambda: replicas.stopping(replica, reason=words("x")),
         lambda: replicas.exited(replica, exit_code=0),
-        lambda: replicas.lost(replica, exit_code=0, reason="again"),
+        lambda: replicas.lost(replica, exit_code=0, reason=words("again")),
     ):
         with pytest.raises(StateConflict, match="is lost"):
             act()

@@ -9,6 +9,7 @@ from rollouts.models import Checkpoint, Evaluation, Event, Lease, MetricPoint, R
 from rollouts.selectors import runs as run_selectors
 from rollouts.services import batches, leases, replicas, runs
 from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
+from tests.factories import words
 from tests.rollouts import story
 from trainers.wire import CheckpointIn
 
@@ -57,7 +58,7 @@ def test_of_two_who_stop_a_run_at_once_one_is_in_the_log() -> None:
 
 def test_a_run_that_is_over_cannot_be_stopped() -> None:
     run = story.launch()
-    runs.end(run, to=RunState.FAILED, reason="test")
+    runs.end(run, to=RunState.FAILED, reason=words("test"))
     with pytest.raises(StateConflict, match="nothing to stop"):
         runs.request_stop(run, actor="user:ada")
 
@@ -90,7 +91,7 @@ def test_the_end_leaves_no_group_lease_or_evaluation_open() -> None:
     runs.end(run, to=RunState.STOPPED)
     states = dict(ScoredGroup.objects.values_list("pk", "state"))
     assert set(states.values()) == {GroupState.SURPLUS}
-    assert set(ScoredGroup.objects.values_list("state_reason", flat=True)) == {"the run was stopped"}
+    assert {str(group.reason) for group in ScoredGroup.objects.all()} == {"the run was stopped"}
     assert not Lease.objects.exists()
     assert Evaluation.objects.get().state == EvaluationState.EXPIRED
     with pytest.raises(LeaseLost):
@@ -124,7 +125,7 @@ def test_the_ledger_sums_to_the_groups_that_were_created() -> None:
     assert sum(line.groups for line in lines) == ScoredGroup.objects.count()
     created = Event.objects.filter(object_kind="scoredgroup", from_state="").count()
     assert sum(line.groups for line in lines) == created
-    assert {(line.state, line.reason) for line in lines} >= {
+    assert {(line.state, line.heading) for line in lines} >= {
         ("trained", ""),
         ("stale", "lag over 1 steps"),
         ("filtered", "zero advantage: all rewards are equal"),
@@ -293,8 +294,9 @@ def test_the_ledger_names_the_kind_of_a_reason_not_every_detail() -> None:
     for number, claim in enumerate(story.claim(run)):
         ScoredGroup.objects.filter(key=claim.group).update(
             state="failed",
-            state_reason=f"every rollout failed, the first with {number}",
+            reason_code="all_failed",
+            reason_params={"error": f"error {number}"},
             settled_at="2026-01-01T00:00Z",
         )
     [line] = run_selectors.ledger(run)
-    assert (line.state, line.reason, line.groups) == ("failed", "every rollout failed", 4)
+    assert (line.state, line.heading, line.groups) == ("failed", "every rollout failed", 4)

@@ -9,6 +9,7 @@ from rollouts.errors import Conflict, Invalid, RunOver, StateConflict
 from rollouts.models import Event, GroupTokens, Rollout, RunEnvironment, ScoredGroup
 from rollouts.services import groups, runs
 from rollouts.states import GroupState, RunState
+from tests.factories import words
 from tests.rollouts import story
 
 pytestmark = pytest.mark.django_db
@@ -186,7 +187,7 @@ def test_no_group_is_left_behind_by_a_submit_while_the_run_ends() -> None:
         run = story.launch()
         submitted, _ = story.together(
             lambda run=run: story.submit(run, [story.scored("a")], actor="api:x"),
-            lambda run=run: runs.end(story.fresh(run), to=RunState.FAILED, reason="test"),
+            lambda run=run: runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test")),
         )
         states = list(ScoredGroup.objects.filter(run=run).values_list("state", flat=True))
         assert states == ([] if isinstance(submitted, RunOver) else [GroupState.SURPLUS])

@@ -133,7 +133,7 @@ def test_policy_that_never_answers_fails_the_group_with_its_words(
     failed = ScoredGroup.objects.filter(run=run, state=GroupState.FAILED)
     with driving(run):
         # Others may fail first, for nobody asks a replica again at once that has just failed.
-        group = eventually(failed.filter(state_reason__contains="told to fail").first)
+        group = eventually(failed.filter(reason_params__error__contains="told to fail").first)
     assert group is not None
     assert "policy" in group.state_reason
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.workers.waiting import eventually
-from workers.launchers.base import Handle, LaunchError, LaunchSpec
+from workers.launchers.base import End, Handle, LaunchError, LaunchSpec
 from workers.launchers.local import LocalLauncher
 from workers.launchers.processes import carriers, send, start_time
 
@@ -129,7 +129,7 @@ def test_killed_shepherd_ends_its_command_and_sweep_ends_the_rest(launcher: Loca
     observation = launcher.poll(handle)
     assert not observation.alive
     assert observation.exit_code is None
-    assert "without a word" in observation.reason
+    assert observation.end is End.UNWATCHED
     eventually(lambda: len(carriers(spec.token)) == 2)
     assert launcher.sweep(spec.token, 0.2) == []
     eventually(lambda: not carriers(spec.token))
@@ -145,7 +145,7 @@ def test_stop_lets_the_command_end_by_itself(launcher: LocalLauncher, spec: Laun
     handle = launcher.start(running(spec, POLITE, grace_s=10.0))
     eventually(lambda: said(handle, "up"))
     observation = launcher.stop(handle, deadline_s=20)
-    assert (observation.alive, observation.exit_code, observation.reason) == (False, 0, "asked to end")
+    assert (observation.alive, observation.exit_code, observation.end) == (False, 0, End.ASKED)
 
 
 def test_stop_kills_a_deaf_command_within_its_grace(launcher: LocalLauncher, spec: LaunchSpec) -> None:
@@ -198,7 +198,7 @@ def test_another_process_with_the_old_id_is_not_taken_for_the_replica(
 def test_replica_that_was_never_started_says_so(launcher: LocalLauncher, spec: LaunchSpec) -> None:
     observation = launcher.poll(Handle(spec.token, spec.directory))
     assert not observation.alive
-    assert "never started" in observation.reason
+    assert observation.end is End.UNSTARTED
     assert launcher.logs(Handle(spec.token, spec.directory), 5) == ""
 
 
@@ -211,7 +211,7 @@ def test_death_of_the_supervisor_ends_the_replica(launcher: LocalLauncher, spec:
         supervisor.kill()
         supervisor.wait()
     eventually(lambda: exited(handle))
-    assert launcher.poll(handle).reason == "its supervisor is gone"
+    assert launcher.poll(handle).end is End.ABANDONED
     eventually(lambda: not carriers(spec.token))
 
 

@@ -5,8 +5,9 @@ from typing import Any
 import pytest
 
 from rollouts.models import EnvironmentClient, Event, Run, RunEnvironment
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import attempts
-from rollouts.states import RunState
+from rollouts.states import ClientState, RunState
 from tests.factories import make_run
 from tests.rollouts.atropos.api import Api, JsonObject, make_external_run
 
@@ -58,8 +59,8 @@ def test_an_environment_starts_where_the_run_is() -> None:
 def test_leaving_is_for_those_who_are_there() -> None:
     api = started("gsm8k", "code")
     assert api.post("/disconnect-env", {"env_id": -1}) == {"status": "success"}
-    connected = EnvironmentClient.objects.order_by("index").values_list("is_connected", flat=True)
-    assert list(connected) == [True, False]
+    states = EnvironmentClient.objects.order_by("index").values_list("state", flat=True)
+    assert list(states) == [ClientState.CONNECTED, ClientState.LEFT]
     for unknown in (2, -3, 10**12):
         answer = api.post("/disconnect-env", {"env_id": unknown})
         assert answer == {"status": "failure", "error": f"There is no environment {unknown}."}
@@ -134,7 +135,7 @@ def test_an_environment_that_did_not_hear_of_a_reset_is_taken_over() -> None:
     assert api.register_env("late")["env_id"] == 2, "ids are not given twice"
     assert EnvironmentClient.objects.filter(attempt__number=2).count() == 2
     event = Event.objects.filter(object_kind="environmentclient").order_by("id")[2]
-    assert "did not hear of the reset before attempt 2" in event.reason
+    assert event.reason == Reason(ReasonCode.CLIENT_TAKEN_OVER, number=2)
 
 
 def test_an_environment_that_did_not_hear_of_a_reset_is_told_lengths_in_batches_of_the_size_it_knows() -> None:

@@ -42,14 +42,14 @@ def test_what_waits_is_archived_with_a_reason() -> None:
     assert api.register_env() == {"status": "wait for trainer to start"}
     assert api.get("/batch")["status"] == "error"
     assert api.get("/latest_example")["tokens"], "it survives"
-    groups = ScoredGroup.objects.order_by("id").values_list("state", "state_reason")
-    assert list(groups) == [
+    groups = ScoredGroup.objects.order_by("id")
+    assert [(group.state, group.state_reason) for group in groups] == [
         (GroupState.TRAINED, "it had arrived when attempt 1 was reset"),
         (GroupState.SURPLUS, "archived by a reset of attempt 1"),
         (GroupState.SURPLUS, "archived by a reset of attempt 1"),
     ]
     closed = Event.objects.get(object_kind="attempt", to_state="closed")
-    assert closed.from_state == "open"
+    assert closed.from_state == "started"
 
 
 def test_a_reset_without_an_attempt_archives_what_came_early() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from rollouts.models import Batch, Event, Run, ScoredGroup
+from rollouts.reasons import ReasonCode
 from rollouts.states import BatchState, GroupState, RunState
 from tests.rollouts.atropos.api import Api, item, tags
 
@@ -60,4 +61,4 @@ def test_a_trainer_and_an_environment_meet() -> None:
     states = ScoredGroup.objects.order_by("id").values_list("state", flat=True)
     assert list(states) == [GroupState.TRAINED, GroupState.TRAINED, GroupState.READY]
     trained = Event.objects.filter(object_kind="scoredgroup", to_state=GroupState.TRAINED)
-    assert {event.reason for event in trained} == {"the trainer asked for more, which is how it acknowledges"}
+    assert {event.reason_code for event in trained} == {ReasonCode.MORE_ASKED_FOR}

@@ -10,6 +10,7 @@ import pytest
 from django.db.models.functions import Now
 
 from rollouts.models import Attempt, Batch, BatchItem, Delivery, EnvironmentClient, Event, Run, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import clients, deliveries, runs
 from rollouts.states import BatchState, GroupState, RunState
 from tests.rollouts.atropos.api import Api, make_external_run, registration, tags
@@ -245,11 +246,11 @@ def test_the_allocation_of_a_silent_environment_lapses_and_comes_back() -> None:
     EnvironmentClient.objects.filter(index=0).update(seen_at=Now() - silence)
     assert len(api.get("/batch")["batch"]) == 4
     lapsed = Event.objects.get(object_kind="environmentclient", to_state="lapsed")
-    assert lapsed.reason == "a_0 was silent for 60 s: batches no longer wait for its minimum share of 0.5"
+    assert str(lapsed.reason) == "a_0 was silent for 60 s: batches no longer wait for its minimum share of 0.5"
     api.status_env(0)
     assert EnvironmentClient.objects.get(index=0).lapsed_at is None
     back = Event.objects.get(object_kind="environmentclient", from_state="lapsed")
-    assert "a_0 is heard again" in back.reason
+    assert (back.to_state, back.reason) == ("connected", Reason(ReasonCode.CLIENT_HEARD, client="a_0"))
     assert api.get("/batch") == {"batch": None}, "it counts again"
 
 
