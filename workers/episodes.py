@@ -66,17 +66,17 @@ class Driver:
         *,
         stopping: Callable[[], bool] = lambda: False,
         handed_over: Callable[[], None] = lambda: None,
-        alive: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
         budget_s: float = BUDGET_S,
         pool: ReplicaPool | None = None,
     ) -> None:
-        """`handed_over` is called once when claiming ends but groups may still be in flight; `alive` every second."""
+        """`handed_over` is called once when claiming ends, with groups still in flight; `heartbeat` every second."""
         self.run = run
         self.holder = holder_name()
         self._config = run.parsed
         self._stopping = stopping
         self._handed_over = handed_over
-        self._alive = alive
+        self._heartbeat = heartbeat
         self._budget_s = budget_s
         self._pool = pool or ReplicaPool(run)
         self._playing: dict[str, asyncio.Task[None]] = {}
@@ -101,7 +101,7 @@ class Driver:
             asyncio.create_task(self._every(self._config.workers.lease_s / 6, self._renew)),
             asyncio.create_task(self._every(_LOOK_S, self._look)),
             asyncio.create_task(self._every(_REPORT_S, self._report)),
-            asyncio.create_task(self._hear()),
+            asyncio.create_task(self._listen()),
         ]
         try:
             await self._generate()
@@ -148,7 +148,7 @@ class Driver:
 
     async def _wait(self) -> None:
         """Wait until a group ends, the bell rings or a moment has passed."""
-        self._alive()
+        self._heartbeat()
         with suppress(TimeoutError):
             async with asyncio.timeout(_POLL_S):  # `wait_for` may swallow a cancellation before Python 3.12
                 await self._wake.wait()
@@ -160,7 +160,7 @@ class Driver:
             self._settling.add(claim.token)
             await self._settle(claim, problem_key, rollouts)
         except Exception:
-            # Ours, not the environment's: the lease expires, another attempt is counted, the third quarantines it.
+            # Our bug, not the environment's: the lease expires, which counts as a lost lease; the third quarantines it.
             log.exception("run %s: group %s broke its driver", self.run.key, claim.group)
         finally:
             self._settling.discard(claim.token)
@@ -270,7 +270,7 @@ class Driver:
             values = {key: value for (at, key), value in due.items() if at == version and value}
             await in_database(metrics.accumulate, self.run, step=version, values=values)
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         async with Listener(group_of(self.run.key)) as bell:
             while True:
                 if await bell.wait(_POLL_S):

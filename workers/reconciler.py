@@ -33,7 +33,7 @@ INTERVAL_S = 5.0
 STANDBY_S = 2.0
 SWEEP_EVERY_S = 30.0
 RING_EVERY_S = 30.0
-"""A ring is for a driver that is missing; workers also look by themselves (`tasks.patrol`)."""
+"""A ring is for a driver that is missing; workers also look by themselves (`tasks.poll_runs`)."""
 _SHORTEST_GAP_S = 0.25
 """Between two looks at one run, however often the bell rings."""
 _CHECK_DEADLINE_S = 10.0
@@ -183,8 +183,8 @@ class Reconciler:
 
 def _sweep() -> None:
     try:
-        lifecycle.sweep_strays()
+        lifecycle.end_orphans()
     except (DatabaseError, InterfaceError) as error:
-        log.warning("cannot sweep strays (%s); trying again", str(error).strip())
+        log.warning("cannot end orphaned processes (%s); trying again", str(error).strip())
     except Exception:
-        log.exception("sweeping strays broke; trying again")
+        log.exception("ending orphaned processes failed; trying again")

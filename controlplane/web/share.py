@@ -26,7 +26,7 @@ _PATIENCE_S, _LONGEST_PATIENCE_S = 0.002, 0.02
 """What a process leaves to the others for each connection that it is ahead by. The longest, because a process that
 died keeps its last number until it is back."""
 _FULL_S = 1.0
-"""Before the next attempt when the system has no descriptor to give."""
+"""Seconds before accepting again when the process is out of file descriptors."""
 _BYTES = 4
 _TICKS_TO_TRIM = 100
 """uvicorn ticks every 0.1 s. Trimming takes a millisecond or a few."""

@@ -33,7 +33,8 @@ STEPS = 5
 class FreshRun:
     """The part of a RunLink that a learner asks before its first step and when it saves."""
 
-    choose = staticmethod(RunLink._broadcast_number)
+    broadcast = staticmethod(RunLink.broadcast)
+    barrier = staticmethod(RunLink.barrier)
 
 
 def spread_steps(model: Path, directory: Path, name: str, options: dict[str, Any], until: int = STEPS) -> None:

@@ -69,8 +69,8 @@ def no_bells(settings: Any) -> Iterator[None]:
 def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -> None:
     run = make_run(evaluation__problems=3, evaluation__deadline_s=60)
     stop = threading.Event()
-    patrol = threading.Thread(target=tasks.patrol, args=(0.2,), kwargs={"stopping": stop.is_set})
-    patrol.start()
+    polling = threading.Thread(target=tasks.poll_runs, args=(0.2,), kwargs={"stopping": stop.is_set})
+    polling.start()
 
     def ring(run_id: int) -> None:
         raise ConnectionError("no broker")
@@ -86,7 +86,7 @@ def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -
             eventually(lambda: state(run) == RunState.FINISHED, within_s=120)
     finally:
         stop.set()
-        patrol.join(30)
+        polling.join(30)
         eventually(lambda: not any(each.name == f"drive-{run.pk}" for each in threading.enumerate()))
     run.refresh_from_db()
     assert (run.next_step, run.live_version) == (4, 4)

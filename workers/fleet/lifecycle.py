@@ -1,7 +1,7 @@
 """Replicas as a row and a process at once: start, observe, end, and sweep what no row wants.
 
 The row comes first: whatever dies between row and process is seen as a replica that was never started, and a process
-whose row has ended is a stray.
+whose row has ended is an orphan.
 """
 
 import logging
@@ -28,12 +28,12 @@ GRACE_S = 15.0
 """Below the deadline, so that a replica that does not end by itself still leaves its exit file."""
 SWEEP_DEADLINE_S = 2.0
 HEARTBEAT_DEADLINE_S = 60.0
-"""A shepherd that was silent for so long no longer watches its replica."""
-_LAST_WORDS = 300
+"""A replica counts as dead when its shepherd has written no heartbeat for so long."""
+_MAX_CHARACTERS = 300
 _LAST_LINES = 3
 _PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
 """What torchrun and vLLM put before the lines of their processes."""
-_MESSENGER = "ChildFailedError"
+_TORCHRUN_SUMMARY = "ChildFailedError"
 """torchrun's own end, which only says that one of its processes failed."""
 
 _LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
@@ -88,10 +88,13 @@ def observe(replica: Replica) -> Observation:
     return seen
 
 
-def bury(replica: Replica, seen: Observation) -> None:
-    """Record the death of a replica, after ending what it left behind."""
+def mark_lost(replica: Replica, seen: Observation) -> None:
+    """Record that a replica's process has ended unasked, after ending every process that it left behind.
+
+    Blocks for up to SWEEP_DEADLINE_S.
+    """
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
-    reason = reason_of(seen, last_words(replica))
+    reason = reason_of(seen, last_log_lines(replica))
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
@@ -121,8 +124,8 @@ def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
             replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
 
 
-def last_words(replica: Replica) -> str:
-    """Why it ended, by its own log, in one line that fits into a reason: the last exception, else the last lines."""
+def last_log_lines(replica: Replica) -> str:
+    """The end of its log in one line that fits into a reason: the last exception, else the last lines."""
     lines = [_PREFIX.sub("", line) for line in launcher_of(replica).logs(handle_of(replica), 400).splitlines()]
     exceptions, inside = [], False
     for line in lines:
@@ -130,13 +133,13 @@ def last_words(replica: Replica) -> str:
             inside = True
         elif inside and line and not line[0].isspace():
             inside = False
-            if _MESSENGER not in line:
+            if _TORCHRUN_SUMMARY not in line:
                 exceptions.append(line)
     words = exceptions[-1:] or [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
-    return " | ".join(words)[-_LAST_WORDS:]
+    return " | ".join(words)[-_MAX_CHARACTERS:]
 
 
-def sweep_strays() -> None:
+def end_orphans() -> None:
     """End processes of replicas whose row, or whose run, has ended: nothing outlives its run."""
     for replica in Replica.objects.filter(run__state__in=RUN_TERMINAL).exclude(state__in=REPLICA_TERMINAL):
         log.warning("run %s is over but %s is %s; ending it", replica.run_id, replica.name, replica.state)
@@ -149,7 +152,7 @@ def sweep_strays() -> None:
 
 
 def back_off_s(failures: int, *, longest_s: float) -> float:
-    """Seconds to wait before the next attempt after so many failed ones."""
+    """Seconds to wait before the next start after so many failed ones: exponential, at most `longest_s`."""
     return min(longest_s, 2.0 ** (failures - 1)) if failures else 0.0
 
 
