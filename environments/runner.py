@@ -68,7 +68,8 @@ class _Episode:
         return reply
 
     def record_versions(self, sent: int | None, received: int | None, completion: Completion, waited_s: float) -> None:
-        """Keep the versions of a request. The server's own labels are exact; the clock's around it are the bounds."""
+        """Record the policy versions of a request: the server's labels where there are any, else those
+        that were live when it was sent and answered."""
         rollout = self.rollout
         first = sent if completion.first_policy_version is None else completion.first_policy_version
         last = received if completion.last_policy_version is None else completion.last_policy_version

@@ -85,7 +85,7 @@ class ControlPlane:
         return registration
 
     def poll_batch(self, step: int, *, wait_s: float = _WAIT_S) -> FetchedBatch | None:
-        """Ask for the batch of `step`; the server may hold the question for `wait_s`. None: there is none yet."""
+        """Long poll for the batch of `step`, for up to `wait_s` seconds. None: there is none yet."""
         timeout = httpx.Timeout(TIMEOUT_S, read=wait_s + TIMEOUT_S)
         answer = self._request(
             "GET", f"batches/{step}", params={"wait_s": wait_s}, headers={"Accept": wire.MSGPACK}, timeout=timeout

@@ -1,4 +1,4 @@
-"""Bring one run a step closer to what its row asks for. Safe to repeat and to abandon at any line.
+"""Reconcile one run: a step closer to what its row asks for. Idempotent, and may be killed at any line.
 
     pending ─▶ starting ─▶ running ─▶ finishing ─▶ finished
                   └──────────┴───────────┴──▶ failed (HopelessError), or stopping ─▶ stopped
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 _ENVIRONMENT_DEADLINE_S = 60.0
 _BROKEN_DEADLINE_S = 300.0
 _MAX_STATES = 4
-"""States a run may pass in one go; the next look takes it further."""
+"""Transitions of one run per pass; the next pass goes on."""
 
 
 class Convergence:
@@ -39,10 +39,10 @@ class Convergence:
     def __init__(self) -> None:
         self._servers = Servers()
         self._broken_since: dict[int, float] = {}
-        """Run id -> monotonic time since which every look at it broke."""
+        """Run id -> monotonic time since which every pass over it raised."""
 
     def converge(self, run_id: int) -> None:
-        """Look at a run once, and again at once when its state changed."""
+        """Make one pass over a run, and another at once when its state changed. Blocks while it probes."""
         for _ in range(_MAX_STATES):
             run = Run.objects.select_related("project", "created_by").get(pk=run_id)
             before = run.state
@@ -112,7 +112,7 @@ def _begin(run: Run) -> None:
 
 
 def _try_environment(name: str, args: dict[str, Any]) -> None:
-    """Make an environment once, so that a mistake is told before processes are started. Raises HopelessError."""
+    """Instantiate an environment once, so that its errors fail the run before processes start. Raises HopelessError."""
     thread = ThreadPoolExecutor(max_workers=1)
     try:
         thread.submit(registry.load, name, args).result(_ENVIRONMENT_DEADLINE_S)

@@ -41,9 +41,9 @@ log = logging.getLogger(__name__)
 BUDGET_S = 240.0
 """After this a driver claims no more and hands over, so that no task of the broker lives long."""
 EPISODE_DEADLINE_S = 1200.0
-"""Bounds the playing and the scoring of a group; longer than the policy's patience."""
+"""Bounds playing and scoring of a group; longer than `replica_pool.PATIENCE_S`."""
 SETTLE_BUDGET_S = 120.0
-"""How long Postgres may be away before a played group is given up; its lease expires and it is played again."""
+"""Seconds for which settling is retried while Postgres is away; then the lease expires and the group is replayed."""
 _POLL_S = 1.0
 _LOOK_S = 1.0
 _REPORT_S = 2.0
@@ -53,7 +53,7 @@ _DATABASE_ERRORS = (DatabaseError, InterfaceError)
 
 
 def holder_name() -> str:
-    """Who holds the leases of this process."""
+    """The holder that leases of this process are recorded under: host and process id."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}"
 
 
@@ -247,7 +247,7 @@ class Driver:
                 task.cancel()
 
     async def _note_waiting(self, reason: str) -> None:
-        """Measure how long this driver could not go on because it waits for a newer policy version."""
+        """Record how long this driver could claim nothing because it waits for a newer policy version."""
         if reason == "capacity" and not self._playing:
             if self._waiting_since is None:
                 version = (await in_database(leases.capacity, self.run)).live_version
@@ -285,7 +285,7 @@ class Driver:
                 log.warning("run %s: %s; trying again", self.run.key, error)
 
     async def _look(self) -> None:
-        """See which replicas serve, and whether the run goes on: a full driver does not learn it by claiming."""
+        """Refresh the replicas, and whether the run is over: a driver that claims nothing does not learn it."""
         await self._pool.refresh()
         state = await in_database(Run.objects.values_list("state", flat=True).get, pk=self.run.pk)
         if state not in RUN_GENERATING:

@@ -30,7 +30,7 @@ _SHUTDOWN_TIMEOUT_S = 5.0
 _shutting_down = mmap.mmap(-1, 1)
 """One byte that forked pool processes share with the worker that gets the signal."""
 _found: dict[int, threading.Thread] = {}
-"""Drivers of runs that the worker found by itself, by run."""
+"""Threads of drivers that polling started, by run."""
 
 
 class _DriverLock:
@@ -71,7 +71,7 @@ def _end_drivers(**_signal: Any) -> None:
 
 @worker_shutdown.connect
 def _wait_for_drivers(**_signal: Any) -> None:
-    """Celery has waited for the drivers that are tasks, not for these."""
+    """Join the drivers that this worker started itself; Celery joins those that are tasks."""
     expires = time.monotonic() + _SHUTDOWN_TIMEOUT_S
     for driver in list(_found.values()):
         driver.join(max(0.0, expires - time.monotonic()))
@@ -107,7 +107,7 @@ def drive_episodes(run_id: int, **_newer: Any) -> None:
 
 
 def drive(run_id: int) -> None:
-    """What the message asks for. Needs no broker."""
+    """Run a driver for the run in this thread, unless one of this process holds its lock. Needs no broker."""
     lock = _DriverLock(run_id)
     if not lock.acquire():
         return
@@ -134,7 +134,7 @@ def wants_driver(run: Run) -> bool:
 
 
 def ring(run_id: int) -> None:
-    """Ask for a driver. Raises what the broker raises; a message nobody took soon is dropped, the next ring is near."""
+    """Send the message that asks for a driver; it expires after _RING_EXPIRES_S. Raises what the broker raises."""
     drive_episodes.apply_async(args=(run_id,), queue="episodes", expires=_RING_EXPIRES_S, retry=False)
 
 

@@ -55,12 +55,12 @@ class Share:
         self.show(0)
 
     def show(self, connections: int) -> None:
-        """Tell the others how many connections we have."""
+        """Publish this process's number of connections to the others."""
         self._counts[self._place] = connections
 
     @property
     def patience_s(self) -> float:
-        """Seconds to leave a waiting connection to others. 0 when nobody has fewer."""
+        """Seconds to wait before accepting, so that processes with fewer connections do first. 0: none has fewer."""
         ahead = self._counts[self._place] - min(self._counts)
         return min(ahead * _PATIENCE_S, _LONGEST_PATIENCE_S)
 

@@ -87,7 +87,7 @@ class Flushed(NamedTuple):
     groups: int
     """Sent and stored."""
     refused: list[Path]
-    """Files with groups that were refused for what they hold. They are not tried again."""
+    """Files with groups that were refused for what they hold. They are not retried."""
 
 
 class _Held(msgspec.Struct):
@@ -118,7 +118,7 @@ class GroupClient:
         self._spool = None if spool_dir is None else Spool(Path(spool_dir) / run, max_spool_bytes)
         self._max_request_bytes = max_request_bytes
         self._is_away = False
-        """Whether the last request ended in the spool: then one try tells whether somebody is back."""
+        """Whether the last request ended in the spool: the next is then sent without a retry."""
         self._resume_at = 0.0
         """Monotonic time before which the server asked us to send nothing more."""
 

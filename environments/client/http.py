@@ -54,14 +54,14 @@ class Unreachable(ClientError):
 
 
 def retry_reason(answer: httpx.Response) -> str:
-    """Why this answer is worth another try; empty when it is not."""
+    """Why this answer is worth a retry; empty when it is not."""
     if answer.status_code == httpx.codes.TOO_MANY_REQUESTS or answer.status_code >= 500:
         return f"status {answer.status_code}"
     return ""
 
 
 def retry_after_s(answer: httpx.Response) -> float:
-    """Seconds for which the server asks to be left alone; 0 when it does not, or says it in another way."""
+    """Seconds of the Retry-After header; 0 when there is none, or it is a date."""
     try:
         wish_s = float(answer.headers.get("Retry-After", 0))
     except ValueError:

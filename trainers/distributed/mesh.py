@@ -1,4 +1,4 @@
-"""The processes of one trainer: who am I, on which device, and which part of the work and of the model is mine.
+"""The processes of one trainer: ranks, devices, and the device mesh that work and model are split over.
 
 All ranks form one mesh of five dimensions, the outermost first:
 
@@ -110,7 +110,7 @@ class World(NamedTuple):
 
 
 def die_with_parent() -> None:
-    """Ask Linux to kill this process when torchrun dies: an orphaned rank would hold its device and wait for ever."""
+    """Have Linux kill this process when torchrun dies (PR_SET_PDEATHSIG): an orphaned rank would hold its device."""
     if not sys.platform.startswith("linux"):
         return
     parent = os.getppid()

@@ -1,4 +1,4 @@
-"""Replicas as a row and a process at once: start, observe, end, and sweep what no row wants.
+"""Replicas as a row and a process at once: start, observe, end, and end the orphans that no row wants.
 
 The row comes first: whatever dies between row and process is seen as a replica that was never started, and a process
 whose row has ended is an orphan.
@@ -34,7 +34,7 @@ _LAST_LINES = 3
 _PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
 """What torchrun and vLLM put before the lines of their processes."""
 _TORCHRUN_SUMMARY = "ChildFailedError"
-"""torchrun's own end, which only says that one of its processes failed."""
+"""The exception that torchrun itself ends with: it only says that one of its processes failed."""
 
 _LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
 
@@ -81,7 +81,7 @@ def launch(replica: Replica, command: Command) -> None:
 
 
 def observe(replica: Replica) -> Observation:
-    """Look at its process; one whose shepherd is silent counts as dead."""
+    """Poll its process; it counts as dead when its shepherd's heartbeat is older than HEARTBEAT_DEADLINE_S."""
     seen = launcher_of(replica).poll(handle_of(replica))
     if seen.alive and (seen.heartbeat_age_s or 0.0) > HEARTBEAT_DEADLINE_S:
         return Observation(False, None, seen.heartbeat_age_s, End.SILENT)
@@ -99,19 +99,22 @@ def mark_lost(replica: Replica, seen: Observation) -> None:
 
 
 def reason_of(seen: Observation, words: str = "") -> Reason:
-    """Why a process is no more, and what it said last."""
+    """The reason that is stored for an exit: how the process ended, its exit code, the end of its log."""
     silence = {"age_s": seen.heartbeat_age_s} if seen.end is End.SILENT else {}
     return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence)
 
 
 def eject(replica: Replica, *, reason: Reason) -> None:
-    """End a replica that is no good any more; another takes its place."""
+    """Terminate an unhealthy replica and mark it lost; its slot is free for another. Blocks up to STOP_DEADLINE_S."""
     seen = launcher_of(replica).stop(handle_of(replica), STOP_DEADLINE_S)
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
 def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
-    """End replicas, all at once, each with everything it started. Their rows say `stopping` meanwhile."""
+    """End replicas in parallel, each with every process it started: `stopping`, then `exited`.
+
+    Blocks for up to STOP_DEADLINE_S. Replicas whose end somebody else records meanwhile are skipped.
+    """
     left = list(replicas_to_end)
     for replica in left:
         if replica.state != ReplicaState.STOPPING:
