@@ -139,7 +139,8 @@ def resolve(
     pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
     for pair in pairs:
         with tree.collecting():
-            tree.put(*(parse_override(pair) if isinstance(pair, str) else pair), overrides_from)
+            key, value = parse_override(pair) if isinstance(pair, str) else pair
+            tree.put(key, value, overrides_from)
     config, problems = check(tree.values, is_complete=is_complete)
     if config is None or tree.problems:
         raise ConfigError([*tree.problems, *problems])

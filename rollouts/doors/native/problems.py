@@ -85,7 +85,7 @@ def _describe(error: Exception) -> tuple[int, str, str, dict[str, str]] | None:
         case ControlPlaneError():
             return error.status, error.code, error.message, error.fields
         case ConfigError():
-            fields = {}
+            fields: dict[str, str] = {}
             for each in error.problems:
                 path = each.path or "config"
                 fields[path] = " ".join(filter(None, [fields.get(path), each.sentence]))
