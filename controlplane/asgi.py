@@ -1,8 +1,8 @@
 """The ASGI application: who answers which connection.
 
-/atropos/... ───────────────► rollouts.doors.atropos      the data path, past Django's request machinery
-groups in, batches out ─────► rollouts.doors.native.express
-all other HTTP ─────────────► Django
+/atropos/... ───────────────► rollouts.doors.atropos   the data path, past Django's request machinery
+groups in, batches out ─────► rollouts.doors.native    the same kernel
+all other HTTP ─────────────► Django, behind it
 /ws/... ────────────────────► the consumers of rollouts
 """
 
@@ -51,19 +51,20 @@ django.setup(set_prefix=False)
 pages: Any = OneHopHandler()
 
 # These import models, which exist only after the lines above have loaded the applications.
-from rollouts.doors.atropos.app import PREFIX as ATROPOS_PREFIX  # noqa: E402
+from rollouts.doors import kernel  # noqa: E402
 from rollouts.doors.atropos.app import application as atropos  # noqa: E402
-from rollouts.doors.native.express import Express  # noqa: E402
+from rollouts.doors.atropos.call import PREFIX as ATROPOS_PREFIX  # noqa: E402
+from rollouts.doors.native.hot import NativeDoor  # noqa: E402
 from rollouts.routing import websocket_urlpatterns  # noqa: E402
 
 # Django would import the pages at the first request, which takes a third of a second on the event loop of everybody.
 import_module(settings.ROOT_URLCONF)
-express = Express(pages)
+native = kernel.application(NativeDoor(), otherwise=pages)
 
 
 async def http(scope: Any, receive: Any, send: Any) -> None:
     """Answer one HTTP request."""
-    await (atropos if scope["path"].startswith(ATROPOS_PREFIX) else express)(scope, receive, send)
+    await (atropos if scope["path"].startswith(ATROPOS_PREFIX) else native)(scope, receive, send)
 
 
 application = ProtocolTypeRouter(

@@ -20,6 +20,8 @@ from typing import Any, Self
 from channels.layers import get_channel_layer
 from django.db import connection, transaction
 
+from rollouts.selectors.events import marks
+
 log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.1
@@ -105,8 +107,6 @@ async def _send(marks: list[tuple[str, int]]) -> None:
 
 def _marks(run_ids: set[int]) -> list[tuple[str, int]]:
     """(key, newest event id) of runs. The event id is the sequence number shown on pages."""
-    from rollouts.selectors.events import marks
-
     try:
         return marks(run_ids)
     finally:

@@ -7,15 +7,41 @@ ControlPlaneError
 |  |- StateConflict    409 state_conflict
 |  |- StaleEpoch       409 stale_epoch
 |  `- LeaseLost        409 lease_lost
+|- Malformed       400 malformed
+|- TooSlow         408 too_slow
 |- RunOver         410 run_over
 |- TooLarge        413 too_large
+|- Invalid         422 invalid
 |- QueueFull       429 queue_full
-`- Invalid         422 invalid
+`- Unavailable     503 unavailable
 
 The docstring is the default message. Every ``code`` is stable: clients decide on it, people read the message.
 """
 
-from typing import ClassVar
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+Loc = tuple[str | int, ...]
+"""Keys and positions, from the outside in."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong with what was sent, as data: whoever answers words it as their protocol wants."""
+
+    loc: Loc
+    message: str
+    code: str = "value_error"
+    value: Any = None
+    """What was there, as far as it may be repeated."""
+    context: dict[str, Any] | None = None
+    """What else the message is about."""
+
+    @property
+    def path(self) -> str:
+        """The dotted location."""
+        return ".".join(map(str, self.loc))
 
 
 class ControlPlaneError(Exception):
@@ -91,6 +117,21 @@ class TooLarge(ControlPlaneError):
     status = 413
 
 
+class TooSlow(ControlPlaneError):
+    """The body did not come in time."""
+
+    code = "too_slow"
+    status = 408
+
+
+class Unavailable(ControlPlaneError):
+    """The server has as much to do as it can take. Send it again in a second."""
+
+    code = "unavailable"
+    status = 503
+    retry_after_s: ClassVar[int] = 1
+
+
 class QueueFull(ControlPlaneError):
     """The trainer is behind: nothing more is stored until it has taken some. Try again later."""
 
@@ -99,8 +140,28 @@ class QueueFull(ControlPlaneError):
     retry_after_s: ClassVar[int] = 5
 
 
+class Malformed(ControlPlaneError):
+    """The body cannot be decoded."""
+
+    code = "malformed"
+    status = 400
+
+
 class Invalid(ControlPlaneError):
     """The body does not hold together; see `fields`."""
 
     code = "invalid"
     status = 422
+
+    def __init__(
+        self, message: str = "", *, fields: dict[str, str] | None = None, faults: Iterable[Fault] = ()
+    ) -> None:
+        self.faults = (*faults, *(Fault((path,), why) for path, why in (fields or {}).items()))
+        super().__init__(message, fields={fault.path: fault.message for fault in self.faults})
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild_invalid, (self.message, self.faults)
+
+
+def _rebuild_invalid(message: str, faults: tuple[Fault, ...]) -> Invalid:
+    return Invalid(message, faults=faults)

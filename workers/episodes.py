@@ -138,7 +138,7 @@ class Driver:
                     log.warning("run %s: cannot claim (%s); trying again", self.run.key, error)
                     not_before = time.monotonic() + _DATABASE_PAUSE_S
                 else:
-                    if answer.reason == "over":
+                    if answer.reason is leases.Withheld.OVER:
                         return self._drop_all()
                     for claim in answer.claims:
                         self._playing[claim.token] = asyncio.create_task(self._play(claim))
@@ -246,9 +246,9 @@ class Driver:
                 log.info("run %s: lost the lease %s; its episodes are dropped", self.run.key, token)
                 task.cancel()
 
-    async def _note_waiting(self, reason: str) -> None:
+    async def _note_waiting(self, reason: leases.Withheld) -> None:
         """Record how long this driver could claim nothing because it waits for a newer policy version."""
-        if reason == "capacity" and not self._playing:
+        if reason is leases.Withheld.CAPACITY and not self._playing:
             if self._waiting_since is None:
                 version = (await in_database(leases.capacity, self.run)).live_version
                 self._waiting_since = (time.monotonic(), max(version, 0))
@@ -285,7 +285,7 @@ class Driver:
                 log.warning("run %s: %s; trying again", self.run.key, error)
 
     async def _look(self) -> None:
-        """Refresh the replicas, and whether the run is over: a driver at full concurrency claims nothing that says so."""
+        """Refresh the replicas, and whether the run is over: at full concurrency a driver does not learn it by claiming."""
         await self._pool.refresh()
         state = await in_database(Run.objects.values_list("state", flat=True).get, pk=self.run.pk)
         if state not in RUN_GENERATING:

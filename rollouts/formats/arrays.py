@@ -27,7 +27,7 @@ from environments.types import (
     StopReason,
 )
 from environments.types import ScoredGroup as ScoredGroupIn
-from rollouts.errors import Invalid
+from rollouts.errors import Fault, Invalid, Loc
 
 COUNT = np.dtype("<u4")
 TOKEN_ID = np.dtype("<u4")
@@ -98,8 +98,8 @@ class PackedGroup:
     """What else an external environment sent with the group, in the encoding of whoever received it."""
 
 
-def pack_group(group: ScoredGroupIn | PackedScoredGroup, at: str) -> PackedGroup:
-    """A group as it came over the wire. Raises Invalid, naming fields below ``at``, when arrays cannot be packed."""
+def pack_group(group: ScoredGroupIn | PackedScoredGroup, at: Loc) -> PackedGroup:
+    """A group as it came over the wire. Raises Invalid, with faults below ``at``, when arrays cannot be packed."""
     packed = isinstance(group, PackedScoredGroup)
     return PackedGroup(
         environment=group.environment,
@@ -112,23 +112,24 @@ def pack_group(group: ScoredGroupIn | PackedScoredGroup, at: str) -> PackedGroup
 
 def pack_rollouts(rollouts: Sequence[Rollout]) -> tuple[list[RolloutRecord], GroupArrays]:
     """What a holder of a lease played."""
-    return [_record(rollout) for rollout in rollouts], pack_arrays(rollouts, "work")
+    return [_record(rollout) for rollout in rollouts], pack_arrays(rollouts, ("work",))
 
 
-def pack_arrays(rollouts: Sequence[Rollout], at: str) -> GroupArrays:
+def pack_arrays(rollouts: Sequence[Rollout], at: Loc) -> GroupArrays:
     """Arrays from lists of numbers. Raises Invalid, naming each field, for ragged lists and numbers of another kind."""
-    faults: dict[str, str] = {}
+    faults: dict[Loc, str] = {}
     for index, rollout in enumerate(rollouts):
         length = len(rollout.token_ids)
         for name in ("loss_mask", "inference_logprobs"):
             if (entries := len(getattr(rollout, name))) != length:
-                faults[f"{at}.rollouts.{index}.{name}"] = f"has {entries} entries for {length} tokens"
+                faults[*at, "rollouts", index, name] = f"has {entries} entries for {length} tokens"
     token_ids = [rollout.token_ids for rollout in rollouts]
     loss_masks = [rollout.loss_mask for rollout in rollouts]
-    faults |= {f"{at}.rollouts.{index}.token_ids": TOKEN_FAULT for index in _out_of_range(token_ids, MAX_TOKEN_ID)}
-    faults |= {f"{at}.rollouts.{index}.loss_mask": MASK_FAULT for index in _out_of_range(loss_masks, 1)}
-    if faults:
-        raise Invalid(UNSTORED, fields=faults)
+    for index in _out_of_range(token_ids, MAX_TOKEN_ID):
+        faults[*at, "rollouts", index, "token_ids"] = TOKEN_FAULT
+    for index in _out_of_range(loss_masks, 1):
+        faults[*at, "rollouts", index, "loss_mask"] = MASK_FAULT
+    _raise(faults)
     return GroupArrays(
         lengths=np.array([len(rollout.token_ids) for rollout in rollouts], COUNT),
         token_ids=_joined(token_ids, TOKEN_ID),
@@ -137,20 +138,19 @@ def pack_arrays(rollouts: Sequence[Rollout], at: str) -> GroupArrays:
     )
 
 
-def join_arrays(rollouts: Sequence[PackedRollout], at: str) -> GroupArrays:
+def join_arrays(rollouts: Sequence[PackedRollout], at: Loc) -> GroupArrays:
     """Arrays from packed bytes, without looking at a number. Raises Invalid, naming each field, for ragged ones."""
-    faults: dict[str, str] = {}
+    faults: dict[Loc, str] = {}
     for index, rollout in enumerate(rollouts):
         length = len(rollout.loss_mask)
         for name in ("token_ids", "inference_logprobs", "ref_logprobs", "advantages"):
             data = getattr(rollout, name)
             if data is not None and len(data) != 4 * length:
-                faults[f"{at}.rollouts.{index}.{name}"] = f"has {len(data)} bytes for {length} tokens of 4 bytes"
+                faults[*at, "rollouts", index, name] = f"has {len(data)} bytes for {length} tokens of 4 bytes"
     for name in ("ref_logprobs", "advantages"):
         if len({getattr(rollout, name) is None for rollout in rollouts}) > 1:
-            faults[f"{at}.rollouts.{name}"] = "give it for every rollout of the group, or for none"
-    if faults:
-        raise Invalid(UNSTORED, fields=faults)
+            faults[*at, "rollouts", name] = "give it for every rollout of the group, or for none"
+    _raise(faults)
 
     def optional(name: str) -> Array | None:
         if not rollouts or getattr(rollouts[0], name) is None:
@@ -174,6 +174,11 @@ def split(data: bytes | memoryview, lengths: Sequence[int], itemsize: int) -> It
         end = at + int(length) * itemsize
         yield view[at:end]
         at = end
+
+
+def _raise(faults: dict[Loc, str]) -> None:
+    if faults:
+        raise Invalid(UNSTORED, faults=[Fault(loc, message) for loc, message in faults.items()])
 
 
 def _out_of_range(lists: Sequence[Sequence[int]], limit: int) -> list[int]:

@@ -1,66 +1,12 @@
 """The body of a batch, rebuilt from its rows: the same bytes every time, whoever asks and whenever."""
 
-from collections.abc import Iterator
-from typing import Any
-
-import msgspec
-import numpy as np
-
-from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, split
+from rollouts.formats import native
+from rollouts.formats.atropos import encoding
 from rollouts.models import Batch, BatchEncoding
-from rollouts.sql import binary_cursor, load
-from trainers.wire import TrainingBatch, TrainingRollout
 
-_encoder = msgspec.msgpack.Encoder()
+_ENCODERS = {BatchEncoding.MSGPACK: native.encode_batch, BatchEncoding.ATROPOS: encoding.encode_batch}
 
 
 def encode(batch: Batch) -> bytes:
-    """The bytes that ``batch.sha256`` is the hash of. Two queries whatever the batch holds."""
-    if batch.encoding == BatchEncoding.ATROPOS:
-        from rollouts.formats.atropos.encoding import encode_batch
-
-        return encode_batch(batch)
-    return _encode_native(batch)
-
-
-def _encode_native(batch: Batch) -> bytes:
-    with binary_cursor() as cursor:
-        cursor.execute(load("batch_body"), {"batch_id": batch.pk})
-        rollouts = [rollout for row in cursor.fetchall() for rollout in _rollouts(row)]
-    temperature = batch.run.parsed.sampling.temperature
-    return _encoder.encode(
-        TrainingBatch(run=batch.run.key, step=batch.step, temperature=temperature, rollouts=rollouts)
-    )
-
-
-def _rollouts(row: tuple[Any, ...]) -> Iterator[TrainingRollout]:
-    """Those of a group that train: scored, and with a token that the policy sampled."""
-    key, environment, problem_key, group_version, advantages, lengths, *arrays = row[:11]
-    rewards, trained, *versions = row[11:]
-    counts = np.frombuffer(lengths, COUNT).tolist()
-    sizes = [dtype.itemsize for dtype in (TOKEN_ID, MASK, LOGPROB, LOGPROB, LOGPROB)]
-    parts = [
-        [None] * len(counts) if data is None else list(split(data, counts, size))
-        for data, size in zip(arrays, sizes, strict=True)
-    ]
-    for index, advantage in enumerate(advantages):
-        if advantage is None or not trained[index]:
-            continue
-        dispatched, first, last = (column[index] for column in versions)
-        oldest = min((version for version in (dispatched, first) if version is not None), default=group_version or 0)
-        token_ids, loss_mask, inference_logprobs, ref_logprobs, token_advantages = (part[index] for part in parts)
-        yield TrainingRollout(
-            group=key,
-            index=index,
-            environment=environment,
-            problem_key=problem_key,
-            token_ids=token_ids,  # type: ignore[arg-type]  # a view on the bytes, which is encoded alike
-            loss_mask=loss_mask,  # type: ignore[arg-type]
-            inference_logprobs=inference_logprobs,  # type: ignore[arg-type]
-            advantage=advantage,
-            reward=rewards[index],
-            min_policy_version=oldest,
-            max_policy_version=max(oldest, last or 0),
-            ref_logprobs=ref_logprobs,  # type: ignore[arg-type]
-            advantages=token_advantages,  # type: ignore[arg-type]
-        )
+    """The bytes that ``batch.sha256`` is the hash of. Few queries whatever the batch holds."""
+    return _ENCODERS[BatchEncoding(batch.encoding)](batch)

@@ -11,9 +11,7 @@ from environments.types import ErrorKind, StopReason
 from rollouts.models.run import Run, RunEnvironment
 from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import GroupState
-
-FINITE = 3.4e38
-"""What fits 32 bits, roughly. NaN and infinities fall outside of it: Postgres orders NaN above every number."""
+from rollouts.storable import FINITE
 
 
 def finite(column: str, name: str) -> models.CheckConstraint:

@@ -105,7 +105,7 @@ def ledger(run: Run) -> list[LedgerLine]:
             code=Case(When(is_dropped, then=F("reason_code")), default=Value("")),
             params=Case(When(is_dropped, then=F("reason_params"))),
         )
-        .annotate(groups=Count("id"), rollouts=Sum("rollout_count"))
+        .annotate(groups=Count("id"), members=Sum("rollout_count"))
     )
     lines: dict[tuple[str, str, str], LedgerLine] = {}
     for row in rows:
@@ -113,7 +113,7 @@ def ledger(run: Run) -> list[LedgerLine]:
             row["state"],
             Reason.read(row["code"], row["params"]) if row["code"] else None,
             row["groups"],
-            row["rollouts"] or 0,
+            row["members"] or 0,
         )
         key = (line.state, row["code"], line.heading)
         if (same := lines.get(key)) is not None:

@@ -9,6 +9,7 @@ Lock order: run -> environments -> groups.
 
 import hashlib
 import statistics
+import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,27 +33,25 @@ from trainers.advantages import algorithm_advantages
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """A batch as it goes over the wire."""
-
-    body: bytes
-    """MessagePack of a TrainingBatch."""
-    sha256: str
-
-
-@dataclass(frozen=True)
-class Formed:
-    """A batch that was just stored, and its body."""
+class Outgoing:
+    """A stored batch on its way to a trainer."""
 
     batch: Batch
     body: bytes
+    """In the batch's encoding."""
+    token: uuid.UUID | None = None
+    """The right to say that it arrived, for a trainer that cannot acknowledge; see ``services.deliveries``."""
+
+    @property
+    def sha256(self) -> str:
+        return self.batch.sha256
 
 
 class Overtaken(StateConflict):
     """A group that a batch was to be made of was taken away meanwhile. Nothing was stored: ask again."""
 
 
-def fetch(run: Run, *, epoch: int, step: int) -> Delivery | None:
+def fetch(run: Run, *, epoch: int, step: int) -> Outgoing | None:
     """The batch of ``step``, formed now if enough groups are ready; None if not yet.
 
     The same step is the same bytes on every call, also for a later epoch that trains it again after a resume. Raises
@@ -61,23 +60,26 @@ def fetch(run: Run, *, epoch: int, step: int) -> Delivery | None:
     """
     run = Run.objects.get(pk=run.pk)
     batch = _find(run, epoch, step)
-    body = None
-    if batch is None:
-        outlook = look(run, step, demand_of(run))
-        if not outlook.is_worth_forming:
-            return None
-        with suppress(Overtaken), transaction.atomic():
-            run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-            batch = _find(run, epoch, step)
-            if batch is None and (formed := form(run, step, outlook)) is not None:
-                batch, body = formed.batch, formed.body
-        if batch is None:
-            return None
-        crash_point(CrashPoint.BEFORE_SEND)
-    if body is None:
-        body = body_of(batch)
-    count_delivery(batch, actor=f"trainer:{epoch}")
-    return Delivery(body=body, sha256=batch.sha256)
+    outgoing = _form_once(run, epoch, step) if batch is None else Outgoing(batch, body_of(batch))
+    if outgoing is not None:
+        count_delivery(outgoing.batch, actor=f"trainer:{epoch}")
+    return outgoing
+
+
+def _form_once(run: Run, epoch: int, step: int) -> Outgoing | None:
+    """The batch of ``step``, formed by us or by whoever was faster; None if there is not enough for one."""
+    outlook = look(run, step, demand_of(run))
+    if not outlook.is_worth_forming:
+        return None
+    batch = formed = None
+    with suppress(Overtaken), transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        batch = _find(run, epoch, step)
+        formed = form(run, step, outlook) if batch is None else None
+    if batch is None and formed is None:
+        return None
+    crash_point(CrashPoint.BEFORE_SEND)
+    return Outgoing(batch, body_of(batch)) if batch is not None else formed
 
 
 def count_delivery(batch: Batch, *, actor: str) -> None:
@@ -94,7 +96,7 @@ def body_of(batch: Batch) -> bytes:
     return body
 
 
-def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = BatchEncoding.MSGPACK) -> Formed | None:
+def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = BatchEncoding.MSGPACK) -> Outgoing | None:
     """Store the batch of ``step``, or nothing if there is none yet. Groups that are too old for it become stale.
 
     The caller holds the lock on the run's row, in a transaction, and checked that the batch does not exist. Then what
@@ -163,7 +165,7 @@ def _find(run: Run, epoch: int, step: int) -> Batch | None:
     return batch
 
 
-def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncoding, replay_of: Batch | None) -> Formed:
+def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncoding, replay_of: Batch | None) -> Outgoing:
     groups = _facts(group_ids)
     algorithm = run.parsed.algorithm
     advantages = [algorithm_advantages(algorithm, group.rewards, group.lengths, group.is_cut) for group in groups]
@@ -201,7 +203,7 @@ def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncodin
     reason = Reason(ReasonCode.REPLAYED, step=replay_of.step, run=replay_of.run.key) if replay_of else None
     record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}", reason=reason)
     metrics.record(run, step=step, values=_statistics(step, groups, is_replay=replay_of is not None))
-    return Formed(batch, body)
+    return Outgoing(batch, body)
 
 
 class _Facts(NamedTuple):

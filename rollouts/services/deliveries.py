@@ -10,7 +10,7 @@ time, decides who may renew or finish it. Lock order: run -> attempt, clients, d
 
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import timedelta
 
 from django.db import transaction
@@ -23,6 +23,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.clients import silent
 from rollouts.selectors.next_batch import demand_of_attempt, look, next_step
 from rollouts.services import attempts, batches, clients, runs
+from rollouts.services.batches import Outgoing
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import AttemptState, BatchState, GroupState, RunState
 
@@ -35,17 +36,7 @@ class NotRegistered(Conflict):
     """Trainer not registered. Call /register first."""
 
 
-@dataclass(frozen=True)
-class Parcel:
-    """A batch, and the right to say that it arrived."""
-
-    batch_id: int
-    step: int
-    token: uuid.UUID
-    body: bytes
-
-
-def take(run: Run) -> Parcel | None:
+def take(run: Run) -> Outgoing | None:
     """The next batch for a trainer of this run: one that did not arrive, or a new one; None if there is none yet.
 
     To ask is to acknowledge: batches that were sent completely before are trained. Raises NotRegistered without an open
@@ -74,25 +65,25 @@ def take(run: Run) -> Parcel | None:
     return None
 
 
-def renew(parcel: Parcel) -> bool:
+def renew(outgoing: Outgoing) -> bool:
     """Still sending. False: somebody else has the batch now, or its attempt was reset; stop sending it."""
-    return _held(parcel).update(expires_at=Now() + timedelta(seconds=TERM_S)) > 0
+    return _held(outgoing).update(expires_at=Now() + timedelta(seconds=TERM_S)) > 0
 
 
-def release(parcel: Parcel) -> None:
+def release(outgoing: Outgoing) -> None:
     """It did not arrive: whoever asks next gets it."""
-    _held(parcel).update(expires_at=Now())
+    _held(outgoing).update(expires_at=Now())
 
 
-def finish(parcel: Parcel) -> bool:
+def finish(outgoing: Outgoing) -> bool:
     """All of it was handed to the connection. False: it is somebody else's by now.
 
     After the last batch of a run nobody asks for more, so that one is acknowledged at once, and the run ends.
     """
-    if not _held(parcel).update(sent_at=Now()):
+    if not _held(outgoing).update(sent_at=Now()):
         return False
-    run = Run.objects.get(batches=parcel.batch_id)
-    if parcel.step + 1 >= run.max_steps:
+    run = Run.objects.get(batches=outgoing.batch)
+    if outgoing.batch.step + 1 >= run.max_steps:
         with transaction.atomic():
             run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
             if run.state == RunState.RUNNING:
@@ -100,9 +91,10 @@ def finish(parcel: Parcel) -> bool:
     return True
 
 
-def _held(parcel: Parcel) -> QuerySet[Delivery]:
+def _held(outgoing: Outgoing) -> QuerySet[Delivery]:
+    assert outgoing.token is not None, "it was taken"
     return Delivery.objects.filter(
-        batch_id=parcel.batch_id, token=parcel.token, sent_at__isnull=True, abandoned_at__isnull=True
+        batch=outgoing.batch, token=outgoing.token, sent_at__isnull=True, abandoned_at__isnull=True
     )
 
 
@@ -165,7 +157,7 @@ def _is_worth_a_lock(run: Run, attempt: Attempt) -> bool:
     return look(run, next_step(run), demand_of_attempt(attempt)).is_worth_forming
 
 
-def _repeat(attempt: Attempt) -> Parcel | None:
+def _repeat(attempt: Attempt) -> Outgoing | None:
     """The oldest batch that did not arrive, from now on under another token."""
     delivery = (
         _under_way(attempt)
@@ -181,10 +173,10 @@ def _repeat(attempt: Attempt) -> Parcel | None:
     Delivery.objects.filter(pk=delivery.pk).update(
         token=token, taken_at=Now(), expires_at=Now() + timedelta(seconds=TERM_S)
     )
-    return _hand_out(delivery.batch, token, batches.body_of(delivery.batch))
+    return _hand_out(Outgoing(delivery.batch, batches.body_of(delivery.batch)), token)
 
 
-def _form(run: Run, attempt: Attempt) -> Parcel | None:
+def _form(run: Run, attempt: Attempt) -> Outgoing | None:
     step = next_step(run)
     if step >= run.max_steps:
         return None
@@ -198,9 +190,9 @@ def _form(run: Run, attempt: Attempt) -> Parcel | None:
     Delivery.objects.create(
         batch=formed.batch, attempt=attempt, token=token, expires_at=Now() + timedelta(seconds=TERM_S)
     )
-    return _hand_out(formed.batch, token, formed.body)
+    return _hand_out(formed, token)
 
 
-def _hand_out(batch: Batch, token: uuid.UUID, body: bytes) -> Parcel:
-    batches.count_delivery(batch, actor=attempts.TRAINER)
-    return Parcel(batch.pk, batch.step, token, body)
+def _hand_out(outgoing: Outgoing, token: uuid.UUID) -> Outgoing:
+    batches.count_delivery(outgoing.batch, actor=attempts.TRAINER)
+    return replace(outgoing, token=token)

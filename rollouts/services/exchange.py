@@ -19,21 +19,22 @@ from io import BufferedReader
 import msgspec
 from django.db.models import QuerySet
 
-from rollouts.doors.atropos.responses import JSON, Refused
-from rollouts.errors import Invalid
+from rollouts.errors import Fault, Invalid, Malformed
 from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.atropos.encoding import read_items
 from rollouts.formats.atropos.groups import pack_item
 from rollouts.formats.atropos.items import decode_one
+from rollouts.formats.checks import check_groups
 from rollouts.models import Run, ScoredGroup
 from rollouts.services import groups as group_services
 from rollouts.states import GroupState
-from rollouts.storable import check_groups
 
 CHUNK_GROUPS = 16
 CHUNK_BYTES = 32 * 2**20
 """Lines that are decoded and stored together, at most."""
 MAX_LINE_BYTES = 256 * 2**20
+SHOWN_FAULTS = 3
+"""Of a bad line."""
 PAGE_IDS = 10_000
 PAGE_TOKENS = 500_000
 """Tokens that are read and encoded together; a group with more goes alone. As Python numbers they take 100 MB."""
@@ -213,27 +214,23 @@ def _group(line: Line, key: str, environment: str) -> PackedGroup:
     if line.fault:
         raise BadLine(line.at, line.fault)
     try:
-        group = replace(pack_item(decode_one(line.text, JSON), environment), key=key)
-        check_groups([group])
-    except Refused as refused:
-        raise BadLine(line.at, _reason(refused)) from None
+        group = replace(pack_item(decode_one(line.text), environment), key=key)
+    except Malformed as malformed:
+        raise BadLine(line.at, malformed.message) from None
     except Invalid as invalid:
-        faults = [f"{path.removeprefix('groups.0.')} {fault}" for path, fault in invalid.fields.items()]
-        raise BadLine(line.at, "; ".join(faults[:3])) from None
+        raise BadLine(line.at, "; ".join(map(_worded, invalid.faults[:SHOWN_FAULTS]))) from None
+    try:
+        check_groups([group])
+    except Invalid as invalid:
+        faults = [f"{'.'.join(map(str, fault.loc[2:]))} {fault.message}" for fault in invalid.faults[:SHOWN_FAULTS]]
+        raise BadLine(line.at, "; ".join(faults)) from None
     return group
 
 
-def _reason(refused: Refused) -> str:
-    """The first few faults of an answer in FastAPI's words, with their places in the line."""
-    detail = msgspec.json.decode(refused.response.body)["detail"]
-    if isinstance(detail, str):
-        return detail
-    faults = []
-    for fault in detail[:3]:
-        place = ".".join(map(str, fault["loc"][1:]))
-        why = fault.get("ctx", {}).get("error")
-        faults.append(f"{place}: {fault['msg']}".lstrip(": ") + (f": {why}" if isinstance(why, str) else ""))
-    return "; ".join(faults)
+def _worded(fault: Fault) -> str:
+    """A fault of an item and its place in the line."""
+    why = (fault.context or {}).get("error")
+    return f"{fault.path}: {fault.message}".lstrip(": ") + (f": {why}" if isinstance(why, str) else "")
 
 
 def _store(run: Run, groups: list[PackedGroup], actor: str, totals: Imported) -> None:

@@ -23,6 +23,7 @@ from rollouts import bell
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
 from rollouts.formats.arrays import PackedGroup, RolloutRecord, pack_rollouts
+from rollouts.formats.checks import check_groups, check_rollouts
 from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import leases
@@ -32,7 +33,7 @@ from rollouts.services.repetition import check_repeated
 from rollouts.services.transitions import DB_NOW, stored, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import RUN_TRAINING, GroupState, RunState
-from rollouts.storable import check_groups, check_rollouts, displayable
+from rollouts.storable import displayable
 
 MAX_ENVIRONMENTS = 100
 LANES = 1

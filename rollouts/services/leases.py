@@ -11,6 +11,7 @@ clock, and the token in the WHERE clause, not the time, is what keeps a holder t
 import uuid
 from collections.abc import Iterable
 from datetime import timedelta
+from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -47,13 +48,24 @@ class Claim(msgspec.Struct, kw_only=True):
     """Live when it was claimed. An evaluation stays on it: publishing waits."""
 
 
+class Withheld(StrEnum):
+    """Why a claim gave nothing."""
+
+    NOTHING = ""
+    """It gave something, or nothing was asked for."""
+    CAPACITY = "capacity"
+    """Generation is as far ahead of the trainer as it may be."""
+    NO_POLICY = "no_policy"
+    """No version is live yet."""
+    OVER = "over"
+    """The run takes no more work."""
+
+
 class Claims(msgspec.Struct, kw_only=True):
     """What a claim gave, and when it gave nothing, why."""
 
     claims: list[Claim]
-    reason: str = ""
-    """``capacity``: generation is as far ahead of the trainer as it may be. ``no_policy``: nothing is live yet.
-    ``over``: the run takes no more work."""
+    reason: Withheld = Withheld.NOTHING
 
 
 class Sampling(msgspec.Struct, frozen=True):
@@ -98,9 +110,9 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
         now = capacity(run)
         is_generating = now.state in RUN_GENERATING or now.state == RunState.PENDING
         if run.kind != RunKind.RL or not is_generating:
-            return Claims(claims=[], reason="over")
+            return Claims(claims=[], reason=Withheld.OVER)
         if now.live_version < 0:
-            return Claims(claims=[], reason="no_policy")
+            return Claims(claims=[], reason=Withheld.NO_POLICY)
         open_evaluations = _lock_evaluations(run)
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s)
         created = _evaluation_groups(run, open_evaluations, limit - len(group_ids))
@@ -109,7 +121,7 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
         _insert(run, created, holder=holder, lease_s=lease_s)
         group_ids += [group.pk for group in created]
         if not group_ids:
-            return Claims(claims=[], reason="capacity" if limit > 0 else "")
+            return Claims(claims=[], reason=Withheld.CAPACITY if limit > 0 else Withheld.NOTHING)
         leases = Lease.objects.filter(group_id__in=group_ids).select_related("group__environment").order_by("group_id")
         return Claims(claims=[_claim(run, lease, now.live_version) for lease in leases])
 

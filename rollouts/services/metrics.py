@@ -8,8 +8,7 @@ from django.db import connection
 from rollouts import bell
 from rollouts.errors import Invalid
 from rollouts.models import Run
-from rollouts.models.group import FINITE
-from rollouts.storable import is_storable
+from rollouts.storable import FINITE, is_storable
 
 MAX_KEYS = 500
 

@@ -8,7 +8,7 @@ import numpy as np
 from rollouts.errors import Invalid
 from rollouts.formats.arrays import LOGPROB
 from rollouts.models import Batch, Rollout, TokenValues
-from rollouts.models.group import FINITE
+from rollouts.storable import FINITE
 from trainers import wire
 
 FLOATS = ("trainer_logprobs", "entropies", "ratios", "advantages")

@@ -333,10 +333,10 @@ rollouts = st.integers(0, 6).flatmap(
 def test_packing_here_is_packing_in_the_store(played: list[Rollout]) -> None:
     one = ScoredGroup(environment="e", problem_key="p", key="k", rollouts=played)
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(pack(one)), type=PackedScoredGroup)
-    ours, theirs = pack_group(sent, "groups.0"), pack_group(one, "groups.0")
+    ours, theirs = pack_group(sent, ("groups", 0)), pack_group(one, ("groups", 0))
     assert (ours.environment, ours.problem_key, ours.key) == ("e", "p", "k")
     assert ours.rollouts == theirs.rollouts
-    arrays = pack_arrays(played, "groups.0")
+    arrays = pack_arrays(played, ("groups", 0))
     for name in ("lengths", "token_ids", "loss_mask", "inference_logprobs"):
         packed = getattr(ours.arrays, name)
         assert packed.tobytes() == getattr(arrays, name).tobytes()

@@ -108,7 +108,7 @@ def scored(key: str | None = None, rewards: Sequence[float | None] = (1.0, 0.0),
 
 
 def submit(run: Run, scored_groups: Sequence[ScoredGroup], *, actor: str) -> list[str]:
-    packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(scored_groups)]
+    packed = [pack_group(group, ("groups", at)) for at, group in enumerate(scored_groups)]
     return groups.submit(run, packed, actor=actor)
 
 
@@ -182,7 +182,7 @@ def publish(run: Run) -> int | None:
     return None if version is None else policies.published(version).version
 
 
-def step(run: Run, epoch: int, number: int) -> batches.Delivery:
+def step(run: Run, epoch: int, number: int) -> batches.Outgoing:
     """One whole step: generate, fetch, acknowledge, announce, publish."""
     generate(run)
     delivery = batches.fetch(run, epoch=epoch, step=number)

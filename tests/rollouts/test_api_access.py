@@ -10,6 +10,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
 
+from rollouts.doors.native import access
 from rollouts.models import ApiToken, Membership, Role, Run, Scope
 from rollouts.services import tokens
 from tests.factories import make_project, make_run, make_user
@@ -128,6 +129,31 @@ def test_a_token_dies_with_its_users_membership_its_expiry_and_its_revocation(ru
     assert bound.get(f"runs/{run.key}").status_code == 200
     assert tokens.revoke_run_tokens(run) == 1
     problem(bound.get(f"runs/{run.key}"), 401, "authentication_failed")
+
+
+TOKENS: dict[str, Callable[[Run], str]] = {
+    "good": lambda run: make_token(),
+    "of this run": lambda run: make_token(run=run),
+    "of another run": lambda run: make_token(run=make_run()),
+    "of another project": lambda run: make_token(project=make_project("theirs"), role=Role.ADMIN),
+    "of other scopes": lambda run: make_token([Scope.READ, Scope.LAUNCH]),
+    "of a curator": lambda run: make_token(role=Role.CURATOR),
+    "of a superuser": lambda run: make_token(user=User.objects.create_superuser("root")),
+    "of nobody who may sign in": lambda run: make_token(user=User.objects.create_user("gone", is_active=False)),
+    "expired": lambda run: make_token(ttl=timedelta(seconds=-1)),
+    "unknown": lambda run: f"ry_{'x' * 60}",
+    "of another secret": lambda run: make_token()[:-1] + "~",
+}
+
+
+@pytest.mark.parametrize("kind", TOKENS)
+@pytest.mark.parametrize("name", ["submit", "fetch"])
+def test_the_kernel_opens_to_just_those_tokens_that_the_views_let_in(run: Run, name: str, kind: str) -> None:
+    scope, call = CALLS[name]
+    token = TOKENS[kind](run)
+    is_let_in = call(Api(token, epoch=0), run).status_code not in {401, 403, 404}
+    assert (access.opened(run.key, token, scope) is not None) == is_let_in
+    assert is_let_in == (kind in {"good", "of this run", "of a superuser"})
 
 
 def test_a_token_of_a_user_who_left_opens_nothing(run: Run) -> None:

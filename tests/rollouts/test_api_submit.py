@@ -10,7 +10,8 @@ from asgiref.testing import ApplicationCommunicator
 
 from controlplane.asgi import application
 from environments.types import Message
-from rollouts.doors.native.express import Express
+from rollouts.doors import kernel
+from rollouts.doors.native.hot import NativeDoor
 from rollouts.models import Rollout, Run, ScoredGroup
 from tests.factories import make_run
 from tests.rollouts import story
@@ -270,10 +271,10 @@ def test_who_sends_a_large_body_is_asked_before_all_of_it_is_kept() -> None:
 
     run = make_run()
     path, stranger = f"/api/v1/runs/{run.key}/groups", {"authorization": f"Token ry_{'x' * 60}"}
-    assert asyncio.run(call(Express(django), path, stranger, 20)) == ([], 3)
+    assert asyncio.run(call(kernel.application(NativeDoor(), otherwise=django), path, stranger, 20)) == ([], 3)
     assert left == [path]
     friend = {"authorization": f"Token {make_token()}", "content-type": "application/json"}
-    assert asyncio.run(call(Express(django), path, friend, 20)) == ([400], 20)
+    assert asyncio.run(call(kernel.application(NativeDoor(), otherwise=django), path, friend, 20)) == ([400], 20)
 
 
 def test_json_and_messagepack_store_the_same(run: Run, api: Api) -> None:

@@ -21,11 +21,11 @@ pytestmark = pytest.mark.django_db
 concurrent = pytest.mark.django_db(transaction=True)
 
 
-def decode(delivery: batches.Delivery) -> TrainingBatch:
+def decode(delivery: batches.Outgoing) -> TrainingBatch:
     return msgspec.msgpack.decode(delivery.body, type=TrainingBatch)
 
 
-def fetch(run: runs.Run, epoch: int, step: int) -> batches.Delivery:
+def fetch(run: runs.Run, epoch: int, step: int) -> batches.Outgoing:
     delivery = batches.fetch(run, epoch=epoch, step=step)
     assert delivery is not None
     return delivery

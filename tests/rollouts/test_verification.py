@@ -91,7 +91,7 @@ def test_batches_in_the_encoding_of_atropos_are_verified_too() -> None:
     run, _ = story.train()
     story.generate(run)
     formed = batches.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS)
-    assert isinstance(formed, batches.Formed)
+    assert isinstance(formed, batches.Outgoing)
     assert formed.body.startswith(b'{"batch":[')
     assert differing(run) == []
     flip(formed.batch)

@@ -1,46 +1,37 @@
-"""The ASGI application: which path is answered by what, and what becomes of whatever goes wrong.
+"""The door to unmodified clients of Atropos: which path is answered by what, and what becomes of what goes wrong."""
 
-/atropos/<key>/<path> ─► body, in the event loop ─► one hop: inflate, decode, store, encode, compress ─► answer
-"""
-
-import asyncio
 import logging
 import re
+import zlib
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from django.db import InterfaceError, OperationalError
 
-from rollouts.doors.atropos import data, description, environments, lookup, trainers, transport
-from rollouts.doors.atropos.admission import admitted
-from rollouts.doors.atropos.responses import TEXT, Refused, Request, Response, fault, ok, problem, text, try_again
-from rollouts.doors.atropos.sending import Broken, send_parcel
-from rollouts.doors.atropos.trainers import Shipment
-from rollouts.doors.atropos.transport import Disconnected, Headers, Receive, Scope, Send
-from rollouts.doors.threads import in_thread
-from rollouts.errors import ControlPlaneError, Invalid, QueueFull, StateConflict
-from rollouts.services.deliveries import Parcel
+from rollouts.doors import kernel
+from rollouts.doors.atropos import data, description, environments, lookup, trainers
+from rollouts.doors.atropos.call import PREFIX, Call, split_path
+from rollouts.doors.atropos.words import ok, problem, text, try_again, worded
+from rollouts.doors.compression import deflated
+from rollouts.doors.kernel import Route
+from rollouts.doors.messages import Answer, Message, Request
+from rollouts.errors import ControlPlaneError, Invalid, QueueFull, StateConflict, TooLarge, Unavailable
 
 log = logging.getLogger(__name__)
 
-PREFIX = "/atropos/"
 KEY = re.compile("[A-Za-z0-9_-]{20,64}")
 NOT_FOUND = problem(404, "Not Found")
-BODY_DEADLINE_S = 300.0
-Handler = Callable[[Request], Response | Shipment]
-Answer = tuple[dict[str, Any], bytes, Parcel | None]
-"""First message, body, and what is in it if it is a batch."""
+COMPRESS_FROM_BYTES = 1000
+Handler = Callable[[Call], Answer]
 
 
-def root(request: Request) -> Response:
+def root(call: Call) -> Answer:
     """`GET /`"""
-    lookup.find(request.key)
+    lookup.find(call.key)
     return ok({"message": "AtroposLib API"})
 
 
-ROUTES: dict[str, dict[str, Handler]] = {
+HANDLERS: dict[str, dict[str, Handler]] = {
     "": {"GET": root},
     "register": {"POST": trainers.register},
     "register-env": {"POST": environments.register_env},
@@ -60,95 +51,95 @@ ROUTES: dict[str, dict[str, Handler]] = {
 }
 
 
-async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer one HTTP request under PREFIX."""
-    headers: Headers = dict(scope["headers"])
-    try:
-        handler = _route(scope, headers)
-        with admitted() as ticket:
-            async with asyncio.timeout(BODY_DEADLINE_S):
-                body = await transport.read_body(headers, receive, ticket, partial(in_thread, _check_known, scope))
-            ticket.complete()
-            start, body, parcel = await in_thread(_answer, handler, headers, _request(scope, headers, body))
-            if parcel is None:
-                await send(start)
-                await send({"type": "http.response.body", "body": body})
-            else:
-                await send_parcel(start, body, parcel, receive, send)
-    except Refused as refused:
-        await transport.write(refused.response, headers, send)
-    except Disconnected:
-        return
-    except TimeoutError:
-        await transport.write(problem(408, "The body did not come in time."), headers, send)
-    except Broken:  # the server closes a connection whose answer is not complete
-        log.info("a batch did not arrive whole: it is given to whoever asks next")
+class AtroposDoor:
+    """What is under PREFIX. A `kernel.Door`."""
+
+    def route(self, request: Request) -> Route | Answer:
+        """The handler of the path and method; a whole answer for those that nobody handles."""
+        if request.method == "OPTIONS" and {b"access-control-request-method", b"origin"} <= request.headers.keys():
+            return _preflight(request)
+        key, path = split_path(request.path)
+        if not KEY.fullmatch(key):
+            return NOT_FOUND
+        methods = HANDLERS.get(path)
+        if methods is None:
+            return _without_slash(request) if path.endswith("/") and path.rstrip("/") in HANDLERS else NOT_FOUND
+        if (handler := methods.get(request.method)) is None:
+            return problem(405, "Method Not Allowed", {"Allow": ", ".join(methods)})
+        return Route(check=_check_key, respond=partial(_respond, handler))
+
+    def refusal(self, error: Exception) -> Answer:
+        """An error in the words of FastAPI. One of ours is logged, and answered without a word about it."""
+        match error:
+            case Invalid():
+                return problem(422, [worded(fault) for fault in error.faults])
+            case StateConflict() | QueueFull() | Unavailable():  # it passes, and only what is answered 5xx is repeated
+                return try_again(error.message)
+            case TooLarge():
+                return problem(413, "The body is larger than this server takes. Send fewer groups at once.")
+            case ControlPlaneError():
+                return problem(error.status, error.message)
+            case zlib.error():
+                return text("Invalid gzip payload", 400)
+            case RecursionError():
+                return problem(400, "There was an error parsing the body")
+            case OperationalError() | InterfaceError():
+                log.warning("the database did not answer", exc_info=error)
+                return try_again("The database does not answer. Send it again in a second.")
+            case _:
+                log.error("an error of ours", exc_info=error)
+                return text("Internal Server Error", 500)
+
+    def begin(self, answer: Answer, request: Request) -> tuple[Message, bytes]:
+        """The first message of an answer, and its body: compressed if that is asked for and pays."""
+        body, varies = answer.body, []
+        headers = [
+            (b"content-type", answer.content_type.encode()),
+            (b"cache-control", b"no-store"),  # some GETs change state: nothing on the way may answer for us
+            *((name.lower().encode(), value.encode()) for name, value in answer.headers.items()),
+        ]
+        if len(body) >= COMPRESS_FROM_BYTES:
+            varies.append(b"Accept-Encoding")
+            if b"gzip" in request.headers.get(b"accept-encoding", b""):
+                body = deflated(body)
+                headers.append((b"content-encoding", b"gzip"))
+        if (origin := request.headers.get(b"origin")) is not None:
+            varies.append(b"Origin")
+            headers += [(b"access-control-allow-origin", origin), (b"access-control-allow-credentials", b"true")]
+        if varies:
+            headers.append((b"vary", b", ".join(varies)))
+        headers.append((b"content-length", str(len(body)).encode()))
+        return {"type": "http.response.start", "status": answer.status, "headers": headers}, body
 
 
-def _route(scope: Scope, headers: Headers) -> Handler:
-    """Who answers. Raises Refused for paths and methods that nobody does."""
-    if scope["method"] == "OPTIONS" and b"access-control-request-method" in headers and b"origin" in headers:
-        raise Refused(transport.preflight(headers))
-    key, _, path = scope["path"].removeprefix(PREFIX).partition("/")
-    if not KEY.fullmatch(key):
-        raise Refused(NOT_FOUND)
-    methods = ROUTES.get(path)
-    if methods is None:
-        if path.endswith("/") and path.rstrip("/") in ROUTES:
-            raise Refused(Response(b"", 307, TEXT, {"Location": _without_slash(scope)}))
-        raise Refused(NOT_FOUND)
-    if (handler := methods.get(scope["method"])) is None:
-        raise Refused(problem(405, "Method Not Allowed", {"Allow": ", ".join(methods)}))
-    return handler
+application = kernel.application(AtroposDoor())
 
 
-def _without_slash(scope: Scope) -> str:
-    """Relative to the host, so that it is right behind every proxy."""
-    key, _, path = scope["path"].removeprefix(PREFIX).partition("/")
-    query = scope.get("query_string", b"").decode("latin-1")
-    return f"{PREFIX}{key}/{path.rstrip('/')}" + (f"?{query}" if query else "")
+def _respond(handler: Handler, request: Request) -> Answer:
+    return handler(Call.of(request))
 
 
-def _check_known(scope: Scope) -> None:
-    """Raise Refused with what the root of this address answers, unless it is well. In a thread."""
-    answer = _respond(root, {}, _request(scope, {}, b""))
-    if isinstance(answer, Response) and answer.status != 200:
-        raise Refused(answer)
+def _check_key(request: Request) -> None:
+    """Raise NotFound unless the path has the key of a run."""
+    lookup.find(split_path(request.path)[0])
 
 
-def _request(scope: Scope, headers: Headers, body: bytes) -> Request:
-    return Request(
-        key=scope["path"].removeprefix(PREFIX).partition("/")[0],
-        query=scope.get("query_string", b"").decode("latin-1"),
-        content_type=headers.get(b"content-type", b"").decode("latin-1"),
-        body=body,
-    )
+def _without_slash(request: Request) -> Answer:
+    """A redirection, relative to the host, so that it is right behind every proxy."""
+    key, path = split_path(request.path)
+    query = f"?{request.query}" if request.query else ""
+    return text("", 307, {"Location": f"{PREFIX}{key}/{path.rstrip('/')}{query}"})
 
 
-def _answer(handler: Handler, headers: Headers, request: Request) -> Answer:
-    """In a thread: everything that takes time."""
-    answer = _respond(handler, headers, request)
-    if isinstance(answer, Shipment):
-        return *transport.begin(answer.response, headers), answer.parcel
-    return *transport.begin(answer, headers), None
+def _preflight(request: Request) -> Answer:
+    """What a browser asks before it sends a request from a page of another origin: all is allowed, as with Atropos.
 
-
-def _respond(handler: Handler, headers: Headers, request: Request) -> Response | Shipment:
-    try:
-        return handler(replace(request, body=transport.inflated(headers, request.body)))
-    except Refused as refused:
-        return refused.response
-    except Invalid as error:
-        return problem(422, [fault("value_error", (path,), why) for path, why in error.fields.items()])
-    except (StateConflict, QueueFull) as error:  # it passes, and clients repeat only what is answered with 5xx
-        return try_again(error.message)
-    except ControlPlaneError as error:
-        return problem(error.status, error.message)
-    except RecursionError:
-        return problem(400, "There was an error parsing the body")
-    except (OperationalError, InterfaceError):
-        log.warning("the database did not answer", exc_info=True)
-        return try_again("The database does not answer. Send it again in a second.")
-    except Exception:
-        log.exception("an error of ours")
-        return text("Internal Server Error", 500)
+    No cookie means anything here: whoever knows the key may do everything, and nobody else anything.
+    """
+    allowed = {
+        "Access-Control-Allow-Methods": "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT",
+        "Access-Control-Max-Age": "600",
+    }
+    if b"access-control-request-headers" in request.headers:
+        allowed["Access-Control-Allow-Headers"] = request.header(b"access-control-request-headers")
+    return text("OK", 200, allowed)

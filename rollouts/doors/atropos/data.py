@@ -1,19 +1,20 @@
 """Scored groups come in here: decoded, packed, stored. An answer means that they survive any crash."""
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 
 from django.db.models import Count
 
 from rollouts.doors.atropos import lookup
+from rollouts.doors.atropos.call import Call
 from rollouts.doors.atropos.lookup import Caller, Client
-from rollouts.doors.atropos.responses import Refused, Request, Response, fault, invalid, ok, try_again
 from rollouts.doors.atropos.waiting import buffered, sequences
-from rollouts.errors import Invalid
+from rollouts.doors.atropos.words import ok
+from rollouts.doors.messages import Answer
+from rollouts.errors import Fault, Invalid, Loc, QueueFull
 from rollouts.formats.atropos.encoding import encode_latest
-from rollouts.formats.atropos.groups import Loc, pack_item
-from rollouts.formats.atropos.items import ScoredData, decode_many, decode_one
+from rollouts.formats.atropos.groups import pack_item
+from rollouts.formats.atropos.items import Item, decode_many, decode_one
 from rollouts.models import Run, ScoredGroup
 from rollouts.selectors import queue
 from rollouts.services import groups
@@ -25,28 +26,28 @@ FIELDS = {"token_ids": "tokens", "loss_mask": "masks", "reward": "scores"}
 """The store's word -> Atropos' word."""
 
 
-def scored_data(request: Request) -> Response:
+def scored_data(call: Call) -> Answer:
     """`POST /scored_data`"""
     with groups.preparing():
-        item = decode_one(request.body, request.content_type)
-        caller = _caller(request, item)
+        item = decode_one(call.body, is_json=call.is_json)
+        caller = _caller(call, item)
         _store(caller.run, [(item, caller.client, ())])
     if not _is_small(item, caller.client):
         return ok(RECEIVED)
     return ok({"status": "buffered", "buffer_size": _buffer_size(caller)})
 
 
-def scored_data_list(request: Request) -> Response:
+def scored_data_list(call: Call) -> Answer:
     """`POST /scored_data_list`: all or none."""
     with groups.preparing():
-        items = decode_many(request.body, request.content_type)
+        items = decode_many(call.body, is_json=call.is_json)
         if not items:
-            lookup.find(request.key)
+            lookup.find(call.key)
             return ok({"status": "received", "groups_processed": 0})
         by_id: dict[int | None, Caller] = {}
         for item in items:
             if item.env_id not in by_id:
-                by_id[item.env_id] = _caller(request, item)
+                by_id[item.env_id] = _caller(call, item)
         run = by_id[items[0].env_id].run
         _store(run, [(item, by_id[item.env_id].client, (index,)) for index, item in enumerate(items)])
     answer: dict[str, object] = {"status": "received", "groups_processed": len(items)}
@@ -56,18 +57,18 @@ def scored_data_list(request: Request) -> Response:
     return ok(answer)
 
 
-def latest_example(request: Request) -> Response:
+def latest_example(call: Call) -> Answer:
     """`GET /latest_example`"""
-    return Response(encode_latest(lookup.find(request.key).run.pk))
+    return Answer(encode_latest(lookup.find(call.key).run.pk))
 
 
-def _caller(request: Request, item: ScoredData) -> Caller:
+def _caller(call: Call, item: Item) -> Caller:
     if item.env_id is None:
-        return lookup.find(request.key)
-    return lookup.find_environment(request.key, item.env_id)
+        return lookup.find(call.key)
+    return lookup.find_environment(call.key, item.env_id)
 
 
-def _store(run: Run, items: Sequence[tuple[ScoredData, Client | None, Loc]]) -> None:
+def _store(run: Run, items: Sequence[tuple[Item, Client | None, Loc]]) -> None:
     _check_room(run)
     packed = [pack_item(item, client.environment if client else UNNAMED, at) for item, client, at in items]
     client = items[0][1]
@@ -75,25 +76,26 @@ def _store(run: Run, items: Sequence[tuple[ScoredData, Client | None, Loc]]) -> 
         groups.submit(run, packed, actor=f"environment:{client.wandb_name}" if client else "environment")
     except Invalid as error:
         places = [at for _, _, at in items]
-        raise invalid([fault("value_error", _loc(path, places), why) for path, why in error.fields.items()]) from None
+        raise Invalid(faults=[Fault(_place(each.loc, places), each.message) for each in error.faults]) from None
 
 
-def _loc(path: str, places: Sequence[Loc]) -> Loc:
-    """Where a fault that the store found lies: `groups.1.rollouts.3.reward` is `scores`, 3 of the second item."""
-    match = re.fullmatch(r"groups\.(\d+)\.rollouts\.(\d+)\.(\w+)", path)
-    if match is None:
-        return tuple(path.split("."))
-    return (*places[int(match[1])], FIELDS.get(match[3], match[3]), int(match[2]))
+def _place(loc: Loc, places: Sequence[Loc]) -> Loc:
+    """Where a fault that the store found lies in what was sent: the reward of a rollout is an entry of `scores`."""
+    match loc:
+        case ("groups", int(group), "rollouts", int(rollout), str(field)):
+            return (*places[group], FIELDS.get(field, field), rollout)
+        case _:
+            return tuple(map(str, loc))
 
 
 def _check_room(run: Run) -> None:
     """Refuse for now when too much waits; what is answered with 4xx would be dropped."""
     if queue.pressure(run) is queue.Pressure.FULL:
         limit = run.parsed.batch.max_queued_rollouts
-        raise Refused(try_again(f"{limit} rollouts wait for the trainer already. Send it again later."))
+        raise QueueFull(f"{limit} rollouts wait for the trainer already. Send it again later.")
 
 
-def _is_small(item: ScoredData, client: Client | None) -> bool:
+def _is_small(item: Item, client: Client | None) -> bool:
     """Whether Atropos would wait for more groups to make a whole one of it."""
     return client is not None and len(item.tokens) < client.group_size
 

@@ -6,7 +6,9 @@ from django.templatetags.static import static
 from pydantic.json_schema import models_json_schema
 
 from rollouts.doors.atropos import lookup
-from rollouts.doors.atropos.responses import Request, Response, ok
+from rollouts.doors.atropos.call import Call
+from rollouts.doors.atropos.words import ok
+from rollouts.doors.messages import Answer
 from rollouts.formats.atropos.bodies import EnvIdentifier, RegisterEnv, Registration
 from rollouts.formats.atropos.items import LaxScoredData
 
@@ -36,9 +38,9 @@ OPERATIONS: tuple[tuple[str, str, str, Any], ...] = (
 """Method, path, summary, body."""
 
 
-def openapi(request: Request) -> Response:
+def openapi(call: Call) -> Answer:
     """`GET /openapi.json`"""
-    lookup.find(request.key)
+    lookup.find(call.key)
     models = (Registration, RegisterEnv, EnvIdentifier, LaxScoredData)
     references, definitions = models_json_schema(
         [(model, "validation") for model in models], ref_template="#/components/schemas/{model}"
@@ -67,13 +69,13 @@ def openapi(request: Request) -> Response:
     )
 
 
-def docs(request: Request) -> Response:
+def docs(call: Call) -> Answer:
     """`GET /docs`, `GET /redoc`"""
-    lookup.find(request.key)
-    if request.query == "script":
-        return Response(_SCRIPT.encode(), content_type=SCRIPT)
+    lookup.find(call.key)
+    if call.query == "script":
+        return Answer(_SCRIPT.encode(), content_type=SCRIPT)
     page = _PAGE.format(style=static(f"{ASSETS}swagger-ui.css"), bundle=static(f"{ASSETS}swagger-ui-bundle.js"))
-    return Response(page.encode(), content_type=HTML, headers={"Content-Security-Policy": POLICY})
+    return Answer(page.encode(), content_type=HTML, headers={"Content-Security-Policy": POLICY})
 
 
 _PAGE = """<!DOCTYPE html>

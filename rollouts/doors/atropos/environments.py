@@ -4,9 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 
 from rollouts.doors.atropos import lookup
+from rollouts.doors.atropos.call import Call
 from rollouts.doors.atropos.lookup import Caller
-from rollouts.doors.atropos.responses import Request, Response, fault, invalid, ok
 from rollouts.doors.atropos.waiting import MIN_WEIGHT, Participant, Sizes, environment_status, queued
+from rollouts.doors.atropos.words import ok
+from rollouts.doors.messages import Answer
+from rollouts.errors import Fault, Invalid
 from rollouts.formats.atropos.bodies import ENV_IDENTIFIER, REGISTER_ENV, check_storable, validated
 from rollouts.models import Attempt, EnvironmentClient, Run
 from rollouts.selectors import queue
@@ -26,13 +29,13 @@ UNKNOWN = {
 """For an environment of which nothing is known: it goes on, while an error would end it."""
 
 
-def register_env(request: Request) -> Response:
+def register_env(call: Call) -> Answer:
     """`POST /register-env`"""
-    body = validated(REGISTER_ENV, request.body, request.content_type)
+    body = validated(REGISTER_ENV, call.body, is_json=call.is_json)
     check_storable(body)
-    caller = lookup.find(request.key)
+    caller = lookup.find(call.key)
     client = clients.register(caller.run, Introduction(**body.model_dump()))
-    terms = lookup.find(request.key).terms
+    terms = lookup.find(call.key).terms
     if client is None or terms is None:
         return ok(WAIT)
     return ok(
@@ -48,20 +51,20 @@ def register_env(request: Request) -> Response:
     )
 
 
-def disconnect_env(request: Request) -> Response:
+def disconnect_env(call: Call) -> Answer:
     """`POST /disconnect-env`"""
-    env_id = validated(ENV_IDENTIFIER, request.body, request.content_type).env_id
-    client = lookup.find(request.key, env_id).client
+    env_id = validated(ENV_IDENTIFIER, call.body, is_json=call.is_json).env_id
+    client = lookup.find(call.key, env_id).client
     if client is None:
         return ok({"status": "failure", "error": f"There is no environment {env_id}."})
     clients.disconnect(client.id)
     return ok({"status": "success"})
 
 
-def status_env(request: Request) -> Response:
+def status_env(call: Call) -> Answer:
     """`GET /status-env`, with a JSON body; a query parameter will do."""
-    env_id = _env_id(request)
-    caller = lookup.find_environment(request.key, env_id)
+    env_id = _env_id(call)
+    caller = lookup.find_environment(call.key, env_id)
     caller.check_takes_part()
     numbers = {"current_step": caller.current_step}
     if caller.client is None or caller.terms is None:
@@ -76,26 +79,26 @@ def status_env(request: Request) -> Response:
     return ok(numbers | told)
 
 
-def status(request: Request) -> Response:
+def status(call: Call) -> Answer:
     """`GET /status`"""
-    caller = lookup.find(request.key)
+    caller = lookup.find(call.key)
     waiting = queued(by_environment(caller.run), _participants(caller).values())
     groups = sum(sizes.total() for sizes in waiting.values())
     return ok({"current_step": caller.current_step, "queue_size": groups})
 
 
-def info(request: Request) -> Response:
+def info(call: Call) -> Answer:
     """`GET /info`. After a reset the token limit is still that of the attempt before, as with Atropos."""
-    caller = lookup.find(request.key)
+    caller = lookup.find(call.key)
     if caller.terms is not None:
         return ok({"batch_size": caller.terms.batch_size, "max_token_len": caller.terms.max_token_len})
     last = Attempt.objects.filter(run=caller.run).order_by("-number").values_list("max_token_len", flat=True).first()
     return ok({"batch_size": -1, "max_token_len": -1 if last is None else last})
 
 
-def wandb_info(request: Request) -> Response:
+def wandb_info(call: Call) -> Answer:
     """`GET /wandb_info`"""
-    terms = lookup.find(request.key).terms
+    terms = lookup.find(call.key).terms
     return ok({"group": terms and terms.wandb_group, "project": terms and terms.wandb_project})
 
 
@@ -125,10 +128,10 @@ def _participants(caller: Caller) -> dict[int, Participant]:
     }
 
 
-def _env_id(request: Request) -> int:
-    if not request.body and request.query.startswith("env_id="):
-        text = request.query.removeprefix("env_id=")
+def _env_id(call: Call) -> int:
+    if not call.body and call.query.startswith("env_id="):
+        text = call.query.removeprefix("env_id=")
         if not text.removeprefix("-").isdecimal() or len(text) > 12:
-            raise invalid([fault("int_parsing", ("env_id",), "Input should be a valid integer", text)])
+            raise Invalid(faults=[Fault(("env_id",), "Input should be a valid integer", "int_parsing", text)])
         return int(text)
-    return validated(ENV_IDENTIFIER, request.body, request.content_type).env_id
+    return validated(ENV_IDENTIFIER, call.body, is_json=call.is_json).env_id

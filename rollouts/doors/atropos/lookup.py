@@ -8,7 +8,7 @@ import copy
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from rollouts.doors.atropos.responses import Refused, problem
+from rollouts.errors import NotFound
 from rollouts.models import Run, RunKind
 from rollouts.services import clients
 from rollouts.services.attempts import Terms, check_takes_part, own_terms
@@ -52,13 +52,13 @@ class Caller:
 
 
 def find(key: str, env_id: int | None = None) -> Caller:
-    """The caller of a request under this key. Raises Refused with 404 for a key that is none."""
+    """The caller of a request under this key. Raises NotFound for a key that is none."""
     known_id = env_id if env_id is not None and abs(env_id) <= MAX_INDEX else None
     with binary_cursor() as cursor:
         cursor.execute(load("atropos_caller"), {"key": key, "env_id": known_id})
         row = cursor.fetchone()
     if row is None or (run := _run(row[0])).kind == RunKind.SFT:
-        raise Refused(problem(404, "Not Found"))
+        raise NotFound("Not Found")
     run.state, steps, attempt_id, is_started, first_step = row[1:6]
     client = None if row[14] is None else Client(*row[14:])
     if client is not None:

@@ -1,55 +1,49 @@
 """What trainers and viewers ask: register, fetch batches, reset."""
 
 import uuid
-from dataclasses import dataclass
 
 import msgspec
 
 from rollouts.doors.atropos import lookup
-from rollouts.doors.atropos.responses import Request, Response, fault, invalid, ok, text
-from rollouts.errors import Conflict, RunOver
+from rollouts.doors.atropos.call import Call
+from rollouts.doors.atropos.words import ok, text
+from rollouts.doors.messages import Answer
+from rollouts.errors import Conflict, Fault, Invalid, RunOver
 from rollouts.formats.atropos.bodies import REGISTRATION, check_storable, validated
 from rollouts.services import attempts, deliveries, resets
 from rollouts.services.attempts import Terms
-from rollouts.services.deliveries import NotRegistered, Parcel
+from rollouts.services.deliveries import NotRegistered
 
 NO_BATCH = ok({"batch": None})
 
 
-@dataclass(frozen=True, slots=True)
-class Shipment:
-    """An answer that carries a batch, and the batch's parcel."""
-
-    response: Response
-    parcel: Parcel
-
-
-def register(request: Request) -> Response:
+def register(call: Call) -> Answer:
     """`POST /register`. The number it answers is used nowhere; that a trainer registered is what matters."""
-    body = validated(REGISTRATION, request.body, request.content_type)
+    body = validated(REGISTRATION, call.body, is_json=call.is_json)
     check_storable(body)
     if body.batch_size < 1:
-        raise invalid([fault("greater_than", ("batch_size",), "Input should be greater than 0", body.batch_size)])
-    attempts.register(lookup.find(request.key).run, Terms(**body.model_dump()))
+        fault = Fault(("batch_size",), "Input should be greater than 0", "greater_than", body.batch_size)
+        raise Invalid(faults=[fault])
+    attempts.register(lookup.find(call.key).run, Terms(**body.model_dump()))
     return ok({"uuid": msgspec.Raw(str(uuid.uuid4().int))})
 
 
-def batch(request: Request) -> Response | Shipment:
+def batch(call: Call) -> Answer:
     """`GET /batch`"""
-    run = lookup.find(request.key).run
+    run = lookup.find(call.key).run
     try:
-        parcel = deliveries.take(run)
+        outgoing = deliveries.take(run)
     except NotRegistered as error:
         return ok(_refusal(error.message))
     except (Conflict, RunOver) as error:
         # Trainers look at `status` and show the message.
-        return Response(ok(_refusal(error.message) | {"detail": error.message}).body, error.status)
-    return NO_BATCH if parcel is None else Shipment(Response(parcel.body), parcel)
+        return Answer(ok(_refusal(error.message) | {"detail": error.message}).body, error.status)
+    return NO_BATCH if outgoing is None else Answer(outgoing.body, outgoing=outgoing)
 
 
-def reset_data(request: Request) -> Response:
+def reset_data(call: Call) -> Answer:
     """`GET /reset_data`"""
-    resets.reset(lookup.find(request.key).run)
+    resets.reset(lookup.find(call.key).run)
     return text("Reset successful")
 
 

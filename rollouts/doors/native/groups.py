@@ -1,18 +1,21 @@
 """Scored groups from outside: submit whole groups, or claim work and settle it."""
 
-from typing import Any, NamedTuple
+from dataclasses import replace
 
 import msgspec
+from django.http import HttpResponse
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from environments.types import PackedScoredGroup, Rollout, ScoredGroup
+from rollouts.doors.messages import JSON, Answer
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_run
 from rollouts.errors import Invalid, LeaseLost, QueueFull
-from rollouts.formats.arrays import pack_group
+from rollouts.formats.arrays import PackedGroup
+from rollouts.formats.native import decode_groups
 from rollouts.models import Lease, Run, Scope
 from rollouts.selectors import queue
 from rollouts.services import groups as group_services
@@ -68,15 +71,15 @@ class GroupsApi(APIView):
         operation_id="submitGroups",
         parameters=[IDEMPOTENCY],
         request={
-            wire.JSON: wire.schema_of(ScoredGroup | list[ScoredGroup]),
+            JSON: wire.schema_of(ScoredGroup | list[ScoredGroup]),
             MSGPACK: wire.schema_of(PackedScoredGroup),
         },
         responses={
-            (201, wire.JSON): wire.schema_of(StoredOut),
-            (202, wire.JSON): wire.schema_of(StoredOut),
+            (201, JSON): wire.schema_of(StoredOut),
+            (202, JSON): wire.schema_of(StoredOut),
         },
     )
-    def post(self, request: Request, key: str) -> Response:
+    def post(self, request: Request, key: str) -> HttpResponse:
         """Store one scored group or a list of them, all or none. A 201 or 202 means they survive any crash.
 
         Give each group a ``key`` of your own, or the request an ``Idempotency-Key``: sending it again after a lost
@@ -85,59 +88,30 @@ class GroupsApi(APIView):
         """
         run = get_run(request, key, Scope.SUBMIT)
         body, idempotency_key = wire.read(request), request.headers.get("Idempotency-Key")
-        stored = submit(run, request.content_type or "", body, idempotency_key, actor=actor_of(request))
-        return Response(wire.json(stored.out), status=stored.status, headers=stored.headers)
+        return wire.response(submit(run, request.content_type or "", body, idempotency_key, actor=actor_of(request)))
 
 
-class Stored(NamedTuple):
-    """What to answer to a submission."""
-
-    status: int
-    headers: dict[str, str]
-    out: StoredOut
-
-
-def submit(run: Run, content_type: str, body: bytes, idempotency_key: str | None, *, actor: str) -> Stored:
+def submit(run: Run, content_type: str, body: bytes, idempotency_key: str | None, *, actor: str) -> Answer:
     """Store what a body holds. Raises what decoding and ``services.groups.submit`` do, and QueueFull."""
     level = queue.pressure(run)
     if level is queue.Pressure.FULL:
         limit = run.parsed.batch.max_queued_rollouts
         raise QueueFull(f"{limit} rollouts or more wait for the trainer; submit again later.")
     with group_services.preparing():
-        groups = _decode(content_type, body)
+        groups = decode_groups(body, is_msgpack=wire.media_type(content_type) == MSGPACK)
         if idempotency_key is not None:
             groups = _with_keys(groups, idempotency_key)
-        packed = [pack_group(group, f"groups.{at}") for at, group in enumerate(groups)]
-        out = StoredOut(group_services.submit(run, packed, actor=actor))
+        out = msgspec.json.encode(StoredOut(group_services.submit(run, groups, actor=actor)))
     if level is queue.Pressure.HIGH:
-        return Stored(202, {"Retry-After": str(QueueFull.retry_after_s)}, out)
-    return Stored(201, {}, out)
+        return Answer(out, 202, headers={"Retry-After": str(QueueFull.retry_after_s)})
+    return Answer(out, 201)
 
 
-_lists = msgspec.json.Decoder(ScoredGroup | list[ScoredGroup])
-_packed = msgspec.msgpack.Decoder(PackedScoredGroup | list[PackedScoredGroup])
-_packed_lists = msgspec.msgpack.Decoder(ScoredGroup | list[ScoredGroup])
-
-
-def _decode(content_type: str, body: bytes) -> list[Any]:
-    groups: Any
-    if wire.media_type(content_type) == MSGPACK:
-        try:
-            groups = _packed.decode(body)
-        except msgspec.ValidationError:
-            groups = _packed_lists.decode(body)
-    else:
-        groups = _lists.decode(body or b"{}")
-    return groups if isinstance(groups, list) else [groups]
-
-
-def _with_keys(groups: Any, idempotency_key: str) -> Any:
+def _with_keys(groups: list[PackedGroup], idempotency_key: str) -> list[PackedGroup]:
     if not 0 < len(idempotency_key) <= MAX_TEXT or not is_storable(idempotency_key):
         raise Invalid(fields={"Idempotency-Key": f"must have 1 to {MAX_TEXT} characters"})
     keys = group_services.derived_keys(idempotency_key, len(groups))
-    for group, key in zip(groups, keys, strict=True):
-        group.key = group.key or key
-    return groups
+    return [replace(group, key=group.key or key) for group, key in zip(groups, keys, strict=True)]
 
 
 class ClaimApi(APIView):

@@ -6,6 +6,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from rollouts.doors.messages import JSON
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_run
 from rollouts.models import Replay, Scope
@@ -56,7 +57,7 @@ class ReplaysApi(APIView):
     @extend_schema(
         operation_id="orderReplay",
         request=wire.body(ReplayIn),
-        responses={(201, wire.JSON): wire.schema_of(ReplayOut)},
+        responses={(201, JSON): wire.schema_of(ReplayOut)},
     )
     def post(self, request: Request, key: str) -> Response:
         """Let the run train batches of another next, before any of its own. A token needs `read` too, for the source.

@@ -1,6 +1,5 @@
 """Launch, list, show and stop runs; read their metrics and events."""
 
-import math
 from typing import Any, cast
 
 import msgspec
@@ -235,22 +234,6 @@ def integer(request: Request, name: str) -> int | None:
     if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdigit() and len(text) <= 18):
         raise Invalid(f"The query parameter {name} must be an integer.", fields={name: "must be an integer"})
     return int(text)
-
-
-def seconds(request: Request, name: str, *, at_most: float) -> float:
-    """A query parameter as seconds, 0 when absent, cut to the limit. Raises Invalid."""
-    return parse_seconds(request.query_params.get(name, "0"), name, at_most=at_most)
-
-
-def parse_seconds(text: str, name: str, *, at_most: float) -> float:
-    """A parameter's text as seconds, cut to the limit. Raises Invalid."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not value >= 0:
-        raise Invalid(f"The query parameter {name} must be seconds.", fields={name: "must be a number from 0"})
-    return min(value, at_most)
 
 
 def _fields(run: Run) -> dict[str, Any]:

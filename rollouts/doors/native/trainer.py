@@ -1,9 +1,13 @@
 """What a trainer calls. Every write carries the fencing epoch; an older trainer gets 409 and changes nothing."""
 
+import math
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
+from urllib.parse import parse_qs
 
 import msgspec
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 from django.http import HttpResponse
 from drf_spectacular.types import OpenApiTypes
@@ -15,9 +19,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from rollouts.doors.kernel import until
+from rollouts.doors.messages import Answer, Later
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_run
-from rollouts.doors.native.runs import parse_seconds
 from rollouts.errors import Invalid
 from rollouts.models import Run, Scope
 from rollouts.services import batches
@@ -34,8 +39,6 @@ from trainers.wire import (
 )
 
 MAX_WAIT_S = 30
-POLL_S = 0.05
-"""How often a waiting fetch looks again. Its query is two index scans; a step takes seconds."""
 EPOCH = OpenApiParameter(EPOCH_HEADER, int, OpenApiParameter.HEADER, required=True)
 
 
@@ -94,13 +97,29 @@ def parse_epoch(text: str) -> int:
 
 
 def parse_wait(text: str) -> float:
-    """How long a fetch may wait, in seconds. Raises Invalid."""
-    return parse_seconds(text, "wait_s", at_most=MAX_WAIT_S)
+    """How long a fetch may wait, in seconds, cut to the limit. Raises Invalid."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not value >= 0:
+        raise Invalid("The query parameter wait_s must be seconds.", fields={"wait_s": "must be a number from 0"})
+    return min(value, MAX_WAIT_S)
 
 
-def delivery_headers(delivery: batches.Delivery) -> dict[str, str]:
-    """What goes with the body of a batch."""
-    return {SHA256_HEADER: delivery.sha256, "ETag": f'"{delivery.sha256}"', "Cache-Control": "no-store"}
+def fetch(run: Run, step: int, *, epoch: str, query: str) -> Later:
+    """The batch of a step, for as long as the query says that the trainer waits. Raises Invalid."""
+    look = partial(_look, run, parse_epoch(epoch), step)
+    wait_s = parse_wait(parse_qs(query, keep_blank_values=True).get("wait_s", ["0"])[-1])
+    return Later(look, time.monotonic() + wait_s, otherwise=Answer(b"", 204, content_type=""))
+
+
+def _look(run: Run, epoch: int, step: int) -> Answer | None:
+    if (outgoing := batches.fetch(run, epoch=epoch, step=step)) is None:
+        return None
+    sha256 = outgoing.sha256
+    headers = {SHA256_HEADER: sha256, "ETag": f'"{sha256}"', "Cache-Control": "no-store"}
+    return Answer(outgoing.body, 200, MSGPACK, headers, outgoing)
 
 
 class RegisterApi(TrainerView):
@@ -139,15 +158,18 @@ class BatchApi(TrainerView):
     def get(self, request: Request, key: str, step: int) -> HttpResponse:
         """The batch of a step as MessagePack, or 204 when it is not ready yet. The same bytes on every retry."""
         run = self.run_of(request, key)
-        epoch = self.epoch_of(request)
-        deadline = time.monotonic() + parse_wait(request.query_params.get("wait_s", "0"))
-        while (delivery := batches.fetch(run, epoch=epoch, step=step)) is None:
-            if time.monotonic() >= deadline:
-                return HttpResponse(status=204)
-            if not connection.in_atomic_block:
-                connection.close()  # back to the pool: trainers that wait must not take it from those that do not
-            time.sleep(POLL_S)
-        return HttpResponse(delivery.body, content_type=MSGPACK, headers=delivery_headers(delivery))
+        later = fetch(run, step, epoch=request.headers.get(EPOCH_HEADER, ""), query=request.META["QUERY_STRING"])
+        answer = later.look() or async_to_sync(until)(later, sync_to_async(_look_and_let_go))
+        return wire.response(answer)
+
+
+def _look_and_let_go(look: Callable[[], Answer | None]) -> Answer | None:
+    """Look, and give the connection back to the pool: people who wait must not take it from those who do not."""
+    try:
+        return look()
+    finally:
+        if not connection.in_atomic_block:
+            connection.close()
 
 
 class StepApi(TrainerView):

@@ -3,16 +3,15 @@
 from typing import Any, TypeVar
 
 import msgspec
-from django.conf import settings
+from django.http import HttpResponse, RawPostDataException
 from rest_framework import parsers
 from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.request import Request
 
-from rollouts.errors import Invalid, TooLarge
+from rollouts.doors.messages import JSON, Answer
+from rollouts.errors import Invalid
 from rollouts.storable import data_faults
 from trainers.wire import MSGPACK
-
-JSON = "application/json"
 
 T = TypeVar("T")
 
@@ -37,8 +36,9 @@ def media_type(content_type: str) -> str:
 def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
     """The body as ``kind``, from JSON or MessagePack by content type; an empty body is an empty object.
 
-    Text that Postgres cannot hold is refused, unless whoever gets the value repairs it. Raises Invalid, TooLarge,
-    UnsupportedMediaType, msgspec.DecodeError or ValidationError. Of keys that a JSON object has twice the last counts.
+    Text that Postgres cannot hold is refused, unless whoever gets the value repairs it. Of keys that a JSON object has
+    twice the last counts. Raises Invalid, RequestDataTooBig, UnsupportedMediaType, msgspec.DecodeError or
+    ValidationError.
     """
     found = media_type(request.content_type or "")
     body = read(request)
@@ -50,12 +50,18 @@ def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
 
 
 def read(request: Request) -> bytes:
-    """The body, of which a chunked request does not say the length beforehand."""
-    limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-    body: bytes = request._request.read(limit + 1)
-    if len(body) > limit:
-        raise TooLarge
+    """The body; empty if it was a form, which the check of a session has read. The kernel has bounded it."""
+    try:
+        body: bytes = request._request.body
+    except RawPostDataException:
+        return b""
     return body
+
+
+def response(answer: Answer) -> HttpResponse:
+    """An answer that the kernel would send as it is, from a view."""
+    kind = answer.content_type or None
+    return HttpResponse(answer.body, status=answer.status, content_type=kind, headers=answer.headers)
 
 
 def schema_of(kind: Any) -> dict[str, Any]:

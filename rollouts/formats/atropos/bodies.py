@@ -1,16 +1,15 @@
-"""JSON bodies by the rules of Atropos' own server: what is coerced, and the words in which a fault is told.
+"""JSON bodies by the rules of Atropos' own server: what is coerced, and what is a fault.
 
 Only small bodies, and those that the fast decoder in `items` refused, come here.
 """
 
 import json
 import math
-from email.message import Message
 from typing import Any, NoReturn, TypeVar
 
 from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError
 
-from rollouts.doors.atropos.responses import Refused, fault, invalid, problem
+from rollouts.errors import Fault, Invalid, Malformed
 
 MAX_FAULTS = 100
 MAX_NUMBER = 2**31 - 1
@@ -58,52 +57,31 @@ REGISTER_ENV = TypeAdapter(RegisterEnv)
 ENV_IDENTIFIER = TypeAdapter(EnvIdentifier)
 
 
-def is_json(content_type: str) -> bool:
-    """Whether FastAPI would parse a body of this type as JSON."""
-    if content_type == "application/json":
-        return True
-    if not content_type:
-        return False
-    message = Message()
-    message["content-type"] = content_type
-    subtype = message.get_content_subtype()
-    return message.get_content_maintype() == "application" and (subtype == "json" or subtype.endswith("+json"))
-
-
-def validated(adapter: TypeAdapter[T], body: bytes, content_type: str) -> T:
-    """The body as what the adapter makes. Raises Refused with the answer to give."""
-    value = parse(body) if body and is_json(content_type) else body.decode(errors="replace") or None
+def validated(adapter: TypeAdapter[T], body: bytes, *, is_json: bool) -> T:
+    """The body as what the adapter makes; as text if it does not say that it is JSON. Raises Invalid or Malformed."""
+    value = parse(body) if body and is_json else body.decode(errors="replace") or None
     if value is None:
-        raise invalid([fault("missing", (), "Field required")])
+        raise Invalid(faults=[Fault((), "Field required", "missing")])
     try:
         return adapter.validate_python(value, from_attributes=True)
     except ValidationError as error:
         faults = error.errors(include_url=False)[:MAX_FAULTS]
-        raise invalid([_worded(each, is_small=len(body) <= MAX_ECHO) for each in faults]) from None
+        raise Invalid(faults=[_fault(each, is_small=len(body) <= MAX_ECHO) for each in faults]) from None
 
 
 def parse(body: bytes) -> Any:
-    """Plain JSON. Raises Refused for what is none, and for NaN and infinity, which no answer could hold."""
+    """Plain JSON. Raises Invalid or Malformed for what is none, and for NaN and infinity: no answer could hold them."""
     try:
         return json.loads(body, parse_constant=_refuse_constant, parse_float=_finite)
     except json.JSONDecodeError as error:
-        raise invalid(
-            [
-                {
-                    "type": "json_invalid",
-                    "loc": ["body", error.pos],
-                    "msg": "JSON decode error",
-                    "input": {},
-                    "ctx": {"error": error.msg},
-                }
-            ]
-        ) from None
+        fault = Fault((error.pos,), "JSON decode error", "json_invalid", {}, {"error": error.msg})
+        raise Invalid(faults=[fault]) from None
     except (ValueError, RecursionError):  # not text, numbers of thousands of digits, nested thousands deep
-        raise Refused(problem(400, "There was an error parsing the body")) from None
+        raise Malformed("There was an error parsing the body") from None
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise invalid([fault("finite_number", (), "Input should be a finite number", name)])
+    raise Invalid(faults=[Fault((), "Input should be a finite number", "finite_number", name)])
 
 
 def _finite(number: str) -> float:
@@ -113,25 +91,25 @@ def _finite(number: str) -> float:
     return value
 
 
-def _worded(error: Any, *, is_small: bool) -> dict[str, Any]:
-    """One of pydantic's errors as FastAPI sends it. A refusal does not repeat the arrays of a large body."""
+def _fault(error: Any, *, is_small: bool) -> Fault:
+    """One of pydantic's errors. A refusal does not repeat the arrays of a large body."""
     value = error["input"]
     if not is_small:
         value = value[:MAX_ECHO] if isinstance(value, str) else None if isinstance(value, list | dict) else value
-    worded = {**error, "loc": ["body", *error["loc"]], "input": value}
-    if "ctx" in error:
-        worded["ctx"] = {name: {} if isinstance(each, Exception) else each for name, each in error["ctx"].items()}
-    return worded
+    context = error.get("ctx")
+    if context is not None:
+        context = {name: {} if isinstance(each, Exception) else each for name, each in context.items()}
+    return Fault(error["loc"], error["msg"], error["type"], value, context)
 
 
 def check_storable(body: BaseModel) -> None:
-    """Raise Refused for values that the store cannot hold."""
+    """Raise Invalid for values that the store cannot hold."""
     faults = []
     for name, value in body:
         if isinstance(value, int | float) and abs(value) > MAX_NUMBER:
-            faults.append(fault("value_error", (name,), f"Input should be {-MAX_NUMBER} to {MAX_NUMBER}", value))
+            faults.append(Fault((name,), f"Input should be {-MAX_NUMBER} to {MAX_NUMBER}", value=value))
         elif isinstance(value, str) and len(value) > MAX_TEXT:
             message = f"String should have at most {MAX_TEXT} characters"
-            faults.append(fault("string_too_long", (name,), message, value[:MAX_TEXT]))
+            faults.append(Fault((name,), message, "string_too_long", value[:MAX_TEXT]))
     if faults:
-        raise invalid(faults)
+        raise Invalid(faults=faults)

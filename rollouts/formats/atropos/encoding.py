@@ -12,6 +12,7 @@ import numpy as np
 
 from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array
 from rollouts.formats.atropos.extras import FLOAT, IGNORED, INT, Extras, cut, unpack, unpack_ragged
+from rollouts.formats.atropos.items import Item
 from rollouts.models import Batch
 from rollouts.sql import binary_cursor, load
 
@@ -33,25 +34,6 @@ NO_EXAMPLE = _encoder.encode(
     }
 )
 """What `/latest_example` answers before there is one: these keys and no others."""
-
-
-class Item(msgspec.Struct, kw_only=True):
-    """One group as it is given out: always these keys, null when unset."""
-
-    tokens: list[list[int]]
-    masks: list[list[int]]
-    scores: list[float]
-    advantages: Any = None
-    ref_logprobs: Any = None
-    messages: Any = None
-    generation_params: Any = None
-    inference_logprobs: Any = None
-    overrides: Any = None
-    group_overrides: Any = None
-    images: Any = None
-    env_id: int | None = None
-    distill_token_ids: Any = None
-    distill_logprobs: Any = None
 
 
 def encode_batch(batch: Batch) -> bytes:

@@ -14,29 +14,27 @@ import msgspec
 import numpy as np
 
 from environments.types import MAX_TOKEN_ID
-from rollouts.doors.atropos.responses import fault, invalid
+from rollouts.errors import Fault, Invalid, Loc
 from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.formats.atropos.extras import FILL, FLOAT, IGNORED, INT, Extras, Ragged, pack_ragged
-from rollouts.formats.atropos.items import NULL, Floats, Rows, ScoredData
+from rollouts.formats.atropos.items import NULL, Floats, Item, Rows
 from rollouts.formats.atropos.messages import JsonObject, storable
 from rollouts.formats.atropos.numbers import Flat
-from rollouts.storable import LOGPROB_SLACK, MAX_GROUP_SIZE
+from rollouts.formats.checks import LOGPROB_SLACK
+from rollouts.storable import MAX_GROUP_SIZE, MAX_INT
 
-MAX_INT = 2**31 - 1
 MAX_FAULTS = 20
 
-Loc = tuple[str | int, ...]
 
-
-def pack_item(item: ScoredData, environment: str, at: Loc = ()) -> PackedGroup:
-    """The group of an item. Raises Refused, naming places below ``at``, for what does not hold together."""
+def pack_item(item: Item, environment: str, at: Loc = ()) -> PackedGroup:
+    """The group of an item. Raises Invalid, with faults below ``at``, for what does not hold together."""
     lengths = _check_shape(item, at)
     if item.env_id is not None and abs(item.env_id) > MAX_INT:
-        raise invalid([_too_large((*at, "env_id"), item.env_id)])
+        raise Invalid(faults=[_too_large((*at, "env_id"), item.env_id)])
     extras = Extras(env_id=item.env_id)
     tokens = _ints(item.tokens, (*at, "tokens"))
     if tokens.min() < 0:
-        raise invalid(_out_of_range(item.tokens, 0, MAX_TOKEN_ID, (*at, "tokens")))
+        raise Invalid(faults=_out_of_range(item.tokens, 0, MAX_TOKEN_ID, (*at, "tokens")))
     trained = _trained(_ints(item.masks, (*at, "masks")), tokens, extras)
     arrays = GroupArrays(
         lengths=np.array(lengths, COUNT),
@@ -60,30 +58,30 @@ def pack_item(item: ScoredData, environment: str, at: Loc = ()) -> PackedGroup:
     )
 
 
-def _check_shape(item: ScoredData, at: Loc) -> list[int]:
+def _check_shape(item: Item, at: Loc) -> list[int]:
     """Tokens per sequence. Lengths that disagree are refused: no client of Atropos makes them."""
     lengths = list(map(len, item.tokens))
     count = len(lengths)
     if not 0 < count <= MAX_GROUP_SIZE:
         message = f"A group should have 1 to {MAX_GROUP_SIZE} sequences, this one has {count}"
-        raise invalid([fault("value_error", (*at, "tokens"), message)])
+        raise Invalid(faults=[Fault((*at, "tokens"), message)])
     faults = []
     if 0 in lengths:
-        faults.append(fault("value_error", (*at, "tokens", lengths.index(0)), "A sequence should have a token", []))
+        faults.append(Fault((*at, "tokens", lengths.index(0)), "A sequence should have a token", value=[]))
     if len(item.scores) != count:
-        faults.append(fault("value_error", (*at, "scores"), f"{len(item.scores)} scores for {count} sequences"))
+        faults.append(Fault((*at, "scores"), f"{len(item.scores)} scores for {count} sequences"))
     for key, rows in (("masks", item.masks), ("inference_logprobs", item.inference_logprobs or item.tokens)):
         entries = list(map(len, rows))
         if len(entries) != count:
-            faults.append(fault("value_error", (*at, key), f"{len(entries)} rows for {count} sequences"))
+            faults.append(Fault((*at, key), f"{len(entries)} rows for {count} sequences"))
         elif entries != lengths:
             faults += [
-                fault("value_error", (*at, key, index), f"{own} entries for {length} tokens")
+                Fault((*at, key, index), f"{own} entries for {length} tokens")
                 for index, (own, length) in enumerate(zip(entries, lengths, strict=True))
                 if own != length
             ]
     if faults:
-        raise invalid(faults[:MAX_FAULTS])
+        raise Invalid(faults=faults[:MAX_FAULTS])
     return lengths
 
 
@@ -99,7 +97,7 @@ def _trained(masks: Array, tokens: Array, extras: Extras) -> Array:
     return trained
 
 
-def _inference_logprobs(item: ScoredData, trained: Array, extras: Extras, at: Loc) -> Array:
+def _inference_logprobs(item: Item, trained: Array, extras: Extras, at: Loc) -> Array:
     if not item.inference_logprobs:
         if item.inference_logprobs is not None:
             extras.json["inference_logprobs"] = b"[]"
@@ -110,7 +108,7 @@ def _inference_logprobs(item: ScoredData, trained: Array, extras: Extras, at: Lo
     return stored
 
 
-def _ref_logprobs(item: ScoredData, lengths: list[int], trained: Array, extras: Extras, at: Loc) -> Array | None:
+def _ref_logprobs(item: Item, lengths: list[int], trained: Array, extras: Extras, at: Loc) -> Array | None:
     if not _is_aligned(item.ref_logprobs, lengths, extras, "ref_logprobs"):
         return None
     assert item.ref_logprobs is not None
@@ -118,7 +116,7 @@ def _ref_logprobs(item: ScoredData, lengths: list[int], trained: Array, extras: 
     return stored
 
 
-def _advantages(item: ScoredData, lengths: list[int], extras: Extras, at: Loc) -> Array | None:
+def _advantages(item: Item, lengths: list[int], extras: Extras, at: Loc) -> Array | None:
     if not _is_aligned(item.advantages, lengths, extras, "advantages"):
         return None
     assert item.advantages is not None
@@ -145,7 +143,7 @@ def _without_fill(sent: Array, trained: Array) -> tuple[Array, float | bytes]:
     return np.minimum(stored, LOGPROB.type(0)), sent.tobytes()
 
 
-def _messages(item: ScoredData, count: int, extras: Extras) -> list[list[JsonObject]]:
+def _messages(item: Item, count: int, extras: Extras) -> list[list[JsonObject]]:
     """Messages per rollout as the store has them; as they were sent they go to ``extras`` if that is not the same."""
     sent = None if item.messages == NULL else _parsed(item.messages)
     extras.has_messages = sent is not None
@@ -164,7 +162,7 @@ def _parsed(raw: msgspec.Raw) -> Any:
         return json.loads(bytes(raw))
 
 
-def _keep_the_rest(item: ScoredData, extras: Extras, at: Loc) -> None:
+def _keep_the_rest(item: Item, extras: Extras, at: Loc) -> None:
     for key in ("generation_params", "overrides", "group_overrides", "images"):
         raw = getattr(item, key)
         if raw != NULL:
@@ -209,13 +207,13 @@ def _ints(rows: Rows | Flat, loc: Loc) -> Array:
     """i32, end to end."""
     if isinstance(rows, Flat):
         if rows.data.size and not (rows.data.min() >= -MAX_INT - 1 and rows.data.max() <= MAX_INT):
-            raise invalid(_out_of_range(rows, -MAX_INT - 1, MAX_INT, loc))
+            raise Invalid(faults=_out_of_range(rows, -MAX_INT - 1, MAX_INT, loc))
         return rows.data.astype(INT)
     count = sum(map(len, rows))
     try:
         return np.frombuffer(struct.pack(f"<{count}i", *chain.from_iterable(rows)), INT)
     except (struct.error, OverflowError):
-        raise invalid(_out_of_range(rows, -MAX_INT - 1, MAX_INT, loc)) from None
+        raise Invalid(faults=_out_of_range(rows, -MAX_INT - 1, MAX_INT, loc)) from None
 
 
 def _floats(rows: Floats | Flat, loc: Loc) -> Array:
@@ -223,19 +221,19 @@ def _floats(rows: Floats | Flat, loc: Loc) -> Array:
     if isinstance(rows, Flat):
         limit = float(np.finfo(np.float32).max)
         if rows.data.size and not (-limit <= rows.data.min() and rows.data.max() <= limit):
-            raise invalid(_out_of_range(rows, -limit, limit, loc))
+            raise Invalid(faults=_out_of_range(rows, -limit, limit, loc))
         return rows.data.astype(FLOAT)
     count = sum(map(len, rows))
     try:
         return np.frombuffer(struct.pack(f"<{count}f", *chain.from_iterable(rows)), FLOAT)
     except OverflowError:
         limit = float(np.finfo(np.float32).max)
-        raise invalid(_out_of_range(rows, -limit, limit, loc)) from None
+        raise Invalid(faults=_out_of_range(rows, -limit, limit, loc)) from None
 
 
-def _out_of_range(rows: Sequence[Sequence[Any]] | Flat, low: float, high: float, loc: Loc) -> list[dict[str, Any]]:
+def _out_of_range(rows: Sequence[Sequence[Any]] | Flat, low: float, high: float, loc: Loc) -> list[Fault]:
     faults = (
-        fault("value_error", (*loc, index, position), f"Input should be {low} to {high}", value)
+        Fault((*loc, index, position), f"Input should be {low} to {high}", value=value)
         for index, row in enumerate(_lists(rows))
         for position, value in enumerate(row)
         if not low <= value <= high
@@ -248,5 +246,5 @@ def _lists(rows: Any) -> Any:
     return rows.lists() if isinstance(rows, Flat) else rows
 
 
-def _too_large(loc: Loc, value: int) -> dict[str, Any]:
-    return fault("value_error", loc, f"Input should be {-MAX_INT - 1} to {MAX_INT}", value)
+def _too_large(loc: Loc, value: int) -> Fault:
+    return Fault(loc, f"Input should be {-MAX_INT - 1} to {MAX_INT}", value=value)

@@ -1,8 +1,8 @@
 """The body of `/scored_data`: decoded fast when it is exactly right, and by the rules of Atropos' own server otherwise.
 
-    bytes ─► simdjson, numbers only ──────┬─► ScoredData
+    bytes ─► simdjson, numbers only ──────┬─► Item
         ├──► msgspec, strict ─────────────┤
-        └──► json, then pydantic, lax ────┴─► or the 422 that FastAPI answers
+        └──► json, then pydantic, lax ────┴─► or the faults that FastAPI would find
 
 Numbers become arrays or lists; what is only kept and given back stays the JSON text that was sent.
 """
@@ -16,15 +16,18 @@ import msgspec
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, create_model, field_validator
 
 from rollouts.formats.atropos import numbers
-from rollouts.formats.atropos.bodies import MAX_ECHO, is_json, validated
+from rollouts.formats.atropos.bodies import MAX_ECHO, validated
 
 Rows = list[list[int]]
 Floats = list[list[float]]
 NULL = msgspec.Raw(b"null")
 
 
-class ScoredData(msgspec.Struct):
-    """One scored group as an environment sends it: G sequences. Rows of numbers may be `numbers.Flat`."""
+class Item(msgspec.Struct):
+    """One scored group as an environment sends it, and as it is given out: G sequences, always all keys.
+
+    Rows of numbers may be `numbers.Flat` in one that came.
+    """
 
     tokens: Rows
     masks: Rows
@@ -44,7 +47,7 @@ class ScoredData(msgspec.Struct):
     distill_logprobs: list[Floats] | None = None
 
 
-KEYS = ScoredData.__struct_fields__
+KEYS = Item.__struct_fields__
 """The 14 keys of an item, in the order in which they are sent."""
 
 _SHAPES: dict[str, msgspec.json.Decoder[Any]] = {
@@ -54,8 +57,8 @@ _SHAPES: dict[str, msgspec.json.Decoder[Any]] = {
     "group_overrides": msgspec.json.Decoder(dict[str, Any]),
     "images": msgspec.json.Decoder(),
 }
-_ONE = msgspec.json.Decoder(ScoredData)
-_MANY = msgspec.json.Decoder(list[ScoredData])
+_ONE = msgspec.json.Decoder(Item)
+_MANY = msgspec.json.Decoder(list[Item])
 
 
 class LaxScoredData(BaseModel):
@@ -110,28 +113,28 @@ _LARGE_ONE: TypeAdapter[LaxScoredData] = TypeAdapter(LargeScoredData)
 _LARGE_MANY: TypeAdapter[list[LaxScoredData]] = TypeAdapter(_impatient(list[LargeScoredData]))
 
 
-def decode_one(body: bytes, content_type: str) -> ScoredData:
-    """One group. Raises Refused with the answer to give."""
-    if is_json(content_type) and _is_text(body):
+def decode_one(body: bytes, *, is_json: bool = True) -> Item:
+    """One group. Raises Invalid or Malformed."""
+    if is_json and _is_text(body):
         try:
             values = numbers.parse(body)
             if values is not None:
                 raws = {key: msgspec.Raw(values[key]) for key in numbers.SMALL_OBJECTS if key in values}
-                return _checked(ScoredData(**values | raws))
+                return _checked(Item(**values | raws))
             return _checked(_ONE.decode(body))
         except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             pass
-    return _from_lax(validated(_LAX_ONE if len(body) <= MAX_ECHO else _LARGE_ONE, body, content_type))
+    return _from_lax(validated(_LAX_ONE if len(body) <= MAX_ECHO else _LARGE_ONE, body, is_json=is_json))
 
 
-def decode_many(body: bytes, content_type: str) -> list[ScoredData]:
-    """A list of groups, perhaps empty. Raises Refused with the answer to give."""
-    if is_json(content_type) and _is_text(body):
+def decode_many(body: bytes, *, is_json: bool = True) -> list[Item]:
+    """A list of groups, perhaps empty. Raises Invalid or Malformed."""
+    if is_json and _is_text(body):
         try:
             return [_checked(item) for item in _MANY.decode(body)]
         except (ValueError, RecursionError):
             pass
-    items = validated(_LAX_MANY if len(body) <= MAX_ECHO else _LARGE_MANY, body, content_type)
+    items = validated(_LAX_MANY if len(body) <= MAX_ECHO else _LARGE_MANY, body, is_json=is_json)
     return [_from_lax(item) for item in items]
 
 
@@ -146,7 +149,7 @@ def _is_text(body: bytes) -> bool:
     return True
 
 
-def _checked(item: ScoredData) -> ScoredData:
+def _checked(item: Item) -> Item:
     """The item, if what was left as text has the right shape. Raises ValueError."""
     for key, decoder in _SHAPES.items():
         raw = getattr(item, key)
@@ -158,8 +161,8 @@ def _checked(item: ScoredData) -> ScoredData:
     return item
 
 
-def _from_lax(lax: LaxScoredData) -> ScoredData:
+def _from_lax(lax: LaxScoredData) -> Item:
     values = dict(lax)
     for key in _SHAPES:
         values[key] = NULL if values[key] is None else msgspec.Raw(json.dumps(values[key]).encode())
-    return ScoredData(**values)
+    return Item(**values)

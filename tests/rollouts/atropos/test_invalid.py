@@ -7,7 +7,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollouts.doors.atropos.responses import Refused
+from rollouts.errors import Invalid, Malformed
 from rollouts.formats.atropos import items
 from rollouts.formats.atropos.groups import pack_item
 from rollouts.models import ScoredGroup
@@ -223,9 +223,9 @@ def _handler(fastapi: Any) -> Any:
 def outcome(body: bytes) -> int:
     """The status that decoding and packing come to; every other exception passes."""
     try:
-        pack_item(items.decode_one(body, "application/json"), "environment")
-    except Refused as refused:
-        return refused.response.status
+        pack_item(items.decode_one(body), "environment")
+    except (Invalid, Malformed) as refused:
+        return refused.status
     return 200
 
 

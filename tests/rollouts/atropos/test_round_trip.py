@@ -23,7 +23,7 @@ JSON = "application/json"
 
 def given_back(sent: JsonObject) -> JsonObject:
     """What becomes of an item between its body and an answer, without a database between."""
-    group = pack_item(decode_one(json.dumps(sent).encode(), JSON), "environment")
+    group = pack_item(decode_one(json.dumps(sent).encode()), "environment")
     arrays = group.arrays
     rows: list[Any] = [
         None if column is None else column.tobytes()
@@ -129,8 +129,8 @@ def test_an_item_comes_back_as_it_was_sent(sent: JsonObject) -> None:
 def test_every_way_to_parse_an_item_makes_the_same_group(sent: JsonObject) -> None:
     quick, listed = json.dumps(sent).encode(), json.dumps([sent]).encode()
     lax = json.dumps({**sent, "env_id": None if sent.get("env_id") is None else float(sent["env_id"])}).encode()
-    groups = [pack_item(decode_one(body, JSON), "e") for body in (quick, lax)]
-    groups.append(pack_item(decode_many(listed, JSON)[0], "e"))
+    groups = [pack_item(decode_one(body), "e") for body in (quick, lax)]
+    groups.append(pack_item(decode_many(listed)[0], "e"))
     for group in groups[1:]:
         assert described(group) == described(groups[0])
 
@@ -252,7 +252,7 @@ def test_the_same_prompt_is_the_same_problem_whatever_was_sampled() -> None:
     def key(*rows: list[int], prompt: int) -> str:
         masks = [[-100] * prompt + row[prompt:] for row in rows]
         sent = item(tokens=list(rows), masks=masks, scores=[0.0] * len(rows))
-        return pack_item(decode_one(json.dumps(sent).encode(), JSON), "e").problem_key
+        return pack_item(decode_one(json.dumps(sent).encode()), "e").problem_key
 
     first = key([1, 2, 3, 4], [1, 2, 3, 5], prompt=2)
     assert first == key([1, 2, 9], [1, 2, 3, 3], [1, 2, 3, 3], prompt=2)

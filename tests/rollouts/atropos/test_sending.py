@@ -13,7 +13,7 @@ import pytest
 import uvicorn
 from django.db.models.functions import Now
 
-from rollouts.doors.atropos import sending
+from rollouts.doors import sending
 from rollouts.doors.atropos.app import application
 from rollouts.models import Delivery, Run
 from rollouts.services import deliveries

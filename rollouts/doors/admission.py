@@ -6,7 +6,7 @@ Used from the event loop only.
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rollouts.doors.atropos.responses import Refused, try_again
+from rollouts.errors import Unavailable
 
 MAX_REQUESTS = 512
 """That wait for a thread. Whoever has not sent all of a body yet takes nobody's place."""
@@ -25,18 +25,18 @@ class Ticket:
         self.is_whole = False
 
     def grow(self, count: int) -> None:
-        """So many more bytes were received. Raises Refused when all requests together have too many."""
+        """So many more bytes were received. Raises Unavailable when all requests together have too many."""
         global _bytes
         self.size += count
         _bytes += count
         if _bytes > MAX_BYTES and _bytes > self.size:
-            raise _busy()
+            raise Unavailable
 
     def complete(self) -> None:
-        """The body is there. Raises Refused when too many wait for a thread."""
+        """The body is there. Raises Unavailable when too many wait for a thread."""
         global _requests
         if _requests >= MAX_REQUESTS:
-            raise _busy()
+            raise Unavailable
         _requests += 1
         self.is_whole = True
 
@@ -51,7 +51,3 @@ def admitted() -> Iterator[Ticket]:
     finally:
         _requests -= ticket.is_whole
         _bytes -= ticket.size
-
-
-def _busy() -> Refused:
-    return Refused(try_again("The server has as much to do as it can take. Send it again in a second."))

@@ -1,12 +1,15 @@
-"""Send a batch in such a way that we know whether it arrived; its lease is renewed as long as that takes."""
+"""Send an answer. Of a leased batch we know whether it arrived, and its lease is renewed as long as that takes."""
 
 import asyncio
-from typing import Any
+import logging
 
-from rollouts.doors.atropos.transport import Receive, Send
+from rollouts.crashpoints import CrashPoint, crash_point
+from rollouts.doors.messages import Message, Receive, Send
 from rollouts.doors.threads import in_thread
 from rollouts.services import deliveries
-from rollouts.services.deliveries import Parcel
+from rollouts.services.batches import Outgoing
+
+log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 64 * 1024
 """Written at once; what is on its way beyond it is the kernel's."""
@@ -18,24 +21,42 @@ class Broken(Exception):
     """The batch did not arrive whole; whoever asks next gets it."""
 
 
-async def send_parcel(start: dict[str, Any], body: bytes, parcel: Parcel, receive: Receive, send: Send) -> None:
-    """Send the answer that carries a parcel, then say that it arrived; or release it and raise Broken.
+async def send_answer(start: Message, body: bytes, outgoing: Outgoing | None, receive: Receive, send: Send) -> None:
+    """Send an answer whose body is the batch ``outgoing``, if it is one."""
+    if outgoing is not None and outgoing.token is not None:
+        try:
+            await _send_leased(start, body, outgoing, receive, send)
+        except Broken:  # the server closes a connection whose answer is not complete
+            log.info("a batch did not arrive whole: it is given to whoever asks next")
+        return
+    await send(start)
+    if outgoing is not None:
+        half = len(body) // 2
+        await send({"type": "http.response.body", "body": body[:half], "more_body": True})
+        await asyncio.sleep(0)  # what was sent so far leaves when the loop comes round
+        crash_point(CrashPoint.MID_BODY)
+        body = body[half:]
+    await send({"type": "http.response.body", "body": body})
+
+
+async def _send_leased(start: Message, body: bytes, outgoing: Outgoing, receive: Receive, send: Send) -> None:
+    """Send the answer that carries a batch, then say that it arrived; or release it and raise Broken.
 
     Arrived means that all of it was handed to the connection and the client had not gone away until then. Whether the
     client read what the kernel holds, nobody can know but the client.
     """
     gone = asyncio.ensure_future(_disconnect(receive))
     sending = asyncio.ensure_future(_send(start, body, gone, send))
-    renewing = asyncio.ensure_future(_renew(parcel))
+    renewing = asyncio.ensure_future(_renew(outgoing))
     tasks = {gone, sending, renewing}
     try:
         await asyncio.wait(tasks, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or sending.exception() is not None:
             raise Broken
-        if not await in_thread(deliveries.finish, parcel):
+        if not await in_thread(deliveries.finish, outgoing):
             raise Broken
     except BaseException:
-        await asyncio.shield(in_thread(deliveries.release, parcel))
+        await asyncio.shield(in_thread(deliveries.release, outgoing))
         raise
     finally:
         for task in tasks:
@@ -43,7 +64,7 @@ async def send_parcel(start: dict[str, Any], body: bytes, parcel: Parcel, receiv
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _send(start: dict[str, Any], body: bytes, gone: "asyncio.Future[None]", send: Send) -> None:
+async def _send(start: Message, body: bytes, gone: "asyncio.Future[None]", send: Send) -> None:
     last = max(0, len(body) - 1) // CHUNK_BYTES * CHUNK_BYTES
     for at in range(0, last + 1, CHUNK_BYTES):
         # The server waits for the connection before it writes, and writes to one that broke without a word. So it is
@@ -60,9 +81,9 @@ async def _disconnect(receive: Receive) -> None:
         pass
 
 
-async def _renew(parcel: Parcel) -> None:
-    """Ends when the parcel is no longer ours."""
+async def _renew(outgoing: Outgoing) -> None:
+    """Ends when the batch is no longer ours."""
     while True:
         await asyncio.sleep(deliveries.RENEW_S)
-        if not await in_thread(deliveries.renew, parcel):
+        if not await in_thread(deliveries.renew, outgoing):
             return
