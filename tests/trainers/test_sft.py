@@ -125,14 +125,19 @@ def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(m
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-2, atol=2e-4, msg=name)
 
 
-def test_a_bad_line_fails_the_trainer_by_name(model_dir: Path, tmp_path: Path) -> None:
+def test_a_bad_line_fails_the_trainer_by_name_and_for_good(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLYARD_FAULT_FILE", str(tmp_path / "fault.json"))
     plane = make_plane(tmp_path, model_dir)
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"messages": [{"role": "user", "content": "x"}]}\n')
     with serving(plane) as url, start_trainer("sft", url) as torchrun:
         output, _ = torchrun.communicate(timeout=240)
     assert torchrun.returncode != 0
-    assert f"DataError: {tmp_path}/data.jsonl:65: needs a message of assistant" in output
+    fault = f"{tmp_path}/data.jsonl:65: needs a message of assistant"
+    assert f"DataError: {fault}" in output
+    assert fault in json.loads((tmp_path / "fault.json").read_text())["message"]
 
 
 def test_a_run_that_is_over_ends_every_rank_quietly(model_dir: Path, tmp_path: Path) -> None:

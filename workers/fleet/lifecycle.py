@@ -4,6 +4,7 @@ The row comes first: whatever dies between row and process is seen as a replica 
 whose row has ended is an orphan.
 """
 
+import json
 import logging
 import re
 import uuid
@@ -35,6 +36,9 @@ _PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
 """What torchrun and vLLM put before the lines of their processes."""
 _TORCHRUN_SUMMARY = "ChildFailedError"
 """The exception that torchrun itself ends with: it only says that one of its processes failed."""
+
+_FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
+"""Names the file in which a replica that dies of its input says so; see `fault_of`."""
 
 _LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
 
@@ -72,7 +76,8 @@ def reserve(run: Run, *, kind: ReplicaKind, slot: int) -> Replica:
 
 def launch(replica: Replica, command: Command) -> None:
     """Start a reserved replica. One that cannot be started is lost, with the reason."""
-    spec = LaunchSpec(str(replica.token), Path(replica.directory), command.argv, command.environ, grace_s=GRACE_S)
+    variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
+    spec = LaunchSpec(str(replica.token), Path(replica.directory), command.argv, variables, grace_s=GRACE_S)
     try:
         launcher_of(replica).start(spec)
     except (LaunchError, OSError) as error:
@@ -94,7 +99,7 @@ def mark_lost(replica: Replica, seen: Observation) -> None:
     Blocks for up to SWEEP_DEADLINE_S.
     """
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
-    reason = reason_of(seen, last_log_lines(replica))
+    reason = reason_of(seen, fault_of(replica) or last_log_lines(replica))
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
@@ -140,6 +145,22 @@ def last_log_lines(replica: Replica) -> str:
                 exceptions.append(line)
     words = exceptions[-1:] or [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
     return " | ".join(words)[-_MAX_CHARACTERS:]
+
+
+def fault_of(replica: Replica) -> str:
+    """What the replica was given that it died of, in a sentence; empty when it died of something else.
+
+    Trainers write it for faults of model, data and config (`trainers.errors.InputFault`), inference servers for what
+    vLLM refuses before it serves. Whoever would start another reads it first: that one would end the same.
+    """
+    try:
+        return str(json.loads(_fault_file(replica).read_bytes())["message"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _fault_file(replica: Replica) -> Path:
+    return Path(replica.directory) / "fault.json"
 
 
 def end_orphans() -> None:
