@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 
 
 def train() -> None:
-    """Train one attempt of the run in the environment, until the last step or until the run is over."""
+    """Train the run that the environment variables name, until the last step or until the run is over."""
     link = RunLink()
     registration = link.register()
     config = RunConfig.stored(registration.config)

@@ -16,7 +16,7 @@ from trainers.wire import PolicyVersionIn
 
 
 def register_initial(run: Run, *, path: str, actor: str = "reconciler") -> PolicyVersion:
-    """Version 0 is the model that the run starts from. Twice is once."""
+    """Version 0 is the model that the run starts from. Idempotent."""
     with transaction.atomic():
         row, created = PolicyVersion.objects.get_or_create(run=run, version=0, defaults={"path": path})
         if created:

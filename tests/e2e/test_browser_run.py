@@ -37,9 +37,9 @@ def test_a_run_is_launched_watched_and_stopped_in_the_browser(yard: Yard, base: 
             expect(chart).not_to_have_attribute("data-points", points or "", timeout=60_000)
             expect(chart).to_have_attribute("aria-label", re.compile(r"Reward\. .* at step \d+"))
 
-            samples = page.locator("[data-keyboard-item]")
-            newest = samples.first.get_attribute("id")
-            expect(samples.first).not_to_have_attribute("id", newest or "", timeout=60_000)
+            rollouts = page.locator("[data-keyboard-item]")
+            newest = rollouts.first.get_attribute("id")
+            expect(rollouts.first).not_to_have_attribute("id", newest or "", timeout=60_000)
             assert not watched.was_reloaded
 
             page.get_by_role("button", name="Stop…").click()

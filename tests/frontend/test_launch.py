@@ -125,6 +125,20 @@ def test_a_fault_is_shown_at_its_field_and_nothing_is_launched(
     assert not Run.objects.exists()
 
 
+def test_every_fault_is_shown_at_once_at_its_field_with_what_was_meant(client: Client) -> None:
+    faults = {"environments.0.name": "reverse_txt", "optimizer.kind": "adam", "batch.batch_size": "100"}
+    response = post(client, **faults, toml="[optimiser]\nlr = 1\n[optimizer]\nshedule = 'linear'\n")
+    filled = response.context["filled"]
+    assert {key for key, item in filled.fields.items() if item.error} == set(faults)
+    assert "Did you mean reverse_text?" in filled.fields["environments.0.name"].error
+    assert "Did you mean adamw?" in filled.fields["optimizer.kind"].error
+    assert {key for key, _ in filled.errors} == {"optimiser", "optimizer.shedule"}
+    assert "Did you mean optimizer.schedule?" in response.content.decode()
+    broken = post(client, **{"seed": "x", "environments.0.args": "{ wrods = 2 }", "toml": "lr = "})
+    assert broken.context["filled"].problem_count == 3
+    assert "wrods" in broken.context["filled"].fields["environments.0.args"].error.lower()
+
+
 def test_a_fold_with_a_fault_inside_is_open(client: Client) -> None:
     response = post(client, **{"trainer.keep_weights": "0"})
     trainer = next(section for section in response.context["filled"].sections if section.key == "trainer")
@@ -171,8 +185,10 @@ def test_evaluation_can_be_switched_on(client: Client) -> None:
 
 
 def test_an_environment_can_be_added_and_taken_out(client: Client) -> None:
-    post(client, **{"environments.1.name": "reverse_words", "environments.1.args": "{ words = 2 }"})
-    assert [ref.name for ref in Run.objects.get().parsed.environments] == ["reverse_text", "reverse_words"]
+    another = {"environments.1.name": "reverse_text", "environments.1.args": "{ words = 2 }"}
+    post(client, **{"environments.0.name": "", **another})
+    assert [(ref.name, ref.args) for ref in Run.objects.get().parsed.environments] == [("reverse_text", {"words": 2})]
+    assert "names &#x27;reverse_text&#x27; twice" in post(client, **another).content.decode()
     response = post(client, **{"environments.0.name": ""})
     assert "at least one environment" in response.content.decode()
 

@@ -183,10 +183,10 @@ import threading
 from trainers import link
 from trainers.distributed.mesh import run_rank
 
-link._SILENCE_S = 0.1
+link.HANG_DUMP_S = 0.1
 
 def hang():
-    link.RunLink().choose(0)
+    link.RunLink().broadcast(0)
     threading.Event().wait()
 
 run_rank(hang)

@@ -256,11 +256,11 @@ def test_message_for_a_run_that_is_over_or_unknown_does_nothing() -> None:
         with_connection(tasks.drive, run_id)
 
 
-def test_patrol_drives_a_run_that_nobody_rang_for(stub: StubServer) -> None:
+def test_polling_drives_a_run_that_nobody_rang_for(stub: StubServer) -> None:
     run = make_started_run()
     make_server(run, stub.url)
     stop = threading.Event()
-    thread = threading.Thread(target=tasks.patrol, args=(0.1,), kwargs={"stopping": stop.is_set})
+    thread = threading.Thread(target=tasks.poll_runs, args=(0.1,), kwargs={"stopping": stop.is_set})
     thread.start()
     try:
         eventually(ready(run, 4))

@@ -58,16 +58,16 @@ def train(run: Run) -> None:
 
 
 @contextmanager
-def patrolling(run: Run) -> Iterator[None]:
+def polling(run: Run) -> Iterator[None]:
     """A worker that looks for work by itself; at the end nobody drives the run any more."""
     stop = threading.Event()
-    patrol = threading.Thread(target=tasks.patrol, args=(0.2,), kwargs={"stopping": stop.is_set})
-    patrol.start()
+    thread = threading.Thread(target=tasks.poll_runs, args=(0.2,), kwargs={"stopping": stop.is_set})
+    thread.start()
     try:
         yield
     finally:
         stop.set()
-        patrol.join(30)
+        thread.join(30)
         eventually(lambda: not any(each.name == f"drive-{run.pk}" for each in threading.enumerate()))
 
 
@@ -89,7 +89,7 @@ def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -
     def ring(run_id: int) -> None:
         raise ConnectionError("no broker")
 
-    with patrolling(run), reconciling(ring=ring):
+    with polling(run), reconciling(ring=ring):
         eventually(lambda: state(run) == RunState.STARTING)
         trainer = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
         assert trainer is not None
@@ -110,7 +110,7 @@ def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -
 def test_the_evaluation_of_a_supervised_run_is_played_on_every_version_that_is_due() -> None:
     plan = {"problems": 2, "every": 2, "deadline_s": 60}
     run = make_run(kind="sft", data__path="nowhere.jsonl", max_steps=4, evaluation=plan)
-    with patrolling(run), reconciling():
+    with polling(run), reconciling():
         trainer = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
         assert trainer is not None
         epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
