@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from controlplane.cli import main
 from rollouts.models import Run
-from rollouts.services import projects
+from rollouts.services.runs import projects
 from tests.factories import make_run
 
 pytestmark = pytest.mark.django_db
