@@ -175,7 +175,7 @@ def test_the_config_shows_where_each_value_came_from(client: Client) -> None:
     }
     assert (rows["optimizer.lr"].value, str(rows["optimizer.lr"].origin)) == ("0.0005", "command line")
     assert str(rows["batch.batch_size"].origin) == "preset reverse-text-rl"
-    assert rows["seed"].origin == "default"
+    assert str(rows["seed"].origin) == "default"
     assert set(rows) == set(run.config_origins)
 
 
