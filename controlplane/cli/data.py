@@ -13,6 +13,7 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from controlplane.cli.completion import RunKey
 from controlplane.cli.progress import Meter, progress
 from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
 from environments import disk
@@ -96,7 +97,7 @@ def import_atropos(
 
 
 def export_groups(
-    run: Annotated[str, typer.Argument(metavar="RUN")],
+    run: RunKey,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", dir_okay=False, help="File; gzipped if it ends in .gz.")
     ] = None,
@@ -156,7 +157,7 @@ def replay(
         typer.echo(f"{target.key} trains steps {ordered.first_step} to {ordered.last_step} of {origin.key} next")
 
 
-def verify_batches(run: Annotated[str, typer.Argument(metavar="RUN")], as_json: Json = False) -> None:
+def verify_batches(run: RunKey, as_json: Json = False) -> None:
     """Encode every batch that was ever formed again and compare it with its hash. Exit status 1 if one differs."""
     connect()
     from rollouts.services.verification import verify_batches

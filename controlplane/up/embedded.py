@@ -110,13 +110,13 @@ def prepare_redis(home: Home) -> Program:
     processes.end(lambda: processes.with_cwd(home.run_dir, "redis-server"), 2)
     argv = [_redis_binary(), "--port", "0", "--unixsocket", str(home.redis_socket), "--unixsocketperm", "700"]
     argv += ["--dir", str(home.run_dir), "--save", "", "--appendonly", "no", "--loglevel", "warning"]
-    # Eviction would drop queues in silence; an error is heard.
+    # Eviction would drop queues silently; an error is reported.
     argv += ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction"]
     return Program(name="redis", argv=tuple(argv), stop_deadline_s=5.0)
 
 
 def postgres_answers(home: Home) -> bool:
-    """Say whether the embedded PostgreSQL takes queries."""
+    """Whether the embedded PostgreSQL answers queries."""
     try:
         with psycopg.connect(home.database_url, connect_timeout=2) as connection:
             connection.execute("SELECT 1")
@@ -126,7 +126,7 @@ def postgres_answers(home: Home) -> bool:
 
 
 def redis_answers(home: Home) -> bool:
-    """Say whether the embedded Redis takes commands."""
+    """Whether the embedded Redis answers commands."""
     try:
         with redis.Redis.from_url(home.redis_url, socket_timeout=2) as client:
             return bool(client.ping())

@@ -1,4 +1,4 @@
-"""The processes of one trainer: who am I, on which device, and which part of the work and of the model is mine.
+"""The processes of one trainer: ranks, devices, and the device mesh that work and model are split over.
 
 All ranks form one mesh of five dimensions, the outermost first:
 

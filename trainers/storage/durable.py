@@ -56,7 +56,7 @@ def partial_directory(parent: Path, step: int, *, epoch: int) -> Path:
 
 
 def open_partial(parent: Path, step: int, *, epoch: int) -> Path:
-    """Make the empty directory that is to become step `step`. One process of an attempt calls this."""
+    """Make the empty directory that is to become step `step`. Only rank 0 calls this."""
     partial = partial_directory(parent, step, epoch=epoch)
     parent.mkdir(parents=True, exist_ok=True)
     disk.remove_directory(partial)
@@ -129,7 +129,7 @@ def newest_step(parent: Path) -> int:
 
 
 def sweep_partials(parent: Path, *, epoch: int) -> None:
-    """Delete what dead attempts before `epoch` left half done."""
+    """Delete partial directories of trainers with a fencing epoch below `epoch`."""
     for path in parent.glob(f"{_PREFIX}*"):
         _, _, writer_epoch = path.name.partition(_PARTIAL)
         if path.name.endswith(disk.DELETING) or (writer_epoch.isdecimal() and int(writer_epoch) < epoch):
