@@ -20,6 +20,8 @@ class OriginKind(StrEnum):
     RUN = "run"
     """Cloned."""
     FORK = "fork of"
+    MODEL = "model"
+    """A registered model's name, in place of which its directory is in the config; behind it, who named it."""
     OTHER = "other"
     """One that this version does not know."""
 

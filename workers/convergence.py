@@ -16,11 +16,11 @@ from django.db import DatabaseError, InterfaceError
 
 from environments import registry
 from environments.errors import RegistryError
-from rollouts.errors import StateConflict
+from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services import evaluations, leases, policies, runs, tokens
+from rollouts.services import evaluations, leases, models, policies, runs, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
 from workers.fleet import forking, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import HopelessError
@@ -91,20 +91,21 @@ class Convergence:
             retention.prune(run)
         run.refresh_from_db()
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
-            _end(run, to=RunState.FINISHED)
+            _finish(run)
 
     def _give_up(self, run: Run, reason: Reason) -> None:
         run.refresh_from_db()
         log.error("run %s: %s", run.key, reason)
         if run.state == RunState.FINISHING:
             # Everything was trained; only the last version could not be served.
-            _end(run, to=RunState.FINISHED, reason=Reason(ReasonCode.UNEVALUATED, why=reason))
+            _finish(run, reason=Reason(ReasonCode.UNEVALUATED, why=reason))
         elif run.state in RUN_GENERATING or run.state == RunState.PENDING:
             _end(run, to=RunState.FAILED, reason=reason)
 
 
 def _begin(run: Run) -> None:
     forking.make_start(run)
+    _make_model(run)
     if run.parsed.is_played:
         for environment in run.environments.all():
             _try_environment(environment.name, environment.args)
@@ -112,6 +113,14 @@ def _begin(run: Run) -> None:
         # A name that is no directory here is one of a model hub.
         policies.register_initial(run, path=str(Path(path).resolve()) if Path(path).is_dir() else path)
     runs.start(run)
+
+
+def _make_model(run: Run) -> None:
+    """Make the model that the run starts from, where it is one that is made when first needed. Raises HopelessError."""
+    try:
+        models.make_built_in(run)
+    except Invalid as error:
+        raise HopelessError(Reason(ReasonCode.MODEL_NOT_MADE, error=error.message)) from error
 
 
 def _try_environment(name: str, args: dict[str, Any]) -> None:
@@ -136,6 +145,16 @@ def _is_owed(run: Run) -> bool:
         return False
     playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
     return policies.find_publishable(run) is not None or playing.exists()
+
+
+def _finish(run: Run, *, reason: Reason | None = None) -> None:
+    """End a run that has done its steps, with its result registered first: nobody looks at a finished run again."""
+    try:
+        models.register_result(run)
+    except Invalid as error:
+        told = "; ".join([error.message, *error.fields.values()])
+        reason = Reason(ReasonCode.RESULT_REFUSED, model=run.parsed.register_as, error=told, why=reason)
+    _end(run, to=RunState.FINISHED, reason=reason)
 
 
 def _end(run: Run, *, to: RunState, reason: Reason | None = None) -> None:

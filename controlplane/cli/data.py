@@ -15,8 +15,8 @@ import typer
 
 from controlplane.cli.progress import Meter, progress
 from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
+from environments import disk
 
-PARTIAL = ".partial"
 MAX_NAMED = 100
 """Bad lines and batches that a JSON answer names."""
 
@@ -243,16 +243,9 @@ def writing(output: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    partial = output.with_name(f"{output.name}{PARTIAL}")
-    try:
-        with partial.open("wb") as file:
-            if output.suffix == ".gz":
-                with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
-                    yield packed  # type: ignore[misc]
-            else:
-                yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    with disk.writing(output) as file:
+        if output.suffix == ".gz":
+            with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
+                yield packed  # type: ignore[misc]
+        else:
+            yield file

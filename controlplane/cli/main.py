@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data
+from controlplane.cli import checkpoints, curation, data, models
 from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
 from controlplane.home import Home
 
@@ -154,6 +154,9 @@ def launch(
         str, typer.Option(metavar="RUN[@STEP]", help="Start from a checkpoint of this run; the newest without a step.")
     ] = "",
     fork_optimizer: Annotated[bool, typer.Option(help="Take its optimizer state too.")] = False,
+    make_model: Annotated[
+        bool, typer.Option("--make-model", help="Where a preset makes the run's model and nobody did: do it first.")
+    ] = False,
     follow: Annotated[bool, typer.Option(help="Print progress until the run ends.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -163,12 +166,15 @@ def launch(
 
     from controlplane.cli import follow as following
     from rollouts.errors import ControlPlaneError
-    from rollouts.services import runs
     from trainers.config import ConfigError, resolve
 
     presets = [word for word in words if "=" not in word]
     if len(presets) > 1:
         raise typer.BadParameter(f"one preset at most, got {', '.join(presets)}")
+
+    def show(line: str) -> None:
+        typer.echo(line, err=as_json)
+
     fork = checkpoints.plan_fork(fork_from, with_optimizer=fork_optimizer)
     forked = [f"{key}={value}" for key, value in (fork.overrides if fork else {}).items()]
     try:
@@ -183,7 +189,7 @@ def launch(
             print_json({"problems": [{"key": key, "message": message} for key, message in error.problems]})
         fail(str(error))
     try:
-        run = runs.create(project=project_of(project), user=None, resolved=resolved, actor=actor(), fork=fork)
+        run = models.launch(project_of(project), resolved, fork=fork, make_model=make_model, show=show)
     except ControlPlaneError as error:
         fail(complaint(error))
     if as_json:
@@ -194,7 +200,7 @@ def launch(
         if run.kind == "external":
             typer.echo(f"environments and trainers that speak the Atropos protocol: {run.atropos_url}")
     if follow:
-        raise typer.Exit(following.follow(run.key, lambda line: typer.echo(line, err=as_json)))
+        raise typer.Exit(following.follow(run.key, show))
 
 
 @runs_app.command("list")
@@ -302,6 +308,7 @@ def _leaf(config: Any, dotted: str) -> Any:
 data.register(app)
 checkpoints.register(app)
 curation.register(app)
+models.register(app)
 
 if __name__ == "__main__":
     main()

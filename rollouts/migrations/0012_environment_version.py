@@ -6,7 +6,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('rollouts', '0009_reasons_and_attempt_states'),
+        ('rollouts', '0010_models'),
     ]
 
     operations = [

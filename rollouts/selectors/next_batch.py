@@ -51,6 +51,7 @@ def measure_of(run: Run) -> Measure:
 class Outlook:
     """What asking for the batch of a step would do, as it looks without a lock."""
 
+    step: int
     choice: Chosen | Waiting | Stuck | None
     """None: the batch repeats one of another run."""
     stale: list[int]
@@ -79,12 +80,21 @@ def next_step(run: Run) -> int:
     return 0 if newest is None else newest + 1
 
 
-def look(run: Run, step: int, demand: Demand) -> Outlook:
-    """What would be formed as the batch of ``step`` now, and which groups would be dropped."""
+def look_for(attempt: Attempt, run: Run) -> Outlook:
+    """What would be formed now as the next batch of an open attempt."""
+    return look(run, next_step(run), demand_of_attempt(attempt))
+
+
+def look(run: Run, step: int, demand: Demand | None = None) -> Outlook:
+    """What would be formed as the batch of ``step`` now, and which groups would be dropped.
+
+    Without ``demand`` the batch is what the run's config asks for.
+    """
     oldest = step - run.parsed.algorithm.max_off_policy_steps
     old = ScoredGroup.objects.filter(run=run, state=GroupState.READY, min_policy_version__lt=oldest)
     stale = list(old.values_list("pk", flat=True)) if oldest > 0 else []
-    return Outlook(None if open_replays(run).exists() else preview(run, step, demand), stale)
+    choice = None if open_replays(run).exists() else preview(run, step, demand or demand_of(run))
+    return Outlook(step, choice, stale)
 
 
 def open_replays(run: Run) -> QuerySet[Replay]:

@@ -34,6 +34,7 @@ from rollouts.services.transitions import DB_NOW, stored, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import RUN_TRAINING, GroupState, RunState
 from rollouts.storable import MAX_ENVIRONMENT_VERSION, displayable
+from trainers.advantages import deviation
 from trainers.run_config import AlgorithmConfig
 
 MAX_ENVIRONMENTS = 100
@@ -321,15 +322,10 @@ def _summary(group: PackedGroup, *, fallback_version: int) -> dict[str, Any]:
         "rollout_count": len(rollouts),
         "token_count": len(group.arrays.token_ids),
         "reward_mean": math.fsum(rewards) / len(rewards) if rewards else None,
-        "reward_std": _deviation(rewards) if rewards else None,
+        "reward_std": deviation(rewards, ddof=0) if rewards else None,
         "min_policy_version": min(oldest),
         "max_policy_version": max(*newest, *oldest),
     }
-
-
-def _deviation(rewards: Sequence[float]) -> float:
-    mean = math.fsum(rewards) / len(rewards)
-    return math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
 
 
 def _newest(rollout: RolloutRecord, fallback: int) -> int:

@@ -12,6 +12,7 @@ from rollouts.states import RunState
 from tests.browser.server import Server
 from tests.browser.watched import Watched, watch
 from tests.factories import make_batch, make_group, make_lively_run, make_run
+from tests.model_files import make_warm
 from tests.rollouts import story
 from trainers.wire import MaskReason
 
@@ -38,6 +39,7 @@ def test_signing_in_and_out(browser: Browser, server: Server, operator: User) ->
 
 
 def test_a_run_is_launched_from_a_preset_after_a_mistake(watched: Watched) -> None:
+    make_warm()
     page = watched.open("/")
     page.get_by_role("link", name="Launch the first run").click()
     page.get_by_role("link", name="reverse-text-rl").click()
@@ -54,6 +56,24 @@ def test_a_run_is_launched_from_a_preset_after_a_mistake(watched: Watched) -> No
     run = Run.objects.get()
     assert run.parsed.batch.batch_size == 64
     expect(page).to_have_url(f"{watched.base_url}/runs/{run.key}/")
+
+
+def test_a_model_that_is_missing_is_made_from_the_form_which_then_is_ready(watched: Watched) -> None:
+    page = watched.open("/runs/new/?preset=reverse-text-rl")
+    page.get_by_label("Batch size").fill("64")
+    page.get_by_role("button", name="Make reverse-text-warm").click()
+    expect(page.locator("#model-note")).to_contain_text("makes it: step 0 of 220")
+    expect(page.locator("#launch-summary")).to_contain_text("1 thing to mend")
+    maker = Run.objects.get()
+    make_warm()  # as the reconciler does when the run has finished
+    expect(page.locator("#launch-summary")).to_contain_text("Ready to launch", timeout=20_000)
+    expect(page.locator("#model-note")).to_have_text("")
+    page.get_by_role("button", name="Launch").click()
+    expect(page.locator("#run-status")).to_contain_text("Waiting for the reconciler")
+    run = Run.objects.exclude(pk=maker.pk).get()
+    assert run.parsed.batch.batch_size == 64
+    page.get_by_role("link", name="reverse-text-warm").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("reverse-text-warm")
 
 
 def test_a_run_is_stopped_after_a_question_that_states_the_deadline(watched: Watched) -> None:

@@ -6,9 +6,18 @@ import pytest
 from django.db import OperationalError
 from django.test import Client
 
-from rollouts.models import Event, Run, Scope
+from rollouts.models import Event, Role, Run, Scope
 from rollouts.services import runs
-from tests.factories import make_event, make_group, make_lively_run, make_metrics, make_run
+from tests.factories import (
+    make_event,
+    make_group,
+    make_lively_run,
+    make_metrics,
+    make_project,
+    make_run,
+    make_user,
+)
+from tests.model_files import make_warm
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
 from trainers.wire import CheckpointIn
@@ -22,6 +31,7 @@ def api() -> Api:
 
 
 def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
+    warm = make_warm()
     body = {
         "preset": "reverse-text-rl",
         "config": {"batch": {"batch_size": 64}},
@@ -33,6 +43,8 @@ def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
     assert (run.max_steps, run.parsed.batch.batch_size, run.parsed.optimizer.lr) == (5, 64, 0.5)
     assert (run.project.slug, run.state, run.created_by.username) == ("words", "pending", "operator-Words")  # type: ignore[union-attr]
     assert {str(run.origins[key]) for key in ("batch.batch_size", "max_steps", "optimizer.lr")} == {"request"}
+    assert run.parsed.model.path == warm.source
+    assert api.get(f"runs/{run.key}").json()["model"] == "reverse-text-warm"
     assert Event.objects.get().actor == "api:test"
 
 
@@ -46,6 +58,28 @@ def test_a_run_is_forked_over_the_api_and_says_from_where(api: Api) -> None:
     assert api.get(f"runs/{source.key}").json()["forked_from"] is None
     problem(api.post("runs", {"preset": "reverse-text-rl", "fork_from": f"{source.key}@2"}), 404, "not_found")
     problem(api.post("runs", {"preset": "reverse-text-rl", "fork_from": "nothing"}), 404, "not_found")
+
+
+def test_a_model_that_is_missing_or_would_not_load_is_refused_at_its_key(api: Api) -> None:
+    missing = problem(api.post("runs", {"preset": "reverse-text-rl"}), 422, "model_missing")
+    assert list(missing["fields"]) == ["model.path"]
+    for path in ("/nowhere", "nonsuch", "nonsuch@4", "./here"):
+        body = {"preset": "reverse-text-rl", "overrides": {"model.path": path}}
+        assert list(problem(api.post("runs", body), 422, "invalid")["fields"]) == ["model.path"]
+    assert not Run.objects.exists()
+
+
+def test_a_token_forks_no_run_of_a_foreign_project_by_its_model_path(api: Api) -> None:
+    source, epoch = story.train()
+    found = {"path": str(source.directory / "checkpoints" / "step_1"), "manifest_sha256": "b" * 64, "size_bytes": 5}
+    runs.add_checkpoint(source, epoch=epoch, checkpoint=CheckpointIn(step=1, **found))  # type: ignore[arg-type]
+    body = {"preset": "reverse-text-rl", "overrides": {"model.path": f"{source.key}@1"}}
+    both = make_user("both", project=make_project("theirs"))
+    source.project.memberships.create(user=both, role=Role.OPERATOR)
+    foreign = Api(make_token(user=both, project=make_project("theirs")))
+    assert "There is no run" in problem(foreign.post("runs", body), 422, "invalid")["fields"]["model.path"]
+    answer = api.post("runs", body)
+    assert api.get(f"runs/{answer.json()['run']}").json()["forked_from"] == f"{source.key}@1"
 
 
 @pytest.mark.parametrize(

@@ -183,6 +183,17 @@ def test_null_override_removes_an_optional_section() -> None:
         ({"environments": [{"name": "a"}, {"name": "a"}]}, "environments", "twice"),
         ({"data__path": "x"}, "data", "kind to 'sft'"),
         ({"kind": "sft"}, "data.path", "JSONL"),
+        ({"kind": "sft", "data__batch_size": 4}, "data.path", "or `data.solutions`"),
+        ({"kind": "sft", "data__path": "x", "data__solutions": True}, "data.path", "one of them"),
+        ({"kind": "sft", "environments": [], "data__solutions": True}, "data.solutions", "Name one"),
+        (
+            {"kind": "sft", "data__solutions": True, "data__preference__beta": 0.1},
+            "data.solutions",
+            "file of pairs",
+        ),
+        ({"kind": "external", "register_as": "mine"}, "register_as", "written elsewhere"),
+        ({"model__lora__rank": 8, "register_as": "mine"}, "register_as", "an adapter"),
+        ({"register_as": "a@1"}, "register_as", "pattern"),
         ({"optimizer__schedule": "linear", "optimizer__warmup_steps": 4}, "optimizer.warmup_steps", "max_steps (4)"),
         ({"trainer__world_size": 3, "trainer__tensor_parallel": 2}, "trainer.world_size", "Use 4, or lower"),
         (

@@ -16,6 +16,7 @@ from environments.types import Rollout
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.services import batches, groups, leases, policies, replicas, runs
 from rollouts.states import GroupState, ReplicaState, RunState
+from tests.factories import words
 from tests.workers.making import expire, make_run
 from tests.workers.reconciling import (
     child_pid,
@@ -171,8 +172,8 @@ def test_process_of_a_run_that_is_over_is_swept() -> None:
     with reconciling():
         server = ready_server(run)
     # As if the reconciler had died between ending the run and ending its processes.
-    runs.end(Run.objects.get(pk=run.pk), to=RunState.FAILED, reason="for the test")
-    replicas.lost(server, exit_code=None, reason="for the test")
+    runs.end(Run.objects.get(pk=run.pk), to=RunState.FAILED, reason=words("for the test"))
+    replicas.lost(server, exit_code=None, reason=words("for the test"))
     assert len(processes(run)) == 4
     with reconciling():
         eventually(lambda: processes(run) == set())

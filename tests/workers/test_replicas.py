@@ -110,6 +110,31 @@ def test_server_that_never_starts_fails_the_run_with_its_last_words(monkeypatch:
     assert processes(run) == set()
 
 
+FAULTY = """
+import json, os, sys
+open(os.environ['ROLLYARD_FAULT_FILE'], 'w').write(json.dumps({'message': 'the model has no head'}))
+raise ValueError('and so on, for pages')
+"""
+
+
+@pytest.mark.parametrize("kind", [ReplicaKind.INFERENCE, ReplicaKind.TRAINER])
+def test_a_replica_that_dies_of_its_input_fails_the_run_at_once(
+    monkeypatch: pytest.MonkeyPatch, kind: ReplicaKind
+) -> None:
+    if kind == ReplicaKind.INFERENCE:
+        monkeypatch.setattr(inference, "argv", lambda *_, **__: [sys.executable, "-c", FAULTY])
+    else:
+        train_with(monkeypatch, FAULTY)
+    run = make_run() if kind == ReplicaKind.INFERENCE else make_run(kind="sft", environments=[], data__path="x.jsonl")
+    with reconciling():
+        eventually(lambda: state(run) == RunState.FAILED, within_s=120)
+    run.refresh_from_db()
+    assert run.state_reason.endswith(": the model has no head")
+    [died] = Replica.objects.filter(run=run, kind=kind)
+    assert died.state_reason == "died: exit code 1: the model has no head"
+    assert processes(run) == set()
+
+
 def test_trainer_that_dies_without_progress_fails_the_run_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
     train_with(monkeypatch, CRASH)
     run = make_run(kind="sft", environments=[], data__path="nowhere.jsonl")

@@ -26,6 +26,8 @@ class RunConfig(Section):
     """Seed of everything random."""
     max_steps: int = Field(ge=1)
     """Optimizer steps; the run ends with policy version `max_steps`."""
+    register_as: str = Field(default="", max_length=64, pattern=r"^([a-z0-9][a-z0-9._-]*)?$")
+    """Name under which the last policy version is registered as a model when the run has finished. Empty: it is not."""
     model: ModelConfig = ModelConfig()
     environments: list[EnvironmentRef] = []
     """The environments that problems are drawn from. An SFT run needs them only for evaluation."""
@@ -73,9 +75,12 @@ class RunConfig(Section):
         problems = []
         if self.kind != "external" and not self.model.path:
             problems.append(
-                ("model.path", "is required: name a directory with a Hugging Face model, or a model of the hub.")
+                ("model.path", "is required: a registered model, an absolute directory, RUN@STEP or a name of the hub.")
             )
         lora = self.model.lora
+        if self.register_as and (self.kind == "external" or lora.rank):
+            result = "an adapter" if lora.rank else "written elsewhere"
+            problems.append(("register_as", f"needs a model, and the result is {result}. Leave it empty."))
         if lora.path and lora.rank == 0:
             problems.append(
                 ("model.lora.rank", "0 trains all weights, without an adapter. Use the rank of lora.path's.")
@@ -94,6 +99,8 @@ class RunConfig(Section):
         problems = []
         if self.data is None:
             problems.append(("data.path", "is required for an SFT run: name a JSONL or Parquet file of examples."))
+        elif self.data.solutions and not self.environments:
+            problems.append(("data.solutions", "are those of environments, and `environments` is empty. Name one."))
         if self.evaluation is not None:
             problems += self._play_problems("an SFT run is evaluated on the problems of at least one environment")
             if self.inference.replicas == 0:

@@ -63,8 +63,11 @@ def argv(
     adapter: StartAdapter | None = None,
     python: str = sys.executable,
 ) -> list[str]:
-    """Return the command line of a server. `python` is the interpreter that has vLLM; secrets go by `environ`."""
-    command = [python, "-m", "vllm.entrypoints.openai.api_server"]
+    """Return the command line of a server; it needs `environ` too, which also holds the secrets.
+
+    `python` is the interpreter that has vLLM.
+    """
+    command = [python, "-m", "rollyard_server"]
     command += ["--model", model, "--served-model-name", _FROZEN_MODEL if adapter else SERVED_MODEL]
     if adapter:
         command += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(adapter.max_rank)]

@@ -4,6 +4,7 @@ The row comes first: whatever dies between row and process is seen as a replica 
 whose row has ended is a stray.
 """
 
+import json
 import logging
 import re
 import uuid
@@ -34,6 +35,9 @@ _PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
 """What torchrun and vLLM put before the lines of their processes."""
 _MESSENGER = "ChildFailedError"
 """torchrun's own end, which only says that one of its processes failed."""
+
+_FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
+"""Names the file in which a replica that dies of its input says so; see `fault_of`."""
 
 _LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
 
@@ -71,7 +75,8 @@ def reserve(run: Run, *, kind: ReplicaKind, slot: int) -> Replica:
 
 def launch(replica: Replica, *, argv: Sequence[str], environ: Mapping[str, str]) -> None:
     """Start a reserved replica. One that cannot be started is lost, with the reason."""
-    spec = LaunchSpec(str(replica.token), Path(replica.directory), argv, environ, grace_s=GRACE_S)
+    variables = {**environ, _FAULT_VARIABLE: str(_fault_file(replica))}
+    spec = LaunchSpec(str(replica.token), Path(replica.directory), argv, variables, grace_s=GRACE_S)
     try:
         launcher_of(replica).start(spec)
     except (LaunchError, OSError) as error:
@@ -90,7 +95,7 @@ def observe(replica: Replica) -> Observation:
 def bury(replica: Replica, seen: Observation) -> None:
     """Record the death of a replica, after ending what it left behind."""
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
-    reason = reason_of(seen, last_words(replica))
+    reason = reason_of(seen, fault_of(replica) or last_words(replica))
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
@@ -133,6 +138,22 @@ def last_words(replica: Replica) -> str:
                 exceptions.append(line)
     words = exceptions[-1:] or [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
     return " | ".join(words)[-_LAST_WORDS:]
+
+
+def fault_of(replica: Replica) -> str:
+    """What the replica was given that it died of, in a sentence; empty when it died of something else.
+
+    Trainers write it for faults of model, data and config (`trainers.errors.InputFault`), inference servers for what
+    vLLM refuses before it serves. Whoever would start another reads it first: that one would end the same.
+    """
+    try:
+        return str(json.loads(_fault_file(replica).read_bytes())["message"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _fault_file(replica: Replica) -> Path:
+    return Path(replica.directory) / "fault.json"
 
 
 def sweep_strays() -> None:

@@ -169,6 +169,8 @@ def _start(run: Run, slot: int) -> None:
         if replica.answered_at is not None:
             break
         failed.append(replica)
+    if failed and (fault := lifecycle.fault_of(failed[0])):
+        raise HopelessError(Reason(ReasonCode.SERVER_INPUT, fault=fault))
     if len(failed) >= MAX_FAILED_STARTS:
         last = failed[0].reason
         raise HopelessError(Reason(ReasonCode.SERVER_HOPELESS, slot=slot, times=len(failed), last=last))

@@ -3,6 +3,8 @@
 start ─▶ registers ─▶ steps ─▶ finished and exit 0 ─▶ done
   ▲                     │
   └── back-off ── dies without having finished; a step of progress resets the count of attempts
+
+One that died of its input, and said so, is not started again: the run fails with what it said.
 """
 
 import logging
@@ -99,6 +101,8 @@ def _bury(run: Run, replica: Replica, seen: Observation) -> None:
 
 def _start(run: Run) -> None:
     last = Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).order_by("-id").first()
+    if last and (fault := lifecycle.fault_of(last)):
+        raise HopelessError(Reason(ReasonCode.TRAINER_INPUT, fault=fault))
     failures = run.trainer_restarts
     if failures >= MAX_ATTEMPTS:
         raise HopelessError(Reason(ReasonCode.TRAINER_HOPELESS, times=failures, last=last.reason if last else None))

@@ -1,15 +1,16 @@
 """From a source (preset or run to clone) and what a person changed in the form to a resolved config, or to errors."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
 from frontend.pages.launch.form import EnvironmentRow, Field, Section, build_environments, build_sections, read
 from frontend.pages.run.config_table import leaves
+from rollouts.errors import Invalid, ModelMissing
 from rollouts.models import Run
-from trainers.config import ConfigError, Resolved, load_preset, preset_names, resolve
+from trainers.config import ConfigError, ConfigProblem, Resolved, load_preset, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
 
 FORM = Origin(OriginKind.FORM)
@@ -65,6 +66,8 @@ class Source:
     config: dict[str, Any]
     origins: dict[str, Origin]
     preset: str | None = None
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """What differs from the preset before anybody has typed."""
 
 
 def from_preset(name: str) -> Source:
@@ -80,6 +83,13 @@ def from_run(run: Run) -> Source:
         key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(run.config)
     }
     return Source(str(cloned), dict(run.config), origins)
+
+
+def with_model(source: Source, name: str) -> Source:
+    """The same, but starting from another model."""
+    chosen = {"model": {"path": name}}
+    origins = {**source.origins, "model.path": FORM}
+    return replace(source, config=_merged(source.config, chosen), origins=origins, chosen=chosen)
 
 
 @dataclass
@@ -105,12 +115,19 @@ class LaunchRequest:
     problem_count: int = 0
     changes: list[Change] = field(default_factory=list)
     resolved: Resolved | None = None
+    missing_model: str = ""
+    """The name in `model.path`, when nobody has registered it but a preset makes it."""
 
     @property
     def fields(self) -> dict[str, Field]:
         """Every input by its dotted key."""
         found = {item.key: item for section in self.sections for item in section.fields}
         return found | {item.key: item for row in self.environments for item in row.ordered}
+
+    @property
+    def model_field(self) -> Field | None:
+        """Where the model is named; a run without a trainer of ours has none."""
+        return self.fields.get("model.path")
 
     @property
     def faulty(self) -> list[Field]:
@@ -125,8 +142,18 @@ def blank(source: Source) -> LaunchRequest:
     )
 
 
-def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
-    """Fill the form from a POST and resolve it. Look at `resolved`: None means there are errors to show."""
+Check = Callable[[Resolved], object]
+"""Raises Invalid for a config that is valid in itself, but cannot be launched here and now."""
+
+
+def as_posted(filled: LaunchRequest) -> dict[str, str]:
+    """What a browser would post of a form that nobody has touched."""
+    posted = {key: item.value for key, item in filled.fields.items()}
+    return posted | {f"{section.key}.on": "on" for section in filled.sections if section.is_optional and section.is_on}
+
+
+def submitted(source: Source, posted: Mapping[str, str], check: Check) -> LaunchRequest:
+    """Fill the form from a POST, resolve and check it. Look at `resolved`: None means there are errors to show."""
     request = blank(source)
     request.toml = posted.get("toml", "")
     inline = _read_fields(request, posted)
@@ -135,8 +162,13 @@ def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
         if request.toml_error:
             raise ConfigError([])
         resolved = _resolve(source, inline, typed)
+        check(resolved)
     except ConfigError as error:
         _attach(request, error)
+        return request
+    except Invalid as error:
+        request.missing_model = resolved.config.model.path if isinstance(error, ModelMissing) else ""
+        _attach(request, ConfigError([ConfigProblem(key, message) for key, message in error.fields.items()]))
         return request
     origins = {key: _origin(source, resolved, key) for key in resolved.origins}
     request.resolved = replace(resolved, origins=origins)
@@ -145,7 +177,7 @@ def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
 
 
 def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
-    values = inline if source.preset is not None else _merged(source.config, inline)
+    values = _merged(source.chosen if source.preset is not None else source.config, inline)
     return resolve(source.preset, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML)
 
 
