@@ -90,7 +90,7 @@ def test_a_dry_run_prints_the_config_with_origins_and_starts_nothing() -> None:
     assert [line.split() for line in plain.splitlines() if line.startswith("max_steps ")] == [
         ["max_steps", "3", "command", "line"]
     ]
-    assert "-m vllm.entrypoints.openai.api_server --model" in plain
+    assert "--served-model-name policy" in plain
     assert "Nothing was started" in plain
 
 
