@@ -146,7 +146,7 @@ class RunEnvironmentAdmin(StoreAdmin):
 @admin.register(ScoredGroup)
 class ScoredGroupAdmin(StoreAdmin):
     list_display = (
-        *("id", "key", "run", "environment", "purpose", "problem_key", "state", "state_reason"),
+        *("id", "key", "run", "environment", "environment_version", "purpose", "problem_key", "state", "state_reason"),
         *("rollout_count", "reward_mean", "min_policy_version", "settled_at"),
     )
     list_filter = ("state", "purpose")
@@ -286,11 +286,10 @@ class PolicyVersionAdmin(OfRunAdmin):
 @admin.register(RegisteredModel)
 class RegisteredModelAdmin(StoreAdmin):
     list_display = ("name", "project", "origin", "run", "step", "source", "architecture", "parameters", "created_at")
-    list_filter = ("origin", "project")
+    list_filter = ("origin",)
     list_select_related = ("project", "run")
     defers = RUN_PAYLOAD
     search_fields = ("=name", "=run__key")
-    date_hierarchy = "created_at"
 
 
 @admin.register(Checkpoint)

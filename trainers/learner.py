@@ -71,7 +71,7 @@ class Learner:
         self.dtype = DTYPES[config.model.dtype]
         """What the model computes in; its parameters are float32."""
         self._flops = FlopCounter(self.model) if world.stages == 1 else None
-        self._optimizer = build_optimizer(self.model, config.optimizer)
+        self.optimizer = build_optimizer(self.model, config.optimizer)
         self._times: dict[str, float] = {}
         if world.is_main:
             # Whole directories are the control plane's to delete: only it knows what is live or waits to go live.
@@ -118,7 +118,7 @@ class Learner:
         with self.timed("optimizer"):
             counted_elsewhere = share_gradient(self.model, world)
             stages, limit = world.stage_group, config.optimizer.max_grad_norm
-            grad_norm = optimizer_step(self.model, self._optimizer, lr, limit, stages, counted_elsewhere)
+            grad_norm = optimizer_step(self.model, self.optimizer, lr, limit, stages, counted_elsewhere)
             if world.device.type == "cuda":
                 torch.cuda.synchronize(world.device)  # or what is still queued would count as the next phase's
         self.step += 1
@@ -173,7 +173,7 @@ class Learner:
             self._inherit_optimizer()
             return 0
         _log.info("resuming from checkpoint %s", checkpoints[index].path)
-        load_checkpoint(Path(checkpoints[index].path), self.model, self._optimizer)
+        load_checkpoint(Path(checkpoints[index].path), self.model, self.optimizer)
         return checkpoints[index].step
 
     def _inherit_optimizer(self) -> None:
@@ -182,7 +182,7 @@ class Learner:
             if self._world.is_main:
                 verify_directory(Path(source.path), source.manifest_sha256)
             self._link.barrier()  # nobody reads what does not verify: the main rank dies before it gets here
-            load_optimizer(Path(source.path), self.model, self._optimizer)
+            load_optimizer(Path(source.path), self.model, self.optimizer)
 
     def _sum_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
         totals = torch.stack([value.double() for value in sums.values()])
@@ -225,7 +225,7 @@ class Learner:
         if self._link.broadcast(int(existing is not None)):
             return existing
         partial = partial_directory(parent, self.step, epoch=epoch)
-        digests = write_checkpoint(partial, self.step, self.model, self._optimizer)
+        digests = write_checkpoint(partial, self.step, self.model, self.optimizer)
         if not self._world.is_main:
             return None
         return seal_partial(partial, digests, epoch=epoch, run=self._registration.run)

@@ -38,7 +38,7 @@ def train() -> None:
     """Train the run that the environment variables name, until the last step or until the run is over."""
     link = RunLink()
     registration = link.register()
-    config = RunConfig.model_validate(registration.config)
+    config = RunConfig.stored(registration.config)
     world = make_world(config.trainer)
     learner = Learner(config, registration, link, world)
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)

@@ -77,7 +77,7 @@ class Convergence:
             self._tend(run)
 
     def _tend(self, run: Run) -> None:
-        if run.kind == RunKind.RL:
+        if run.parsed.is_played:
             leases.quarantine_expired(run)
             evaluations.conclude(run)
             # Before the probes: a hung replica must not hold up the version that the others wait for.
@@ -105,7 +105,7 @@ class Convergence:
 def _begin(run: Run) -> None:
     forking.make_start(run)
     _make_model(run)
-    if run.kind == RunKind.RL:
+    if run.parsed.is_played:
         for environment in run.environments.all():
             _try_environment(environment.name, environment.args)
         policies.register_initial(run, path=commands.start_weights(run.parsed))
@@ -138,7 +138,7 @@ def _try_environment(name: str, args: dict[str, Any]) -> None:
 
 def _is_owed(run: Run) -> bool:
     """Whether the last version still has to go live, or its evaluation is being played."""
-    if run.kind != RunKind.RL:
+    if not run.parsed.is_played:
         return False
     playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
     return policies.find_publishable(run) is not None or playing.exists()

@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError
 
@@ -50,6 +50,15 @@ _REPORT_S = 2.0
 _DATABASE_PAUSE_S = 1.0
 _LONGEST_FAILURE_PAUSE_S = 10.0
 _DATABASE_ERRORS = (DatabaseError, InterfaceError)
+
+
+class _Played(NamedTuple):
+    """What came of a claim."""
+
+    problem_key: str
+    """Empty: no problem could be had."""
+    rollouts: list[Rollout]
+    environment_version: str = ""
 
 
 def holder_name() -> str:
@@ -156,9 +165,9 @@ class Driver:
 
     async def _play(self, claim: Claim) -> None:
         try:
-            problem_key, rollouts = await self._rollouts(claim)
+            played = await self._rollouts(claim)
             self._settling.add(claim.token)
-            await self._settle(claim, problem_key, rollouts)
+            await self._settle(claim, played)
         except Exception:
             # Our bug, not the environment's: the lease expires, which counts as a lost lease; the third quarantines it.
             log.exception("run %s: group %s broke its driver", self.run.key, claim.group)
@@ -167,11 +176,11 @@ class Driver:
             self._playing.pop(claim.token, None)
             self._wake.set()
 
-    async def _rollouts(self, claim: Claim) -> tuple[str, list[Rollout]]:
+    async def _rollouts(self, claim: Claim) -> "_Played":
         try:
             environment, problem = await self._problem(claim)
         except Exception as error:  # noqa: BLE001 - the boundary to the environment's code: a failure is data
-            return "", _failed(claim.group_size, error)
+            return _Played("", _failed(claim.group_size, error))
         policy = GroupPolicy(self._pool, oldest_version=claim.policy_version)
         sampling = SamplingParams(
             temperature=claim.temperature,
@@ -190,7 +199,7 @@ class Driver:
         )
         for rollout in rollouts:
             rollout.replica = policy.replica
-        return problem.key, rollouts
+        return _Played(problem.key, rollouts, str(environment.version))
 
     async def _problem(self, claim: Claim) -> tuple[Environment[Any], Problem]:
         """Load the environment once per driver, in a thread: it may read a data set."""
@@ -204,21 +213,26 @@ class Driver:
         index = claim.problem_index % counts[claim.split]
         return environment, await asyncio.to_thread(environment.problem, claim.split, index)
 
-    async def _settle(self, claim: Claim, problem_key: str, rollouts: list[Rollout]) -> None:
+    async def _settle(self, claim: Claim, played: "_Played") -> None:
         expires = time.monotonic() + SETTLE_BUDGET_S
         while True:
             try:
                 state = await in_database(
-                    groups.settle, token=claim.token, problem_key=problem_key, rollouts=rollouts, worker=self.holder
+                    groups.settle,
+                    token=claim.token,
+                    problem_key=played.problem_key,
+                    rollouts=played.rollouts,
+                    worker=self.holder,
+                    environment_version=played.environment_version,
                 )
             except LeaseLost:
                 log.info("run %s: group %s was taken over; its rollouts are dropped", self.run.key, claim.group)
                 return
             except Invalid as error:
-                if not problem_key:
+                if not played.problem_key:
                     raise
                 log.warning("run %s: group %s does not hold together: %s", self.run.key, claim.group, error.fields)
-                problem_key, rollouts = "", _failed(claim.group_size, error)
+                played = _Played("", _failed(claim.group_size, error), played.environment_version)
             except _DATABASE_ERRORS as error:
                 if time.monotonic() > expires:
                     raise
@@ -227,7 +241,7 @@ class Driver:
             else:
                 break
         self._failures = self._failures + 1 if state == GroupState.FAILED else 0
-        sampled = [rollout for rollout in rollouts if rollout.error is None]
+        sampled = [rollout for rollout in played.rollouts if rollout.error is None]
         self._generated[claim.policy_version, "generation/rollouts"] += len(sampled)
         self._generated[claim.policy_version, "generation/tokens"] += sum(sum(each.loss_mask) for each in sampled)
 

@@ -12,8 +12,8 @@ from celery import shared_task
 from celery.signals import worker_init, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, InterfaceError
 
-from rollouts.models import Run, RunKind
-from rollouts.states import RUN_GENERATING
+from rollouts.models import Evaluation, Run, RunKind
+from rollouts.states import RUN_GENERATING, EvaluationState
 from workers.database import with_connection
 from workers.episodes import Driver
 
@@ -128,9 +128,11 @@ def drive(run_id: int) -> None:
 
 
 def wants_driver(run: Run) -> bool:
-    """Whether groups of this run are played by us and may be claimed."""
+    """Whether groups of this run are played by us and may be claimed; of a supervised run, while it is evaluated."""
     config = run.parsed
-    return run.kind == RunKind.RL and run.state in RUN_GENERATING and config.inference.replicas > 0
+    if not config.is_played or run.state not in RUN_GENERATING or config.inference.replicas == 0:
+        return False
+    return run.kind == RunKind.RL or Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists()
 
 
 def ring(run_id: int) -> None:

@@ -177,13 +177,17 @@ class GroupClient:
         """Extend leases; returns the tokens still held. Drop the work of all others."""
         return set(self._ask("work/renew", {"tokens": list(tokens)}, _Held).held)
 
-    def settle(self, token: str, problem_key: str, rollouts: Sequence[Rollout]) -> str:
+    def settle(
+        self, token: str, problem_key: str, rollouts: Sequence[Rollout], *, environment_version: str = ""
+    ) -> str:
         """Store what the episodes of a claim left, failed ones too; returns the state of the group.
 
         Raises Refused with the code `lease_lost` when another holder has the group, or when an earlier try arrived
         whose answer was lost: in both cases the work is done with.
         """
         body = {"token": token, "problem_key": problem_key, "rollouts": rollouts}
+        if environment_version:
+            body["environment_version"] = environment_version
         return self._ask("work/settle", body, _Settled).state
 
     def _deliver(self, body: bytes) -> None:
@@ -241,6 +245,7 @@ def pack(group: ScoredGroup) -> PackedScoredGroup:
         environment=group.environment,
         problem_key=group.problem_key,
         key=group.key,
+        environment_version=group.environment_version,
         rollouts=[_pack_rollout(rollout, f"rollouts.{at}") for at, rollout in enumerate(group.rollouts)],
     )
 

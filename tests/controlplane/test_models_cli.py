@@ -134,9 +134,11 @@ def test_a_run_that_makes_the_model_already_is_waited_for(followed: list[str]) -
 
 
 def test_a_model_that_could_not_be_made_is_the_end_of_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = {"state": RunState.FAILED, "reason_code": "text", "reason_params": {"text": "no memory"}}
+
     def fail(key: str, show: Any) -> int:
         run = Run.objects.get(key=key)
-        Run.objects.filter(key=key).update(state=RunState.FAILED, state_reason="no memory", finished_at=run.created_at)
+        Run.objects.filter(key=key).update(**failed, finished_at=run.created_at)
         return 1
 
     monkeypatch.setattr(follow, "follow", fail)

@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from frontend.pages.launch.draft import blank, from_preset
 from frontend.pages.launch.form import read, show
+from frontend.pages.launch.summary import summarise
 from rollouts.models import Model, Role, Run
 from rollouts.states import RunState
 from tests.factories import make_project, make_run, make_user
@@ -159,6 +160,17 @@ def test_bad_toml_is_refused_with_a_reason(client: Client, toml: str, message: s
     assert response.status_code == 422
     assert message in response.content.decode()
     assert not Run.objects.exists()
+
+
+def test_the_summary_of_a_batch_of_tokens_counts_no_rollouts() -> None:
+    config = resolve("reverse-text-rl", overrides={"batch.token_batch_size": 65536, "batch.batch_size": 8}).config
+    summary = summarise(config)
+    figures = dict(summary.figures)
+    assert figures["Per step"] == "at most 65,536 tokens, in groups of 8"
+    assert "Training rollouts" not in figures
+    assert not any("batch under" in hint for hint in summary.hints)
+    external = resolve("external-trainer", overrides={"batch.token_batch_size": 4096}).config
+    assert dict(summarise(external).figures)["Per step"].startswith("at most 4,096 tokens")
 
 
 def test_evaluation_can_be_switched_off(client: Client) -> None:

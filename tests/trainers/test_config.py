@@ -96,6 +96,30 @@ def test_override_values_are_toml_or_plain_strings(text: str, value: Any) -> Non
     assert parse_override(text)[1] == value
 
 
+@pytest.mark.parametrize(
+    ("overrides", "path", "hint"),
+    [
+        ({"environments": []}, "environments", "an SFT run is evaluated"),
+        ({"inference.replicas": 0}, "inference.replicas", "at least 1"),
+        ({"sampling.max_tokens": 512}, "sampling.max_tokens", "no room for a prompt"),
+    ],
+)
+def test_an_evaluation_of_a_supervised_run_that_nobody_could_play_is_refused(
+    overrides: dict[str, Any], path: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("reverse-text-sft", overrides=overrides | {"evaluation.problems": 4})
+    assert hint in dict(caught.value.problems)[path]
+    assert not resolve("reverse-text-sft", overrides=overrides).config.is_played
+
+
+def test_the_number_of_rollouts_means_nothing_in_a_batch_of_tokens() -> None:
+    problem = {"batch.batch_size": 7}
+    with pytest.raises(ConfigError):
+        resolve("reverse-text-rl", overrides=problem)
+    assert resolve("reverse-text-rl", overrides=problem | {"batch.token_batch_size": 999}).config
+
+
 def test_null_override_removes_an_optional_section() -> None:
     assert resolve("reverse-text-rl", overrides=["evaluation=null"]).config.evaluation is None
 
@@ -114,6 +138,23 @@ def test_null_override_removes_an_optional_section() -> None:
             "algorithm.filter_zero_advantage",
             "another advantage",
         ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__loss__type": "dppo"},
+            "algorithm.filter_zero_advantage",
+            "set algorithm.loss.kl_tau to 0",
+        ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__loss": {"type": "custom", "path": "a.b"}},
+            "algorithm.filter_zero_advantage",
+            "another loss",
+        ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__terms__reference_kl": 0.1},
+            "algorithm.filter_zero_advantage",
+            "set algorithm.terms.reference_kl to 0",
+        ),
+        ({"algorithm__loss": {"type": "aipo", "delta": 0.5}}, "algorithm.loss.delta", "at least 1"),
+        ({"algorithm__loss": {"type": "distill", "delta": 0.99}}, "algorithm.loss.delta", "at least 1"),
         ({"algorithm__corrections__token_cap": 2}, "algorithm.corrections.token_cap", "ratio_against to 'old'"),
         ({"algorithm__corrections__sequence_cap": 2}, "algorithm.corrections.sequence_cap", "ratio_against to 'old'"),
         (

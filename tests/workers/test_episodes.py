@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
+from environments.library.reverse_text import ReverseText
 from rollouts.models import Lease, MetricPoint, PolicyVersion, Replica, Rollout, Run, ScoredGroup
 from rollouts.services import leases, policies, replicas, runs
 from rollouts.states import GroupState, RunState
@@ -70,6 +71,7 @@ def test_driver_fills_the_run_to_its_capacity_and_names_versions_and_replica(stu
         eventually(lambda: MetricPoint.objects.filter(run=run, key="generation/rollouts", value=8.0).exists())
     # One batch for the live version and one ahead: two groups each, and no more.
     assert ScoredGroup.objects.filter(run=run).count() == 4
+    assert set(ScoredGroup.objects.values_list("environment_version", flat=True)) == {ReverseText.version}
     for rollout in Rollout.objects.filter(group__run=run):
         assert rollout.replica == server.name
         assert (rollout.dispatch_policy_version, rollout.first_policy_version, rollout.last_policy_version) == (0, 0, 0)

@@ -22,7 +22,9 @@ from trainers.model.context import ContextSlice
 PACKED_ATTENTION = "rollyard_packed"
 """Name to load models with (`attn_implementation`)."""
 
-_GROUPED_QUERIES = {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+_GROUPED_QUERIES: dict[str, Any] = (
+    {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+)
 """torch before 2.12 takes fewer key heads than query heads without being told."""
 
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias")

@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo
+
+STORED = {"stored": True}
+"""Context of validating a config that the store holds."""
 
 
 class ConfigProblem(NamedTuple):
@@ -27,6 +30,11 @@ class CrossFieldError(ValueError):
     def __init__(self, problems: list[ConfigProblem]) -> None:
         super().__init__("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
         self.problems = problems
+
+
+def is_stored(info: ValidationInfo) -> bool:
+    """Whether the config was checked before, when its run was made."""
+    return info.context == STORED
 
 
 class Section(BaseModel):

@@ -56,7 +56,7 @@ def trainer(config: RunConfig, *, run: str, url: str, token: str) -> Command:
     return Command(
         [*argv, "-m", "trainers.rl" if config.kind == "rl" else "trainers.sft"],
         {
-            **accelerators.trainer_environ(world_size, beside_servers=config.kind == "rl"),
+            **accelerators.trainer_environ(world_size, beside_servers=config.is_played),
             "ROLLYARD_URL": url,
             "ROLLYARD_TOKEN": token,
             "ROLLYARD_RUN": run,

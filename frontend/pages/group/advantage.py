@@ -26,8 +26,13 @@ class Explanation:
     members: list[MemberWhy]
 
 
-def explain(run: Run, rollouts: Sequence[Rollout], stored: Sequence[float | None] | None) -> Explanation:
-    """Explain the advantages of a group's batch, or say what they would be while the group is in none."""
+def explain(
+    run: Run, rollouts: Sequence[Rollout], stored: Sequence[float | None] | None, *, per_token: bool = False
+) -> Explanation:
+    """Explain the advantages of a group's batch, or say what they would be while the group is in none.
+
+    `per_token`: the environment sent an advantage for each token, which stands in place of these.
+    """
     rewards = [rollout.reward for rollout in rollouts]
     known = [reward for reward in rewards if reward is not None]
     if not known:
@@ -37,10 +42,14 @@ def explain(run: Run, rollouts: Sequence[Rollout], stored: Sequence[float | None
     is_cut = [rollout.stop_reason == StopReason.LENGTH for rollout in rollouts]
     advantages = stored or algorithm_advantages(algorithm, rewards, lengths, is_cut)
     method = algorithm.advantage_method
+    if per_token:
+        sentence = "The environment sent an advantage for each token, in place of one from the reward."
+        return Explanation(sentence, [MemberWhy(None, "") for _ in rollouts])
     if min(known) == max(known) and method != "none":
-        sentence = (
-            f"All rewards are {numbers.number(known[0])}: every advantage is 0, so the group carries no gradient."
-        )
+        other = algorithm.gradient_without_advantage()
+        but = f" but that of algorithm.{other}" if other else ""
+        zero = f"All rewards are {numbers.number(known[0])}: every advantage is 0"
+        sentence = f"{zero}, so the group carries no gradient{but}."
         return Explanation(sentence, [MemberWhy(value, "") for value in advantages])
     base, divisor = comparison(rewards, method, algorithm.std_ddof, lengths)
     sentence = _arithmetic(method, base, divisor)
