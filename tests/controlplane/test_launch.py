@@ -118,6 +118,12 @@ def test_a_dry_run_shows_adapters_and_where_they_would_lie(tmp_path: Path) -> No
     assert trainer["environ"]["ROLLYARD_TOKEN"] == "SECRET"
 
 
+def test_a_dry_run_starts_servers_for_a_supervised_run_only_to_evaluate_it() -> None:
+    assert [each["name"] for each in dry_run("reverse-text-sft")["commands"]] == ["trainer-0"]
+    evaluated = dry_run("reverse-text-sft", "evaluation.problems=4")
+    assert [each["name"] for each in evaluated["commands"]] == ["inference-0", "trainer-0"]
+
+
 def test_an_unknown_command_names_the_one_that_was_meant(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
