@@ -84,7 +84,7 @@ class OfRunAdmin(StoreAdmin):
 
     list_select_related = ("run",)
     defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
+    search_fields: tuple[str, ...] = ("=run__key",)
 
 
 class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]

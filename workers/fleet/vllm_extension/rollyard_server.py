@@ -5,7 +5,6 @@ What vLLM refuses while it makes its config out of the arguments and the model's
 """
 
 import runpy
-import sys
 from typing import Any
 
 from rollyard_faults import blaming_input
@@ -27,4 +26,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
