@@ -78,7 +78,12 @@ async def _play_all(args: argparse.Namespace, environment: Environment[Any], sam
             rollouts = await play_group(environment, problem, policy, sampling, args.n, deadline_s=args.deadline)
             failed = failed or any(rollout.error for rollout in rollouts)
             if args.json:
-                group = ScoredGroup(environment=args.name, problem_key=problem.key, rollouts=rollouts)
+                group = ScoredGroup(
+                    environment=args.name,
+                    environment_version=environment.version,
+                    problem_key=problem.key,
+                    rollouts=rollouts,
+                )
                 print(msgspec.json.encode(group).decode(), flush=True)
             else:
                 print(f"{problem.key}")

@@ -130,6 +130,8 @@ class ScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     rollouts: list[Rollout]
     key: str | None = None
     """Chosen by the submitter to make a retry harmless: the same key is stored once per run."""
+    environment_version: str = ""
+    """Of the problems and the scoring: another one means that rewards of the same problem no longer compare."""
 
 
 class PackedScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -139,4 +141,6 @@ class PackedScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     problem_key: str
     rollouts: list[PackedRollout]
     key: str | None = None
+    """As in ScoredGroup."""
+    environment_version: str = ""
     """As in ScoredGroup."""

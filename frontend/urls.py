@@ -33,7 +33,10 @@ urlpatterns = [
     path("runs/<str:key>/connect/", run.connect, name="run-connect"),
     path("runs/<str:key>/connect/rotate/", run.rotate_key, name="run-rotate-key"),
     path("runs/<str:key>/stop/", run.stop, name="run-stop"),
-    path("runs/<str:key>/samples/", run.samples, name="run-samples"),
+    path("runs/<str:key>/rollouts/", run.rollouts, name="run-rollouts"),
+    path(
+        "runs/<str:key>/samples/", RedirectView.as_view(pattern_name="run-rollouts", query_string=True)
+    ),  # once its name
     path("runs/<str:key>/config/", run.config, name="run-config"),
     path("runs/<str:key>/events/", run.events, name="run-events"),
     path("runs/<str:key>/groups/<str:group>/", group.group, name="group"),

@@ -146,7 +146,7 @@ class RunEnvironmentAdmin(StoreAdmin):
 @admin.register(ScoredGroup)
 class ScoredGroupAdmin(StoreAdmin):
     list_display = (
-        *("id", "key", "run", "environment", "purpose", "problem_key", "state", "state_reason"),
+        *("id", "key", "run", "environment", "environment_version", "purpose", "problem_key", "state", "state_reason"),
         *("rollout_count", "reward_mean", "min_policy_version", "settled_at"),
     )
     list_filter = ("state", "purpose")

@@ -47,6 +47,7 @@ class ReasonCode(TextChoices):
     ALL_FAILED = "all_failed", "every rollout failed[, the first with {error}]"
     NOTHING_SAMPLED = "nothing_sampled", "no token was sampled by the policy: every loss mask is 0"
     ZERO_ADVANTAGE = "zero_advantage", "zero advantage: all rewards are equal"
+    ZERO_TOKEN_ADVANTAGES = "zero_token_advantages", "zero advantage: every advantage per token is 0"
     LEASES_LOST = (
         "leases_lost",
         "quarantined: {leases} leases were lost while it was played[, the last by {holder}]",

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class OriginKind(StrEnum):
-    """Who set a value. The text is what people read."""
+    """Who set a value. The text is what people read, but for `REQUEST`."""
 
     DEFAULT = "default"
     ENVIRON = "environment"
@@ -41,7 +41,12 @@ class Origin(NamedTuple):
         return cls(OriginKind(kind), name) if known else cls(OriginKind.OTHER, f"{kind} {name}".strip())
 
     def __str__(self) -> str:
-        return self.name if self.kind is OriginKind.OTHER else f"{self.kind} {self.name}".strip()
+        if self.kind is OriginKind.OTHER:
+            return self.name
+        return f"{_WORDS.get(self.kind, self.kind)} {self.name}".strip()
+
+
+_WORDS = {OriginKind.REQUEST: "REST request"}
 
 
 DEFAULT = Origin(OriginKind.DEFAULT)

@@ -108,7 +108,7 @@ class Run(Stateful):
     @cached_property
     def parsed(self) -> RunConfig:
         """The config as the typed tree that the trainer parses too."""
-        return RunConfig.model_validate(self.config)
+        return RunConfig.stored(self.config)
 
     @property
     def origins(self) -> dict[str, Origin]:

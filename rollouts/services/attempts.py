@@ -13,15 +13,20 @@ from django.db import transaction
 from django.db.models import Max
 from django.db.models.functions import Now
 
-from rollouts.errors import RunOver
+from rollouts.errors import Conflict, RunOver
 from rollouts.models import Attempt, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors.next_batch import measure_of
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.states import RUN_JOINABLE, AttemptState, RunState
 from rollouts.storable import displayable
 
 TRAINER = "atropos trainer"
 """Who acts, in events. Nobody signs in: the run's key is the credential."""
+
+
+class NotRegistered(Conflict):
+    """Trainer not registered. Call /register first."""
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,8 @@ def register(run: Run, terms: Terms) -> None:
 
 def enter(run: Run) -> None:
     """A trainer is there: the run is running. For a run that was pending when it registered, a later call does it."""
-    transition(Run, [run.pk], to=RunState.RUNNING, expect=[RunState.STARTING], actor=TRAINER)
+    if run.state == RunState.STARTING:
+        transition(Run, [run.pk], to=RunState.RUNNING, expect=[RunState.STARTING], actor=TRAINER)
 
 
 def open_attempt(run: Run, terms: Terms, *, actor: str, is_started: bool = False) -> Attempt:
@@ -95,7 +101,7 @@ def own_terms(run: Run) -> Terms:
     """Those of a run that our own trainer trains, for environments from outside."""
     config = run.parsed
     return Terms(
-        batch_size=config.batch.batch_size,
+        batch_size=measure_of(run).groups_per_batch * config.sampling.group_size,
         max_token_len=config.trainer.seq_len,
         starting_step=0,
         num_steps=run.max_steps,
@@ -128,3 +134,21 @@ def check_takes_part(run: Run) -> None:
     """Raise RunOver for a run that is over or about to be."""
     if run.state not in RUN_JOINABLE:
         raise RunOver(f"Run {run.key} is {run.state}: it takes no trainers, no environments and no groups.")
+
+
+def open_of(run: Run) -> Attempt:
+    """The open attempt of a run whose trainer asks for a batch. Raises RunOver and NotRegistered."""
+    check_takes_part(run)
+    if (attempt := current(run)) is None:
+        raise NotRegistered
+    return attempt
+
+
+def enter_open(run: Run) -> tuple[Run, Attempt]:
+    """The run, locked, and its open attempt, whose trainer is there and asked for a batch. Raises as `open_of` does."""
+    run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+    attempt = open_of(run)
+    enter(run)
+    if attempt.state == AttemptState.OPEN:
+        start(attempt)
+    return run, attempt

@@ -24,7 +24,7 @@ from rollouts.formation import Chosen
 from rollouts.formats.batch_body import encode
 from rollouts.models import Batch, BatchEncoding, BatchItem, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.selectors.next_batch import Outlook, demand_of, look
+from rollouts.selectors.next_batch import Outlook, look
 from rollouts.services import metrics, replays
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import binary_cursor, load
@@ -68,7 +68,7 @@ def fetch(run: Run, *, epoch: int, step: int) -> Outgoing | None:
 
 def _form_once(run: Run, epoch: int, step: int) -> Outgoing | None:
     """The batch of ``step``, formed by us or by whoever was faster; None if there is not enough for one."""
-    outlook = look(run, step, demand_of(run))
+    outlook = look(run, step)
     if not outlook.is_worth_forming:
         return None
     batch = formed = None
@@ -109,7 +109,8 @@ def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = Bat
         return _store(run, step, list(items), encoding, replay_of=source)
     limit = run.parsed.algorithm.max_off_policy_steps
     reason = Reason(ReasonCode.LAGGED, limit=limit, step=step)
-    transition(ScoredGroup, outlook.stale, to=GroupState.STALE, actor="control plane", reason=reason)
+    if outlook.stale:
+        transition(ScoredGroup, outlook.stale, to=GroupState.STALE, actor="control plane", reason=reason)
     chosen = outlook.choice
     if not isinstance(chosen, Chosen):
         return None

@@ -21,7 +21,7 @@ from rollouts.errors import Conflict
 from rollouts.models import Attempt, Batch, BatchEncoding, Delivery, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.clients import silent
-from rollouts.selectors.next_batch import demand_of_attempt, look, next_step
+from rollouts.selectors.next_batch import Outlook, look_for, next_step
 from rollouts.services import attempts, batches, clients, runs
 from rollouts.services.batches import Outgoing
 from rollouts.services.transitions import DB_NOW, transition
@@ -30,10 +30,6 @@ from rollouts.states import AttemptState, BatchState, GroupState, RunState
 TERM_S = 15
 """A delivery that was not renewed for so long is given to whoever asks next."""
 RENEW_S = 4.0
-
-
-class NotRegistered(Conflict):
-    """Trainer not registered. Call /register first."""
 
 
 def take(run: Run) -> Outgoing | None:
@@ -45,23 +41,18 @@ def take(run: Run) -> Outgoing | None:
     if run.kind != RunKind.EXTERNAL:
         raise Conflict(f"Run {run.key} has a trainer of its own, which fetches its batches.")
     run = Run.objects.get(pk=run.pk)
-    attempts.check_takes_part(run)
-    attempt = attempts.current(run)
-    if attempt is None:
-        raise NotRegistered
-    if run.state == RunState.PENDING or not _is_worth_a_lock(run, attempt):
+    seen, outlook = attempts.open_of(run), None
+    if run.state == RunState.PENDING:
         return None
+    if not _has_to_write(run, seen):
+        outlook = look_for(seen, run)
+        if not outlook.is_worth_forming:
+            return None
     with suppress(batches.Overtaken), transaction.atomic():
-        run = attempts.lock(run)
-        attempt = attempts.current(run)
-        if attempt is None:
-            raise NotRegistered
-        attempts.enter(run)
-        if attempt.state == AttemptState.OPEN:
-            attempts.start(attempt)
+        run, attempt = attempts.enter_open(run)
         clients.lapse_silent(attempt)
         acknowledge_sent(run, reason=Reason(ReasonCode.MORE_ASKED_FOR))
-        return _repeat(attempt) or _form(run, attempt)
+        return _repeat(attempt) or _form(run, attempt, outlook if attempt == seen else None)
     return None
 
 
@@ -146,15 +137,13 @@ def _under_way(attempt: Attempt) -> QuerySet[Delivery]:
     return Delivery.objects.filter(attempt=attempt, sent_at__isnull=True, abandoned_at__isnull=True)
 
 
-def _is_worth_a_lock(run: Run, attempt: Attempt) -> bool:
-    """Whether there is something to hand out, or to write down. Trainers that wait ask many times a second."""
+def _has_to_write(run: Run, attempt: Attempt) -> bool:
+    """Whether there is something to write down or to repeat, whatever waits. Trainers ask many times a second."""
     if attempt.state == AttemptState.OPEN or run.state == RunState.STARTING:
         return True
     if _unsettled(run).filter(batch__step=run.next_step, sent_at__isnull=False).exists():
         return True
-    if _under_way(attempt).filter(expires_at__lt=Now()).exists() or silent(attempt).exists():
-        return True
-    return look(run, next_step(run), demand_of_attempt(attempt)).is_worth_forming
+    return _under_way(attempt).filter(expires_at__lt=Now()).exists() or silent(attempt).exists()
 
 
 def _repeat(attempt: Attempt) -> Outgoing | None:
@@ -176,11 +165,13 @@ def _repeat(attempt: Attempt) -> Outgoing | None:
     return _hand_out(Outgoing(delivery.batch, batches.body_of(delivery.batch)), token)
 
 
-def _form(run: Run, attempt: Attempt) -> Outgoing | None:
+def _form(run: Run, attempt: Attempt, outlook: Outlook | None) -> Outgoing | None:
+    """The next batch; ``outlook`` is what was seen of it without a lock, and stands unless one was formed since."""
     step = next_step(run)
     if step >= run.max_steps:
         return None
-    outlook = look(run, step, demand_of_attempt(attempt))  # again: who is silent has lapsed meanwhile
+    if outlook is None or outlook.step != step:
+        outlook = look_for(attempt, run)
     formed = batches.form(run, step, outlook, encoding=BatchEncoding.ATROPOS)
     if formed is None:
         return None

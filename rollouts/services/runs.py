@@ -90,7 +90,7 @@ def create(
 
 
 def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
-    """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Twice is once.
+    """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Idempotent.
 
     ``reason`` is in the words of whoever asks.
     """
@@ -313,7 +313,7 @@ def check_files(run: Run, folder: str, announced: CheckpointIn | PolicyVersionIn
 
 
 def finish_training(run: Run, *, epoch: int) -> Run:
-    """The trainer has done all its steps; publishing and evaluating the last version remains. Twice is once."""
+    """The trainer has done all its steps; publishing and evaluating the last version remains. Idempotent."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         check_epoch(run, epoch)

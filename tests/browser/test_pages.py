@@ -106,13 +106,13 @@ def test_searching_filters_the_list_and_the_back_button_returns(watched: Watched
     expect(page.get_by_role("searchbox")).to_have_value("alp")
 
 
-def test_the_keyboard_walks_and_opens_samples(watched: Watched) -> None:
+def test_the_keyboard_walks_and_opens_rollouts(watched: Watched) -> None:
     run = make_run()
     group = make_group(run, rewards=[1.0, 0.0, 0.5])
-    page = watched.open(f"/runs/{run.key}/samples/")
+    page = watched.open(f"/runs/{run.key}/rollouts/")
     for key in "jjjk":
         page.keyboard.press(key)
-    expect(page.locator("[aria-current=true][data-keyboard-item]")).to_have_id(f"sample-{group.key}-1")
+    expect(page.locator("[aria-current=true][data-keyboard-item]")).to_have_id(f"rollout-{group.key}-1")
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{watched.base_url}/runs/{run.key}/groups/{group.key}/#r1")
     page.keyboard.press("?")
@@ -208,7 +208,7 @@ def test_no_page_scrolls_sideways(watched: Watched, width: int) -> None:
     group = make_group(run, prompt="x" * 500, completions=["y" * 2000, "z"])
     make_batch(run, 2, [group])
     watched.page.set_viewport_size({"width": width, "height": 800})
-    paths = ["", "samples/", "events/", "config/", f"groups/{group.key}/", "steps/2/"]
+    paths = ["", "rollouts/", "events/", "config/", f"groups/{group.key}/", "steps/2/"]
     for path in [
         "/",
         "/runs/new/",

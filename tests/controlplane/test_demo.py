@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from controlplane.home import Home
-from controlplane.up import processes
+from workers.launchers.processes import with_cwd
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
 SHORTENED = ["sft.max_steps=12", "max_steps=3", "evaluation.problems=16", "batch.batch_size=32"]
@@ -42,4 +42,4 @@ def test_demo_goes_through_both_runs_prints_its_numbers_and_leaves_nothing(tempo
     assert result["trained_tokens_per_s"] > 0
     # Three steps teach nothing: the demo says so with its status.
     assert (done.returncode == 0) == (result["eval_reward_after"] - result["eval_reward_before"] >= 0.1)
-    assert processes.with_cwd(temporary_home.postgres_data, "postgres") == []
+    assert with_cwd(temporary_home.postgres_data, "postgres") == set()

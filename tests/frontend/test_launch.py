@@ -10,6 +10,7 @@ from django.urls import reverse
 
 from frontend.pages.launch.draft import blank, from_preset
 from frontend.pages.launch.form import read, show
+from frontend.pages.launch.summary import summarise
 from rollouts.models import Model, Role, Run
 from rollouts.states import RunState
 from tests.factories import make_project, make_run, make_user
@@ -124,6 +125,20 @@ def test_a_fault_is_shown_at_its_field_and_nothing_is_launched(
     assert not Run.objects.exists()
 
 
+def test_every_fault_is_shown_at_once_at_its_field_with_what_was_meant(client: Client) -> None:
+    faults = {"environments.0.name": "reverse_txt", "optimizer.kind": "adam", "batch.batch_size": "100"}
+    response = post(client, **faults, toml="[optimiser]\nlr = 1\n[optimizer]\nshedule = 'linear'\n")
+    filled = response.context["filled"]
+    assert {key for key, item in filled.fields.items() if item.error} == set(faults)
+    assert "Did you mean reverse_text?" in filled.fields["environments.0.name"].error
+    assert "Did you mean adamw?" in filled.fields["optimizer.kind"].error
+    assert {key for key, _ in filled.errors} == {"optimiser", "optimizer.shedule"}
+    assert "Did you mean optimizer.schedule?" in response.content.decode()
+    broken = post(client, **{"seed": "x", "environments.0.args": "{ wrods = 2 }", "toml": "lr = "})
+    assert broken.context["filled"].problem_count == 3
+    assert "wrods" in broken.context["filled"].fields["environments.0.args"].error.lower()
+
+
 def test_a_fold_with_a_fault_inside_is_open(client: Client) -> None:
     response = post(client, **{"trainer.keep_weights": "0"})
     trainer = next(section for section in response.context["filled"].sections if section.key == "trainer")
@@ -147,6 +162,17 @@ def test_bad_toml_is_refused_with_a_reason(client: Client, toml: str, message: s
     assert not Run.objects.exists()
 
 
+def test_the_summary_of_a_batch_of_tokens_counts_no_rollouts() -> None:
+    config = resolve("reverse-text-rl", overrides={"batch.token_batch_size": 65536, "batch.batch_size": 8}).config
+    summary = summarise(config)
+    figures = dict(summary.figures)
+    assert figures["Per step"] == "at most 65,536 tokens, in groups of 8"
+    assert "Training rollouts" not in figures
+    assert not any("batch under" in hint for hint in summary.hints)
+    external = resolve("external-trainer", overrides={"batch.token_batch_size": 4096}).config
+    assert dict(summarise(external).figures)["Per step"].startswith("at most 4,096 tokens")
+
+
 def test_evaluation_can_be_switched_off(client: Client) -> None:
     post(client, **{"evaluation.on": "(absent)"})
     assert Run.objects.get().parsed.evaluation is None
@@ -159,8 +185,10 @@ def test_evaluation_can_be_switched_on(client: Client) -> None:
 
 
 def test_an_environment_can_be_added_and_taken_out(client: Client) -> None:
-    post(client, **{"environments.1.name": "reverse_words", "environments.1.args": "{ words = 2 }"})
-    assert [ref.name for ref in Run.objects.get().parsed.environments] == ["reverse_text", "reverse_words"]
+    another = {"environments.1.name": "reverse_text", "environments.1.args": "{ words = 2 }"}
+    post(client, **{"environments.0.name": "", **another})
+    assert [(ref.name, ref.args) for ref in Run.objects.get().parsed.environments] == [("reverse_text", {"words": 2})]
+    assert "names &#x27;reverse_text&#x27; twice" in post(client, **another).content.decode()
     response = post(client, **{"environments.0.name": ""})
     assert "at least one environment" in response.content.decode()
 

@@ -15,7 +15,7 @@ from rollouts.states import GroupState
 from tests.factories import make_batch, make_evaluation, make_event, make_group, make_lively_run, make_replica
 
 PINNED = Path(__file__).parent.parent / "snapshots" / "query_counts.json"
-PAGES = ["runs", "run", "run-live", "run-samples", "run-events", "run-config", "group", "step", "launch", "models"]
+PAGES = ["runs", "run", "run-live", "run-rollouts", "run-events", "run-config", "group", "step", "launch", "models"]
 
 
 def fill(name: str) -> Run:

@@ -42,7 +42,7 @@ def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
     run = Run.objects.get(key=answer.json()["run"])
     assert (run.max_steps, run.parsed.batch.batch_size, run.parsed.optimizer.lr) == (5, 64, 0.5)
     assert (run.project.slug, run.state, run.created_by.username) == ("words", "pending", "operator-Words")  # type: ignore[union-attr]
-    assert {str(run.origins[key]) for key in ("batch.batch_size", "max_steps", "optimizer.lr")} == {"request"}
+    assert {str(run.origins[key]) for key in ("batch.batch_size", "max_steps", "optimizer.lr")} == {"REST request"}
     assert run.parsed.model.path == warm.source
     assert api.get(f"runs/{run.key}").json()["model"] == "reverse-text-warm"
     assert Event.objects.get().actor == "api:test"
@@ -102,6 +102,19 @@ def test_a_config_that_makes_no_sense_is_refused_naming_the_key(api: Api, body: 
     fields = problem(api.post("runs", body), 422, "invalid_config")["fields"]
     assert any(path == field or path.startswith(f"{field}.") for path in fields), fields
     assert not Run.objects.exists()
+
+
+def test_every_fault_of_a_launch_is_answered_at_once_with_what_was_meant(api: Api) -> None:
+    overrides = {"optimizer.shedule": "linear", "batch.batch_size": 9, "environments.0.name": "reverse_txt"}
+    body = {"preset": "reverse-txt-rl", "config": {"seed": "x"}, "overrides": overrides}
+    answer = problem(api.post("runs", body), 422, "invalid_config")
+    assert answer["fields"].keys() == {"preset", "seed", *overrides}
+    assert answer["suggestions"] == {
+        "preset": "reverse-text-rl",
+        "optimizer.shedule": "optimizer.schedule",
+        "environments.0.name": "reverse_text",
+    }
+    assert "Did you mean optimizer.schedule?" in answer["fields"]["optimizer.shedule"]
 
 
 @pytest.mark.parametrize(

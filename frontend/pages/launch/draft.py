@@ -10,11 +10,13 @@ from frontend.pages.launch.form import EnvironmentRow, Field, Section, build_env
 from frontend.pages.run.config_table import leaves
 from rollouts.errors import Invalid, ModelMissing
 from rollouts.models import Run
-from trainers.config import ConfigError, ConfigProblem, Resolved, load_preset, preset_names, resolve
+from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, load_preset, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
 
 FORM = Origin(OriginKind.FORM)
 TOML = Origin(OriginKind.FORM_TOML)
+_SOURCE = Origin(OriginKind.RUN)
+"""Of a value that the form began with, which keeps the origin that it has there."""
 _KINDS = ("rl", "sft", "external")
 
 
@@ -159,9 +161,9 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
     inline = _read_fields(request, posted)
     typed = _read_toml(request)
     try:
+        resolved = _resolve(source, inline, typed)
         if request.toml_error:
             raise ConfigError([])
-        resolved = _resolve(source, inline, typed)
         check(resolved)
     except ConfigError as error:
         _attach(request, error)
@@ -170,22 +172,28 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
         request.missing_model = resolved.config.model.path if isinstance(error, ModelMissing) else ""
         _attach(request, ConfigError([ConfigProblem(key, message) for key, message in error.fields.items()]))
         return request
-    origins = {key: _origin(source, resolved, key) for key in resolved.origins}
-    request.resolved = replace(resolved, origins=origins)
+    request.resolved = resolved
     request.changes = _changes(source.config, resolved.config.model_dump(mode="json"))
     return request
 
 
 def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
-    values = _merged(source.chosen if source.preset is not None else source.config, inline)
-    return resolve(source.preset, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML)
+    """What was typed as TOML wins over the fields, and both over the source."""
+    base = [] if source.preset is not None else [Layer(_SOURCE, source.config)]
+    values = _merged(source.chosen, inline)
+    resolved = resolve(
+        source.preset, layers=base, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML
+    )
+    origins = {
+        key: source.origins.get(key, from_) if from_ == _SOURCE else from_ for key, from_ in resolved.origins.items()
+    }
+    return Resolved(resolved.config, origins)
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         is_table = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        # `args` is one value of a row, but rows replace each other whole, so only tables of the config merge here.
         merged[key] = _merged(merged[key], value) if is_table else value
     return merged
 
@@ -247,29 +255,22 @@ def _attach(request: LaunchRequest, error: ConfigError) -> None:
     """Show each problem at its field, or at the nearest one above it, or at the top."""
     request.problem_count = len(error.problems) + bool(request.toml_error)
     fields, sections = request.fields, {section.key: section for section in request.sections}
-    for path, message in error.problems:
-        if path in fields:
-            fields[path].error = " ".join(filter(None, [fields[path].error, _sentence(message)]))
+    for problem in error.problems:
+        path, above = problem.path, problem.path.rpartition(".")[0]
+        if path in fields or (above in fields and fields[above].widget == "json"):
+            item = fields[path if path in fields else above]
+            about = "" if path in fields else f"{path.removeprefix(above + '.')}: "
+            item.error = " ".join(filter(None, [item.error, _sentence(about + problem.sentence)]))
         elif path == "environments" and request.environments:
-            request.environments[0].fields["name"].error = _sentence(f"The list {message}")
+            request.environments[0].fields["name"].error = _sentence(f"The list {problem.sentence}")
         elif path in sections:
-            sections[path].error = _sentence(message)
+            sections[path].error = _sentence(problem.sentence)
         else:
-            request.errors.append((path, _sentence(message)))
+            request.errors.append((path, _sentence(problem.sentence)))
 
 
 def _sentence(message: str) -> str:
     return message[:1].upper() + message[1:]
-
-
-def _origin(source: Source, resolved: Resolved, key: str) -> Origin:
-    """Of a clone, every value was given to the form: those that nobody changed keep the origin they had."""
-    origin = resolved.origins[key]
-    if source.preset is not None or origin.kind is not OriginKind.FORM:
-        return origin
-    before = dict(leaves(source.config)).get(key, _MISSING)
-    after = dict(leaves(resolved.config.model_dump(mode="json"))).get(key)
-    return source.origins.get(key, FORM) if before == after else FORM
 
 
 _MISSING = object()

@@ -11,8 +11,7 @@ from rollouts.doors.messages import Answer
 from rollouts.errors import Conflict, Fault, Invalid, RunOver
 from rollouts.formats.atropos.bodies import REGISTRATION, check_storable, validated
 from rollouts.services import attempts, deliveries, resets
-from rollouts.services.attempts import Terms
-from rollouts.services.deliveries import NotRegistered
+from rollouts.services.attempts import NotRegistered, Terms
 
 NO_BATCH = ok({"batch": None})
 
