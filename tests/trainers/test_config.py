@@ -109,7 +109,7 @@ def test_an_evaluation_of_a_supervised_run_that_nobody_could_play_is_refused(
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         resolve("reverse-text-sft", overrides=overrides | {"evaluation.problems": 4})
-    assert hint in dict(caught.value.problems)[path]
+    assert hint in {problem.path: problem.message for problem in caught.value.problems}[path]
     assert not resolve("reverse-text-sft", overrides=overrides).config.is_played
 
 
