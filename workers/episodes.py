@@ -30,8 +30,9 @@ from environments.types import Problem, Rollout, StopReason
 from rollouts.bell import Listener, group_of
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
-from rollouts.services import groups, leases, metrics
-from rollouts.services.leases import Claim
+from rollouts.services import metrics
+from rollouts.services.groups import intake, leases
+from rollouts.services.groups.leases import Claim
 from rollouts.states import RUN_GENERATING, GroupState
 from workers.database import in_database
 from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
@@ -218,7 +219,7 @@ class Driver:
         while True:
             try:
                 state = await in_database(
-                    groups.settle,
+                    intake.settle,
                     token=claim.token,
                     problem_key=played.problem_key,
                     rollouts=played.rollouts,

@@ -13,7 +13,7 @@ from django.test import Client
 
 from controlplane.home import Home
 from rollouts.models import ApiToken, Run
-from rollouts.services import projects
+from rollouts.services.runs import projects
 from tests.model_files import make_warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]

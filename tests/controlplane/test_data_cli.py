@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from controlplane.cli import main
 from controlplane.home import Home
 from rollouts.models import Batch, Replay, Rollout, Run, ScoredGroup
-from rollouts.services import projects
+from rollouts.services.runs import projects
 from rollouts.states import GroupState, RunState
 from tests.rollouts import story
 from tests.rollouts.test_exchange import COMPLETE, Item, given_values, item

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from controlplane.cli import follow, models
 from controlplane.cli.main import app
 from rollouts.models import Model, Run
-from rollouts.services import projects
+from rollouts.services.runs import projects
 from rollouts.states import RunState
 from tests.factories import make_run
 from tests.model_files import make_warm, write_model

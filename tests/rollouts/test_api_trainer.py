@@ -10,7 +10,7 @@ import pytest
 from django.db import connection
 
 from rollouts.models import Batch, Run
-from rollouts.services import runs
+from rollouts.services.runs import life
 from rollouts.states import RunState
 from tests.factories import words
 from tests.rollouts import story
@@ -147,7 +147,7 @@ def test_a_waiting_fetch_is_told_when_the_run_is_stopped() -> None:
     trainer = register(run)
     answer, _ = story.together(
         lambda: trainer.get(f"runs/{run.key}/batches/0?wait_s=20"),
-        lambda: runs.request_stop(run, actor="user:ada"),
+        lambda: life.request_stop(run, actor="user:ada"),
     )
     problem(answer, 410, "run_over")
 
@@ -155,7 +155,7 @@ def test_a_waiting_fetch_is_told_when_the_run_is_stopped() -> None:
 def test_a_run_that_ended_says_so_to_every_write() -> None:
     run = story.launch()
     trainer = register(run)
-    runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test"))
+    life.end(story.fresh(run), to=RunState.FAILED, reason=words("test"))
     base = f"runs/{run.key}"
     for answer in (
         trainer.get(f"{base}/batches/0"),

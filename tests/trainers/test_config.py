@@ -99,7 +99,11 @@ def test_override_values_are_toml_or_plain_strings(text: str, value: Any) -> Non
 @pytest.mark.parametrize(
     ("overrides", "path", "hint"),
     [
-        ({"environments": []}, "environments", "an SFT run is evaluated"),
+        (
+            {"environments": [], "data.solutions": False, "data.path": "mine.jsonl"},
+            "environments",
+            "an SFT run is evaluated",
+        ),
         ({"inference.replicas": 0}, "inference.replicas", "at least 1"),
         ({"sampling.max_tokens": 512}, "sampling.max_tokens", "no room for a prompt"),
     ],

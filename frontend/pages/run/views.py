@@ -21,7 +21,7 @@ from frontend.pages.run.tiles import of_run as tiles_of
 from rollouts.errors import Conflict
 from rollouts.models import Role, Run
 from rollouts.selectors import pages, runs
-from rollouts.services import runs as run_services
+from rollouts.services.runs import life
 from rollouts.states import GroupState
 
 OVERVIEW_GROUPS = 4
@@ -102,7 +102,7 @@ def connect(request: HttpRequest, key: str) -> HttpResponse:
 def rotate_key(request: HttpRequest, key: str) -> HttpResponse:
     """Give the Atropos-compatible API of the run another address. Needs the operator role."""
     run = runs.get(request.user, key, Role.OPERATOR)
-    run_services.rotate_atropos_key(run, actor=actor(request))
+    life.rotate_atropos_key(run, actor=actor(request))
     messages.success(request, "The address was changed: give the new one to environments and trainers.")
     return HttpResponseRedirect(reverse("run-connect", args=[run.key]))
 
@@ -113,7 +113,7 @@ def stop(request: HttpRequest, key: str) -> HttpResponse:
     """Ask the run to end. Needs the operator role."""
     run = runs.get(request.user, key, Role.OPERATOR)
     try:
-        run_services.request_stop(run, actor=actor(request))
+        life.request_stop(run, actor=actor(request))
     except Conflict as error:
         messages.error(request, error.message)
     return HttpResponseRedirect(reverse("run", args=[run.key]))

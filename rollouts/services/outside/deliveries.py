@@ -22,8 +22,10 @@ from rollouts.models import Attempt, Batch, BatchEncoding, Delivery, Run, RunKin
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.clients import silent
 from rollouts.selectors.next_batch import Outlook, look_for, next_step
-from rollouts.services import attempts, batches, clients, runs
-from rollouts.services.batches import Outgoing
+from rollouts.services.batches import forming
+from rollouts.services.batches.forming import Outgoing
+from rollouts.services.outside import attempts, clients
+from rollouts.services.runs import trainer_writes
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import AttemptState, BatchState, GroupState, RunState
 
@@ -48,7 +50,7 @@ def take(run: Run) -> Outgoing | None:
         outlook = look_for(seen, run)
         if not outlook.is_worth_forming:
             return None
-    with suppress(batches.Overtaken), transaction.atomic():
+    with suppress(forming.Overtaken), transaction.atomic():
         run, attempt = attempts.enter_open(run)
         clients.lapse_silent(attempt)
         acknowledge_sent(run, reason=Reason(ReasonCode.MORE_ASKED_FOR))
@@ -114,7 +116,7 @@ def acknowledge_sent(run: Run, *, reason: Reason) -> None:
     run.next_step += behind
     run.save(update_fields=["next_step"])
     if run.next_step >= run.max_steps:
-        runs.finish_training(run, epoch=run.epoch)
+        trainer_writes.finish_training(run, epoch=run.epoch)
 
 
 def abandon(run: Run, attempt: Attempt, *, reason: Reason) -> None:
@@ -162,7 +164,7 @@ def _repeat(attempt: Attempt) -> Outgoing | None:
     Delivery.objects.filter(pk=delivery.pk).update(
         token=token, taken_at=Now(), expires_at=Now() + timedelta(seconds=TERM_S)
     )
-    return _hand_out(Outgoing(delivery.batch, batches.body_of(delivery.batch)), token)
+    return _hand_out(Outgoing(delivery.batch, forming.body_of(delivery.batch)), token)
 
 
 def _form(run: Run, attempt: Attempt, outlook: Outlook | None) -> Outgoing | None:
@@ -172,7 +174,7 @@ def _form(run: Run, attempt: Attempt, outlook: Outlook | None) -> Outgoing | Non
         return None
     if outlook is None or outlook.step != step:
         outlook = look_for(attempt, run)
-    formed = batches.form(run, step, outlook, encoding=BatchEncoding.ATROPOS)
+    formed = forming.form(run, step, outlook, encoding=BatchEncoding.ATROPOS)
     if formed is None:
         return None
     if attempt.first_step is None:
@@ -185,5 +187,5 @@ def _form(run: Run, attempt: Attempt, outlook: Outlook | None) -> Outgoing | Non
 
 
 def _hand_out(outgoing: Outgoing, token: uuid.UUID) -> Outgoing:
-    batches.count_delivery(outgoing.batch, actor=attempts.TRAINER)
+    forming.count_delivery(outgoing.batch, actor=attempts.TRAINER)
     return replace(outgoing, token=token)

@@ -3,7 +3,7 @@
     registration ─► OPEN ─► first request for a batch: STARTED, environments may register ─► reset: CLOSED
 
 What Atropos keeps in the memory of one process is rows here, so it outlives every process. What environments do is in
-``services.clients``, batches on their way in ``services.deliveries``, the end in ``services.resets``.
+``clients.py``, batches on their way in ``deliveries.py``, the end in ``resets.py``.
 Lock order: run -> gate of submissions -> attempts, clients, deliveries -> groups.
 """
 

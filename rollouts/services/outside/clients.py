@@ -15,8 +15,8 @@ from rollouts.errors import Invalid
 from rollouts.models import Attempt, EnvironmentClient, Run, RunEnvironment, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.clients import ALLOCATION_LAPSE_S, silent
-from rollouts.services import attempts
-from rollouts.services.groups import MAX_ENVIRONMENTS
+from rollouts.services.groups.intake import MAX_ENVIRONMENTS
+from rollouts.services.outside import attempts
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
 from rollouts.states import AttemptState, ClientState, RunState

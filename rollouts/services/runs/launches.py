@@ -21,7 +21,8 @@ from django.db.models import QuerySet
 from rollouts.errors import Invalid, ModelMissing, NotFound
 from rollouts.models import Model, Project, Run
 from rollouts.selectors import models as model_selectors
-from rollouts.services import forks, model_checks, models, runs
+from rollouts.services import model_checks, models
+from rollouts.services.runs import forks, life
 from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
 from trainers.origins import Origin, OriginKind
@@ -56,7 +57,7 @@ def launch(
     would not load, ModelMissing for a name that only a preset can give. Takes a second for a model that is new here.
     """
     start = Start(resolved, fork) if fork else find_start(project, resolved, forkable=forkable)
-    return runs.create(
+    return life.create(
         project=project, user=user, resolved=start.resolved, actor=actor, fork=start.fork, model=start.model
     )
 

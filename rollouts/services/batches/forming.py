@@ -25,7 +25,8 @@ from rollouts.formats.batch_body import encode
 from rollouts.models import Batch, BatchEncoding, BatchItem, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.next_batch import Outlook, look
-from rollouts.services import metrics, replays
+from rollouts.services import metrics
+from rollouts.services.batches import replays
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import binary_cursor, load
 from rollouts.states import RUN_TRAINING, BatchState, GroupState
@@ -40,7 +41,7 @@ class Outgoing:
     body: bytes
     """In the batch's encoding."""
     token: uuid.UUID | None = None
-    """The right to say that it arrived, for a trainer that cannot acknowledge; see ``services.deliveries``."""
+    """The right to say that it arrived, for a trainer that cannot acknowledge; see ``services.outside.deliveries``."""
 
     @property
     def sha256(self) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rollouts.errors import Conflict
 from rollouts.formats.arrays import Array, PackedGroup
 from rollouts.models import GroupTokens, Rollout, Run, ScoredGroup
-from rollouts.services.insertion import Incoming
+from rollouts.services.groups.insertion import Incoming
 
 
 def check_repeated(run: Run, repeated: Sequence[Incoming]) -> None:

@@ -26,7 +26,7 @@ from rollouts.formats.atropos.items import decode_one
 from rollouts.formats.checks import check_groups
 from rollouts.formats.json_arrays import encode
 from rollouts.models import Run, ScoredGroup
-from rollouts.services import groups as group_services
+from rollouts.services.groups import intake
 from rollouts.states import GroupState
 
 CHUNK_GROUPS = 16
@@ -235,7 +235,7 @@ def _worded(fault: Fault) -> str:
 def _store(run: Run, groups: list[PackedGroup], actor: str, totals: Imported) -> None:
     if not groups:
         return
-    group_services.submit(run, groups, actor=actor)
+    intake.submit(run, groups, actor=actor)
     totals.stored += len(groups)
     totals.rollouts += sum(len(group.rollouts) for group in groups)
     totals.tokens += sum(len(group.arrays.token_ids) for group in groups)

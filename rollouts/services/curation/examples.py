@@ -16,7 +16,7 @@ import numpy as np
 from environments.types import StopReason
 from rollouts.formats.arrays import COUNT, MASK, TOKEN_ID
 from rollouts.models import Run, ScoredGroup
-from rollouts.services.exchange import EXPORTED, exportable, pages_of
+from rollouts.services.curation.exchange import EXPORTED, exportable, pages_of
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
 

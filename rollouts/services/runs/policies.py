@@ -8,8 +8,9 @@ from django.db.models.functions import Now
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, PolicyVersion, Purpose, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import leases
-from rollouts.services.runs import check_files, lock_for_trainer
+from rollouts.services.groups import leases
+from rollouts.services.runs.checkpoints import check_files
+from rollouts.services.runs.trainer_writes import lock_for_trainer
 from rollouts.services.transitions import DB_NOW, move, record_creation, transition
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
 from trainers.wire import PolicyVersionIn

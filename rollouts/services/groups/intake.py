@@ -26,10 +26,10 @@ from rollouts.formats.arrays import Array, PackedGroup, RolloutRecord, pack_roll
 from rollouts.formats.checks import check_groups, check_rollouts
 from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import leases
-from rollouts.services.combining import Combiner
-from rollouts.services.insertion import Incoming, insert_groups, insert_rollouts
-from rollouts.services.repetition import check_repeated
+from rollouts.services.groups import leases
+from rollouts.services.groups.combining import Combiner
+from rollouts.services.groups.insertion import Incoming, insert_groups, insert_rollouts
+from rollouts.services.groups.repetition import check_repeated
 from rollouts.services.transitions import DB_NOW, stored, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import RUN_TRAINING, GroupState, RunState

@@ -9,7 +9,8 @@ from django.db.models.functions import Now
 
 from rollouts.models import Evaluation, Lease, Rollout, Run, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import leases, metrics
+from rollouts.services import metrics
+from rollouts.services.groups import leases
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import EvaluationState, GroupState
 

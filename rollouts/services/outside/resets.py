@@ -7,8 +7,8 @@ from django.db import transaction
 
 from rollouts.models import Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import attempts, deliveries
-from rollouts.services.groups import close_gate
+from rollouts.services.groups.intake import close_gate
+from rollouts.services.outside import attempts, deliveries
 from rollouts.services.transitions import transition
 from rollouts.states import GroupState
 

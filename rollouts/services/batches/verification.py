@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from rollouts.models import Batch, Run
-from rollouts.services import batches
+from rollouts.services.batches import forming
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def _after(run: Run, step: int) -> Batch | None:
 
 def _fault(batch: Batch) -> str:
     try:
-        batches.body_of(batch)
+        forming.body_of(batch)
     except AssertionError as error:
         return str(error)
     except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # rows that fit together no more
