@@ -224,6 +224,9 @@ def launch(
     try:
         run = models.launch(project_of(project), resolved, fork=fork, make_model=make_model, show=show)
     except ControlPlaneError as error:
+        if as_json:
+            faults = [{"key": path, "message": message, "suggestion": ""} for path, message in error.fields.items()]
+            print_json({"problems": faults})
         fail(complaint(error))
     if as_json:
         addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": run.atropos_url}

@@ -82,7 +82,9 @@ def test_a_launch_without_its_model_says_which_flag_makes_it() -> None:
 
 
 def test_a_model_that_would_not_load_is_refused_at_its_key() -> None:
-    assert "model.path: /nowhere does not exist" in rollyard(*RUN, "model.path=/nowhere", status=1).stderr
+    refused = rollyard(*RUN, "model.path=/nowhere", "--json", status=1)
+    assert "model.path: /nowhere does not exist" in refused.stderr
+    assert [each["key"] for each in json.loads(refused.stdout)["problems"]] == ["model.path"]
     assert not Run.objects.exists()
 
 

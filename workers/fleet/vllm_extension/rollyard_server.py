@@ -7,7 +7,7 @@ What vLLM refuses while it makes its config out of the arguments and the model's
 import runpy
 from typing import Any
 
-from rollyard_faults import blaming_input
+from rollyard_faults import blaming_input  # type: ignore[import-not-found]
 
 
 def main() -> None:
