@@ -111,6 +111,7 @@ def test_override_values_are_toml_or_plain_strings(text: str, value: Any) -> Non
 def test_an_evaluation_of_a_supervised_run_that_nobody_could_play_is_refused(
     overrides: dict[str, Any], path: str, hint: str
 ) -> None:
+    overrides = {"data.solutions": False, "data.path": "x.jsonl"} | overrides
     with pytest.raises(ConfigError) as caught:
         resolve("reverse-text-sft", overrides=overrides | {"evaluation.problems": 4})
     assert hint in {problem.path: problem.message for problem in caught.value.problems}[path]
