@@ -45,7 +45,7 @@ from rollouts.states import (
 )
 from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
-from trainers.wire import CheckpointIn, CheckpointRef, PolicyVersionIn, Registration, StepAck
+from trainers.wire import CheckpointIn, CheckpointRef, PolicyVersionIn, StepAck, TrainerRegistration
 
 MAX_PATH = 1000
 SHA256 = re.compile("[0-9a-f]{64}")
@@ -150,7 +150,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | N
         return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)
 
 
-def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> Registration:
+def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> TrainerRegistration:
     """Let a trainer attempt in and every earlier one out: raises the fencing epoch. Locks the run's row."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
@@ -173,7 +173,7 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
         )
         checkpoints = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
         source = run.forked_from if run.fork_optimizer else None
-        return Registration(
+        return TrainerRegistration(
             run=run.key,
             epoch=run.epoch,
             config=run.config,

@@ -18,10 +18,10 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from environments.types import Claim
 from rollouts.errors import LeaseLost, RunOver, StaleEpoch
 from rollouts.models import Batch, BatchItem, Event, Lease, Rollout, Run, ScoredGroup
 from rollouts.services import batches, leases, runs
-from rollouts.services.leases import Claim
 from rollouts.states import GROUP_TRANSITIONS, RunState
 from tests.rollouts import story
 

@@ -10,20 +10,20 @@ SMALL_GROUP = 8
 
 
 @dataclass(frozen=True)
-class Summary:
+class LaunchSummary:
     """Labelled figures, and hints."""
 
     figures: list[tuple[str, str]]
     hints: list[str]
 
 
-def summarise(config: RunConfig) -> Summary:
+def summarise(config: RunConfig) -> LaunchSummary:
     """Counts that follow from the config alone; how long it takes depends on the machine."""
     if config.kind == "sft":
         return _sft(config)
     if config.kind == "external":
         per_step = f"{numbers.count(config.batch.batch_size)} rollouts, unless the trainer registers for another number"
-        return Summary([("Per step", per_step), ("Processes started here", "none")], [])
+        return LaunchSummary([("Per step", per_step), ("Processes started here", "none")], [])
     groups = config.batch.batch_size // config.sampling.group_size
     rollouts = config.batch.batch_size * config.max_steps
     figures = [
@@ -40,17 +40,17 @@ def summarise(config: RunConfig) -> Summary:
         hints.append(f"In groups under {SMALL_GROUP} all rewards are often equal, and such a group teaches nothing.")
     if config.inference.replicas == 0:
         hints.append("No inference server is started: groups must be submitted from outside.")
-    return Summary(figures, hints)
+    return LaunchSummary(figures, hints)
 
 
-def _sft(config: RunConfig) -> Summary:
+def _sft(config: RunConfig) -> LaunchSummary:
     size = config.data.batch_size if config.data else 0
     figures = [
         ("Per step", f"{numbers.count(size)} conversations"),
         ("Conversations in all", numbers.count(size * config.max_steps)),
         *_evaluation(config),
     ]
-    return Summary(figures, [])
+    return LaunchSummary(figures, [])
 
 
 def _evaluation(config: RunConfig) -> list[tuple[str, str]]:
