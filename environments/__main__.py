@@ -4,7 +4,6 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import sys
 from typing import Any
 
@@ -16,7 +15,8 @@ from environments.env import Environment
 from environments.errors import RegistryError
 from environments.policy import OpenAIPolicy
 from environments.runner import play_group
-from environments.types import Message, Rollout, ScoredGroup, Split
+from environments.solutions import NoSolutions, solved
+from environments.types import Rollout, ScoredGroup, Split
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -44,16 +44,12 @@ def _list(args: argparse.Namespace) -> int:
 
 
 def _solutions(args: argparse.Namespace) -> int:
-    environment = registry.load(args.name, args.args)
-    for index in range(args.n):
-        problem = environment.problem(args.split, index % environment.count(args.split))
-        solution = environment.solution(problem)
-        if solution is None:
-            print(f"{args.name} has no solutions to give.", file=sys.stderr)
-            return 2
-        if random.Random(f"{problem.key}/{index}").random() < args.echo:
-            solution = [*solution[:-1], Message("assistant", problem.messages[-1].content)]
-        print(json.dumps({"messages": msgspec.to_builtins(solution)}, ensure_ascii=False))
+    try:
+        for messages in solved(args.name, args.args, args.n, split=args.split, echo=args.echo):
+            print(json.dumps({"messages": msgspec.to_builtins(messages)}, ensure_ascii=False))
+    except NoSolutions as exc:
+        print(exc, file=sys.stderr)
+        return 2
     return 0
 
 
@@ -82,7 +78,12 @@ async def _play_all(args: argparse.Namespace, environment: Environment[Any], sam
             rollouts = await play_group(environment, problem, policy, sampling, args.n, deadline_s=args.deadline)
             failed = failed or any(rollout.error for rollout in rollouts)
             if args.json:
-                group = ScoredGroup(environment=args.name, problem_key=problem.key, rollouts=rollouts)
+                group = ScoredGroup(
+                    environment=args.name,
+                    environment_version=environment.version,
+                    problem_key=problem.key,
+                    rollouts=rollouts,
+                )
                 print(msgspec.json.encode(group).decode(), flush=True)
             else:
                 print(f"{problem.key}")

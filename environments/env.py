@@ -26,7 +26,7 @@ class Environment(ABC, Generic[ArgsT]):
 
     name: ClassVar[str]
     version: ClassVar[str] = "1"
-    """Raised whenever the same key would mean another problem or another score."""
+    """Raised whenever the same key would mean another problem or another score; stored with every group played."""
     args_type: ClassVar[type[msgspec.Struct]] = NoArgs
     """What `args` of a run config is checked against; its fields and their docstrings describe it to people."""
 

@@ -40,7 +40,7 @@ def find_class(name: str) -> type[Environment[Any]]:
     module, _, attribute = place.partition(":")
     try:
         found = getattr(import_module(module), attribute)
-    except (ImportError, AttributeError) as exc:
+    except Exception as exc:  # the module is anybody's code, and runs here for the first time
         raise RegistryError(f"Environment {name!r} cannot be loaded from {place}: {exc}") from exc
     if not (isinstance(found, type) and issubclass(found, Environment)):
         raise RegistryError(f"Environment {name!r}: {place} is not a subclass of environments.env.Environment.")

@@ -50,7 +50,7 @@ class _Episode:
         self.rollout.reward = None
         self.rollout.error = as_data(error)
 
-    def hear(self, prompt_token_ids: list[int], completion: Completion) -> Message:
+    def record_turn(self, prompt_token_ids: list[int], completion: Completion) -> Message:
         """Append what the policy was given and what it sampled. Returns the reply."""
         rollout = self.rollout
         known = len(rollout.token_ids)
@@ -67,8 +67,9 @@ class _Episode:
         self.turns += 1
         return reply
 
-    def note(self, sent: int | None, received: int | None, completion: Completion, waited_s: float) -> None:
-        """Keep the versions of a request. The server's own labels are exact; the clock's around it are the bounds."""
+    def record_versions(self, sent: int | None, received: int | None, completion: Completion, waited_s: float) -> None:
+        """Record the policy versions of a request: the server's labels where there are any, else those
+        that were live when it was sent and answered."""
         rollout = self.rollout
         first = sent if completion.first_policy_version is None else completion.first_policy_version
         last = received if completion.last_policy_version is None else completion.last_policy_version
@@ -148,7 +149,7 @@ class _Group:
 
     async def _play_on(self, episode: _Episode, prompt_token_ids: list[int], completion: Completion) -> None:
         while True:
-            reply = episode.hear(prompt_token_ids, completion)
+            reply = episode.record_turn(prompt_token_ids, completion)
             if completion.finish_reason == "length":
                 return episode.end(StopReason.LENGTH)
             with boundary(ErrorKind.ENVIRONMENT):
@@ -182,7 +183,7 @@ class _Group:
                 raise ValueError(f"the policy gave {len(completions)} replies for {len(episodes)}")
         received, waited_s = self.version(), time.monotonic() - began
         for episode, completion in zip(episodes, completions, strict=True):
-            episode.note(sent, received, completion, waited_s)
+            episode.record_versions(sent, received, completion, waited_s)
         return completions
 
 

@@ -130,6 +130,8 @@ class ScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     rollouts: list[Rollout]
     key: str | None = None
     """Chosen by the submitter to make a retry harmless: the same key is stored once per run."""
+    environment_version: str = ""
+    """Of the problems and the scoring: another one means that rewards of the same problem no longer compare."""
 
 
 class PackedScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -139,6 +141,8 @@ class PackedScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     problem_key: str
     rollouts: list[PackedRollout]
     key: str | None = None
+    """As in ScoredGroup."""
+    environment_version: str = ""
     """As in ScoredGroup."""
 
 
@@ -166,7 +170,7 @@ class Withheld(StrEnum):
     """Why a claim gave nothing."""
 
     NOTHING = ""
-    """It gave something, or nothing was asked for."""
+    """It gave something, or nothing was asked for, or a supervised run is not being evaluated now."""
     CAPACITY = "capacity"
     """Generation is as far ahead of the trainer as it may be."""
     NO_POLICY = "no_policy"

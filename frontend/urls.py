@@ -9,6 +9,7 @@ from django.views.generic import RedirectView
 
 from frontend.pages.group import views as group
 from frontend.pages.launch import views as launch
+from frontend.pages.models import views as models
 from frontend.pages.run import views as run
 from frontend.pages.runs import views as runs
 from frontend.pages.step import views as step
@@ -22,13 +23,20 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("runs/", RedirectView.as_view(pattern_name="runs", query_string=True)),
     path("runs/new/", launch.new, name="launch"),
+    path("models/", models.index, name="models"),
+    path("models/<slug:project>/<str:name>/", models.model, name="model"),
+    path("models/<slug:project>/<str:name>/remove/", models.remove, name="model-remove"),
+    path("runs/new/make-model/", launch.make_model, name="launch-make-model"),
     path("runs/new/check/", launch.check, name="launch-check"),
     path("runs/<str:key>/", run.overview, name="run"),
     path("runs/<str:key>/live/", run.live, name="run-live"),
     path("runs/<str:key>/connect/", run.connect, name="run-connect"),
     path("runs/<str:key>/connect/rotate/", run.rotate_key, name="run-rotate-key"),
     path("runs/<str:key>/stop/", run.stop, name="run-stop"),
-    path("runs/<str:key>/samples/", run.samples, name="run-samples"),
+    path("runs/<str:key>/rollouts/", run.rollouts, name="run-rollouts"),
+    path(
+        "runs/<str:key>/samples/", RedirectView.as_view(pattern_name="run-rollouts", query_string=True)
+    ),  # once its name
     path("runs/<str:key>/config/", run.config, name="run-config"),
     path("runs/<str:key>/events/", run.events, name="run-events"),
     path("runs/<str:key>/groups/<str:group>/", group.group, name="group"),

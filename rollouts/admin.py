@@ -37,6 +37,7 @@ from rollouts.models import (
     ScoredGroup,
     TokenValues,
 )
+from rollouts.models import Model as RegisteredModel
 from rollouts.services.transitions import TRANSITIONS
 
 MAX_COUNTED = 10_000
@@ -76,6 +77,14 @@ class StoreAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 
     def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False
+
+
+class OfRunAdmin(StoreAdmin):
+    """Rows of a run, found by its key."""
+
+    list_select_related = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields = ("=run__key",)
 
 
 class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
@@ -137,7 +146,7 @@ class RunEnvironmentAdmin(StoreAdmin):
 @admin.register(ScoredGroup)
 class ScoredGroupAdmin(StoreAdmin):
     list_display = (
-        *("id", "key", "run", "environment", "purpose", "problem_key", "state", "state_reason"),
+        *("id", "key", "run", "environment", "environment_version", "purpose", "problem_key", "state", "state_reason"),
         *("rollout_count", "reward_mean", "min_policy_version", "settled_at"),
     )
     list_filter = ("state", "purpose")
@@ -147,10 +156,8 @@ class ScoredGroupAdmin(StoreAdmin):
 
 
 @admin.register(Lease)
-class LeaseAdmin(StoreAdmin):
+class LeaseAdmin(OfRunAdmin):
     list_display = ("group_id", "run", "holder", "claimed_at", "expires_at")
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
     search_fields = ("=run__key", "=holder")
 
 
@@ -197,11 +204,9 @@ class GroupTokensAdmin(StoreAdmin):
 
 
 @admin.register(Batch)
-class BatchAdmin(StoreAdmin):
+class BatchAdmin(OfRunAdmin):
     list_display = ("id", "run", "step", "state", "epoch", "token_count", "size_bytes", "deliveries", "formed_at")
     list_filter = ("state",)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
     search_fields = ("=run__key", "=sha256")
     ordering = ("-id",)
 
@@ -237,7 +242,7 @@ class ReplayAdmin(StoreAdmin):
 
 
 @admin.register(Attempt)
-class AttemptAdmin(StoreAdmin):
+class AttemptAdmin(OfRunAdmin):
     list_display = (
         "id",
         "run",
@@ -250,9 +255,6 @@ class AttemptAdmin(StoreAdmin):
         "closed_at",
     )
     list_filter = ("state",)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
     ordering = ("-id",)
 
 
@@ -275,22 +277,25 @@ class DeliveryAdmin(StoreAdmin):
 
 
 @admin.register(PolicyVersion)
-class PolicyVersionAdmin(StoreAdmin):
+class PolicyVersionAdmin(OfRunAdmin):
     list_display = ("id", "run", "version", "state", "epoch", "size_bytes", "path", "created_at", "published_at")
     list_filter = ("state",)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
     ordering = ("-id",)
 
 
+@admin.register(RegisteredModel)
+class RegisteredModelAdmin(StoreAdmin):
+    list_display = ("name", "project", "origin", "run", "step", "source", "architecture", "parameters", "created_at")
+    list_filter = ("origin",)
+    list_select_related = ("project", "run")
+    defers = RUN_PAYLOAD
+    search_fields = ("=name", "=run__key")
+
+
 @admin.register(Checkpoint)
-class CheckpointAdmin(StoreAdmin):
+class CheckpointAdmin(OfRunAdmin):
     list_display = ("id", "run", "step", "state", "epoch", "size_bytes", "path", "created_at")
     list_filter = ("state",)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
     ordering = ("-id",)
 
 
@@ -304,11 +309,9 @@ class EvaluationAdmin(StoreAdmin):
 
 
 @admin.register(Replica)
-class ReplicaAdmin(StoreAdmin):
+class ReplicaAdmin(OfRunAdmin):
     list_display = ("name", "run", "state", "state_reason", "loaded_version", "answered_at", "exit_code", "created_at")
     list_filter = ("state", "kind")
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
     search_fields = ("=run__key", "=token")
 
 
@@ -326,18 +329,13 @@ class ObjectKindFilter(admin.SimpleListFilter):
 
 
 @admin.register(Event)
-class EventAdmin(StoreAdmin):
+class EventAdmin(OfRunAdmin):
     list_display = ("id", "at", "run", "object_kind", "object_id", "from_state", "to_state", "actor", "reason")
     list_filter = (ObjectKindFilter,)
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
 
 
 @admin.register(MetricPoint)
-class MetricPointAdmin(StoreAdmin):
+class MetricPointAdmin(OfRunAdmin):
     list_display = ("id", "run", "key", "step", "value", "recorded_at")
-    list_select_related = ("run",)
-    defers = RUN_PAYLOAD
     search_fields = ("=run__key", "=key")
     ordering = ("-id",)

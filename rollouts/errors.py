@@ -12,6 +12,7 @@ ControlPlaneError
 |- RunOver         410 run_over
 |- TooLarge        413 too_large
 |- Invalid         422 invalid
+|  `- ModelMissing    422 model_missing
 |- QueueFull       429 queue_full
 `- Unavailable     503 unavailable
 
@@ -160,8 +161,14 @@ class Invalid(ControlPlaneError):
         super().__init__(message, fields={fault.path: fault.message for fault in self.faults})
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild_invalid, (self.message, self.faults)
+        return _rebuild_invalid, (type(self), self.message, self.faults)
 
 
-def _rebuild_invalid(message: str, faults: tuple[Fault, ...]) -> Invalid:
-    return Invalid(message, faults=faults)
+def _rebuild_invalid(kind: type[Invalid], message: str, faults: tuple[Fault, ...]) -> Invalid:
+    return kind(message, faults=faults)
+
+
+class ModelMissing(Invalid):
+    """No model of this name is registered, but a preset makes it."""
+
+    code = "model_missing"

@@ -32,6 +32,11 @@ class ReasonCode(TextChoices):
     ENVIRONMENT_REFUSED = "environment_refused", "{error}"
     ENVIRONMENT_BROKEN = "environment_broken", "environment '{environment}' cannot be made: {error}"
     FORK_FAILED = "fork_failed", "{error}"
+    MODEL_NOT_MADE = "model_not_made", "{error}"
+    RESULT_REGISTERED = "result_registered", "registered as the model {model}"
+    RESULT_REFUSED = "result_refused", "without the model {model}: {error}[; {why}]"
+    TRAINER_INPUT = "trainer_input", "the trainer cannot train this: {fault}"
+    SERVER_INPUT = "server_input", "vLLM cannot serve this model: {fault}"
     TRAINER_HOPELESS = "trainer_hopeless", "the trainer died {times} times without a step of progress[; last: {last}]"
     SERVER_HOPELESS = (
         "server_hopeless",
@@ -42,6 +47,7 @@ class ReasonCode(TextChoices):
     ALL_FAILED = "all_failed", "every rollout failed[, the first with {error}]"
     NOTHING_SAMPLED = "nothing_sampled", "no token was sampled by the policy: every loss mask is 0"
     ZERO_ADVANTAGE = "zero_advantage", "zero advantage: all rewards are equal"
+    ZERO_TOKEN_ADVANTAGES = "zero_token_advantages", "zero advantage: every advantage per token is 0"
     LEASES_LOST = (
         "leases_lost",
         "quarantined: {leases} leases were lost while it was played[, the last by {holder}]",

@@ -14,6 +14,7 @@ MAX_GROUP_SIZE = 1024
 MAX_TEXT = 200
 MAX_KEY = 64
 MAX_ENVIRONMENT = 100
+MAX_ENVIRONMENT_VERSION = 100
 MAX_METRIC_KEY = 100
 MAX_WEIGHT = 1e9
 MAX_INT = 2**31 - 1
@@ -28,6 +29,7 @@ def check_fits(config: RunConfig) -> None:
     limits = {
         "max_steps": (config.max_steps, MAX_INT),
         "batch.batch_size": (config.batch.batch_size, MAX_INT),
+        "batch.token_batch_size": (config.batch.token_batch_size or 1, MAX_INT),
         "sampling.group_size": (config.sampling.group_size, MAX_GROUP_SIZE),
         "workers.lease_s": (config.workers.lease_s, DAY_S),
     }

@@ -16,16 +16,31 @@ from hypothesis import settings as hypothesis_settings
 from controlplane.home import Home
 from controlplane.up import embedded
 from rollouts import bell
+from tests.lanes import IS_LONG, amount
+
+PRODUCT = ("e2e", "vllm", "browser")
+"""Marks of tests that start so much that two of them would starve each other."""
 
 # How long an example takes says more about the machine than about the product. Hypothesis' own profile for CI takes the
-# same examples each time: a new find is for whoever looks for it.
+# same examples each time: a new find is for whoever looks for it, as the long lane does.
 hypothesis_settings.register_profile(
     "rollyard",
-    parent=hypothesis_settings.get_profile("ci" if "CI" in os.environ else "default"),
+    parent=hypothesis_settings.get_profile("ci" if "CI" in os.environ and not IS_LONG else "default"),
+    max_examples=amount(60, 1000),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow],
 )
 hypothesis_settings.load_profile("rollyard")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With `--dist loadgroup`, tests of a group run in one process, one after another.
+
+    One has what starts the whole product, vLLM or a browser; of the rest each file is one, for its fixtures' sake.
+    """
+    for item in items:
+        marks = {mark.name for mark in item.iter_markers()}
+        item.add_marker(pytest.mark.xdist_group("product" if marks & {*PRODUCT} else item.nodeid.partition("::")[0]))
 
 
 def pytest_unconfigure() -> None:

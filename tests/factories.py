@@ -4,6 +4,7 @@ For rows only. A test of what the store *does* calls the services instead.
 """
 
 import math
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -44,7 +45,8 @@ from rollouts.states import (
     RunState,
 )
 from trainers.advantages import group_advantages
-from trainers.config import resolve
+from trainers.config import Resolved, resolve
+from trainers.run_config import EnvironmentRef
 
 
 def _reasoned(columns: dict[str, Any]) -> dict[str, Any]:
@@ -74,6 +76,12 @@ def make_user(name: str = "ada", *, role: Role | None = Role.OPERATOR, project: 
     if role is not None:
         Membership.objects.create(user=user, project=project or make_project(), role=role)
     return user
+
+
+def with_environments(resolved: Resolved, rows: list[dict[str, Any]]) -> Resolved:
+    """A config with environments that need not be installed here, as if they had been at its launch."""
+    environments = [EnvironmentRef(**row) for row in rows]
+    return replace(resolved, config=resolved.config.model_copy(update={"environments": environments}))
 
 
 def make_run(

@@ -13,6 +13,7 @@ A failed rollout has no reward: it is no part of the statistics, and is not trai
 import logging
 import math
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from trainers.run_config import AdvantageMethod, AlgorithmConfig
 
@@ -44,19 +45,42 @@ def group_advantages(
         # Rounding makes the mean of equal rewards differ from them; dividing by a deviation of that size would turn
         # the difference into advantages near 1.
         return [None if reward is None else 0.0 for reward in rewards_G]
-    mean = math.fsum(scored) / len(scored)
-    if method == "max_rl" and mean <= 0:
+    base, divisor = comparison(rewards_G, method, std_ddof, lengths_G)
+    if divisor <= 0:  # max_rl, which means nothing then
         return [None if reward is None else 0.0 for reward in rewards_G]
-    base, divisor = mean, 1.0
-    if method == "mean_std":
-        divisor = deviation(scored, std_ddof) + std_epsilon
-    elif method == "leave_one_out":
-        divisor = (len(scored) - 1) / len(scored)
-    elif method == "length_weighted":
-        base = length_weighted_mean(rewards_G, lengths_G)
-    elif method == "max_rl":
-        divisor = mean
+    divisor += std_epsilon if method == "mean_std" else 0.0
     return [None if reward is None else (reward - base) / divisor for reward in rewards_G]
+
+
+class Comparison(NamedTuple):
+    """What the rewards of a group are compared with: advantage = (reward - base) / divisor, but for an epsilon."""
+
+    base: float
+    divisor: float
+
+
+def comparison(
+    rewards_G: Sequence[float | None],
+    method: AdvantageMethod,
+    std_ddof: int = 0,
+    lengths_G: Sequence[int] | None = None,
+) -> Comparison:
+    """The two numbers of a group with a scored rollout, or with two for a deviation or for `leave_one_out`."""
+    scored = [reward for reward in rewards_G if reward is not None]
+    mean = math.fsum(scored) / len(scored)
+    match method:
+        case "none":
+            return Comparison(0.0, 1.0)
+        case "mean":
+            return Comparison(mean, 1.0)
+        case "mean_std":
+            return Comparison(mean, deviation(scored, std_ddof))
+        case "leave_one_out":
+            return Comparison(mean, (len(scored) - 1) / len(scored))
+        case "length_weighted":
+            return Comparison(_length_weighted_mean(rewards_G, lengths_G), 1.0)
+        case "max_rl":
+            return Comparison(mean, mean)
 
 
 def algorithm_advantages(
@@ -75,7 +99,7 @@ def algorithm_advantages(
     return [None if is_cut else advantage for advantage, is_cut in zip(advantages_G, is_cut_G, strict=True)]
 
 
-def length_weighted_mean(rewards_G: Sequence[float | None], lengths_G: Sequence[int] | None) -> float:
+def _length_weighted_mean(rewards_G: Sequence[float | None], lengths_G: Sequence[int] | None) -> float:
     """Mean of the rewards, each as often as its rollout has trained tokens; the plain mean when none has any."""
     if lengths_G is None:
         raise ValueError("length_weighted needs the trained tokens of the rollouts")

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple, Self, TypeVar
 import httpx
 import msgspec
 
-from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, why_again
+from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, retry_reason
 from trainers import wire
 from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunEnded, Superseded
 
 _RETRY_BUDGET_S = 600.0
-"""How long the control plane may be away: longer than a restart of everything on a slow machine."""
+"""Seconds for which requests are retried: longer than a restart of everything on a slow machine."""
 _WAIT_S = 20.0
 
 _T = TypeVar("_T")
@@ -47,7 +47,7 @@ class ReceivedBatch(NamedTuple):
 
 
 class ControlPlane:
-    """One trainer attempt's connection to its run. After `register` every write carries the attempt's epoch."""
+    """One trainer's connection to its run. After `register` every write carries the fencing epoch that it was given."""
 
     def __init__(
         self,
@@ -77,14 +77,15 @@ class ControlPlane:
         self.close()
 
     def register(self, world_size: int, hostname: str, pid: int) -> wire.TrainerRegistration:
-        """Become the run's trainer; every trainer that registered before can write no more."""
+        """Register as the run's trainer and take the next fencing epoch: writes of trainers that registered before are
+        refused from now on."""
         body = {"world_size": world_size, "hostname": hostname, "pid": pid}
         registration = self._decode(self._post("trainer", body), wire.TrainerRegistration)
         self._connection.headers[wire.EPOCH_HEADER] = str(registration.epoch)
         return registration
 
     def poll_batch(self, step: int, *, wait_s: float = _WAIT_S) -> FetchedBatch | None:
-        """Ask for the batch of `step`; the server may hold the question for `wait_s`. None: there is none yet."""
+        """Long poll for the batch of `step`, for up to `wait_s` seconds. None: there is none yet."""
         timeout = httpx.Timeout(TIMEOUT_S, read=wait_s + TIMEOUT_S)
         answer = self._request(
             "GET", f"batches/{step}", params={"wait_s": wait_s}, headers={"Accept": wire.MSGPACK}, timeout=timeout
@@ -125,7 +126,7 @@ class ControlPlane:
         batch_sha256: str | None = None,
         token_values: Sequence[wire.TokenValuesIn] = (),
     ) -> int:
-        """Say that `step` is done; returns the next step the control plane expects.
+        """Acknowledge that `step` is done; returns the next step the control plane expects. Idempotent.
 
         `token_values`: what the optimizer saw of some rollouts of the batch, to be looked at.
         """
@@ -133,15 +134,15 @@ class ControlPlane:
         return int(self._post(f"steps/{step}", body).json()["next_step"])
 
     def announce_policy_version(self, version: wire.PolicyVersionIn) -> None:
-        """Say that the weights of a version are complete on disk."""
+        """Announce that the weights of a version are complete on disk. Idempotent."""
         self._post("policy-versions", version)
 
     def announce_checkpoint(self, checkpoint: wire.CheckpointIn) -> None:
-        """Say that a checkpoint is complete on disk."""
+        """Announce that a checkpoint is complete on disk. Idempotent."""
         self._post("checkpoints", checkpoint)
 
     def finish(self) -> None:
-        """Say that the last step is done and nothing more will come."""
+        """Report that the last step is done and nothing more will come. Idempotent."""
         self._post("trainer/finish", {})
 
     def _post(self, path: str, body: Any) -> httpx.Response:
@@ -150,7 +151,7 @@ class ControlPlane:
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            return self._connection.request(method, path, why_again=_why_again, **options)
+            return self._connection.request(method, path, retry_reason=_retry_reason, **options)
         except Unreachable as error:
             raise ControlPlaneUnreachable(str(error)) from error
         except Refused as error:
@@ -165,11 +166,11 @@ class ControlPlane:
         return msgspec.json.decode(answer.content, type=of_type)
 
 
-def _why_again(answer: httpx.Response) -> str:
+def _retry_reason(answer: httpx.Response) -> str:
     expected = answer.headers.get(wire.SHA256_HEADER)
     if expected is not None and hashlib.sha256(answer.content).hexdigest() != expected:
         return "the body does not have the promised SHA-256"
-    return why_again(answer)
+    return retry_reason(answer)
 
 
 def _check(batch: wire.TrainingBatch, run: str, step: int) -> None:

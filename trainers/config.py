@@ -1,29 +1,33 @@
-"""Resolve run configs: defaults < environment < preset < TOML files, left to right < inline values < overrides.
+"""Resolve run configs: defaults < environment < preset < TOML files < layers < inline values < overrides.
 
 Every leaf of the result knows where it came from (`Resolved.origins`), so that a person can ask why a run has a value.
-The tree itself and its checks: `trainers/run_config/`. Imports neither torch nor transformers: the web server and the
+The keys and their checks: `trainers/run_config/`. Imports neither torch nor transformers: the web server and the
 workers parse configs too.
 """
 
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
+from typing import Any, NamedTuple
 
 from trainers.origins import COMMAND_LINE, DEFAULT, REQUEST, Origin, OriginKind
-from trainers.run_config import ConfigProblem, CrossFieldError, RunConfig
+from trainers.run_config import ConfigProblem, RunConfig
+from trainers.run_config.keys import all_keys, suggest_key
+from trainers.run_config.problems import check
+from trainers.run_config.suggestions import suggest
 
 __all__ = [
     "ConfigError",
     "ConfigProblem",
+    "Layer",
     "Resolved",
     "RunConfig",
     "load_preset",
     "parse_override",
+    "preset_and_overrides",
     "preset_names",
     "resolve",
 ]
@@ -36,7 +40,9 @@ class ConfigError(ValueError):
     """The run config makes no sense; `problems` names each key and what to do about it."""
 
     def __init__(self, problems: Sequence[ConfigProblem]) -> None:
-        super().__init__("\n".join(f"{path}: {message}" if path else message for path, message in problems))
+        super().__init__(
+            "\n".join(f"{each.path}: {each.sentence}" if each.path else each.sentence for each in problems)
+        )
         self.problems = list(problems)
 
 
@@ -49,6 +55,13 @@ class Resolved:
     """By dotted key."""
 
 
+class Layer(NamedTuple):
+    """A nested mapping of values, and who set them."""
+
+    origin: Origin
+    values: Mapping[str, Any]
+
+
 def preset_names() -> list[str]:
     """Names of the shipped presets, sorted."""
     return sorted(path.stem for path in _PRESETS.glob("*.toml"))
@@ -56,18 +69,31 @@ def preset_names() -> list[str]:
 
 def load_preset(name: str) -> dict[str, Any]:
     """Raw values of a shipped preset. Raises ConfigError when there is none of that name."""
-    if name not in preset_names():
-        known = ", ".join(preset_names())
-        raise ConfigError([ConfigProblem("preset", f"{name!r} is not a preset. Known: {known}.")])
+    known = preset_names()
+    if name not in known:
+        message = f"{name!r} is not a preset. Known: {', '.join(known)}."
+        raise ConfigError([ConfigProblem("preset", message, suggest(name, known))])
     return tomllib.loads((_PRESETS / f"{name}.toml").read_text(encoding="utf-8"))
 
 
 def parse_override(text: str) -> tuple[str, Any]:
     """Split `a.b=c`; c is read as a TOML value (or `null`), and is a plain string when it is none."""
     key, separator, value = text.partition("=")
-    if not separator or not key.strip():
-        raise ConfigError([ConfigProblem(key.strip(), f"{text!r} is no override. Write key.subkey=value.")])
-    return key.strip(), _parse_value(value.strip())
+    key = key.strip()
+    if not separator or not key:
+        meant = key if key in all_keys() else suggest_key(key, {})
+        message = "has no value: overrides are written KEY=VALUE." if key else f"{text!r} names no key to override."
+        raise ConfigError([ConfigProblem(key, message, f"{meant}=VALUE" if meant else "")])
+    return key, _parse_value(value.strip())
+
+
+def preset_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """Split words of a command line. The first is a preset, unless it has a `=` or is a key of the config.
+
+    Any other word without a `=` stays among the overrides, where `resolve` says what is wrong with it.
+    """
+    is_preset = bool(words) and "=" not in words[0] and words[0] not in all_keys()
+    return (words[0], list(words[1:])) if is_preset else (None, list(words))
 
 
 def resolve(
@@ -76,6 +102,7 @@ def resolve(
     overrides: Mapping[str, Any] | Iterable[str] = (),
     environ: Mapping[str, str] | None = None,
     *,
+    layers: Iterable[Layer] = (),
     inline: Mapping[str, Any] | None = None,
     inline_from: Origin = REQUEST,
     overrides_from: Origin = COMMAND_LINE,
@@ -85,29 +112,40 @@ def resolve(
     Tables merge key by key, lists replace each other whole; `environments.0.args.words=2` reaches into a list. A table
     with another `type` replaces the table it is merged into, because it is another variant. `overrides` is a mapping of
     dotted keys to values, or `a.b=c` strings; `inline` is a nested mapping, such as the body of an API request.
-    `inline_from` and `overrides_from` say who gave those two.
+    `inline_from` and `overrides_from` say who gave those two. What is wrong with one source does not keep the others
+    from being looked at.
     """
-    tree: dict[str, Any] = {}
-    origins: dict[str, Origin] = {}
+    tree = _Tree()
     for name, text in sorted((environ or {}).items()):
         if name.startswith(_ENVIRON_PREFIX):
             key = name.removeprefix(_ENVIRON_PREFIX).lower().replace("__", ".")
-            _set(tree, origins, key, _parse_value(text), Origin(OriginKind.ENVIRON, name))
-    if preset is not None:
-        _merge(tree, origins, load_preset(preset), Origin(OriginKind.PRESET, preset))
+            with tree.collecting():
+                tree.put(key, _parse_value(text), Origin(OriginKind.ENVIRON, name))
+    base = preset
+    if preset is not None and preset not in preset_names():
+        with tree.collecting():
+            load_preset(preset)
+        # What was meant stands in: the rest is judged as it will be once this is mended.
+        base = suggest(preset, preset_names()) or None
+    if base is not None:
+        tree.merge(load_preset(base), Origin(OriginKind.PRESET, base))
+    before_files = len(tree.problems)
     for file in files:
-        _merge(tree, origins, _read_file(Path(file)), Origin(OriginKind.FILE, str(file)))
-    if inline is not None:
-        _merge(tree, origins, inline, inline_from)
-    pairs = overrides.items() if isinstance(overrides, Mapping) else map(parse_override, overrides)
-    for key, value in pairs:
-        _set(tree, origins, key, value, overrides_from)
-    try:
-        config = RunConfig.model_validate(tree)
-    except ValidationError as error:
-        raise ConfigError(_problems(error, tree)) from None
+        with tree.collecting():
+            tree.merge(_read_file(Path(file)), Origin(OriginKind.FILE, str(file)))
+    is_complete = base is not None or (preset is None and len(tree.problems) == before_files)
+    for layer in (*layers, Layer(inline_from, inline or {})):
+        tree.merge(layer.values, layer.origin)
+    pairs = overrides.items() if isinstance(overrides, Mapping) else overrides
+    for pair in pairs:
+        with tree.collecting():
+            key, value = parse_override(pair) if isinstance(pair, str) else pair
+            tree.put(key, value, overrides_from)
+    config, problems = check(tree.values, is_complete=is_complete)
+    if config is None or tree.problems:
+        raise ConfigError([*tree.problems, *problems])
     leaves = _leaves(config.model_dump(mode="json"))
-    return Resolved(config=config, origins={key: _origin(origins, key) for key in leaves})
+    return Resolved(config=config, origins={key: tree.origin_of(key) for key in leaves})
 
 
 def _parse_value(text: str) -> Any:
@@ -123,47 +161,75 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError([ConfigProblem("", f"cannot read {path}: {error.strerror}.")]) from None
+        raise ConfigError([ConfigProblem("file", f"cannot read {path}: {error.strerror}.")]) from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError([ConfigProblem("", f"{path} is not TOML: {error}.")]) from None
+        raise ConfigError([ConfigProblem("file", f"{path} is not TOML: {error}.")]) from None
 
 
-def _merge(
-    tree: dict[str, Any], origins: dict[str, Origin], values: Mapping[str, Any], origin: Origin, at: str = ""
-) -> None:
-    if "type" in values and "type" in tree and values["type"] != tree["type"]:
-        tree.clear()
-        _forget(origins, at.rstrip("."))
-    for name, value in values.items():
-        key = f"{at}{name}"
-        if isinstance(value, Mapping):
-            if not isinstance(tree.get(name), dict):
-                tree[name] = {}
-            _merge(tree[name], origins, value, origin, f"{key}.")
-        else:
-            tree[name] = deepcopy(value)
-            _forget(origins, key)
-            origins[key] = origin
+class _Tree:
+    """Values merged so far, who set each of them, and what was wrong on the way."""
 
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+        self.problems: list[ConfigProblem] = []
+        self._origins: dict[str, Origin] = {}
 
-def _set(tree: dict[str, Any], origins: dict[str, Origin], key: str, value: Any, origin: Origin) -> None:
-    *parents, last = key.split(".")
-    node: Any = tree
-    for depth, name in enumerate(parents):
+    @contextmanager
+    def collecting(self) -> Iterator[None]:
+        """Keep the problems of a ConfigError for later."""
+        try:
+            yield
+        except ConfigError as error:
+            self.problems += error.problems
+
+    def merge(self, values: Mapping[str, Any], origin: Origin) -> None:
+        """Merge a nested mapping over what is there."""
+        self._merge(self.values, values, origin, "")
+
+    def put(self, key: str, value: Any, origin: Origin) -> None:
+        """Set the value of a dotted key, whose parts may be indices of lists. Raises ConfigError."""
+        *parents, last = key.split(".")
+        node: Any = self.values
+        for depth, name in enumerate(parents):
+            if isinstance(node, list):
+                node = _item(node, name, key)
+                continue
+            if node.get(name) is None:
+                node[name] = {}
+            node = node[name]
+            if not isinstance(node, dict | list):
+                raise ConfigError([ConfigProblem(".".join(parents[: depth + 1]), f"has no key below it ({key}).")])
         if isinstance(node, list):
-            node = _item(node, name, key)
-            continue
-        if node.get(name) is None:
-            node[name] = {}
-        node = node[name]
-        if not isinstance(node, dict | list):
-            raise ConfigError([ConfigProblem(".".join(parents[: depth + 1]), f"has no key below it ({key}).")])
-    if isinstance(node, list):
-        _item(node, last, key)
-        node[int(last)] = value
-        origins[key] = origin
-    else:
-        _merge(node, origins, {last: value}, origin, "".join(f"{name}." for name in parents))
+            _item(node, last, key)
+            node[int(last)] = value
+            self._origins[key] = origin
+        else:
+            self._merge(node, {last: value}, origin, "".join(f"{name}." for name in parents))
+
+    def origin_of(self, key: str) -> Origin:
+        """Origin of the longest prefix of `key` that somebody set."""
+        parts = key.split(".")
+        prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
+        return next((self._origins[each] for each in prefixes if each in self._origins), DEFAULT)
+
+    def _merge(self, into: dict[str, Any], values: Mapping[str, Any], origin: Origin, at: str) -> None:
+        if "type" in values and "type" in into and values["type"] != into["type"]:
+            into.clear()
+            self._forget(at.rstrip("."))
+        for name, value in values.items():
+            key = f"{at}{name}"
+            if isinstance(value, Mapping):
+                if not isinstance(into.get(name), dict):
+                    into[name] = {}
+                self._merge(into[name], value, origin, f"{key}.")
+            else:
+                into[name] = deepcopy(value)
+                self._forget(key)
+                self._origins[key] = origin
+
+    def _forget(self, key: str) -> None:
+        for known in [known for known in self._origins if known == key or known.startswith(f"{key}.")]:
+            del self._origins[known]
 
 
 def _item(items: list[Any], index: str, key: str) -> Any:
@@ -172,47 +238,9 @@ def _item(items: list[Any], index: str, key: str) -> Any:
     return items[int(index)]
 
 
-def _forget(origins: dict[str, Origin], key: str) -> None:
-    for known in [known for known in origins if known == key or known.startswith(f"{key}.")]:
-        del origins[known]
-
-
-def _origin(origins: Mapping[str, Origin], key: str) -> Origin:
-    """Origin of the longest prefix of `key` that somebody set."""
-    parts = key.split(".")
-    prefixes = (".".join(parts[:length]) for length in range(len(parts), 0, -1))
-    return next((origins[prefix] for prefix in prefixes if prefix in origins), DEFAULT)
-
-
 def _leaves(value: Any, at: str = "") -> list[str]:
     if isinstance(value, dict) and value:
         return [leaf for name, child in value.items() for leaf in _leaves(child, f"{at}.{name}" if at else name)]
     if isinstance(value, list) and any(isinstance(item, dict) for item in value):
         return [leaf for index, child in enumerate(value) for leaf in _leaves(child, f"{at}.{index}")]
     return [at]
-
-
-def _key(loc: tuple[int | str, ...], tree: Any) -> str:
-    """The dotted key of an error. pydantic puts the `type` of a variant into the path, where the config has no key."""
-    parts: list[str] = []
-    for depth, part in enumerate(loc, start=1):
-        if isinstance(tree, Mapping) and part not in tree and (depth < len(loc) or part == tree.get("type")):
-            continue
-        parts.append(str(part))
-        tree = tree.get(part) if isinstance(tree, Mapping) else tree[int(part)] if isinstance(tree, list) else None
-    return ".".join(parts)
-
-
-def _problems(error: ValidationError, tree: Mapping[str, Any]) -> list[ConfigProblem]:
-    """Flatten pydantic's errors; contradictions between keys keep the key they name."""
-    problems = []
-    for item in error.errors(include_url=False):
-        at = _key(item["loc"], tree)
-        cause = item.get("ctx", {}).get("error")
-        if isinstance(cause, CrossFieldError):
-            problems += [ConfigProblem(f"{at}.{path}" if at else path, message) for path, message in cause.problems]
-        elif item["type"] == "extra_forbidden":
-            problems.append(ConfigProblem(at, "is not a known key. Remove it or correct its spelling."))
-        else:
-            problems.append(ConfigProblem(at, f"{item['msg']}."))
-    return problems

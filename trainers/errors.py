@@ -6,9 +6,11 @@ TrainerError
 |-- Superseded                a newer trainer has registered: this one must not write any more
 |-- RunEnded                   the run was stopped or is finished: leave quietly
 |-- CheckpointCorrupt         a manifest or a file behind it does not verify
-|-- AdapterUnsuitable         a LoRA adapter does not fit the model or the config
-|-- DataError                 training data that cannot be trained on as asked
-|-- ModelUnsupported          a model that cannot be trained, or not in the way that was asked for
+|-- DataUnreachable           training data that the hub did not give
+|-- InputFault                what the run was given cannot be trained: another attempt would end the same
+|   |-- AdapterUnsuitable     a LoRA adapter does not fit the model or the config
+|   |-- DataError             training data that cannot be trained on as asked
+|   `-- ModelUnsupported      a model that does not load, or cannot be trained in the way that was asked for
 `-- Diverged                  the loss or the gradient is not finite
 """
 
@@ -42,16 +44,24 @@ class CheckpointCorrupt(TrainerError):
     """A checkpoint does not verify against its manifest."""
 
 
-class AdapterUnsuitable(TrainerError):
+class DataUnreachable(TrainerError):
+    """The hub did not give the training data, this time."""
+
+
+class InputFault(TrainerError):
+    """What the run was given cannot be trained, however often it is tried: the run fails with this message."""
+
+
+class AdapterUnsuitable(InputFault):
     """A LoRA adapter does not fit the model or the config."""
 
 
-class DataError(TrainerError):
+class DataError(InputFault):
     """The training data cannot be trained on as asked."""
 
 
-class ModelUnsupported(TrainerError):
-    """The model cannot be trained, or not in the way that the run config asks for."""
+class ModelUnsupported(InputFault):
+    """The model does not load, or cannot be trained, or not in the way that the run config asks for."""
 
 
 class Diverged(TrainerError):

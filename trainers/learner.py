@@ -71,7 +71,7 @@ class Learner:
         self.dtype = DTYPES[config.model.dtype]
         """What the model computes in; its parameters are float32."""
         self._flops = FlopCounter(self.model) if world.stages == 1 else None
-        self._optimizer = build_optimizer(self.model, config.optimizer)
+        self.optimizer = build_optimizer(self.model, config.optimizer)
         self._times: dict[str, float] = {}
         if world.is_main:
             # Whole directories are the control plane's to delete: only it knows what is live or waits to go live.
@@ -118,7 +118,9 @@ class Learner:
         with self.timed("optimizer"):
             counted_elsewhere = share_gradient(self.model, world)
             stages, limit = world.stage_group, config.optimizer.max_grad_norm
-            grad_norm = optimizer_step(self.model, self._optimizer, lr, limit, stages, counted_elsewhere)
+            grad_norm = optimizer_step(self.model, self.optimizer, lr, limit, stages, counted_elsewhere)
+            if world.device.type == "cuda":
+                torch.cuda.synchronize(world.device)  # or what is still queued would count as the next phase's
         self.step += 1
         return means | {
             "optim/grad_norm": grad_norm,
@@ -137,7 +139,7 @@ class Learner:
         with self.timed("publish"):
             tensors = join_stages(gather_model(self.model), self._world)
             if self._world.is_main and newest_step(self._weights) <= self.step:
-                self._link.tell(lambda plane: plane.announce_policy_version(self._write_weights(tensors)))
+                self._link.send(lambda plane: plane.announce_policy_version(self._write_weights(tensors)))
 
     def checkpoint(self) -> None:
         """Write everything needed to go on from here, and announce it."""
@@ -147,7 +149,7 @@ class Learner:
             announced = wire.CheckpointIn(
                 step=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
             )
-            self._link.tell(lambda plane: plane.announce_checkpoint(announced))
+            self._link.send(lambda plane: plane.announce_checkpoint(announced))
 
     def take_times(self) -> dict[str, float]:
         """Seconds per phase since the last call, as `time/<phase>` metrics."""
@@ -165,13 +167,13 @@ class Learner:
     def _resume(self) -> int:
         checkpoints = self._registration.checkpoints
         chosen = newest_verified(checkpoints) if self._world.is_main else None
-        index = self._link.choose(-1 if chosen is None else checkpoints.index(chosen))
+        index = self._link.broadcast(-1 if chosen is None else checkpoints.index(chosen))
         if index < 0:
             _log.info("starting from %s", self.config.model.path)
             self._inherit_optimizer()
             return 0
         _log.info("resuming from checkpoint %s", checkpoints[index].path)
-        load_checkpoint(Path(checkpoints[index].path), self.model, self._optimizer)
+        load_checkpoint(Path(checkpoints[index].path), self.model, self.optimizer)
         return checkpoints[index].step
 
     def _inherit_optimizer(self) -> None:
@@ -179,8 +181,8 @@ class Learner:
         if (source := self._registration.optimizer_from) is not None:
             if self._world.is_main:
                 verify_directory(Path(source.path), source.manifest_sha256)
-            self._link.choose(0)  # nobody reads what does not verify: the main rank dies before it gets here
-            load_optimizer(Path(source.path), self.model, self._optimizer)
+            self._link.barrier()  # nobody reads what does not verify: the main rank dies before it gets here
+            load_optimizer(Path(source.path), self.model, self.optimizer)
 
     def _sum_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
         totals = torch.stack([value.double() for value in sums.values()])
@@ -220,10 +222,10 @@ class Learner:
         existing = find_directory(parent, self.step) if self._world.is_main else None
         if existing is None and self._world.is_main:
             open_partial(parent, self.step, epoch=epoch)
-        if self._link.choose(int(existing is not None)):
+        if self._link.broadcast(int(existing is not None)):
             return existing
         partial = partial_directory(parent, self.step, epoch=epoch)
-        digests = write_checkpoint(partial, self.step, self.model, self._optimizer)
+        digests = write_checkpoint(partial, self.step, self.model, self.optimizer)
         if not self._world.is_main:
             return None
         return seal_partial(partial, digests, epoch=epoch, run=self._registration.run)

@@ -1,7 +1,8 @@
-"""The ranks' common view of the control plane: rank 0 talks, everybody hears.
+"""The ranks' connection to the control plane: rank 0 sends the requests and broadcasts the answers over gloo.
 
-Rank 0 may wait for a batch for hours, and a collective may not. So it asks in short polls and says after each how it
-went: still waiting, here it is, or the run is over. An error of rank 0 ends its process, and torchrun ends the others.
+Rank 0 may wait for a batch for hours, but a collective times out. So it polls with short requests and broadcasts a
+status after each: still waiting, the size of the batch, or the run is over. An error on rank 0 ends its process, and
+torchrun then ends the others.
 """
 
 import faulthandler
@@ -21,13 +22,14 @@ from trainers.errors import RunEnded
 _log = logging.getLogger(__name__)
 
 _OVER, _WAITING = -1, -2
-_SILENCE_S = 600.0
-"""After so long without a word among the ranks each writes the stacks of its threads to its log, again and again: a
-rank that hangs in a collective or a library can no longer say so itself. Longer than most steps."""
+HANG_DUMP_S = 600.0
+"""Seconds without a broadcast after which every rank dumps the stacks of its threads to its log, and again each time
+they have passed: a rank that hangs in a collective or a library cannot report it otherwise. Longer than most steps."""
 
 
 class RunLink:
-    """Connection of all ranks to the run. Methods are collective unless they say otherwise."""
+    """Connection of all ranks to the run. Methods are collective, so every rank must call them in the same order,
+    unless their docstring says otherwise."""
 
     def __init__(self) -> None:
         self.is_main = dist.get_rank() == 0
@@ -35,36 +37,46 @@ class RunLink:
         self._over = False
 
     def register(self) -> wire.TrainerRegistration:
-        """Register this attempt; every rank gets the answer."""
+        """Register this trainer, which fences off every one before it; the answer is broadcast."""
         answer = b""
         if self._plane is not None:
             registration = self._plane.register(dist.get_world_size(), socket.gethostname(), os.getpid())
             answer = msgspec.msgpack.encode(registration)
-        return msgspec.msgpack.decode(self._broadcast(answer), type=wire.TrainerRegistration)
+        return msgspec.msgpack.decode(self._broadcast_bytes(answer), type=wire.TrainerRegistration)
 
     def next_batch(self, step: int) -> FetchedBatch | None:
-        """Wait for the batch of `step`; None when the run is over."""
+        """Wait for the batch of `step`, without a deadline; it is broadcast. None when the run is over."""
         while True:
-            body, sha256, news = b"", "", _WAITING
+            body, sha256, status = b"", "", _WAITING
             if self._plane is not None:
                 if (fetched := self._poll(step)) is not None:
                     body, sha256 = fetched
-                    news = len(body)
+                    status = len(body)
                 if self._over:
-                    news = _OVER
-            news = self._broadcast_number(news)
-            if news == _OVER:
+                    status = _OVER
+            status = self.broadcast(status)
+            if status == _OVER:
                 return None
-            if news != _WAITING:
-                return FetchedBatch(self._broadcast(body), self._broadcast(sha256.encode()).decode())
+            if status != _WAITING:
+                return FetchedBatch(self._broadcast_bytes(body), self._broadcast_bytes(sha256.encode()).decode())
 
     def is_over(self) -> bool:
-        """Whether rank 0 was told that the run is over."""
-        return self._broadcast_number(_OVER if self._over else 0) == _OVER
+        """Whether an answer to rank 0 was that the run is over; broadcast."""
+        return self.broadcast(_OVER if self._over else 0) == _OVER
 
-    def choose(self, number: int) -> int:
-        """Rank 0's number, on every rank."""
-        return self._broadcast_number(number)
+    @staticmethod
+    def broadcast(number: int) -> int:
+        """Return rank 0's number on every rank; what the others pass is ignored."""
+        faulthandler.dump_traceback_later(HANG_DUMP_S, repeat=True)  # restarts the timer
+        cell = torch.tensor([number], dtype=torch.int64)
+        dist.broadcast(cell, src=0)
+        return int(cell)
+
+    @staticmethod
+    def barrier() -> None:
+        """Return once every rank has called this. A rank that died before it keeps the others here until torchrun ends
+        them."""
+        dist.all_reduce(torch.zeros(1))
 
     def ack_step(
         self,
@@ -73,22 +85,23 @@ class RunLink:
         batch_sha256: str | None = None,
         token_values: Sequence[wire.TokenValuesIn] = (),
     ) -> None:
-        """Acknowledge a step. Not collective, like `tell`."""
-        self.tell(lambda plane: plane.ack_step(step, metrics, batch_sha256, token_values))
+        """Acknowledge a step. Not collective, like `send`."""
+        self.send(lambda plane: plane.ack_step(step, metrics, batch_sha256, token_values))
 
     def finish(self) -> None:
-        """Say that the last step is done. Not collective, like `tell`."""
-        self.tell(lambda plane: plane.finish())
+        """Report that the last step is done. Not collective, like `send`."""
+        self.send(lambda plane: plane.finish())
 
-    def tell(self, say: Callable[[ControlPlane], object]) -> None:
-        """Say something on rank 0; the other ranks do nothing. Not collective.
+    def send(self, request: Callable[[ControlPlane], object]) -> None:
+        """Make a request on rank 0; the other ranks do nothing. Not collective.
 
-        When the answer is that the run is over, the ranks learn it at the next `next_batch` or `is_over`.
+        An answer that the run is over reaches the other ranks with the next `next_batch` or `is_over`. Raises what the
+        client raises, on rank 0 only.
         """
         if self._plane is None or self._over:
             return
         try:
-            say(self._plane)
+            request(self._plane)
         except RunEnded as error:
             self._end(error)
 
@@ -106,16 +119,9 @@ class RunLink:
         _log.info("the run is over: %s", error)
         self._over = True
 
-    @staticmethod
-    def _broadcast_number(number: int) -> int:
-        faulthandler.dump_traceback_later(_SILENCE_S, repeat=True)  # counts from the last call
-        cell = torch.tensor([number], dtype=torch.int64)
-        dist.broadcast(cell, src=0)
-        return int(cell)
-
     @classmethod
-    def _broadcast(cls, data: bytes) -> bytes:
-        length = cls._broadcast_number(len(data))
+    def _broadcast_bytes(cls, data: bytes) -> bytes:
+        length = cls.broadcast(len(data))
         if dist.get_world_size() == 1 or length == 0:
             return data
         buffer = torch.frombuffer(bytearray(data or length), dtype=torch.uint8)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 
 class OriginKind(StrEnum):
-    """Who set a value. The text is what people read."""
+    """Who set a value. The text is what people read, but for `REQUEST`."""
 
     DEFAULT = "default"
     ENVIRON = "environment"
@@ -20,6 +20,8 @@ class OriginKind(StrEnum):
     RUN = "run"
     """Cloned."""
     FORK = "fork of"
+    MODEL = "model"
+    """A registered model's name, in place of which its directory is in the config; behind it, who named it."""
     OTHER = "other"
     """One that this version does not know."""
 
@@ -39,7 +41,12 @@ class Origin(NamedTuple):
         return cls(OriginKind(kind), name) if known else cls(OriginKind.OTHER, f"{kind} {name}".strip())
 
     def __str__(self) -> str:
-        return self.name if self.kind is OriginKind.OTHER else f"{self.kind} {self.name}".strip()
+        if self.kind is OriginKind.OTHER:
+            return self.name
+        return f"{_WORDS.get(self.kind, self.kind)} {self.name}".strip()
+
+
+_WORDS = {OriginKind.REQUEST: "REST request"}
 
 
 DEFAULT = Origin(OriginKind.DEFAULT)

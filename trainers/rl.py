@@ -10,7 +10,7 @@
 
 Consumes batches, produces policy versions. Waits for the control plane to form batch n; unblocked by enough scored
 groups. Ends when `max_steps` steps are done or when the control plane says that the run is over; both are exit status
-0. Anything else is an error, and the next attempt goes on from the newest checkpoint: it asks for the same batches
+0. Anything else is an error, and the restarted trainer goes on from the newest checkpoint: it asks for the same batches
 again and gets the same bytes. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_RUN.
 """
 
@@ -35,10 +35,10 @@ _log = logging.getLogger(__name__)
 
 
 def train() -> None:
-    """Train one attempt of the run in the environment, until the last step or until the run is over."""
+    """Train the run that the environment variables name, until the last step or until the run is over."""
     link = RunLink()
     registration = link.register()
-    config = RunConfig.model_validate(registration.config)
+    config = RunConfig.stored(registration.config)
     world = make_world(config.trainer)
     learner = Learner(config, registration, link, world)
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)

@@ -30,10 +30,10 @@ _log = logging.getLogger(__name__)
 
 
 def train() -> None:
-    """Train one attempt of the run in the environment, until the last step or until the run is over."""
+    """Train the run that the environment variables name, until the last step or until the run is over."""
     link = RunLink()
     registration = link.register()
-    config = RunConfig.model_validate(registration.config)
+    config = RunConfig.stored(registration.config)
     dataset = open_dataset(config, Path(registration.run_dir))
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
     world = make_world(config.trainer)
@@ -54,6 +54,9 @@ def train() -> None:
         log.write(step, metrics)
         if link.is_main:
             _log.info("step %d: loss %.4f, %.2f s", step, metrics["loss/mean"], metrics["time/step"])
+        plan = config.evaluation
+        if plan is not None and learner.step < config.max_steps and plan.is_due(learner.step, config.max_steps):
+            learner.publish()
         if learner.step % config.trainer.checkpoint_every == 0 or learner.step == config.max_steps:
             learner.checkpoint()
         if link.is_over():

@@ -62,7 +62,7 @@ class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainerRegistration(msgspec.Struct, frozen=True, kw_only=True):
-    """Answer to `POST /runs/<key>/trainer`: everything a trainer attempt needs."""
+    """Answer to `POST /runs/<key>/trainer`: everything a trainer needs to start."""
 
     run: str
     epoch: int

@@ -1,4 +1,4 @@
-"""Bring one run a step closer to what its row asks for. Safe to repeat and to abandon at any line.
+"""Reconcile one run: a step closer to what its row asks for. Idempotent, and may be killed at any line.
 
     pending ─▶ starting ─▶ running ─▶ finishing ─▶ finished
                   └──────────┴───────────┴──▶ failed (HopelessError), or stopping ─▶ stopped
@@ -9,20 +9,19 @@ Blocks while it probes, publishes or ends replicas; each of these has a deadline
 import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
 from environments import registry
 from environments.errors import RegistryError
-from rollouts.errors import StateConflict
+from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services import evaluations, leases, policies, runs, tokens
+from rollouts.services import evaluations, leases, models, policies, runs, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
-from workers.fleet import forking, lifecycle, publishing, retention, training
+from workers.fleet import commands, forking, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import HopelessError
 from workers.fleet.serving import Servers
 
@@ -31,7 +30,7 @@ log = logging.getLogger(__name__)
 _ENVIRONMENT_DEADLINE_S = 60.0
 _BROKEN_DEADLINE_S = 300.0
 _MAX_STATES = 4
-"""States a run may pass in one go; the next look takes it further."""
+"""Transitions of one run per pass; the next pass goes on."""
 
 
 class Convergence:
@@ -40,10 +39,10 @@ class Convergence:
     def __init__(self) -> None:
         self._servers = Servers()
         self._broken_since: dict[int, float] = {}
-        """Run id -> monotonic time since which every look at it broke."""
+        """Run id -> monotonic time since which every pass over it raised."""
 
     def converge(self, run_id: int) -> None:
-        """Look at a run once, and again at once when its state changed."""
+        """Make one pass over a run, and another at once when its state changed. Blocks while it probes."""
         for _ in range(_MAX_STATES):
             run = Run.objects.select_related("project", "created_by").get(pk=run_id)
             before = run.state
@@ -78,7 +77,7 @@ class Convergence:
             self._tend(run)
 
     def _tend(self, run: Run) -> None:
-        if run.kind == RunKind.RL:
+        if run.parsed.is_played:
             leases.quarantine_expired(run)
             evaluations.conclude(run)
             # Before the probes: a hung replica must not hold up the version that the others wait for.
@@ -91,31 +90,38 @@ class Convergence:
             retention.prune(run)
         run.refresh_from_db()
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
-            _end(run, to=RunState.FINISHED)
+            _finish(run)
 
     def _give_up(self, run: Run, reason: Reason) -> None:
         run.refresh_from_db()
         log.error("run %s: %s", run.key, reason)
         if run.state == RunState.FINISHING:
             # Everything was trained; only the last version could not be served.
-            _end(run, to=RunState.FINISHED, reason=Reason(ReasonCode.UNEVALUATED, why=reason))
+            _finish(run, reason=Reason(ReasonCode.UNEVALUATED, why=reason))
         elif run.state in RUN_GENERATING or run.state == RunState.PENDING:
             _end(run, to=RunState.FAILED, reason=reason)
 
 
 def _begin(run: Run) -> None:
     forking.make_start(run)
-    if run.kind == RunKind.RL:
+    _make_model(run)
+    if run.parsed.is_played:
         for environment in run.environments.all():
             _try_environment(environment.name, environment.args)
-        path = run.parsed.model.lora.path or run.parsed.model.path
-        # A name that is no directory here is one of a model hub.
-        policies.register_initial(run, path=str(Path(path).resolve()) if Path(path).is_dir() else path)
+        policies.register_initial(run, path=commands.start_weights(run.parsed))
     runs.start(run)
 
 
+def _make_model(run: Run) -> None:
+    """Make the model that the run starts from, where it is one that is made when first needed. Raises HopelessError."""
+    try:
+        models.make_built_in(run)
+    except Invalid as error:
+        raise HopelessError(Reason(ReasonCode.MODEL_NOT_MADE, error=error.message)) from error
+
+
 def _try_environment(name: str, args: dict[str, Any]) -> None:
-    """Make an environment once, so that a mistake is told before processes are started. Raises HopelessError."""
+    """Instantiate an environment once, so that its errors fail the run before processes start. Raises HopelessError."""
     thread = ThreadPoolExecutor(max_workers=1)
     try:
         thread.submit(registry.load, name, args).result(_ENVIRONMENT_DEADLINE_S)
@@ -132,10 +138,20 @@ def _try_environment(name: str, args: dict[str, Any]) -> None:
 
 def _is_owed(run: Run) -> bool:
     """Whether the last version still has to go live, or its evaluation is being played."""
-    if run.kind != RunKind.RL:
+    if not run.parsed.is_played:
         return False
     playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
     return policies.find_publishable(run) is not None or playing.exists()
+
+
+def _finish(run: Run, *, reason: Reason | None = None) -> None:
+    """End a run that has done its steps, with its result registered first: nobody looks at a finished run again."""
+    try:
+        models.register_result(run)
+    except Invalid as error:
+        told = "; ".join([error.message, *error.fields.values()])
+        reason = Reason(ReasonCode.RESULT_REFUSED, model=run.parsed.register_as, error=told, why=reason)
+    _end(run, to=RunState.FINISHED, reason=reason)
 
 
 def _end(run: Run, *, to: RunState, reason: Reason | None = None) -> None:

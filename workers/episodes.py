@@ -17,7 +17,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError
 
@@ -40,9 +40,9 @@ log = logging.getLogger(__name__)
 BUDGET_S = 240.0
 """After this a driver claims no more and hands over, so that no task of the broker lives long."""
 EPISODE_DEADLINE_S = 1200.0
-"""Bounds the playing and the scoring of a group; longer than the policy's patience."""
+"""Bounds playing and scoring of a group; longer than `replica_pool.PATIENCE_S`."""
 SETTLE_BUDGET_S = 120.0
-"""How long Postgres may be away before a played group is given up; its lease expires and it is played again."""
+"""Seconds for which settling is retried while Postgres is away; then the lease expires and the group is replayed."""
 _POLL_S = 1.0
 _LOOK_S = 1.0
 _REPORT_S = 2.0
@@ -51,8 +51,17 @@ _LONGEST_FAILURE_PAUSE_S = 10.0
 _DATABASE_ERRORS = (DatabaseError, InterfaceError)
 
 
+class _Played(NamedTuple):
+    """What came of a claim."""
+
+    problem_key: str
+    """Empty: no problem could be had."""
+    rollouts: list[Rollout]
+    environment_version: str = ""
+
+
 def holder_name() -> str:
-    """Who holds the leases of this process."""
+    """The holder that leases of this process are recorded under: host and process id."""
     return f"{socket.gethostname()[:60]}:{os.getpid()}"
 
 
@@ -65,17 +74,17 @@ class Driver:
         *,
         stopping: Callable[[], bool] = lambda: False,
         handed_over: Callable[[], None] = lambda: None,
-        alive: Callable[[], None] = lambda: None,
+        heartbeat: Callable[[], None] = lambda: None,
         budget_s: float = BUDGET_S,
         pool: ReplicaPool | None = None,
     ) -> None:
-        """`handed_over` is called once when claiming ends but groups may still be in flight; `alive` every second."""
+        """`handed_over` is called once when claiming ends, with groups still in flight; `heartbeat` every second."""
         self.run = run
         self.holder = holder_name()
         self._config = run.parsed
         self._stopping = stopping
         self._handed_over = handed_over
-        self._alive = alive
+        self._heartbeat = heartbeat
         self._budget_s = budget_s
         self._pool = pool or ReplicaPool(run)
         self._playing: dict[str, asyncio.Task[None]] = {}
@@ -100,7 +109,7 @@ class Driver:
             asyncio.create_task(self._every(self._config.workers.lease_s / 6, self._renew)),
             asyncio.create_task(self._every(_LOOK_S, self._look)),
             asyncio.create_task(self._every(_REPORT_S, self._report)),
-            asyncio.create_task(self._hear()),
+            asyncio.create_task(self._listen()),
         ]
         try:
             await self._generate()
@@ -147,7 +156,7 @@ class Driver:
 
     async def _wait(self) -> None:
         """Wait until a group ends, the bell rings or a moment has passed."""
-        self._alive()
+        self._heartbeat()
         with suppress(TimeoutError):
             async with asyncio.timeout(_POLL_S):  # `wait_for` may swallow a cancellation before Python 3.12
                 await self._wake.wait()
@@ -155,22 +164,22 @@ class Driver:
 
     async def _play(self, claim: Claim) -> None:
         try:
-            problem_key, rollouts = await self._rollouts(claim)
+            played = await self._rollouts(claim)
             self._settling.add(claim.token)
-            await self._settle(claim, problem_key, rollouts)
+            await self._settle(claim, played)
         except Exception:
-            # Ours, not the environment's: the lease expires, another attempt is counted, the third quarantines it.
+            # Our bug, not the environment's: the lease expires, which counts as a lost lease; the third quarantines it.
             log.exception("run %s: group %s broke its driver", self.run.key, claim.group)
         finally:
             self._settling.discard(claim.token)
             self._playing.pop(claim.token, None)
             self._wake.set()
 
-    async def _rollouts(self, claim: Claim) -> tuple[str, list[Rollout]]:
+    async def _rollouts(self, claim: Claim) -> "_Played":
         try:
             environment, problem = await self._problem(claim)
         except Exception as error:  # noqa: BLE001 - the boundary to the environment's code: a failure is data
-            return "", _failed(claim.group_size, error)
+            return _Played("", _failed(claim.group_size, error))
         policy = GroupPolicy(self._pool, oldest_version=claim.policy_version)
         sampling = SamplingParams(
             temperature=claim.temperature,
@@ -189,7 +198,7 @@ class Driver:
         )
         for rollout in rollouts:
             rollout.replica = policy.replica
-        return problem.key, rollouts
+        return _Played(problem.key, rollouts, str(environment.version))
 
     async def _problem(self, claim: Claim) -> tuple[Environment[Any], Problem]:
         """Load the environment once per driver, in a thread: it may read a data set."""
@@ -203,21 +212,26 @@ class Driver:
         index = claim.problem_index % counts[claim.split]
         return environment, await asyncio.to_thread(environment.problem, claim.split, index)
 
-    async def _settle(self, claim: Claim, problem_key: str, rollouts: list[Rollout]) -> None:
+    async def _settle(self, claim: Claim, played: "_Played") -> None:
         expires = time.monotonic() + SETTLE_BUDGET_S
         while True:
             try:
                 state = await in_database(
-                    groups.settle, token=claim.token, problem_key=problem_key, rollouts=rollouts, worker=self.holder
+                    groups.settle,
+                    token=claim.token,
+                    problem_key=played.problem_key,
+                    rollouts=played.rollouts,
+                    worker=self.holder,
+                    environment_version=played.environment_version,
                 )
             except LeaseLost:
                 log.info("run %s: group %s was taken over; its rollouts are dropped", self.run.key, claim.group)
                 return
             except Invalid as error:
-                if not problem_key:
+                if not played.problem_key:
                     raise
                 log.warning("run %s: group %s does not hold together: %s", self.run.key, claim.group, error.fields)
-                problem_key, rollouts = "", _failed(claim.group_size, error)
+                played = _Played("", _failed(claim.group_size, error), played.environment_version)
             except _DATABASE_ERRORS as error:
                 if time.monotonic() > expires:
                     raise
@@ -226,7 +240,7 @@ class Driver:
             else:
                 break
         self._failures = self._failures + 1 if state == GroupState.FAILED else 0
-        sampled = [rollout for rollout in rollouts if rollout.error is None]
+        sampled = [rollout for rollout in played.rollouts if rollout.error is None]
         self._generated[claim.policy_version, "generation/rollouts"] += len(sampled)
         self._generated[claim.policy_version, "generation/tokens"] += sum(sum(each.loss_mask) for each in sampled)
 
@@ -246,7 +260,7 @@ class Driver:
                 task.cancel()
 
     async def _note_waiting(self, reason: Withheld) -> None:
-        """Measure how long this driver could not go on because it waits for a newer policy version."""
+        """Record how long this driver could claim nothing because it waits for a newer policy version."""
         if reason is Withheld.CAPACITY and not self._playing:
             if self._waiting_since is None:
                 version = (await in_database(leases.capacity, self.run)).live_version
@@ -269,7 +283,7 @@ class Driver:
             values = {key: value for (at, key), value in due.items() if at == version and value}
             await in_database(metrics.accumulate, self.run, step=version, values=values)
 
-    async def _hear(self) -> None:
+    async def _listen(self) -> None:
         async with Listener(group_of(self.run.key)) as bell:
             while True:
                 if await bell.wait(_POLL_S):
@@ -284,7 +298,7 @@ class Driver:
                 log.warning("run %s: %s; trying again", self.run.key, error)
 
     async def _look(self) -> None:
-        """See which replicas serve, and whether the run goes on: a full driver does not learn it by claiming."""
+        """Refresh the replicas, and whether the run is over: a driver at full concurrency makes no claim to tell it."""
         await self._pool.refresh()
         state = await in_database(Run.objects.values_list("state", flat=True).get, pk=self.run.pk)
         if state not in RUN_GENERATING:

@@ -33,15 +33,15 @@ INTERVAL_S = 5.0
 STANDBY_S = 2.0
 SWEEP_EVERY_S = 30.0
 RING_EVERY_S = 30.0
-"""A ring is for a driver that is missing; workers also look by themselves (`tasks.patrol`)."""
+"""A ring is for a driver that is missing; workers also look by themselves (`tasks.poll_runs`)."""
 _SHORTEST_GAP_S = 0.25
-"""Between two looks at one run, however often the bell rings."""
+"""Between two passes over one run, however often the bell rings."""
 _CHECK_DEADLINE_S = 10.0
 _MAX_THREADS = 64
 
 
 class Reconciler:
-    """Leads when it can, until `stop` is called."""
+    """Reconciles all active runs while it holds the leader lock, until `stop` is called."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Reconciler:
         self._converge = converge or Convergence().converge
         self._ring = ring
         self.threads = ThreadPoolExecutor(max_workers=_MAX_THREADS, thread_name_prefix="converge")
-        """Where looks run. What is left in them when `run` returns may be abandoned or waited for."""
+        """Where passes over runs are made. Those in progress when `run` returns may be abandoned or waited for."""
         self._ringing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ring")
         self._leadership = Leadership()
         self._stopping = asyncio.Event()
@@ -65,11 +65,11 @@ class Reconciler:
         self._swept_at = -SWEEP_EVERY_S
 
     def stop(self) -> None:
-        """End the loop; looks in progress are not waited for."""
+        """End the loop; passes in progress are not waited for."""
         self._stopping.set()
 
     async def run(self) -> None:
-        """Wait for the leadership, lead while it lasts, and again."""
+        """Acquire the leader lock, reconcile while it is held, and try again when it is lost."""
         standing_by = False
         while not self._stopping.is_set():
             try:
@@ -140,7 +140,7 @@ class Reconciler:
             self._looks[run_id] = asyncio.create_task(self._look(run_id))
 
     async def _look(self, run_id: int) -> None:
-        """Converge a run, and again if it rang meanwhile. There is never more than one look at a run."""
+        """Converge a run, and again if it rang meanwhile. There is never more than one pass over a run at a time."""
         loop = asyncio.get_running_loop()
         try:
             while not self._stopping.is_set():
@@ -183,8 +183,8 @@ class Reconciler:
 
 def _sweep() -> None:
     try:
-        lifecycle.sweep_strays()
+        lifecycle.end_orphans()
     except (DatabaseError, InterfaceError) as error:
-        log.warning("cannot sweep strays (%s); trying again", str(error).strip())
+        log.warning("cannot end orphaned processes (%s); trying again", str(error).strip())
     except Exception:
-        log.exception("sweeping strays broke; trying again")
+        log.exception("ending orphaned processes failed; trying again")

@@ -12,83 +12,83 @@ from celery import shared_task
 from celery.signals import worker_init, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, InterfaceError
 
-from rollouts.models import Run, RunKind
-from rollouts.states import RUN_GENERATING
+from rollouts.models import Evaluation, Run, RunKind
+from rollouts.states import RUN_GENERATING, EvaluationState
 from workers.database import with_connection
 from workers.episodes import Driver
 
 log = logging.getLogger(__name__)
 
-STUCK_S = 60.0
-"""A driver that was silent for so long (an environment that blocks the loop) no longer keeps others from starting."""
+HEARTBEAT_TIMEOUT_S = 60.0
+"""A driver without a heartbeat for so long (an environment blocks its loop) loses the lock on its run."""
 _RING_EXPIRES_S = 10
-PATROL_S = 10.0
-"""Between a worker's own looks for runs that nobody rang for."""
-_FAREWELL_S = 5.0
-"""For drivers to give their leases back when the worker ends."""
+POLL_EVERY_S = 10.0
+"""Between a worker's own queries for runs without a driver, should messages be lost."""
+_SHUTDOWN_TIMEOUT_S = 5.0
+"""For drivers to release their leases when the worker shuts down."""
 
 _shutting_down = mmap.mmap(-1, 1)
 """One byte that forked pool processes share with the worker that gets the signal."""
 _found: dict[int, threading.Thread] = {}
-"""Drivers of runs that the worker found by itself, by run."""
+"""Threads of drivers that polling started, by run."""
 
 
-class _Seat:
-    """The right of one driver to be the only one of its run in this process."""
+class _DriverLock:
+    """Mutual exclusion of the drivers of one run within this process; lost when the heartbeat stops."""
 
-    _taken: ClassVar[dict[int, "_Seat"]] = {}
+    _held: ClassVar[dict[int, "_DriverLock"]] = {}
     _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, run_id: int) -> None:
         self._run_id = run_id
-        self.alive()
+        self.heartbeat()
 
-    def alive(self) -> None:
-        self._alive_at = time.monotonic()
+    def heartbeat(self) -> None:
+        self._heartbeat_at = time.monotonic()
 
-    def is_taken(self) -> bool:
-        other = self._taken.get(self._run_id)
-        return other is not None and time.monotonic() - other._alive_at < STUCK_S
+    def is_held(self) -> bool:
+        other = self._held.get(self._run_id)
+        return other is not None and time.monotonic() - other._heartbeat_at < HEARTBEAT_TIMEOUT_S
 
-    def take(self) -> bool:
+    def acquire(self) -> bool:
         with self._lock:
-            if self.is_taken():
+            if self.is_held():
                 return False
-            self._taken[self._run_id] = self
+            self._held[self._run_id] = self
             return True
 
-    def leave(self) -> None:
+    def release(self) -> None:
         with self._lock:
-            if self._taken.get(self._run_id) is self:
-                del self._taken[self._run_id]
+            if self._held.get(self._run_id) is self:
+                del self._held[self._run_id]
 
 
 @worker_shutting_down.connect
 def _end_drivers(**_signal: Any) -> None:
-    """Let drivers give their leases back: a warm shutdown waits for them."""
+    """Tell drivers to release their leases: a warm shutdown waits for them."""
     _shutting_down[0] = 1
 
 
 @worker_shutdown.connect
 def _wait_for_drivers(**_signal: Any) -> None:
-    """Celery has waited for the drivers that are tasks, not for these."""
-    expires = time.monotonic() + _FAREWELL_S
+    """Join the drivers that this worker started itself; Celery joins those that are tasks."""
+    expires = time.monotonic() + _SHUTDOWN_TIMEOUT_S
     for driver in list(_found.values()):
         driver.join(max(0.0, expires - time.monotonic()))
 
 
 @worker_init.connect
-def _start_patrol(**_signal: Any) -> None:
-    """Let this worker look for runs by itself, should no message reach it: Redis may be away for long."""
-    threading.Thread(target=patrol, name="patrol", daemon=True).start()
+def _start_polling(**_signal: Any) -> None:
+    """Poll the database for runs to drive, should no message arrive: Redis may be away for long."""
+    threading.Thread(target=poll_runs, name="poll-runs", daemon=True).start()
 
 
-def patrol(pause_s: float = PATROL_S, *, stopping: Callable[[], bool] = lambda: bool(_shutting_down[0])) -> None:
+def poll_runs(pause_s: float = POLL_EVERY_S, *, stopping: Callable[[], bool] = lambda: bool(_shutting_down[0])) -> None:
     """Drive every run that wants it and is not driven by this process, each in a thread, until told to stop."""
     while not stopping():
         try:
             for run_id in with_connection(_wanting):
-                if not _Seat(run_id).is_taken():
+                if not _DriverLock(run_id).is_held():
                     _found[run_id] = threading.Thread(target=drive, args=(run_id,), name=f"drive-{run_id}", daemon=True)
                     _found[run_id].start()
         except (DatabaseError, InterfaceError) as error:
@@ -107,9 +107,9 @@ def drive_episodes(run_id: int, **_newer: Any) -> None:
 
 
 def drive(run_id: int) -> None:
-    """What the message asks for. Needs no broker."""
-    seat = _Seat(run_id)
-    if not seat.take():
+    """Run a driver for the run in this thread, unless one of this process holds its lock. Needs no broker."""
+    lock = _DriverLock(run_id)
+    if not lock.acquire():
         return
     try:
         run = with_connection(Run.objects.filter(pk=run_id).first)
@@ -117,24 +117,26 @@ def drive(run_id: int) -> None:
             return
 
         def hand_over() -> None:
-            seat.leave()
+            lock.release()
             # In a thread: the broker may be away, and groups are still in flight on this loop.
             threading.Thread(target=_ring_quietly, args=[run_id], daemon=True).start()
 
-        driver = Driver(run, stopping=lambda: bool(_shutting_down[0]), handed_over=hand_over, alive=seat.alive)
+        driver = Driver(run, stopping=lambda: bool(_shutting_down[0]), handed_over=hand_over, heartbeat=lock.heartbeat)
         asyncio.run(driver.drive())
     finally:
-        seat.leave()
+        lock.release()
 
 
 def wants_driver(run: Run) -> bool:
-    """Whether groups of this run are played by us and may be claimed."""
+    """Whether groups of this run are played by us and may be claimed; of a supervised run, while it is evaluated."""
     config = run.parsed
-    return run.kind == RunKind.RL and run.state in RUN_GENERATING and config.inference.replicas > 0
+    if not config.is_played or run.state not in RUN_GENERATING or config.inference.replicas == 0:
+        return False
+    return run.kind == RunKind.RL or Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists()
 
 
 def ring(run_id: int) -> None:
-    """Ask for a driver. Raises what the broker raises; a message nobody took soon is dropped, the next ring is near."""
+    """Send the message that asks for a driver; it expires after _RING_EXPIRES_S. Raises what the broker raises."""
     drive_episodes.apply_async(args=(run_id,), queue="episodes", expires=_RING_EXPIRES_S, retry=False)
 
 

@@ -16,7 +16,6 @@ from typing import Any, cast
 
 import msgspec
 import numpy as np
-import torch
 
 from trainers import wire
 from trainers.config import resolve
@@ -85,8 +84,6 @@ def measure(directory: Path, overrides: Sequence[str]) -> tuple[dict[str, float]
             batch = msgspec.msgpack.decode(body, type=wire.TrainingBatch)
             sequences = batch_sequences(batch, config.trainer.seq_len)
         metrics = learner.train_step(sequences, objective, batch.temperature)
-        if world.device.type == "cuda":
-            torch.cuda.synchronize()
         seconds.append(time.perf_counter() - begin)
         cpu_seconds.append(time.process_time() - cpu_begin)
         trained = float(count_trained(sequences))

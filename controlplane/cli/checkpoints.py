@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.terminal import Json, complaint, connect, fail, print_json, run_of
+from controlplane.cli.completion import RunKey
+from controlplane.cli.terminal import Json, complaint, connect, fail, find_run, print_json, run_of
 
 _app = typer.Typer(no_args_is_help=True, help="Look at what training can resume from; get models out of it.")
 
-Run = Annotated[str, typer.Argument(metavar="RUN")]
 Step = Annotated[int | None, typer.Option(min=0, help="Of one step.")]
 
 
@@ -20,23 +20,28 @@ def register(app: typer.Typer) -> None:
 
 
 def plan_fork(name: str, *, with_optimizer: bool) -> Any:
-    """The fork that `--fork-from RUN[@STEP]` asks for, or None without it. Ends the program when there is none."""
+    """The fork that `--fork-from RUN[@STEP]` asks for, or None without it. Raises ConfigError when there is none."""
+    from trainers.config import ConfigError, ConfigProblem
+
     if not name:
         if with_optimizer:
-            raise typer.BadParameter("is about --fork-from: say which run", param_hint="--fork-optimizer")
+            raise ConfigError([ConfigProblem("--fork-optimizer", "is about --fork-from: say which run.")])
         return None
     from rollouts.errors import ControlPlaneError
     from rollouts.services import forks
 
     try:
         key, step = forks.parse(name)
-        return forks.plan(run_of(key), step=step, with_optimizer=with_optimizer)
+        source, meant = find_run(key)
+        if source is None:
+            raise ConfigError([ConfigProblem("--fork-from", f"no run {key!r}.", meant)])
+        return forks.plan(source, step=step, with_optimizer=with_optimizer)
     except ControlPlaneError as error:
-        fail(complaint(error))
+        raise ConfigError([ConfigProblem("--fork-from", complaint(error))]) from None
 
 
 @_app.command("list")
-def list_checkpoints(run: Run, as_json: Json = False) -> None:
+def list_checkpoints(run: RunKey, as_json: Json = False) -> None:
     """List a run's checkpoints, newest first, and who was forked from them."""
     connect()
     rows = [_row(checkpoint) for checkpoint in run_of(run).checkpoints.prefetch_related("forks")]
@@ -50,7 +55,7 @@ def list_checkpoints(run: Run, as_json: Json = False) -> None:
 
 
 @_app.command("verify")
-def verify_checkpoints(run: Run, step: Step = None, as_json: Json = False) -> None:
+def verify_checkpoints(run: RunKey, step: Step = None, as_json: Json = False) -> None:
     """Hash every byte of a run's complete checkpoints again. Exit status 1 if one is not as it was announced."""
     connect()
     from controlplane.cli.progress import progress
@@ -77,7 +82,7 @@ def verify_checkpoints(run: Run, step: Step = None, as_json: Json = False) -> No
 
 @_app.command("export")
 def export_checkpoint(
-    run: Run,
+    run: RunKey,
     out: Annotated[Path, typer.Option(help="Directory to make; it must not exist.")],
     step: Annotated[int | None, typer.Option(min=0, help="Of one step; the newest without it.")] = None,
     as_json: Json = False,

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from controlplane.cli.completion import RunKey
 from controlplane.cli.data import known_states, writing
 from controlplane.cli.progress import progress
 from controlplane.cli.terminal import Json, connect, print_json, run_of
@@ -17,7 +18,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export_sft(
-    run: Annotated[str, typer.Argument(metavar="RUN")],
+    run: RunKey,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", dir_okay=False, help="File; gzipped if it ends in .gz.")
     ] = None,

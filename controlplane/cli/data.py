@@ -13,10 +13,11 @@ from typing import Annotated, Any, BinaryIO
 
 import typer
 
+from controlplane.cli.completion import RunKey
 from controlplane.cli.progress import Meter, progress
 from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
+from environments import disk
 
-PARTIAL = ".partial"
 MAX_NAMED = 100
 """Bad lines and batches that a JSON answer names."""
 
@@ -96,7 +97,7 @@ def import_atropos(
 
 
 def export_groups(
-    run: Annotated[str, typer.Argument(metavar="RUN")],
+    run: RunKey,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", dir_okay=False, help="File; gzipped if it ends in .gz.")
     ] = None,
@@ -156,7 +157,7 @@ def replay(
         typer.echo(f"{target.key} trains steps {ordered.first_step} to {ordered.last_step} of {origin.key} next")
 
 
-def verify_batches(run: Annotated[str, typer.Argument(metavar="RUN")], as_json: Json = False) -> None:
+def verify_batches(run: RunKey, as_json: Json = False) -> None:
     """Encode every batch that was ever formed again and compare it with its hash. Exit status 1 if one differs."""
     connect()
     from rollouts.services.verification import verify_batches
@@ -243,16 +244,9 @@ def writing(output: Path | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    partial = output.with_name(f"{output.name}{PARTIAL}")
-    try:
-        with partial.open("wb") as file:
-            if output.suffix == ".gz":
-                with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
-                    yield packed  # type: ignore[misc]
-            else:
-                yield file
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(output)
-    finally:
-        partial.unlink(missing_ok=True)
+    with disk.writing(output) as file:
+        if output.suffix == ".gz":
+            with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
+                yield packed  # type: ignore[misc]
+        else:
+            yield file

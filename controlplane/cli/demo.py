@@ -1,6 +1,6 @@
 """`make demo`: teach a tiny model to reverse words before your eyes, with every real part and no download.
 
-    up ─► tiny Qwen3 ─► conversations ─► run `reverse-text-sft` (half right) ─► run `reverse-text-rl` (nearly always)
+    up ─► tiny Qwen3 ─► run `reverse-text-sft` (half right), a model now ─► run `reverse-text-rl` (nearly always)
 
 The process a person starts is `rollyard up`; what is written here runs below it as its job (`--job`).
 """
@@ -21,9 +21,6 @@ from controlplane.home import Home
 
 _LEARNED = 0.1
 """Gain of the mean evaluation reward from which the demo counts as learned; noise of 64 problems is about .06."""
-_ECHO_SHARE = 0.65
-"""Of the examples the model is warmed up on, so many only repeat the text. A tiny model that learned from right ones
-alone is either lost or already right; one that learned both is right a third of the time, and RL makes it choose."""
 
 
 def main() -> int:
@@ -98,31 +95,22 @@ class _Job:
         import django
 
         django.setup()
-        from rollouts.models import PolicyVersion, Run
+        from rollouts.models import Model, Run
         from rollouts.selectors import summary
 
-        model, conversations = self._directory / "model", self._directory / "conversations.jsonl"
+        model = self._directory / "model"
         seed = f"seed={self._arguments.seed}"
         overrides = [word for word in self._arguments.set if not word.startswith("sft.")]
         sft_overrides = [word.removeprefix("sft.") for word in self._arguments.set if word.startswith("sft.")]
         try:
             with self._phase("model", "making a tiny Qwen3 with random weights"):
                 self._module("trainers.model.tiny", str(model), "--seed", str(self._arguments.seed))
-            sft = self._resolve(
-                "reverse-text-sft", [f"model.path={model}", f"data.path={conversations}", seed, *sft_overrides]
-            )
-            with self._phase("data", "writing examples: the environment's own solutions, two thirds of them flawed"):
-                reference = sft.config.environments[0]
-                count = sft.config.max_steps * sft.config.data.batch_size
-                words = ["solutions", reference.name, "--args", json.dumps(reference.args), "--n", str(count)]
-                words += ["--echo", str(_ECHO_SHARE)]
-                self._module("environments", *words, stdout=conversations)
             with self._phase("sft", "supervised warm-up: the model learns the format and about half of the task"):
-                warmed = self._launch(sft)
-                weights = PolicyVersion.objects.filter(run__key=warmed).order_by("-version").first()
-                if weights is None:
-                    raise _NotDone(f"run {warmed} left no weights")
-            rl = self._resolve("reverse-text-rl", [f"model.path={weights.path}", seed, *overrides])
+                warmed = self._launch(self._resolve("reverse-text-sft", [f"model.path={model}", seed, *sft_overrides]))
+                result = Model.objects.filter(run__key=warmed).first()
+                if result is None:
+                    raise _NotDone(f"run {warmed} left no model")
+            rl = self._resolve("reverse-text-rl", [f"model.path={result.name}", seed, *overrides])
             with self._phase("rl", "reinforcement learning: the model is rewarded for every letter in its place"):
                 self._launch(rl, keep=True)
         except _NotDone as reason:
@@ -156,10 +144,9 @@ class _Job:
         finally:
             self._phase_s[name] = round(time.monotonic() - began, 1)
 
-    def _module(self, name: str, *words: str, stdout: Path | None = None) -> None:
+    def _module(self, name: str, *words: str) -> None:
         """Run a module of ours to its end, as a person would from a shell."""
-        with (stdout or Path(os.devnull)).open("w") as out:
-            done = subprocess.run([sys.executable, "-m", name, *words], stdout=out, stderr=subprocess.PIPE, check=False)
+        done = subprocess.run([sys.executable, "-m", name, *words], capture_output=True, check=False)
         if done.returncode:
             raise _NotDone(f"python -m {name} failed: {done.stderr.decode(errors='replace')[-2000:]}")
 
@@ -175,11 +162,20 @@ class _Job:
     def _launch(self, resolved: Any, *, keep: bool = False) -> str:
         """Launch a run, follow it to its end and return its key; `keep` makes it the run of the result."""
         from controlplane.cli import follow
-        from rollouts.services import projects, runs
+        from rollouts.errors import ControlPlaneError
+        from rollouts.models import Run
+        from rollouts.services import launches, projects
 
-        run = runs.create(
-            project=projects.ensure_default(), user=projects.ensure_admin(), resolved=resolved, actor="demo"
-        )
+        try:
+            run = launches.launch(
+                project=projects.ensure_default(),
+                user=projects.ensure_admin(),
+                resolved=resolved,
+                actor="demo",
+                forkable=Run.objects.all(),
+            )
+        except ControlPlaneError as error:
+            raise _NotDone("; ".join([error.message, *error.fields.values()])) from error
         if keep:
             self._result["run"] = run.key
         _print(f"demo: run {run.key} is at {os.environ['ROLLYARD_URL']}/runs/{run.key}")

@@ -12,13 +12,24 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data
-from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
+from controlplane.cli import checkpoints, curation, data, models
+from controlplane.cli.completion import RunKey, complete_launch
+from controlplane.cli.terminal import (
+    Json,
+    Project,
+    actor,
+    complaint,
+    config_line,
+    connect,
+    fail,
+    print_json,
+    project_of,
+    run_of,
+)
 from controlplane.home import Home
 
 app = typer.Typer(
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     help="Rollyard: reinforcement learning of language models. Any command of Django works too, such as `migrate`.",
 )
@@ -32,11 +43,18 @@ def main() -> None:
     """Run one command."""
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     ours = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
-    if len(sys.argv) < 2 or sys.argv[1] in {*ours, "--help"}:
+    word = sys.argv[1] if len(sys.argv) > 1 else "--help"
+    if word in {*ours, "--help", "--install-completion", "--show-completion"}:
         app(prog_name=Path(sys.argv[0]).name)
         return
-    from django.core.management import execute_from_command_line
+    from django.core.management import execute_from_command_line, get_commands
 
+    if not word.startswith("-") and word not in {*get_commands(), "help"}:
+        from trainers.run_config.suggestions import suggest
+
+        meant = suggest(word, [each for each in (*ours, *get_commands()) if each])
+        typer.echo(f"error: no command {word!r}.{f' Did you mean {meant}?' if meant else ''}", err=True)
+        sys.exit(2)
     execute_from_command_line(sys.argv)
 
 
@@ -147,43 +165,64 @@ def create_token(
 
 @app.command("launch")
 def launch(
-    words: Annotated[list[str], typer.Argument(metavar="[PRESET] [KEY=VALUE]...", help="A preset, and overrides.")],
-    file: Annotated[list[Path] | None, typer.Option(exists=True, dir_okay=False, help="TOML; the last wins.")] = None,
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[PRESET] [KEY=VALUE]...", help="A preset, and overrides.", autocompletion=complete_launch
+        ),
+    ] = None,
+    file: Annotated[list[Path] | None, typer.Option(help="TOML; the last wins.")] = None,
     project: Project = "default",
     fork_from: Annotated[
         str, typer.Option(metavar="RUN[@STEP]", help="Start from a checkpoint of this run; the newest without a step.")
     ] = "",
     fork_optimizer: Annotated[bool, typer.Option(help="Take its optimizer state too.")] = False,
+    make_model: Annotated[
+        bool, typer.Option("--make-model", help="Where a preset makes the run's model and nobody did: do it first.")
+    ] = False,
     follow: Annotated[bool, typer.Option(help="Print progress until the run ends.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the config and the commands it comes to; start nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Launch a run from a preset, files and overrides such as `optimizer.lr=1e-4`."""
-    connect()
+    from controlplane.cli.launching import read_launch
+    from trainers.config import ConfigError, preset_names
+
+    if not words and not file:
+        known = ", ".join(preset_names())
+        raise typer.BadParameter(f"name a preset ({known}), a --file, or values", param_hint="PRESET")
+    if fork_from or not dry_run:
+        connect()
+    try:
+        resolved, fork = read_launch(
+            words or [],
+            file or [],
+            project=None if dry_run else project,
+            fork_from=fork_from,
+            fork_optimizer=fork_optimizer,
+        )
+    except ConfigError as error:
+        if as_json:
+            faults = [{"key": path, "message": message, "suggestion": meant} for path, message, meant in error.problems]
+            print_json({"problems": faults})
+        fail(str(error))
+    if dry_run:
+        from controlplane.cli import dry_run as dry
+
+        dry.show(resolved, as_json=as_json)
+        return
     from django.conf import settings
 
     from controlplane.cli import follow as following
     from rollouts.errors import ControlPlaneError
-    from rollouts.services import runs
-    from trainers.config import ConfigError, resolve
 
-    presets = [word for word in words if "=" not in word]
-    if len(presets) > 1:
-        raise typer.BadParameter(f"one preset at most, got {', '.join(presets)}")
-    fork = checkpoints.plan_fork(fork_from, with_optimizer=fork_optimizer)
-    forked = [f"{key}={value}" for key, value in (fork.overrides if fork else {}).items()]
+    def show(line: str) -> None:
+        typer.echo(line, err=as_json)
+
     try:
-        resolved = resolve(
-            presets[0] if presets else None,
-            files=file or [],
-            overrides=[word for word in words if "=" in word] + forked,
-            environ=os.environ,
-        )
-    except ConfigError as error:
-        if as_json:
-            print_json({"problems": [{"key": key, "message": message} for key, message in error.problems]})
-        fail(str(error))
-    try:
-        run = runs.create(project=project_of(project), user=None, resolved=resolved, actor=actor(), fork=fork)
+        run = models.launch(project_of(project), resolved, fork=fork, make_model=make_model, show=show)
     except ControlPlaneError as error:
         fail(complaint(error))
     if as_json:
@@ -194,7 +233,7 @@ def launch(
         if run.kind == "external":
             typer.echo(f"environments and trainers that speak the Atropos protocol: {run.atropos_url}")
     if follow:
-        raise typer.Exit(following.follow(run.key, lambda line: typer.echo(line, err=as_json)))
+        raise typer.Exit(following.follow(run.key, show))
 
 
 @runs_app.command("list")
@@ -214,7 +253,7 @@ def list_runs(limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json
 
 
 @runs_app.command("show")
-def show_run(key: str, as_json: Json = False) -> None:
+def show_run(key: RunKey, as_json: Json = False) -> None:
     """Show one run: state, progress, config and where each value came from, last events."""
     connect()
     from rollouts.selectors import events
@@ -231,13 +270,13 @@ def show_run(key: str, as_json: Json = False) -> None:
     for name, value in _run_row(run).items():
         typer.echo(f"{name:<10} {value}")
     for key_, origin in sorted(origins.items()):
-        typer.echo(f"{key_:<36} {_leaf(run.config, key_)!s:<24} {origin}")
+        typer.echo(config_line(run.config, key_, origin))
     for event in recent:
         typer.echo(f"{event['at']} {event['kind']} {event['state']} {event['reason']}")
 
 
 @runs_app.command("summary")
-def summarise_run(key: str, as_json: Json = False) -> None:
+def summarise_run(key: RunKey, as_json: Json = False) -> None:
     """Print a run's result in a dozen numbers: did it learn, how fast, who waited for whom."""
     connect()
     from dataclasses import asdict
@@ -253,7 +292,7 @@ def summarise_run(key: str, as_json: Json = False) -> None:
 
 
 @runs_app.command("stop")
-def stop_run(key: str, reason: Annotated[str, typer.Option()] = "", as_json: Json = False) -> None:
+def stop_run(key: RunKey, reason: Annotated[str, typer.Option()] = "", as_json: Json = False) -> None:
     """Ask a run to end now."""
     connect()
     from rollouts.errors import StateConflict
@@ -267,7 +306,7 @@ def stop_run(key: str, reason: Annotated[str, typer.Option()] = "", as_json: Jso
 
 
 @runs_app.command("wait")
-def wait_run(key: str, quiet: Annotated[bool, typer.Option(help="Print nothing.")] = False) -> None:
+def wait_run(key: RunKey, quiet: Annotated[bool, typer.Option(help="Print nothing.")] = False) -> None:
     """Print progress until a run ends; the exit status is 0 when it finished."""
     connect()
     from controlplane.cli import follow
@@ -293,15 +332,10 @@ def _why(row: Any) -> dict[str, str]:
     return {"reason": str(row.reason or ""), "reason_code": row.reason_code}
 
 
-def _leaf(config: Any, dotted: str) -> Any:
-    for part in dotted.split("."):
-        config = config[int(part)] if isinstance(config, list) else config.get(part)
-    return config
-
-
 data.register(app)
 checkpoints.register(app)
 curation.register(app)
+models.register(app)
 
 if __name__ == "__main__":
     main()

@@ -10,6 +10,8 @@ import typer
 
 from controlplane.home import Home
 
+_NEWEST_RUNS = 500
+"""Among which a key that is not found is looked for with a letter or two changed."""
 _RING_S = 1.0
 """For which a command that ends waits until the reconciler and pages have been told what it changed."""
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
@@ -56,16 +58,30 @@ def project_of(slug: str) -> Any:
 
 def run_of(key: str) -> Any:
     """The run with this key, or the end."""
+    found, meant = find_run(key)
+    return found or fail(f"no run {key!r}{f'. Did you mean {meant}?' if meant else ''}")
+
+
+def find_run(key: str) -> tuple[Any, str]:
+    """The run with this key, or None and the key that was probably meant."""
     from rollouts.models import Run
+    from trainers.run_config.suggestions import suggest
 
     if found := Run.objects.filter(key=key).first():
-        return found
-    fail(f"no run {key!r}")
+        return found, ""
+    return None, suggest(key, Run.objects.order_by("-id").values_list("key", flat=True)[:_NEWEST_RUNS])
 
 
 def complaint(error: Any) -> str:
     """What a service refused, and why, field by field."""
     return "".join([error.message, *(f"\n  {path}: {fault}" for path, fault in error.fields.items())])
+
+
+def config_line(config: Any, key: str, origin: str) -> str:
+    """A value of a run config by its dotted key, and where it came from."""
+    for part in key.split("."):
+        config = config[int(part)] if isinstance(config, list) else config.get(part)
+    return f"{key:<36} {config!s:<24} {origin}"
 
 
 def actor() -> str:

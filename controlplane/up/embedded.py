@@ -20,8 +20,8 @@ import psycopg
 import redis
 
 from controlplane.home import DATABASE, Home
-from controlplane.up import processes
 from controlplane.up.processes import Program
+from workers.launchers import processes
 
 ACCOUNT = "rollyard"
 """System account PostgreSQL runs under when we are root, which it refuses to be."""
@@ -68,11 +68,15 @@ def prepare_postgres(home: Home) -> Program:
     account = _account() if os.geteuid() == 0 else ""
     binaries = _postgres_binaries(home, account)
     _private_directory(home.postgres_socket_dir, account)
-    leftovers = processes.with_cwd(home.postgres_data, "postgres")
+
+    def leftovers() -> set[int]:
+        return processes.with_cwd(home.postgres_data, "postgres")
+
     # The postmaster goes first, in its fast mode; without it the others end by themselves, and those that do not keep
     # the shared memory of the old server in use, which the next postmaster rightly refuses to start beside.
-    processes.end([each for each in leftovers if each.ppid() not in {p.pid for p in leftovers}], 10, signal.SIGINT)
-    processes.end(processes.with_cwd(home.postgres_data, "postgres"), 0, signal.SIGKILL)
+    postmasters = {pid for pid in leftovers() if processes.parent(pid) not in leftovers()}
+    processes.end(lambda: leftovers() & postmasters, 10, first=signal.SIGINT)
+    processes.end(leftovers, 0)
     # Nothing runs here now. A pid file that survived could name a process that happens to have the number today (in a
     # restarted container it nearly always does), and the postmaster would take that for a living server.
     (home.postgres_data / "postmaster.pid").unlink(missing_ok=True)
@@ -103,16 +107,16 @@ def prepare_postgres(home: Home) -> Program:
 def prepare_redis(home: Home) -> Program:
     """Return the program of the embedded Redis. Ends one that still serves the same socket."""
     home.create()
-    processes.end(processes.with_cwd(home.run_dir, "redis-server"), 2)
+    processes.end(lambda: processes.with_cwd(home.run_dir, "redis-server"), 2)
     argv = [_redis_binary(), "--port", "0", "--unixsocket", str(home.redis_socket), "--unixsocketperm", "700"]
     argv += ["--dir", str(home.run_dir), "--save", "", "--appendonly", "no", "--loglevel", "warning"]
-    # Eviction would drop queues in silence; an error is heard.
+    # Eviction would drop queues silently; an error is reported.
     argv += ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction"]
     return Program(name="redis", argv=tuple(argv), stop_deadline_s=5.0)
 
 
 def postgres_answers(home: Home) -> bool:
-    """Say whether the embedded PostgreSQL takes queries."""
+    """Whether the embedded PostgreSQL answers queries."""
     try:
         with psycopg.connect(home.database_url, connect_timeout=2) as connection:
             connection.execute("SELECT 1")
@@ -122,7 +126,7 @@ def postgres_answers(home: Home) -> bool:
 
 
 def redis_answers(home: Home) -> bool:
-    """Say whether the embedded Redis takes commands."""
+    """Whether the embedded Redis answers commands."""
     try:
         with redis.Redis.from_url(home.redis_url, socket_timeout=2) as client:
             return bool(client.ping())

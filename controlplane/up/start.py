@@ -27,6 +27,7 @@ from controlplane.up.console import Console
 from controlplane.up.processes import Program
 from controlplane.up.supervisor import Service, StartError, Supervisor
 from controlplane.web import login_token, share
+from environments.disk import write_file
 
 _DEFAULT_PORT = 8000
 _REPLICAS_DEADLINE_S = 20.0
@@ -111,7 +112,7 @@ class _Up:
         token = login_token.new()
         login_url = f"{self._url}/login/link/{token}"
         record = {"id": self._up_id, "pid": os.getpid(), "url": self._url}
-        _write(self._home.record_file, record)
+        write_file(self._home.record_file, json.dumps(record).encode())
         # The port is open already: a browser that comes early waits for the web process.
         self._console.announce(f"Rollyard starts at {login_url} (the link signs in once; data in {self._home.path})")
         self._console.event("url", login_url=login_url, home=str(self._home.path), **record)
@@ -192,11 +193,8 @@ class _Up:
         self._console.event("stopped")
 
     def _sweep_replicas(self) -> None:
-        kept = processes.with_descendants(self._supervisor.pids)
-        replicas = [each for each in processes.of_up(self._up_id) if each.pid not in kept]
-        if replicas:
-            self._console.say(f"ending {len(replicas)} processes of replicas")
-            processes.end(replicas, _REPLICAS_DEADLINE_S)
+        if ended := processes.sweep(self._up_id, _REPLICAS_DEADLINE_S, spared=self._supervisor.pids):
+            self._console.say(f"ended {ended} processes of replicas")
 
     def _web_answers(self) -> bool:
         try:
@@ -246,12 +244,6 @@ def _shown_host(host: str) -> str:
 def _allowed_hosts(host: str) -> list[str]:
     given = [each for each in os.environ.get("ROLLYARD_ALLOWED_HOSTS", "").split(",") if each]
     return [*given, _shown_host(host), *([socket.gethostname()] if host == "0.0.0.0" else [])]
-
-
-def _write(path: Path, content: dict[str, Any]) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(json.dumps(content))
-    partial.rename(path)
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -91,7 +91,7 @@ class Supervisor:
                 self._services.remove(service)
 
     async def stop(self) -> None:
-        """End everything, the newest first: nobody loses a server while still using it."""
+        """Stop all services in reverse order of their start, so that none loses a server that it still uses."""
         self._stopping = True
         for service in reversed(self._services):
             await self._end(service)
@@ -103,7 +103,7 @@ class Supervisor:
             self._services.remove(service)
 
     def hurry(self) -> None:
-        """Cut the deadlines of a stop that is under way to nothing: somebody pressed Ctrl-C again."""
+        """Kill at once what a stop in progress is still waiting for: Ctrl-C was pressed again."""
         self._deadline_factor = 0.0
         for service in self._services:
             self._kill_group(service)

@@ -26,7 +26,7 @@ def issue(user: User) -> str:
 
 
 def register(user: User, token_digest: str) -> None:
-    """Make a token that somebody else holds good for one login; its life begins now."""
+    """Store the digest of a token that was made elsewhere; it is good for one login, from now until it expires."""
     LoginLink.objects.filter(expires_at__lte=Now()).delete()
     LoginLink.objects.create(digest=token_digest, user=user, expires_at=timezone.now() + settings.LOGIN_LINK_TTL)
 

@@ -26,7 +26,7 @@ _PATIENCE_S, _LONGEST_PATIENCE_S = 0.002, 0.02
 """What a process leaves to the others for each connection that it is ahead by. The longest, because a process that
 died keeps its last number until it is back."""
 _FULL_S = 1.0
-"""Before the next attempt when the system has no descriptor to give."""
+"""Seconds before accepting again when the process is out of file descriptors."""
 _BYTES = 4
 _TICKS_TO_TRIM = 100
 """uvicorn ticks every 0.1 s. Trimming takes a millisecond or a few."""
@@ -55,12 +55,12 @@ class Share:
         self.show(0)
 
     def show(self, connections: int) -> None:
-        """Tell the others how many connections we have."""
+        """Publish this process's number of connections to the others."""
         self._counts[self._place] = connections
 
     @property
     def patience_s(self) -> float:
-        """Seconds to leave a waiting connection to others. 0 when nobody has fewer."""
+        """Seconds to wait before accepting, so that processes with fewer connections do first. 0: none has fewer."""
         ahead = self._counts[self._place] - min(self._counts)
         return min(ahead * _PATIENCE_S, _LONGEST_PATIENCE_S)
 

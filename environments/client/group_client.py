@@ -30,7 +30,7 @@ from environments.client.http import (
     Unreachable,
     problem_of,
     retry_after_s,
-    why_again,
+    retry_reason,
 )
 from environments.client.spool import Spool, SpoolFull
 from environments.types import Claim, Claims, PackedRollout, PackedScoredGroup, Rollout, ScoredGroup
@@ -60,7 +60,7 @@ class Flushed(NamedTuple):
     groups: int
     """Sent and stored."""
     refused: list[Path]
-    """Files with groups that were refused for what they hold. They are not tried again."""
+    """Files with groups that were refused for what they hold. They are not retried."""
 
 
 class _Held(msgspec.Struct):
@@ -91,7 +91,7 @@ class GroupClient:
         self._spool = None if spool_dir is None else Spool(Path(spool_dir) / run, max_spool_bytes)
         self._max_request_bytes = max_request_bytes
         self._is_away = False
-        """Whether the last request ended in the spool: then one try tells whether somebody is back."""
+        """Whether the last request ended in the spool: the next is then sent without a retry."""
         self._resume_at = 0.0
         """Monotonic time before which the server asked us to send nothing more."""
 
@@ -150,13 +150,17 @@ class GroupClient:
         """Extend leases; returns the tokens still held. Drop the work of all others."""
         return set(self._ask("work/renew", {"tokens": list(tokens)}, _Held).held)
 
-    def settle(self, token: str, problem_key: str, rollouts: Sequence[Rollout]) -> str:
+    def settle(
+        self, token: str, problem_key: str, rollouts: Sequence[Rollout], *, environment_version: str = ""
+    ) -> str:
         """Store what the episodes of a claim left, failed ones too; returns the state of the group.
 
         Raises Refused with the code `lease_lost` when another holder has the group, or when an earlier try arrived
         whose answer was lost: in both cases the work is done with.
         """
         body = {"token": token, "problem_key": problem_key, "rollouts": rollouts}
+        if environment_version:
+            body["environment_version"] = environment_version
         return self._ask("work/settle", body, _Settled).state
 
     def _deliver(self, body: bytes) -> None:
@@ -176,7 +180,7 @@ class GroupClient:
         budget_s = 0.0 if self._is_away else None
         try:
             answer = self._connection.request(
-                "POST", "groups", content=body, headers=_HEADERS, why_again=_why_again, budget_s=budget_s
+                "POST", "groups", content=body, headers=_HEADERS, retry_reason=_retry_reason, budget_s=budget_s
             )
         except Unreachable as error:
             # A full queue is no absence: waiting for it is what keeps us from running ahead of the trainer.
@@ -214,6 +218,7 @@ def pack(group: ScoredGroup) -> PackedScoredGroup:
         environment=group.environment,
         problem_key=group.problem_key,
         key=group.key,
+        environment_version=group.environment_version,
         rollouts=[_pack_rollout(rollout, f"rollouts.{at}") for at, rollout in enumerate(group.rollouts)],
     )
 
@@ -231,7 +236,7 @@ def _pack_rollout(rollout: Rollout, at: str) -> PackedRollout:
     return PackedRollout(**values)
 
 
-def _why_again(answer: httpx.Response) -> str:
+def _retry_reason(answer: httpx.Response) -> str:
     if answer.status_code == httpx.codes.CONFLICT and problem_of(answer).get("code") == "state_conflict":
         return "the run has not been started yet"
-    return why_again(answer)
+    return retry_reason(answer)

@@ -1,4 +1,4 @@
-"""Requests to the control plane about one run, each asked again until an answer comes or the budget is spent.
+"""Requests to the control plane about one run, each retried with back-off until an answer comes or its budget is spent.
 
 What environments (`group_client.py`) and trainers (`trainers/client.py`) share. A lost connection, a 429 or a 5xx is
 worth another try, after a pause that grows, differs from client to client and is never shorter than the server asks
@@ -53,15 +53,15 @@ class Unreachable(ClientError):
         """Of the last answer; None: there was none."""
 
 
-def why_again(answer: httpx.Response) -> str:
-    """Why this answer is worth another try; empty when it is not."""
+def retry_reason(answer: httpx.Response) -> str:
+    """Why this answer is worth a retry; empty when it is not."""
     if answer.status_code == httpx.codes.TOO_MANY_REQUESTS or answer.status_code >= 500:
         return f"status {answer.status_code}"
     return ""
 
 
 def retry_after_s(answer: httpx.Response) -> float:
-    """Seconds for which the server asks to be left alone; 0 when it does not, or says it in another way."""
+    """Seconds of the Retry-After header; 0 when there is none, or it is a date."""
     try:
         wish_s = float(answer.headers.get("Retry-After", 0))
     except ValueError:
@@ -99,13 +99,13 @@ class ApiConnection:
         method: str,
         path: str,
         *,
-        why_again: Callable[[httpx.Response], str] = why_again,
+        retry_reason: Callable[[httpx.Response], str] = retry_reason,
         budget_s: float | None = None,
         **options: Any,
     ) -> httpx.Response:
-        """A successful answer. Raises Refused, or Unreachable when ``budget_s`` is over; 0 tries once.
+        """A successful answer. Raises Refused, or Unreachable when ``budget_s`` seconds are over; 0: no retry.
 
-        ``why_again`` looks at every answer and says why it is no answer yet; ``options`` are those of httpx.
+        ``retry_reason`` says why an answer is to be retried, or nothing; ``options`` are those of httpx.
         """
         budget_s = self._retry_budget_s if budget_s is None else budget_s
         deadline = time.monotonic() + budget_s
@@ -114,18 +114,18 @@ class ApiConnection:
             status, wish_s = None, 0.0
             try:
                 answer = self._http.request(method, path, **options)
-                complaint = why_again(answer)
-                if not complaint:
+                fault = retry_reason(answer)
+                if not fault:
                     _raise_refusal(answer)
                     return answer
                 status, wish_s = answer.status_code, retry_after_s(answer)
             except httpx.TransportError as error:
-                complaint = f"{type(error).__name__}: {error}"
+                fault = f"{type(error).__name__}: {error}"
             wait_s = max(pause_s * random.uniform(0.5, 1.0), wish_s * random.uniform(1.0, 1.25))
             if time.monotonic() + wait_s > deadline:
-                what = f"{method} {path}: no usable answer within {budget_s:g} s; last: {complaint}"
+                what = f"{method} {path}: no usable answer within {budget_s:g} s; last: {fault}"
                 raise Unreachable(what, status)
-            _log.warning("%s %s: %s; asking again in %.1f s", method, path, complaint, wait_s)
+            _log.warning("%s %s: %s; retrying in %.1f s", method, path, fault, wait_s)
             time.sleep(wait_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 

@@ -1,6 +1,6 @@
 """Requests that could not be sent, as files: what lies there survives the process and the power.
 
-    write  000000000007-1f0c2ab9.partial -> fsync -> rename to *.groups -> fsync of the directory
+    write  *.partial -> fsync -> rename to 000000000007-1f0c2ab9.groups -> fsync of the directory
     send   oldest number first, remove after the answer; what is refused for what it holds becomes *.refused
 
 Several processes may share a directory. A file that two of them send is stored once: its groups have keys.
@@ -8,16 +8,15 @@ Several processes may share a directory. A file that two of them send is stored 
 
 import errno
 import fcntl
-import os
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from environments import disk
 from environments.client.http import ClientError
 
 _SUFFIX = ".groups"
-_PARTIAL = ".partial"
 _REFUSED = ".refused"
 _NO_SPACE = {errno.ENOSPC, errno.EDQUOT}
 
@@ -32,14 +31,14 @@ class Spool:
     def __init__(self, directory: Path, max_bytes: int) -> None:
         self.directory = directory
         self._max_bytes = max_bytes
-        _make(directory)
+        disk.make_directory(directory)
 
     def add(self, body: bytes) -> Path:
         """Keep a body; a return means that it is on the disk. Raises SpoolFull."""
         with self._locked():
             used, newest = 0, 0
             for path in self.directory.iterdir():
-                if path.suffix == _PARTIAL:  # of a process that died: nobody else writes while we hold the lock
+                if path.suffix == disk.PARTIAL:  # of a process that died: nobody else writes while we hold the lock
                     path.unlink()
                     continue
                 used += path.stat().st_size
@@ -52,7 +51,7 @@ class Spool:
             # removing the new one.
             path = self.directory / f"{newest + 1:012d}-{uuid.uuid4().hex[:8]}{_SUFFIX}"
             try:
-                self._write(path, body)
+                disk.write_file(path, body)
             except OSError as error:
                 if error.errno in _NO_SPACE:
                     raise SpoolFull(f"{self.directory}: {error.strerror}. Make room on the disk.") from error
@@ -84,34 +83,8 @@ class Spool:
                 path.rename(aside)
         return aside
 
-    def _write(self, path: Path, body: bytes) -> None:
-        partial = path.with_suffix(_PARTIAL)
-        with partial.open("xb") as file:
-            file.write(body)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
-        _sync(self.directory)
-
     @contextmanager
     def _locked(self) -> Iterator[None]:
         with (self.directory / ".lock").open("ab") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
-
-
-def _make(directory: Path) -> None:
-    """Make a directory and those above it, so that they are still there after the power failed."""
-    if directory.is_dir():
-        return
-    _make(directory.parent)
-    directory.mkdir(exist_ok=True)
-    _sync(directory.parent)
-
-
-def _sync(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -45,7 +45,7 @@ _SYSTEM = "Reverse the text."
 _TAGGED = re.compile(r"<reversed_text>(.*?)(?:</reversed_text>|$)", re.DOTALL)
 _EVAL_SHARE = 0.125
 """Share of all possible texts that is held out."""
-_ATTEMPTS = 10_000
+_MAX_DRAWS = 10_000
 _MAX_KEY = 64
 
 
@@ -99,7 +99,7 @@ class ReverseText(Environment[ReverseTextArgs]):
     def _text(self, split: Split, index: int) -> str:
         """Draw texts until one belongs to the split. Whether it does depends on the text alone: splits are disjoint."""
         rng = random.Random(f"{self.args.seed}/{split}/{index}")
-        for _ in range(_ATTEMPTS):
+        for _ in range(_MAX_DRAWS):
             text = " ".join(self._word(rng) for _ in range(self.args.words))
             if _is_held_out(text) == (split is Split.EVAL):
                 return text

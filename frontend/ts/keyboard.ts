@@ -1,4 +1,4 @@
-// j / k walk over the samples, Enter opens one, / searches, g r goes to the runs, ? shows all of this.
+// j / k walk over the rollouts, Enter opens one, / searches, g r goes to the runs, ? shows all of this.
 import { openDialog } from "./dialogs.ts";
 
 const ITEMS = "[data-keyboard-item]";

@@ -67,6 +67,13 @@ class GroupArrays:
         trained: Array = running[ends] - running[ends - self.lengths]
         return trained
 
+    def has_answers(self, is_kept: Array) -> bool:
+        """Whether in any of the rollouts that are kept, bool [G], the environment spoke after the policy: a token under
+        the loss mask is followed by one that is not."""
+        ends_turn = (self.loss_mask[:-1] == 1) & (self.loss_mask[1:] == 0)
+        rollout = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        return bool((ends_turn & (rollout[:-1] == rollout[1:]) & is_kept[rollout[:-1]]).any())
+
 
 class RolloutRecord(msgspec.Struct, kw_only=True):
     """What is stored of a rollout besides its tokens."""
@@ -94,6 +101,8 @@ class PackedGroup:
     arrays: GroupArrays
     key: str | None = None
     """Chosen by the submitter, so that a retry is stored once; None: made up."""
+    environment_version: str = ""
+    """Empty: nobody said."""
     extras: bytes | None = None
     """What else an external environment sent with the group, in the encoding of whoever received it."""
 
@@ -105,6 +114,7 @@ def pack_group(group: ScoredGroupIn | PackedScoredGroup, at: Loc) -> PackedGroup
         environment=group.environment,
         problem_key=group.problem_key,
         key=group.key,
+        environment_version=group.environment_version,
         rollouts=[_record(rollout) for rollout in group.rollouts],
         arrays=join_arrays(group.rollouts, at) if packed else pack_arrays(group.rollouts, at),  # type: ignore[arg-type]
     )

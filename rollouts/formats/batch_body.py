@@ -4,7 +4,11 @@ from rollouts.formats import native
 from rollouts.formats.atropos import encoding
 from rollouts.models import Batch, BatchEncoding
 
-_ENCODERS = {BatchEncoding.MSGPACK: native.encode_batch, BatchEncoding.ATROPOS: encoding.encode_batch}
+_ENCODERS = {
+    BatchEncoding.MSGPACK: native.encode_batch,
+    BatchEncoding.ATROPOS: encoding.encode_batch,
+    BatchEncoding.ATROPOS_DOUBLES: encoding.encode_batch_with_doubles,
+}
 
 
 def encode(batch: Batch) -> bytes:

@@ -12,6 +12,7 @@ from rollouts.formats.arrays import MASK_FAULT, TOKEN_FAULT, UNSTORED, Array, Gr
 from rollouts.storable import (
     FINITE,
     MAX_ENVIRONMENT,
+    MAX_ENVIRONMENT_VERSION,
     MAX_GROUP_SIZE,
     MAX_KEY,
     MAX_METRIC_KEY,
@@ -38,8 +39,11 @@ def check_groups(groups: Sequence[PackedGroup]) -> None:
             found[*at, "problem_key"] = f"must have 1 to {MAX_TEXT} characters"
         if group.key is not None and not 0 < len(group.key) <= MAX_KEY:
             found[*at, "key"] = f"must have 1 to {MAX_KEY} characters"
+        if len(group.environment_version) > MAX_ENVIRONMENT_VERSION:
+            found[*at, "environment_version"] = f"must have at most {MAX_ENVIRONMENT_VERSION} characters"
         for name, text in (
             ("environment", group.environment),
+            ("environment_version", group.environment_version),
             ("problem_key", group.problem_key),
             ("key", group.key),
         ):

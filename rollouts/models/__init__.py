@@ -5,6 +5,7 @@ from rollouts.models.attempt import Attempt, Delivery, EnvironmentClient
 from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay, TokenValues
 from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup
 from rollouts.models.log import Event, EventKind, MetricPoint
+from rollouts.models.model import Model, ModelOrigin
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
 from rollouts.models.replica import Replica, ReplicaKind
 from rollouts.models.run import Run, RunEnvironment, RunKind
@@ -25,6 +26,8 @@ __all__ = [
     "Lease",
     "Membership",
     "MetricPoint",
+    "Model",
+    "ModelOrigin",
     "PolicyVersion",
     "Project",
     "Purpose",

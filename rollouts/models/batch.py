@@ -13,7 +13,9 @@ from rollouts.states import BatchState
 
 class BatchEncoding(models.TextChoices):
     MSGPACK = "msgpack", "MessagePack of a TrainingBatch"
-    ATROPOS = "atropos", "JSON as the Atropos protocol has it"
+    ATROPOS = "atropos2", "JSON as the Atropos protocol has it"
+    ATROPOS_DOUBLES = "atropos", "the same with longer numbers"
+    """Of batches formed by earlier versions: their hash is that of these bytes, so they are encoded as they were."""
 
 
 class Batch(Stateful):

@@ -36,6 +36,8 @@ class ScoredGroup(Stateful):
     # their own below, nothing is ever asked: runs and environments are not deleted.
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="groups", db_index=False)
     environment = models.ForeignKey(RunEnvironment, on_delete=models.PROTECT, related_name="groups", db_index=False)
+    environment_version = models.CharField(max_length=100, blank=True, default="", db_default="")
+    """Of the code that gave the problem and scored it; empty: whoever submitted it did not say."""
     key = models.CharField(max_length=64, default=uuid.uuid4)
     """Public name; external submitters choose it, so that a retry is stored once."""
     purpose = models.CharField(max_length=8, choices=Purpose.choices, default=Purpose.TRAIN)

@@ -55,6 +55,10 @@ class Run(Stateful):
     """The checkpoint of another run whose weights are version 0 of this one. It is not deleted while it is named."""
     fork_optimizer = models.BooleanField(default=False, editable=False)
     """Whether training starts with that checkpoint's optimizer state too."""
+    model = models.ForeignKey(
+        "rollouts.Model", null=True, on_delete=models.SET_NULL, related_name="runs", editable=False
+    )
+    """The registered model that it starts from. Its directory, and not its name, is in the config."""
 
     atropos_key = models.CharField(max_length=64, unique=True, default=new_atropos_key, editable=False)
     """Path under /atropos/ of the run's Atropos-compatible API; see ``rollouts.doors.atropos``."""
@@ -104,7 +108,7 @@ class Run(Stateful):
     @cached_property
     def parsed(self) -> RunConfig:
         """The config as the typed tree that the trainer parses too."""
-        return RunConfig.model_validate(self.config)
+        return RunConfig.stored(self.config)
 
     @property
     def origins(self) -> dict[str, Origin]:

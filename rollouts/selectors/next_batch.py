@@ -1,18 +1,50 @@
 """What the next batch of a run would be now, or why there is none. Reads few rows however long the queue is."""
 
 from dataclasses import dataclass
+from statistics import fmean
 
 from django.db import connection
 from django.db.models import F, QuerySet
 
 from rollouts.formation import Candidate, Chosen, Demand, MixtureShare, Stuck, Waiting, choose
-from rollouts.models import Attempt, Batch, Replay, Run, RunEnvironment, RunKind, ScoredGroup
+from rollouts.models import Attempt, Batch, Purpose, Replay, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.selectors.clients import minimums
 from rollouts.sql import load
 from rollouts.states import GroupState
 
 FIRST_LOOK = 512
 """Rollouts of each environment and size that are read first for a batch measured in tokens; then twice as many."""
+RECENT = 64
+"""Groups of which the mean says how many tokens the next one will have."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How much a batch of a run holds: rollouts, or tokens when the config has `batch.token_batch_size`."""
+
+    batch: int
+    group: int
+    """Of one group that we play: exactly so many rollouts, or as many tokens as the newest ones had."""
+    is_tokens: bool
+
+    @property
+    def groups_per_batch(self) -> int:
+        """At least one, and no more are expected to fit."""
+        return max(1, self.batch // self.group)
+
+
+def measure_of(run: Run) -> Measure:
+    """One query for a run whose batches are measured in tokens, none for others."""
+    config = run.parsed
+    batch, size = config.batch, config.sampling.group_size
+    if batch.token_batch_size is None:
+        return Measure(batch.batch_size, size, is_tokens=False)
+    scored = ScoredGroup.objects.filter(run=run, purpose=Purpose.TRAIN, reward_mean__isnull=False)
+    settled = scored.filter(settled_at__isnull=False).order_by("-settled_at")
+    recent = list(settled.values_list("token_count", flat=True)[:RECENT])
+    # Before the first there is only a bound. It errs to the safe side, until that one is settled.
+    tokens = fmean(recent) if recent else size * config.inference.max_model_len
+    return Measure(batch.token_batch_size, max(1, round(tokens)), is_tokens=True)
 
 
 @dataclass(frozen=True)
@@ -109,7 +141,7 @@ def _candidates(run: Run, step: int, rollouts: int) -> list[Candidate]:
             {
                 "run_id": run.pk,
                 "rollouts": rollouts,
-                "window": config.batch.batch_size // config.sampling.group_size if window is None else window,
+                "window": measure_of(run).groups_per_batch if window is None else window,
                 "oldest_version": step - config.algorithm.max_off_policy_steps,
             },
         )

@@ -70,7 +70,7 @@ class RunRow:
 
     @property
     def model(self) -> str:
-        return str(self.run.config.get("model", {}).get("path", ""))
+        return self.run.model.name if self.run.model else str(self.run.config.get("model", {}).get("path", ""))
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,9 @@ def list_runs(
     if before is not None:
         matching = matching.filter(id__lt=before)
     found = list(
-        matching.select_related("project", "created_by").prefetch_related("environments").order_by("-id")[: limit + 1]
+        matching.select_related("project", "created_by", "model")
+        .prefetch_related("environments")
+        .order_by("-id")[: limit + 1]
     )
     page, older = found[:limit], found[limit - 1].pk if len(found) > limit else None
     speeds = _speeds(page)
@@ -122,6 +124,7 @@ def _matching(queryset: QuerySet[Run], text: str) -> QuerySet[Run]:
             | Q(key__istartswith=word)
             | Q(kind=word.lower())
             | Q(config__model__path__icontains=word)
+            | Q(model__name__icontains=word)
             | Q(created_by__username__icontains=word)
             | Q(pk__in=Run.objects.filter(environments__name__icontains=word).values("pk"))
         )

@@ -82,7 +82,7 @@ def projects(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QueryS
 
 def get(user: User | AnonymousUser, key: str, at_least: Role = Role.VIEWER) -> Run:
     """The run with this key. Raises NotFound if the user may not see it, Forbidden if the role does not suffice."""
-    run = for_user(user).select_related("project", "created_by").filter(key=key).first()
+    run = for_user(user).select_related("project", "created_by", "model").filter(key=key).first()
     if run is None:
         raise NotFound(f"There is no run {key}, or you may not see it.")
     if at_least is not Role.VIEWER and not for_user(user, at_least).filter(pk=run.pk).exists():

@@ -16,6 +16,7 @@ from django.db.models.functions import Now
 from rollouts.errors import Conflict, RunOver
 from rollouts.models import Attempt, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors.next_batch import measure_of
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.states import RUN_JOINABLE, AttemptState, RunState
 from rollouts.storable import displayable
@@ -100,7 +101,7 @@ def own_terms(run: Run) -> Terms:
     """Those of a run that our own trainer trains, for environments from outside."""
     config = run.parsed
     return Terms(
-        batch_size=config.batch.batch_size,
+        batch_size=measure_of(run).groups_per_batch * config.sampling.group_size,
         max_token_len=config.trainer.seq_len,
         starting_step=0,
         num_steps=run.max_steps,

@@ -117,9 +117,10 @@ def _groups(run: Run, states: Iterable[str], environment: str | None) -> Iterato
             for group_id, *rest in cursor:
                 rollouts[group_id].append(_Rollout(*rest))
         rows = ScoredGroup.objects.filter(id__in=ids).order_by("id")
-        for group_id, key, problem_key, name in rows.values_list("id", "key", "problem_key", "environment__name"):
-            source = {"run": run.key, "group": key, "environment": name, "problem_key": problem_key}
-            yield _Group(group_id, source), rollouts[group_id]
+        columns = ("id", "key", "problem_key", "environment__name", "environment_version")
+        for group_id, key, problem_key, name, version in rows.values_list(*columns):
+            source = {"run": run.key, "group": key, "environment": name, "environment_version": version}
+            yield _Group(group_id, source | {"problem_key": problem_key}), rollouts[group_id]
 
 
 def _answer_differently(one: _Rollout, other: _Rollout) -> bool:

@@ -16,7 +16,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from io import BufferedReader
 
-import msgspec
 from django.db.models import QuerySet
 
 from rollouts.errors import Fault, Invalid, Malformed
@@ -25,6 +24,7 @@ from rollouts.formats.atropos.encoding import read_items
 from rollouts.formats.atropos.groups import pack_item
 from rollouts.formats.atropos.items import decode_one
 from rollouts.formats.checks import check_groups
+from rollouts.formats.json_arrays import encode
 from rollouts.models import Run, ScoredGroup
 from rollouts.services import groups as group_services
 from rollouts.states import GroupState
@@ -37,7 +37,7 @@ SHOWN_FAULTS = 3
 """Of a bad line."""
 PAGE_IDS = 10_000
 PAGE_TOKENS = 500_000
-"""Tokens that are read and encoded together; a group with more goes alone. As Python numbers they take 100 MB."""
+"""Tokens that are read and encoded together; a group with more goes alone."""
 EXPORTED = (
     GroupState.READY,
     GroupState.BATCHED,
@@ -51,7 +51,6 @@ EXPORTED = (
 without a sampled token have rewards and failed."""
 
 _GZIP = b"\x1f\x8b"
-_encoder = msgspec.json.Encoder()
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +153,7 @@ def export_groups(run: Run, *, states: Iterable[str] = EXPORTED, environment: st
     for ids in pages_of(exportable(run, states=states, environment=environment)):
         for item in read_items(ids):
             # What is kept as it was sent may have line breaks, though never inside of its text.
-            yield _encoder.encode(item).replace(b"\n", b" ") + b"\n"
+            yield encode(item).replace(b"\n", b" ") + b"\n"
 
 
 def pages_of(chosen: QuerySet[ScoredGroup]) -> Iterator[list[int]]:

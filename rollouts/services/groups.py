@@ -22,7 +22,7 @@ from environments.types import StopReason
 from rollouts import bell
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
-from rollouts.formats.arrays import PackedGroup, RolloutRecord, pack_rollouts
+from rollouts.formats.arrays import Array, PackedGroup, RolloutRecord, pack_rollouts
 from rollouts.formats.checks import check_groups, check_rollouts
 from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
@@ -33,7 +33,9 @@ from rollouts.services.repetition import check_repeated
 from rollouts.services.transitions import DB_NOW, stored, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import RUN_TRAINING, GroupState, RunState
-from rollouts.storable import displayable
+from rollouts.storable import MAX_ENVIRONMENT_VERSION, displayable
+from trainers.advantages import deviation
+from trainers.run_config import AlgorithmConfig
 
 MAX_ENVIRONMENTS = 100
 LANES = 1
@@ -46,10 +48,13 @@ GATE = 1_919_251_321
 """First key of the advisory locks that gate submissions; the second is the run."""
 
 
-def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: str) -> GroupState:
+def settle(
+    *, token: str, problem_key: str, rollouts: list[RolloutIn], worker: str, environment_version: str = ""
+) -> GroupState:
     """Store what a leased group's episodes left and end its lease; return the state the group went to.
 
-    Raises LeaseLost when the token was superseded or the group was given up, Invalid when the rollouts do not hold
+    ``environment_version``: of the environment that scored them; empty when none could be loaded. Raises LeaseLost when
+    the token was superseded or the group was given up, Invalid when the rollouts do not hold
     together or are not as many as were claimed; nothing is stored then. Locks the lease, then the group.
     """
     records, arrays = pack_rollouts(rollouts)
@@ -74,6 +79,7 @@ def settle(*, token: str, problem_key: str, rollouts: list[RolloutIn], worker: s
             reason=reason,
             settled_at=DB_NOW,
             problem_key=group_in.problem_key,
+            environment_version=displayable(environment_version)[:MAX_ENVIRONMENT_VERSION],
             **_summary(group_in, fallback_version=_unversioned(run)),
         )
         if not moved:
@@ -249,6 +255,7 @@ def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> Sc
         id=group_id,
         run=run,
         environment_id=environment_id,
+        environment_version=group.environment_version,
         key=group.key or str(uuid.uuid4()),
         problem_key=group.problem_key,
         state=state,
@@ -282,9 +289,27 @@ def _verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, Re
     is_scored = np.array([rollout.reward is not None for rollout in group.rollouts])
     if not group.arrays.trained_counts[is_scored].any():
         return GroupState.FAILED, Reason(ReasonCode.NOTHING_SAMPLED)
-    if run.parsed.algorithm.filter_zero_advantage and min(rewards) == max(rewards):
-        return GroupState.FILTERED, Reason(ReasonCode.ZERO_ADVANTAGE)
+    if run.parsed.algorithm.filter_zero_advantage:
+        reason = _without_gradient(run.parsed.algorithm, group, rewards, is_scored)
+        if reason is not None:
+            return GroupState.FILTERED, reason
     return GroupState.READY, None
+
+
+def _without_gradient(
+    algorithm: AlgorithmConfig, group: PackedGroup, rewards: Sequence[float], is_scored: Array
+) -> Reason | None:
+    """Why training on the group would change nothing; None when it would."""
+    arrays = group.arrays
+    if arrays.advantages is None and min(rewards) != max(rewards):
+        return None
+    of_scored = np.repeat(is_scored, arrays.lengths)
+    if arrays.advantages is not None and (arrays.advantages * arrays.loss_mask)[of_scored].any():
+        return None
+    has_reference = arrays.ref_logprobs is not None
+    if algorithm.gradient_without_advantage(has_reference=has_reference, has_echo=arrays.has_answers(is_scored)):
+        return None
+    return Reason(ReasonCode.ZERO_ADVANTAGE if arrays.advantages is None else ReasonCode.ZERO_TOKEN_ADVANTAGES)
 
 
 def _summary(group: PackedGroup, *, fallback_version: int) -> dict[str, Any]:
@@ -297,15 +322,10 @@ def _summary(group: PackedGroup, *, fallback_version: int) -> dict[str, Any]:
         "rollout_count": len(rollouts),
         "token_count": len(group.arrays.token_ids),
         "reward_mean": math.fsum(rewards) / len(rewards) if rewards else None,
-        "reward_std": _deviation(rewards) if rewards else None,
+        "reward_std": deviation(rewards, ddof=0) if rewards else None,
         "min_policy_version": min(oldest),
         "max_policy_version": max(*newest, *oldest),
     }
-
-
-def _deviation(rewards: Sequence[float]) -> float:
-    mean = math.fsum(rewards) / len(rewards)
-    return math.sqrt(math.fsum((reward - mean) ** 2 for reward in rewards) / len(rewards))
 
 
 def _newest(rollout: RolloutRecord, fallback: int) -> int:

@@ -34,6 +34,7 @@ def insert_groups(run_id: int, incoming: Sequence[Incoming]) -> None:
                 "actors": [each.actor for each in incoming],
                 "keys": [row.key for row in rows],
                 "environment_ids": [row.environment_id for row in rows],
+                "environment_versions": [row.environment_version for row in rows],
                 "problem_keys": [row.problem_key for row in rows],
                 "states": [str(row.state) for row in rows],
                 "reason_codes": [row.reason_code for row in rows],

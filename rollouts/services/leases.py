@@ -19,6 +19,7 @@ from django.db.models.functions import Now
 from environments.types import Claim, Claims, Split, Withheld
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors.next_batch import measure_of
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
 from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
@@ -42,15 +43,16 @@ class Capacity(msgspec.Struct, frozen=True):
 
 def capacity(run: Run) -> Capacity:
     """How far generation may still run ahead: at most ``max_async_level`` batches beyond the live version."""
-    config = run.parsed
+    measure = measure_of(run)
     with connection.cursor() as cursor:
         cursor.execute(
             load("capacity"),
             {
                 "run_id": run.pk,
-                "max_async_level": config.algorithm.max_async_level,
-                "batch_size": config.batch.batch_size,
-                "group_size": config.sampling.group_size,
+                "max_async_level": run.parsed.algorithm.max_async_level,
+                "batch": measure.batch,
+                "group": measure.group,
+                "is_tokens": measure.is_tokens,
             },
         )
         row = cursor.fetchone()
@@ -68,19 +70,21 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
         environments = list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
         now = capacity(run)
         is_generating = now.state in RUN_GENERATING or now.state == RunState.PENDING
-        if run.kind != RunKind.RL or not is_generating:
+        if not run.parsed.is_played or not is_generating:
             return Claims(claims=[], reason=Withheld.OVER)
         if now.live_version < 0:
             return Claims(claims=[], reason=Withheld.NO_POLICY)
         open_evaluations = _lock_evaluations(run)
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s)
         created = _evaluation_groups(run, open_evaluations, limit - len(group_ids))
-        room = min(limit - len(group_ids) - len(created), now.capacity)
-        created += _training_groups(run, environments, room)
+        if run.kind == RunKind.RL:
+            room = min(limit - len(group_ids) - len(created), now.capacity)
+            created += _training_groups(run, environments, room)
         _insert(run, created, holder=holder, lease_s=lease_s)
         group_ids += [group.pk for group in created]
         if not group_ids:
-            return Claims(claims=[], reason=Withheld.CAPACITY if limit > 0 else Withheld.NOTHING)
+            is_held_up = limit > 0 and run.kind == RunKind.RL
+            return Claims(claims=[], reason=Withheld.CAPACITY if is_held_up else Withheld.NOTHING)
         leases = Lease.objects.filter(group_id__in=group_ids).select_related("group__environment").order_by("group_id")
         return Claims(claims=[_claim(run, lease, now.live_version) for lease in leases])
 

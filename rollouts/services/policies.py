@@ -6,7 +6,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from rollouts.errors import Invalid, StateConflict
-from rollouts.models import Evaluation, PolicyVersion, Purpose, Run, ScoredGroup
+from rollouts.models import Evaluation, PolicyVersion, Purpose, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import leases
 from rollouts.services.runs import check_files, lock_for_trainer
@@ -16,7 +16,7 @@ from trainers.wire import PolicyVersionIn
 
 
 def register_initial(run: Run, *, path: str, actor: str = "reconciler") -> PolicyVersion:
-    """Version 0 is the model that the run starts from. Twice is once."""
+    """Version 0 is the model that the run starts from. Idempotent."""
     with transaction.atomic():
         row, created = PolicyVersion.objects.get_or_create(run=run, version=0, defaults={"path": path})
         if created:
@@ -57,19 +57,22 @@ def announce(run: Run, *, epoch: int, version_in: PolicyVersionIn) -> PolicyVers
 def find_publishable(run: Run) -> PolicyVersion | None:
     """The version that should go live now, if any: the newest one written, unless something still needs the live one.
 
-    An evaluation holds publishing back until it is done. With ``strict_async_level`` so do the groups that are to be
-    generated on the live version, so that every batch lags by the same number of steps.
+    A supervised run writes versions to be evaluated, and each is: there the oldest goes first. An evaluation holds
+    publishing back until it is done. With ``strict_async_level`` so do the groups that are to be generated on the live
+    version, so that every batch lags by the same number of steps.
     """
-    newest = PolicyVersion.objects.filter(run=run, state=PolicyVersionState.WRITTEN).order_by("-version").first()
-    if newest is None or newest.version <= run.live_version:
+    written = PolicyVersion.objects.filter(run=run, state=PolicyVersionState.WRITTEN, version__gt=run.live_version)
+    chosen = written.order_by("version" if run.kind == RunKind.SFT else "-version").first()
+    if chosen is None:
         return None
     if Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists():
         return None
-    if run.live_version >= 0 and run.parsed.algorithm.strict_async_level and run.state == RunState.RUNNING:
+    is_strict = run.kind == RunKind.RL and run.parsed.algorithm.strict_async_level
+    if run.live_version >= 0 and is_strict and run.state == RunState.RUNNING:
         playing = ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, purpose=Purpose.TRAIN)
         if playing.exists() or leases.capacity(run).capacity > 0:
             return None
-    return newest
+    return chosen
 
 
 def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVersion:
@@ -113,8 +116,7 @@ def _open_evaluations(run: Run) -> None:
     version = run.live_version
     if plan is None:
         return
-    due = version in {0, run.max_steps} or (plan.every > 0 and version % plan.every == 0)
-    if not due:
+    if not plan.is_due(version, run.max_steps):
         return
     rows = [
         Evaluation(

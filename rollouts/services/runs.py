@@ -18,6 +18,7 @@ from rollouts.models import (
     Checkpoint,
     Evaluation,
     Lease,
+    Model,
     Project,
     Replica,
     ReplicaKind,
@@ -52,12 +53,19 @@ SHA256 = re.compile("[0-9a-f]{64}")
 
 
 def create(
-    *, project: Project, user: User | None, resolved: Resolved, actor: str, fork: forks.Fork | None = None
+    *,
+    project: Project,
+    user: User | None,
+    resolved: Resolved,
+    actor: str,
+    fork: forks.Fork | None = None,
+    model: Model | None = None,
 ) -> Run:
     """Store a run with its frozen config; the reconciler sees it and starts what it wants.
 
-    Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from here.
-    A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
+    Doors call ``services.launches``, which makes sure that its model loads; ``model`` is the registered one it starts
+    from. Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from
+    here. A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
     """
     config = resolved.config
     check_fits(config)
@@ -65,6 +73,7 @@ def create(
         lineage = forks.hold(fork, config) if fork else {}
         run = Run.objects.create(
             **lineage,
+            model=model,
             project=project,
             created_by=user,
             kind=config.kind,
@@ -81,17 +90,12 @@ def create(
 
 
 def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
-    """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Twice is once.
+    """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Idempotent.
 
     ``reason`` is in the words of whoever asks.
     """
-    if not transition(
-        Run,
-        [run.pk],
-        to=RunState.STOPPING,
-        actor=actor,
-        reason=Reason(ReasonCode.TEXT, text=reason) if reason else Reason(ReasonCode.STOP_ASKED, actor=actor),
-    ):
+    asked = Reason(ReasonCode.TEXT, text=reason) if reason else Reason(ReasonCode.STOP_ASKED, actor=actor)
+    if not transition(Run, [run.pk], to=RunState.STOPPING, actor=actor, reason=asked):
         run.refresh_from_db()
         if run.state not in {RunState.STOPPING, RunState.STOPPED}:
             raise StateConflict(f"Run {run.key} is {run.state}; there is nothing to stop.")
@@ -309,7 +313,7 @@ def check_files(run: Run, folder: str, announced: CheckpointIn | PolicyVersionIn
 
 
 def finish_training(run: Run, *, epoch: int) -> Run:
-    """The trainer has done all its steps; publishing and evaluating the last version remains. Twice is once."""
+    """The trainer has done all its steps; publishing and evaluating the last version remains. Idempotent."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         check_epoch(run, epoch)

@@ -4,22 +4,22 @@
 -- Index: group_key_once_per_run.
 WITH incoming AS (
     SELECT * FROM unnest(
-        %(ids)b::bigint[], %(actors)b::text[], %(keys)b::text[], %(environment_ids)b::bigint[], %(problem_keys)b::text[],
-        %(states)b::text[], %(reason_codes)b::text[], %(reason_params)b::text[],
+        %(ids)b::bigint[], %(actors)b::text[], %(keys)b::text[], %(environment_ids)b::bigint[],
+        %(environment_versions)b::text[], %(problem_keys)b::text[], %(states)b::text[], %(reason_codes)b::text[], %(reason_params)b::text[],
         %(rollout_counts)b::int[], %(token_counts)b::bigint[], %(reward_means)b::float8[], %(reward_stds)b::float8[],
         %(min_versions)b::int[], %(max_versions)b::int[]
     ) WITH ORDINALITY AS incoming(
-        id, actor, key, environment_id, problem_key, state, reason_code, reason_params, rollout_count, token_count,
-        reward_mean, reward_std, min_policy_version, max_policy_version, position
+        id, actor, key, environment_id, environment_version, problem_key, state, reason_code, reason_params,
+        rollout_count, token_count, reward_mean, reward_std, min_policy_version, max_policy_version, position
     )
 ), stored AS (
     INSERT INTO rollouts_scoredgroup (
-        id, run_id, environment_id, key, purpose, problem_key, state, reason_code, reason_params, state_at, attempts,
-        created_at, settled_at, rollout_count, token_count, reward_mean, reward_std, min_policy_version,
+        id, run_id, environment_id, environment_version, key, purpose, problem_key, state, reason_code, reason_params,
+        state_at, attempts, created_at, settled_at, rollout_count, token_count, reward_mean, reward_std, min_policy_version,
         max_policy_version
     )
-    SELECT id, %(run_id)s, environment_id, key, 'train', problem_key, state, reason_code, reason_params::jsonb,
-           clock_timestamp(), 1, clock_timestamp(), clock_timestamp(), rollout_count, token_count, reward_mean,
+    SELECT id, %(run_id)s, environment_id, environment_version, key, 'train', problem_key, state, reason_code,
+           reason_params::jsonb, clock_timestamp(), 1, clock_timestamp(), clock_timestamp(), rollout_count, token_count, reward_mean,
            reward_std, min_policy_version, max_policy_version
     FROM incoming ORDER BY position
     ON CONFLICT (run_id, key) DO NOTHING

@@ -86,7 +86,7 @@ def test_what_is_not_stored_was_on_its_way_when_the_environment_was_stopped(yard
 def test_pages_show_the_groups_like_those_of_any_run(yard: Yard, story: Story, visitor: httpx.Client) -> None:
     newest, group = list(stored(yard, story.run).items())[-1]
     prompt = group.messages[0][0]["content"]
-    page = visitor.get(f"/runs/{story.run}/samples/").text
+    page = visitor.get(f"/runs/{story.run}/rollouts/").text
     assert prompt in page
     assert "letters" in page
     [(key,)] = yard.sql("SELECT key FROM rollouts_scoredgroup WHERE id = %s", newest)

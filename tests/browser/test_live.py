@@ -47,19 +47,19 @@ def test_a_chart_without_points_says_what_it_waits_for_and_then_draws(watched: W
     expect(chart(page, "Reward").get_by_text("No points yet")).to_be_hidden()
 
 
-def test_samples_arrive_without_a_reload_and_the_marked_one_stays_marked(watched: Watched) -> None:
+def test_rollouts_arrive_without_a_reload_and_the_marked_one_stays_marked(watched: Watched) -> None:
     run = make_run()
     first = make_group(run, prompt="Reverse: lantern", rewards=[1.0, 0.0])
-    page = watched.open(f"/runs/{run.key}/samples/")
+    page = watched.open(f"/runs/{run.key}/rollouts/")
     expect(page.locator("live-status")).to_have_attribute("data-state", "live")
     page.keyboard.press("j")
     page.keyboard.press("j")
     marked = page.locator("[data-keyboard-item][aria-current]")
-    expect(marked).to_have_attribute("id", f"sample-{first.key}-1")
+    expect(marked).to_have_attribute("id", f"rollout-{first.key}-1")
     make_group(run, prompt="Reverse: copper", rewards=[1.0, 0.0])
     bell.ring_after_commit(run.pk)
     expect(page.get_by_text("Reverse: copper")).to_be_visible()
-    expect(marked).to_have_attribute("id", f"sample-{first.key}-1")
+    expect(marked).to_have_attribute("id", f"rollout-{first.key}-1")
     expect(marked).to_have_count(1)
     assert not watched.was_reloaded
 
@@ -88,7 +88,7 @@ def test_a_launched_run_appears_in_an_open_list(watched: Watched) -> None:
 
 def test_pausing_keeps_the_page_still_and_resuming_catches_up(watched: Watched) -> None:
     run = make_run()
-    page = watched.open(f"/runs/{run.key}/samples/")
+    page = watched.open(f"/runs/{run.key}/rollouts/")
     status = page.locator("live-status")
     expect(status).to_have_attribute("data-state", "live")
     status.get_by_role("button").click()
@@ -123,7 +123,7 @@ def test_with_sockets_blocked_polling_shows_the_same(watched: Watched) -> None:
     run = make_run()
     page = watched.page
     page.route_web_socket(re.compile("/ws/"), lambda socket: refuse(socket))
-    watched.open(f"/runs/{run.key}/samples/")
+    watched.open(f"/runs/{run.key}/rollouts/")
     expect(page.locator("live-status")).to_have_attribute("data-state", "disconnected")
     make_group(run, prompt="Reverse: harbor")
     expect(page.get_by_text("Reverse: harbor")).to_be_visible(timeout=60_000)

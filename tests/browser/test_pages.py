@@ -12,6 +12,7 @@ from rollouts.states import RunState
 from tests.browser.server import Server
 from tests.browser.watched import Watched, watch
 from tests.factories import make_batch, make_group, make_lively_run, make_run
+from tests.model_files import make_warm
 from tests.rollouts import story
 from trainers.wire import MaskReason
 
@@ -38,6 +39,7 @@ def test_signing_in_and_out(browser: Browser, server: Server, operator: User) ->
 
 
 def test_a_run_is_launched_from_a_preset_after_a_mistake(watched: Watched) -> None:
+    make_warm()
     page = watched.open("/")
     page.get_by_role("link", name="Launch the first run").click()
     page.get_by_role("link", name="reverse-text-rl").click()
@@ -54,6 +56,24 @@ def test_a_run_is_launched_from_a_preset_after_a_mistake(watched: Watched) -> No
     run = Run.objects.get()
     assert run.parsed.batch.batch_size == 64
     expect(page).to_have_url(f"{watched.base_url}/runs/{run.key}/")
+
+
+def test_a_model_that_is_missing_is_made_from_the_form_which_then_is_ready(watched: Watched) -> None:
+    page = watched.open("/runs/new/?preset=reverse-text-rl")
+    page.get_by_label("Batch size").fill("64")
+    page.get_by_role("button", name="Make reverse-text-warm").click()
+    expect(page.locator("#model-note")).to_contain_text("makes it: step 0 of 220")
+    expect(page.locator("#launch-summary")).to_contain_text("1 thing to mend")
+    maker = Run.objects.get()
+    make_warm()  # as the reconciler does when the run has finished
+    expect(page.locator("#launch-summary")).to_contain_text("Ready to launch", timeout=20_000)
+    expect(page.locator("#model-note")).to_have_text("")
+    page.get_by_role("button", name="Launch").click()
+    expect(page.locator("#run-status")).to_contain_text("Waiting for the reconciler")
+    run = Run.objects.exclude(pk=maker.pk).get()
+    assert run.parsed.batch.batch_size == 64
+    page.get_by_role("link", name="reverse-text-warm").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text("reverse-text-warm")
 
 
 def test_a_run_is_stopped_after_a_question_that_states_the_deadline(watched: Watched) -> None:
@@ -86,13 +106,13 @@ def test_searching_filters_the_list_and_the_back_button_returns(watched: Watched
     expect(page.get_by_role("searchbox")).to_have_value("alp")
 
 
-def test_the_keyboard_walks_and_opens_samples(watched: Watched) -> None:
+def test_the_keyboard_walks_and_opens_rollouts(watched: Watched) -> None:
     run = make_run()
     group = make_group(run, rewards=[1.0, 0.0, 0.5])
-    page = watched.open(f"/runs/{run.key}/samples/")
+    page = watched.open(f"/runs/{run.key}/rollouts/")
     for key in "jjjk":
         page.keyboard.press(key)
-    expect(page.locator("[aria-current=true][data-keyboard-item]")).to_have_id(f"sample-{group.key}-1")
+    expect(page.locator("[aria-current=true][data-keyboard-item]")).to_have_id(f"rollout-{group.key}-1")
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{watched.base_url}/runs/{run.key}/groups/{group.key}/#r1")
     page.keyboard.press("?")
@@ -188,7 +208,7 @@ def test_no_page_scrolls_sideways(watched: Watched, width: int) -> None:
     group = make_group(run, prompt="x" * 500, completions=["y" * 2000, "z"])
     make_batch(run, 2, [group])
     watched.page.set_viewport_size({"width": width, "height": 800})
-    paths = ["", "samples/", "events/", "config/", f"groups/{group.key}/", "steps/2/"]
+    paths = ["", "rollouts/", "events/", "config/", f"groups/{group.key}/", "steps/2/"]
     for path in [
         "/",
         "/runs/new/",

@@ -14,6 +14,7 @@ from django.test import Client
 from controlplane.home import Home
 from rollouts.models import ApiToken, Run
 from rollouts.services import projects
+from tests.model_files import make_warm
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 
@@ -25,6 +26,7 @@ TINY = ["reverse-text-rl", "max_steps=3", "name=tiny"]
 def rollyard(servers: Home) -> Rollyard:
     """Run a command in a process of its own; the database is the one of the test."""
     projects.ensure_admin()
+    make_warm(projects.ensure_default())
     options = connection.settings_dict
     url = f"postgresql://{options['USER']}:{options['PASSWORD']}@/{options['NAME']}?host={options['HOST']}"
     environ = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from controlplane.home import Home
-from controlplane.up import processes
+from workers.launchers.processes import with_cwd
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
 SHORTENED = ["sft.max_steps=12", "max_steps=3", "evaluation.problems=16", "batch.batch_size=32"]
@@ -35,11 +35,11 @@ def test_demo_goes_through_both_runs_prints_its_numbers_and_leaves_nothing(tempo
     result = json.loads(lines[-1])
     assert "error" not in result, done.stdout[-4000:] + done.stderr[-2000:]
     assert (result["steps"], result["rollouts"], result["seed"]) == (3, 96, 7)
-    assert list(result["phase_s"]) == ["start", "model", "data", "sft", "rl"]
+    assert list(result["phase_s"]) == ["start", "model", "sft", "rl"]
     assert 0 <= result["max_lag"] <= 8
     assert abs(result["mismatch_kl_on_policy"]) < 1e-3, "trainer and engine disagree about the same weights"
     assert result["generated_tokens_per_s"] > 0
     assert result["trained_tokens_per_s"] > 0
     # Three steps teach nothing: the demo says so with its status.
     assert (done.returncode == 0) == (result["eval_reward_after"] - result["eval_reward_before"] >= 0.1)
-    assert processes.with_cwd(temporary_home.postgres_data, "postgres") == []
+    assert with_cwd(temporary_home.postgres_data, "postgres") == set()

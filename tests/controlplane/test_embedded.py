@@ -13,7 +13,8 @@ import pytest
 import redis
 
 from controlplane.home import Home
-from controlplane.up import embedded, processes
+from controlplane.up import embedded
+from workers.launchers.processes import with_cwd
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,7 @@ def test_backends_that_outlive_their_postmaster_do_not_keep_the_next_one_out(tem
         backend.suspend()
         child.kill()
         child.wait()
-        assert processes.with_cwd(temporary_home.postgres_data, "postgres") != []
+        assert with_cwd(temporary_home.postgres_data, "postgres") != set()
         with postgres(temporary_home):
             assert not backend.is_running() or backend.status() == psutil.STATUS_ZOMBIE
 

@@ -20,6 +20,7 @@ import pytest
 
 from controlplane.home import Home
 from controlplane.up import processes
+from workers.launchers.processes import end, with_cwd
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(240)]
 
@@ -98,9 +99,10 @@ def up(home: Home) -> Iterator[Up]:
         if running.process.poll() is None:
             running.process.kill()
             running.process.wait()
-        left = processes.of_up(running.first["id"]) + processes.with_cwd(home.postgres_data, "postgres")
-        processes.end(left, 1)
-    assert left == [], "a stop leaves no process"
+        left = processes.of_up(running.first["id"]) | with_cwd(home.postgres_data, "postgres")
+        processes.sweep(running.first["id"], 1)
+        end(lambda: with_cwd(home.postgres_data, "postgres"), 1)
+    assert left == set(), "a stop leaves no process"
 
 
 def test_printed_link_signs_in_once(up: Up) -> None:
@@ -157,13 +159,13 @@ def test_detached_process_of_an_up_that_was_killed_is_ended_by_the_next_up(tempo
     try:
         second.wait_for(event="up")
         assert detached.wait(10) == -signal.SIGTERM
-        assert processes.of_up(up_id) == []
+        assert processes.of_up(up_id) == set()
         assert second.stop() == 0
     finally:
         detached.kill()
         second.process.kill()
-    assert processes.of_up(second.first["id"]) == []
-    assert processes.with_cwd(temporary_home.postgres_data, "postgres") == []
+    assert processes.of_up(second.first["id"]) == set()
+    assert with_cwd(temporary_home.postgres_data, "postgres") == set()
 
 
 def test_children_of_a_killed_up_end_by_themselves(temporary_home: Home) -> None:

@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import expect
 
 from tests.browser.watched import chromium, watch
-from tests.e2e.yard import make_tiny_model, running_yard
+from tests.e2e.yard import Yard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.browser, pytest.mark.timeout(900)]
 
@@ -15,15 +15,14 @@ FIRST_POINT_MS = 240_000
 """vLLM and torchrun start within a minute on two idle cores."""
 
 
-def test_a_run_is_launched_watched_and_stopped_in_the_browser(tmp_path: Path) -> None:
-    model = make_tiny_model(tmp_path / "model")
-    with running_yard(tmp_path / "up.log") as yard, chromium() as browser:
+def test_a_run_is_launched_watched_and_stopped_in_the_browser(yard: Yard, base: Path) -> None:
+    with chromium() as browser:
         context = browser.new_context(viewport={"width": 1280, "height": 900}, base_url=yard.url)
         with watch(context, yard.url) as watched:
             page = watched.page
             page.goto(yard.login_url)
             watched.open("/runs/new/?preset=reverse-text-rl")
-            page.locator("input[name='model.path']").fill(str(model))
+            page.locator("input[name='model.path']").fill(str(base))
             page.get_by_label("Batch size").fill("64")
             page.get_by_label("Max steps").fill("2000")
             page.get_by_role("button", name="Launch").click()
@@ -38,9 +37,9 @@ def test_a_run_is_launched_watched_and_stopped_in_the_browser(tmp_path: Path) ->
             expect(chart).not_to_have_attribute("data-points", points or "", timeout=60_000)
             expect(chart).to_have_attribute("aria-label", re.compile(r"Reward\. .* at step \d+"))
 
-            samples = page.locator("[data-keyboard-item]")
-            newest = samples.first.get_attribute("id")
-            expect(samples.first).not_to_have_attribute("id", newest or "", timeout=60_000)
+            rollouts = page.locator("[data-keyboard-item]")
+            newest = rollouts.first.get_attribute("id")
+            expect(rollouts.first).not_to_have_attribute("id", newest or "", timeout=60_000)
             assert not watched.was_reloaded
 
             page.get_by_role("button", name="Stop…").click()

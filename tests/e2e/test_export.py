@@ -7,47 +7,45 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.e2e.yard import make_tiny_model, running_yard
+from tests.e2e.yard import Yard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 STEPS = 4
 
 
-def test_exported_rollouts_train_a_run_that_forks_on_more_ranks_and_exported_pairs_another(tmp_path: Path) -> None:
-    base = make_tiny_model(tmp_path / "base")
+def test_exported_rollouts_train_a_run_that_forks_on_more_ranks_and_exported_pairs_another(
+    yard: Yard, base: Path, adapted: str, tmp_path: Path
+) -> None:
     sources, pairs = tmp_path / "sources.jsonl.gz", tmp_path / "pairs.jsonl"
-    with running_yard(tmp_path / "log") as yard:
-        rl = ["reverse-text-rl", "batch.batch_size=64", "evaluation=null", "max_steps=2"]
-        source = yard.finish(*rl, f"model.path={base}")
-        written = yard.rollyard("export-sft", source, "--best", "0", "--truncated", "--output", str(sources))
-        yard.rollyard("export-sft", source, "--pairs", "--truncated", "--output", str(pairs))
-        assert pairs.read_text().count("\n") >= 2, "no group of a random model has answers of different rewards"
-        assert {"chosen", "rejected"} <= json.loads(pairs.read_text().splitlines()[0]).keys()
+    written = yard.rollyard("export-sft", adapted, "--best", "0", "--truncated", "--output", str(sources))
+    yard.rollyard("export-sft", adapted, "--pairs", "--truncated", "--output", str(pairs))
+    assert pairs.read_text().count("\n") >= 2, "no group of a random model has answers of different rewards"
+    assert {"chosen", "rejected"} <= json.loads(pairs.read_text().splitlines()[0]).keys()
 
-        data = ["data.batch_size=32", f"max_steps={STEPS}", "optimizer.warmup_steps=0", "trainer.checkpoint_every=2"]
-        imitation = yard.finish("reverse-text-sft", f"model.path={base}", f"data.path={sources}", *data)
-        losses = yard.metric(imitation, "loss/mean")
-        assert len(losses) == STEPS
-        assert losses[-1] < losses[0] - 0.1
-        listed = yard.rollyard("checkpoints", "list", imitation)
-        assert [row["step"] for row in listed] == [4, 2]
+    data = ["data.batch_size=32", f"max_steps={STEPS}", "optimizer.warmup_steps=0", "trainer.checkpoint_every=2"]
+    imitation = yard.finish("reverse-text-sft", f"model.path={base}", f"data.path={sources}", *data)
+    losses = yard.metric(imitation, "loss/mean")
+    assert len(losses) == STEPS
+    assert losses[-1] < losses[0] - 0.1
+    listed = yard.rollyard("checkpoints", "list", imitation)
+    assert [row["step"] for row in listed] == [4, 2]
 
-        # The fork has the weights and the moments of one rank on two. It reads the data anew, from its first batch.
-        wide = ["max_steps=1", "trainer.world_size=2", "--fork-optimizer", "--fork-from", f"{imitation}@2"]
-        same = ["reverse-text-sft", f"data.path={sources}", *data[:1], "optimizer.warmup_steps=0"]
-        fork = yard.finish(*same, *wide)
-        [first] = yard.metric(fork, "loss/mean")
-        assert first < losses[0] - 0.05, "the fork did not begin where its source was"
-        weights = yard.home.path / "runs" / fork / "weights"
-        start, moved = (load_file(weights / f"step_{step}" / "model.safetensors") for step in (0, 1))
-        assert any(not torch.equal(start[name], moved[name]) for name in start)
+    # The fork has the weights and the moments of one rank on two. It reads the data anew, from its first batch.
+    wide = ["max_steps=1", "trainer.world_size=2", "--fork-optimizer", "--fork-from", f"{imitation}@2"]
+    same = ["reverse-text-sft", f"data.path={sources}", *data[:1], "optimizer.warmup_steps=0"]
+    fork = yard.finish(*same, *wide)
+    [first] = yard.metric(fork, "loss/mean")
+    assert first < losses[0] - 0.05, "the fork did not begin where its source was"
+    weights = yard.home.path / "runs" / fork / "weights"
+    start, moved = (load_file(weights / f"step_{step}" / "model.safetensors") for step in (0, 1))
+    assert any(not torch.equal(start[name], moved[name]) for name in start)
 
-        preference = yard.finish(
-            "reverse-text-sft", f"model.path={base}", f"data.path={pairs}", "data.preference.beta=0.1",
-            "data.batch_size=2", f"max_steps={STEPS}", "optimizer.warmup_steps=0",
-        )  # fmt: skip
-        losses = yard.metric(preference, "loss/mean")
-        assert len(losses) == STEPS
-        assert losses[0] == pytest.approx(0.6931, abs=1e-3), "policy and reference are the same at first"
-    assert written["examples"] == 128
+    preference = yard.finish(
+        "reverse-text-sft", f"model.path={base}", f"data.path={pairs}", "data.preference.beta=0.1",
+        "data.batch_size=2", f"max_steps={STEPS}", "optimizer.warmup_steps=0",
+    )  # fmt: skip
+    losses = yard.metric(preference, "loss/mean")
+    assert len(losses) == STEPS
+    assert losses[0] == pytest.approx(0.6931, abs=1e-3), "policy and reference are the same at first"
+    assert written["examples"] == 192

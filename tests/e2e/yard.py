@@ -22,7 +22,8 @@ import psutil
 import psycopg
 
 from controlplane.home import Home
-from controlplane.up.processes import of_up, with_cwd
+from controlplane.up.processes import of_up
+from workers.launchers.processes import with_cwd, with_descendants
 
 T = TypeVar("T")
 POLL_S = 0.1
@@ -107,10 +108,13 @@ class Yard:
 
         Both servers write over the environment that carries the id, so they are found as children as well.
         """
-        own = of_up(self.up_id) + with_cwd(self.home.postgres_data, "postgres")
-        with contextlib.suppress(psutil.NoSuchProcess):
-            own += psutil.Process(self.process.pid).children(recursive=True)
-        return list({process.pid: process for process in own}.values())
+        pids = of_up(self.up_id) | with_cwd(self.home.postgres_data, "postgres")
+        pids |= with_descendants({self.process.pid}) - {self.process.pid}
+        found = []
+        for pid in sorted(pids):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found.append(psutil.Process(pid))
+        return found
 
     def victims(self, kind: str) -> list[psutil.Process]:
         """The processes that a kill of this kind may hit."""
@@ -146,7 +150,7 @@ PATTERNS: dict[str, Callable[[str, str], bool]] = {
     "reconciler": _runs("controlplane.cli.main reconcile"),
     "redis": lambda _name, line: "redis-server" in line and "child.py" not in line,
     "postgres": lambda name, line: "-D" in line.split() and line.split()[0].endswith("postgres"),
-    "vllm": _runs("vllm.entrypoints"),
+    "vllm": _runs("rollyard_server"),
     "trainer": _runs("trainers.rl"),
 }
 
@@ -191,7 +195,9 @@ def running_yard(log: Path) -> Iterator[Yard]:
                 finally:
                     if process.poll() is None:
                         process.kill()
-            left = {*of_up(up_id), *with_cwd(home.postgres_data, "postgres"), *(each for each in known if _lives(each))}
+            left = (
+                of_up(up_id) | with_cwd(home.postgres_data, "postgres") | {each.pid for each in known if _lives(each)}
+            )
             assert left == set(), "processes were left behind"
 
 

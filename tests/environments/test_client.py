@@ -352,6 +352,13 @@ def test_what_no_array_can_hold_is_named(field: str, value: list[Any]) -> None:
         pack(ScoredGroup(environment="e", problem_key="p", rollouts=[group().rollouts[0], rollout]))
 
 
+def test_a_packed_group_has_every_field_of_a_group() -> None:
+    one = ScoredGroup(environment="e", environment_version="3", problem_key="p", key="k", rollouts=group().rollouts)
+    ours = pack(one)
+    for name in set(ScoredGroup.__struct_fields__) - {"rollouts"}:
+        assert getattr(ours, name) == getattr(one, name)
+
+
 def test_a_packed_rollout_has_every_field_of_a_rollout() -> None:
     """So that nothing is left behind when one is made of the other."""
     assert set(Rollout.__struct_fields__) <= set(PackedRollout.__struct_fields__)

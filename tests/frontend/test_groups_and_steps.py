@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from rollouts.models import Run, ScoredGroup
+from rollouts.models import GroupTokens, Run, ScoredGroup
 from rollouts.states import BatchState, GroupState
 from tests.factories import make_batch, make_group, make_metrics, make_run
 
@@ -28,7 +28,31 @@ def test_a_trained_group_shows_its_step_lag_and_advantages(client: Client) -> No
 
 def test_a_group_of_equal_rewards_is_said_to_teach_nothing(client: Client) -> None:
     run = make_run()
-    assert "carries no gradient" in group_page(client, run, make_group(run, rewards=[0.5, 0.5]))
+    assert "carries no gradient." in group_page(client, run, make_group(run, rewards=[0.5, 0.5]))
+
+
+def test_a_group_of_equal_rewards_is_not_said_to_teach_nothing_where_the_loss_trains_on_it(client: Client) -> None:
+    run = make_run(overrides={"algorithm.loss.type": "dppo"})
+    assert "no gradient but that of algorithm.loss.kl_tau" in group_page(client, run, make_group(run, rewards=[1, 1]))
+
+
+def test_advantages_per_token_are_not_explained_by_rewards(client: Client) -> None:
+    run = make_run()
+    group = make_group(run, rewards=[1.0, 1.0])
+    number = b"\0\0\0\0"
+    GroupTokens.objects.create(
+        group=group, lengths=number, token_ids=number, loss_mask=b"\1", inference_logprobs=number, advantages=number
+    )
+    assert "an advantage for each token" in group_page(client, run, group)
+
+
+def test_a_group_names_the_version_of_its_environment_if_it_is_known(client: Client) -> None:
+    run = make_run()
+    group = make_group(run, rewards=[1.0, 0.0])
+    assert "version" not in group_page(client, run, group)
+    group.environment_version = "2024.1<b>"
+    group.save()
+    assert "version 2024.1&lt;b&gt;" in group_page(client, run, group)
 
 
 def test_a_group_outside_any_batch_shows_what_its_advantages_would_be(client: Client) -> None:

@@ -15,7 +15,7 @@ def test_markup_in_prompts_completions_keys_and_reasons_stays_text(client: Clien
     group = make_group(run, prompt=SCRIPT, completions=[SCRIPT, SCRIPT], problem_key=SCRIPT)
     make_batch(run, 0, [group])
     make_event(run, reason=SCRIPT)
-    paths = [reverse(name, args=[run.key]) for name in ("run", "run-samples", "run-events")]
+    paths = [reverse(name, args=[run.key]) for name in ("run", "run-rollouts", "run-events")]
     paths += [reverse("group", args=[run.key, group.key]), reverse("step", args=[run.key, 0])]
     for path in paths:
         page = client.get(path).content.decode()

@@ -1,6 +1,7 @@
 """The launch form: generated from the config's schema, checked by the config's own rules, errors at the field."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,11 +10,20 @@ from django.urls import reverse
 
 from frontend.pages.launch.draft import blank, from_preset
 from frontend.pages.launch.form import read, show
-from rollouts.models import Role, Run
+from frontend.pages.launch.summary import summarise
+from rollouts.models import Model, Role, Run
 from rollouts.states import RunState
 from tests.factories import make_project, make_run, make_user
 from tests.frontend.conftest import signed_in
+from tests.model_files import make_model, make_warm, write_model
 from trainers.config import resolve
+
+
+@pytest.fixture(autouse=True)
+def warm(_database: None) -> Model:
+    """The model of the preset that most tests launch."""
+    return make_warm()
+
 
 PRESET = f"{reverse('launch')}?preset=reverse-text-rl"
 
@@ -63,13 +73,16 @@ def test_every_key_of_the_config_can_be_reached(client: Client) -> None:
     assert keys - reachable <= unreachable
 
 
-def test_an_unchanged_form_launches_the_preset(client: Client) -> None:
+def test_an_unchanged_form_launches_the_preset(client: Client, warm: Model) -> None:
     response = post(client)
     run = Run.objects.get()
     assert response["Location"] == reverse("run", args=[run.key])
     assert run.state == RunState.PENDING
     assert run.created_by is not None
-    assert run.config == from_preset("reverse-text-rl").config
+    model = {**from_preset("reverse-text-rl").config["model"], "path": warm.source}
+    assert run.config == from_preset("reverse-text-rl").config | {"model": model}
+    assert run.model == warm
+    assert str(run.origins["model.path"]) == "model reverse-text-warm (preset reverse-text-rl)"
     assert str(run.origins["batch.batch_size"]) == "preset reverse-text-rl"
     assert run.events.get().actor == "user:ada"
 
@@ -112,6 +125,20 @@ def test_a_fault_is_shown_at_its_field_and_nothing_is_launched(
     assert not Run.objects.exists()
 
 
+def test_every_fault_is_shown_at_once_at_its_field_with_what_was_meant(client: Client) -> None:
+    faults = {"environments.0.name": "reverse_txt", "optimizer.kind": "adam", "batch.batch_size": "100"}
+    response = post(client, **faults, toml="[optimiser]\nlr = 1\n[optimizer]\nshedule = 'linear'\n")
+    filled = response.context["filled"]
+    assert {key for key, item in filled.fields.items() if item.error} == set(faults)
+    assert "Did you mean reverse_text?" in filled.fields["environments.0.name"].error
+    assert "Did you mean adamw?" in filled.fields["optimizer.kind"].error
+    assert {key for key, _ in filled.errors} == {"optimiser", "optimizer.shedule"}
+    assert "Did you mean optimizer.schedule?" in response.content.decode()
+    broken = post(client, **{"seed": "x", "environments.0.args": "{ wrods = 2 }", "toml": "lr = "})
+    assert broken.context["filled"].problem_count == 3
+    assert "wrods" in broken.context["filled"].fields["environments.0.args"].error.lower()
+
+
 def test_a_fold_with_a_fault_inside_is_open(client: Client) -> None:
     response = post(client, **{"trainer.keep_weights": "0"})
     trainer = next(section for section in response.context["filled"].sections if section.key == "trainer")
@@ -135,6 +162,17 @@ def test_bad_toml_is_refused_with_a_reason(client: Client, toml: str, message: s
     assert not Run.objects.exists()
 
 
+def test_the_summary_of_a_batch_of_tokens_counts_no_rollouts() -> None:
+    config = resolve("reverse-text-rl", overrides={"batch.token_batch_size": 65536, "batch.batch_size": 8}).config
+    summary = summarise(config)
+    figures = dict(summary.figures)
+    assert figures["Per step"] == "at most 65,536 tokens, in groups of 8"
+    assert "Training rollouts" not in figures
+    assert not any("batch under" in hint for hint in summary.hints)
+    external = resolve("external-trainer", overrides={"batch.token_batch_size": 4096}).config
+    assert dict(summarise(external).figures)["Per step"].startswith("at most 4,096 tokens")
+
+
 def test_evaluation_can_be_switched_off(client: Client) -> None:
     post(client, **{"evaluation.on": "(absent)"})
     assert Run.objects.get().parsed.evaluation is None
@@ -147,8 +185,10 @@ def test_evaluation_can_be_switched_on(client: Client) -> None:
 
 
 def test_an_environment_can_be_added_and_taken_out(client: Client) -> None:
-    post(client, **{"environments.1.name": "reverse_words", "environments.1.args": "{ words = 2 }"})
-    assert [ref.name for ref in Run.objects.get().parsed.environments] == ["reverse_text", "reverse_words"]
+    another = {"environments.1.name": "reverse_text", "environments.1.args": "{ words = 2 }"}
+    post(client, **{"environments.0.name": "", **another})
+    assert [(ref.name, ref.args) for ref in Run.objects.get().parsed.environments] == [("reverse_text", {"words": 2})]
+    assert "names &#x27;reverse_text&#x27; twice" in post(client, **another).content.decode()
     response = post(client, **{"environments.0.name": ""})
     assert "at least one environment" in response.content.decode()
 
@@ -167,11 +207,12 @@ def test_the_summary_says_what_is_wrong(client: Client) -> None:
     assert "1 thing to mend" in response.content.decode()
 
 
-def test_a_clone_starts_from_the_runs_values_and_keeps_their_origins(client: Client) -> None:
-    run = make_run(overrides={"optimizer.lr": 7e-4})
+def test_a_clone_starts_from_the_runs_values_and_keeps_their_origins(client: Client, warm: Model) -> None:
+    run = make_run(overrides={"optimizer.lr": 7e-4, "model.path": warm.source})
     path = f"{reverse('launch')}?clone={run.key}"
     assert 'value="0.0007"' in client.get(path).content.decode()
     unlike_the_preset = {"optimizer.lr": "0.0007", "max_steps": str(run.config["max_steps"])}
+    unlike_the_preset["model.path"] = warm.source
     client.post(path, filled(**unlike_the_preset, seed="11"))
     clone = Run.objects.order_by("-pk")[0]
     assert clone.pk != run.pk
@@ -185,6 +226,7 @@ def test_a_run_is_launched_in_the_chosen_project(client: Client) -> None:
     user = make_user("olga", project=make_project("words"))
     other = make_project("numbers")
     other.memberships.create(user=user, role=Role.OPERATOR)
+    make_warm(other)
     signed_in(user).post(PRESET, filled() | {"project": "numbers"})
     assert Run.objects.get().project == other
 
@@ -212,8 +254,81 @@ def test_optional_parts_of_the_data_are_on_when_one_of_their_fields_is_set(clien
     page = client.get(path).content.decode()
     assert "Validation path" in page
     assert "Preference beta" in page
-    client.post(path, filled("reverse-text-sft", **{"data.preference.beta": "0.1", "data.validation.share": "0.05"}))
+    pairs = {"data.path": "/pairs.jsonl", "data.solutions": "(absent)"}
+    beta, share = {"data.preference.beta": "0.1"}, {"data.validation.share": "0.05"}
+    client.post(path, filled("reverse-text-sft", **pairs, **beta, **share))
     data = Run.objects.get().config["data"]
     assert (data["preference"], data["validation"]["share"]) == ({"beta": 0.1}, 0.05)
     client.post(path, filled("reverse-text-sft"))
     assert Run.objects.latest("id").config["data"]["preference"] is None
+
+
+CHECK = f"{reverse('launch-check')}?preset=reverse-text-rl"
+MAKE = f"{reverse('launch-make-model')}?preset=reverse-text-rl"
+
+
+def test_a_form_whose_model_is_missing_says_so_at_the_field_and_offers_to_make_it(client: Client, warm: Model) -> None:
+    warm.delete()
+    response = client.get(PRESET)
+    assert response.status_code == 200
+    page = response.content.decode()
+    assert "There is no model reverse-text-warm here yet" in response.context["filled"].fields["model.path"].error
+    assert "Make reverse-text-warm" in page
+    assert "1 thing to mend" in page
+    assert "Ready to launch" not in page
+    assert post(client).status_code == 422
+    assert not Run.objects.exists()
+
+
+def test_the_button_launches_the_run_that_makes_the_model_once(client: Client, warm: Model) -> None:
+    warm.delete()
+    for _ in range(2):
+        page = client.post(MAKE, filled(), headers={"HX-Request": "true"}).content.decode()
+        run = Run.objects.get()
+        assert (run.kind, run.parsed.register_as, run.events.get().actor) == ("sft", "reverse-text-warm", "user:ada")
+        assert f'<a href="{reverse("run", args=[run.key])}">' in page
+        assert 'hx-trigger="every 3s"' in page
+        assert "Make reverse-text-warm" not in page
+    Run.objects.update(state=RunState.FAILED, finished_at=run.created_at)
+    page = client.post(CHECK, filled()).content.decode()
+    assert "was to make it, but failed" in page
+    assert "Make reverse-text-warm" in page
+
+
+def test_the_form_is_ready_when_the_model_was_made(client: Client, warm: Model) -> None:
+    page = client.post(CHECK, filled()).content.decode()
+    assert "Ready to launch" in page
+    assert 'id="model-note" hx-swap-oob="true"' in page
+    assert "offer" not in page
+    client.post(MAKE, filled())
+    assert not Run.objects.exists()
+
+
+def test_without_scripts_the_button_leads_to_the_run(client: Client, warm: Model) -> None:
+    warm.delete()
+    response = client.post(MAKE, filled())
+    assert response["Location"] == reverse("run", args=[Run.objects.get().key])
+
+
+def test_a_viewer_makes_no_model(viewer_client: Client, warm: Model) -> None:
+    warm.delete()
+    assert viewer_client.post(MAKE, filled()).status_code == 403
+    assert not Run.objects.exists()
+
+
+@pytest.mark.parametrize(("path", "message"), [("/nowhere/at/all", "does not exist"), ("nonsuch", "has no model")])
+def test_a_model_that_would_not_load_is_refused_at_its_field(client: Client, path: str, message: str) -> None:
+    response = post(client, **{"model.path": path})
+    assert response.status_code == 422
+    assert message in response.context["filled"].fields["model.path"].error
+    assert not Run.objects.exists()
+
+
+def test_a_run_is_launched_from_a_model_of_the_list(client: Client, tmp_path: Path) -> None:
+    make_model(make_project(), "mine", write_model(tmp_path / "mine"))
+    gallery = client.get(reverse("launch"), {"model": "mine"}).content.decode()
+    assert "?model=mine&amp;preset=reverse-text-rl" in gallery
+    path = f"{PRESET}&model=mine"
+    assert 'value="mine"' in client.get(path).content.decode()
+    client.post(path, filled() | {"model.path": "mine"})
+    assert Run.objects.get().parsed.model.path == str(tmp_path / "mine")

@@ -9,7 +9,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.states import RunState
 from tests.factories import make_batch, make_group, make_run
 
-PAGES = ["run", "run-live", "run-samples", "run-events", "run-config", "group", "step"]
+PAGES = ["run", "run-live", "run-rollouts", "run-events", "run-config", "group", "step"]
 
 
 @pytest.fixture

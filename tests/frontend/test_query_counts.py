@@ -15,7 +15,7 @@ from rollouts.states import GroupState
 from tests.factories import make_batch, make_evaluation, make_event, make_group, make_lively_run, make_replica
 
 PINNED = Path(__file__).parent.parent / "snapshots" / "query_counts.json"
-PAGES = ["runs", "run", "run-live", "run-samples", "run-events", "run-config", "group", "step", "launch"]
+PAGES = ["runs", "run", "run-live", "run-rollouts", "run-events", "run-config", "group", "step", "launch", "models"]
 
 
 def fill(name: str) -> Run:
@@ -35,6 +35,8 @@ def path_of(page: str, run: Run) -> str:
     match page:
         case "runs":
             return "/"
+        case "models":
+            return reverse("models")
         case "launch":
             return f"{reverse('launch')}?preset=reverse-text-rl"
         case "run-live":

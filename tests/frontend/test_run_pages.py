@@ -32,8 +32,14 @@ def test_a_pending_run_says_what_it_waits_for_in_every_part(client: Client) -> N
     page = body(client, make_run(state=RunState.PENDING))
     assert "Waiting for the reconciler" in page
     assert "No group yet" in page
-    assert "No samples yet" in page
+    assert "No rollouts yet" in page
     assert "None yet: the reconciler starts them" in page
+
+
+def test_the_rollouts_are_found_under_their_old_address(client: Client) -> None:
+    run = make_run()
+    moved = client.get(f"/runs/{run.key}/samples/?state=ready")
+    assert (moved.status_code, moved["Location"]) == (302, f"{reverse('run-rollouts', args=[run.key])}?state=ready")
 
 
 def test_a_running_run_shows_its_progress_and_when_it_ends(client: Client) -> None:
@@ -101,7 +107,7 @@ def test_the_ledger_counts_every_group_once_with_why_it_was_dropped(client: Clie
     assert ledger.dropped == 2
 
 
-def test_samples_show_prompt_completion_reward_and_why_they_ended(client: Client) -> None:
+def test_rollouts_show_prompt_completion_reward_and_why_they_ended(client: Client) -> None:
     run = make_run()
     make_group(
         run,
@@ -110,31 +116,31 @@ def test_samples_show_prompt_completion_reward_and_why_they_ended(client: Client
         stop_reasons=["stop", "length", "error"],
         version=3,
     )
-    page = body(client, run, "run-samples")
+    page = body(client, run, "run-rollouts")
     for text in ("Reverse: cat", "tac", "1.00", "cut off", "100 more", "policy error", "no answer in 60 s", "v3"):
         assert text in page
 
 
-def test_samples_are_filtered_by_state_and_purpose(client: Client) -> None:
+def test_rollouts_are_filtered_by_state_and_purpose(client: Client) -> None:
     run = make_run()
     make_group(run, prompt="to train on")
     make_group(run, prompt="thrown away", state=GroupState.FILTERED)
     make_group(run, prompt="held out", state=GroupState.EVALUATED, evaluation=make_evaluation(run, 0, 0.5))
-    assert "thrown away" not in body(client, run, "run-samples", state="ready")
-    assert "to train on" not in body(client, run, "run-samples", state="filtered")
-    held_out = body(client, run, "run-samples", purpose="eval")
+    assert "thrown away" not in body(client, run, "run-rollouts", state="ready")
+    assert "to train on" not in body(client, run, "run-rollouts", state="filtered")
+    held_out = body(client, run, "run-rollouts", purpose="eval")
     assert "held out" in held_out
     assert "to train on" not in held_out
-    assert "No group matches this filter" in body(client, run, "run-samples", state="stale")
+    assert "No group matches this filter" in body(client, run, "run-rollouts", state="stale")
 
 
-def test_samples_are_paged_without_a_gap_or_a_repeat(client: Client) -> None:
+def test_rollouts_are_paged_without_a_gap_or_a_repeat(client: Client) -> None:
     run = make_run()
     keys = [make_group(run, key=f"group-{number:02}", rewards=[0.5]).key for number in range(45)]
     seen: list[str] = []
     before = ""
     while True:
-        context = client.get(reverse("run-samples", args=[run.key]), {"before": before}).context
+        context = client.get(reverse("run-rollouts", args=[run.key]), {"before": before}).context
         seen += [line.group.key for line in context["groups"]]
         if context["older"] is None:
             break
@@ -175,7 +181,7 @@ def test_the_config_shows_where_each_value_came_from(client: Client) -> None:
     }
     assert (rows["optimizer.lr"].value, str(rows["optimizer.lr"].origin)) == ("0.0005", "command line")
     assert str(rows["batch.batch_size"].origin) == "preset reverse-text-rl"
-    assert rows["seed"].origin == "default"
+    assert str(rows["seed"].origin) == "default"
     assert set(rows) == set(run.config_origins)
 
 
@@ -183,7 +189,7 @@ def test_the_config_shows_where_each_value_came_from(client: Client) -> None:
     ("view", "regions"),
     [
         ("overview", ["run-status", "run-tiles", "run-ledger", "run-recent", "run-replicas", "run-recent-events"]),
-        ("samples", ["run-status", "run-samples"]),
+        ("rollouts", ["run-status", "run-rollouts"]),
         ("events", ["run-status", "run-events"]),
         ("config", ["run-status"]),
     ],

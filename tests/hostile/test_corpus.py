@@ -10,6 +10,7 @@ import pytest
 
 from rollouts.formats.atropos.encoding import read_items
 from rollouts.formats.atropos.items import KEYS
+from rollouts.formats.json_arrays import encode
 from rollouts.models import ScoredGroup
 from rollouts.storable import displayable
 from tests.hostile.application import Target, check_refusal, check_whole, columns_of
@@ -86,7 +87,7 @@ def check_comes_back(item: dict[str, Any], group: ScoredGroup) -> None:
     """The item that a trainer gets is the one that came, with floats of 32 bits and what Atropos makes of its types."""
     kinds: dict[str, Callable[[Any], Any]] = {"tokens": int, "masks": int, "scores": float, "distill_token_ids": int}
     kinds |= dict.fromkeys(("inference_logprobs", "ref_logprobs", "advantages", "distill_logprobs"), short_float)
-    given = json.loads(msgspec.json.encode(read_items([group.pk])[0]))
+    given = json.loads(encode(read_items([group.pk])[0]))
     assert list(given) == list(KEYS)
     for name in KEYS:
         sent = item.get(name)

@@ -13,7 +13,7 @@ from rollouts.formats.arrays import pack_group
 from rollouts.models import PolicyVersion, Run
 from rollouts.services import batches, groups, leases, policies, runs
 from rollouts.states import GroupState
-from tests.factories import make_project
+from tests.factories import make_project, with_environments
 from trainers.config import resolve
 from trainers.wire import (
     MaskReason,
@@ -37,8 +37,11 @@ SMALL = {
 
 def create(**overrides: Any) -> Run:
     """A small run, as a person launches it. Keywords are dotted keys with `__` for the dot."""
+    environments = overrides.pop("environments", None)
     values = SMALL | {key.replace("__", "."): value for key, value in overrides.items()}
     resolved = resolve("reverse-text-rl", overrides=values)
+    if environments is not None:
+        resolved = with_environments(resolved, environments)
     return runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada")
 
 

@@ -29,6 +29,7 @@ from rollouts.models import (
 )
 from rollouts.services import batches, replays, replicas, runs
 from tests.factories import make_project
+from tests.model_files import make_warm
 from tests.rollouts import story
 from tests.rollouts.api import make_token
 from tests.rollouts.test_runs import checkpoint
@@ -109,6 +110,7 @@ def world() -> Run:
     for number in range(3):
         story.launch(evaluation={"problems": 1})
         make_project(f"project-{number}")
+        make_warm(make_project(f"project-{number}"))
         make_token(project=make_project(f"project-{number}"), run=run if number else None)
     return run
 

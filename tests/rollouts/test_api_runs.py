@@ -6,9 +6,18 @@ import pytest
 from django.db import OperationalError
 from django.test import Client
 
-from rollouts.models import Event, Run, Scope
+from rollouts.models import Event, Role, Run, Scope
 from rollouts.services import runs
-from tests.factories import make_event, make_group, make_lively_run, make_metrics, make_run
+from tests.factories import (
+    make_event,
+    make_group,
+    make_lively_run,
+    make_metrics,
+    make_project,
+    make_run,
+    make_user,
+)
+from tests.model_files import make_warm
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
 from trainers.wire import CheckpointIn
@@ -22,6 +31,7 @@ def api() -> Api:
 
 
 def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
+    warm = make_warm()
     body = {
         "preset": "reverse-text-rl",
         "config": {"batch": {"batch_size": 64}},
@@ -32,7 +42,9 @@ def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
     run = Run.objects.get(key=answer.json()["run"])
     assert (run.max_steps, run.parsed.batch.batch_size, run.parsed.optimizer.lr) == (5, 64, 0.5)
     assert (run.project.slug, run.state, run.created_by.username) == ("words", "pending", "operator-Words")  # type: ignore[union-attr]
-    assert {str(run.origins[key]) for key in ("batch.batch_size", "max_steps", "optimizer.lr")} == {"request"}
+    assert {str(run.origins[key]) for key in ("batch.batch_size", "max_steps", "optimizer.lr")} == {"REST request"}
+    assert run.parsed.model.path == warm.source
+    assert api.get(f"runs/{run.key}").json()["model"] == "reverse-text-warm"
     assert Event.objects.get().actor == "api:test"
 
 
@@ -46,6 +58,28 @@ def test_a_run_is_forked_over_the_api_and_says_from_where(api: Api) -> None:
     assert api.get(f"runs/{source.key}").json()["forked_from"] is None
     problem(api.post("runs", {"preset": "reverse-text-rl", "fork_from": f"{source.key}@2"}), 404, "not_found")
     problem(api.post("runs", {"preset": "reverse-text-rl", "fork_from": "nothing"}), 404, "not_found")
+
+
+def test_a_model_that_is_missing_or_would_not_load_is_refused_at_its_key(api: Api) -> None:
+    missing = problem(api.post("runs", {"preset": "reverse-text-rl"}), 422, "model_missing")
+    assert list(missing["fields"]) == ["model.path"]
+    for path in ("/nowhere", "nonsuch", "nonsuch@4", "./here"):
+        body = {"preset": "reverse-text-rl", "overrides": {"model.path": path}}
+        assert list(problem(api.post("runs", body), 422, "invalid")["fields"]) == ["model.path"]
+    assert not Run.objects.exists()
+
+
+def test_a_token_forks_no_run_of_a_foreign_project_by_its_model_path(api: Api) -> None:
+    source, epoch = story.train()
+    found = {"path": str(source.directory / "checkpoints" / "step_1"), "manifest_sha256": "b" * 64, "size_bytes": 5}
+    runs.add_checkpoint(source, epoch=epoch, checkpoint=CheckpointIn(step=1, **found))  # type: ignore[arg-type]
+    body = {"preset": "reverse-text-rl", "overrides": {"model.path": f"{source.key}@1"}}
+    both = make_user("both", project=make_project("theirs"))
+    source.project.memberships.create(user=both, role=Role.OPERATOR)
+    foreign = Api(make_token(user=both, project=make_project("theirs")))
+    assert "There is no run" in problem(foreign.post("runs", body), 422, "invalid")["fields"]["model.path"]
+    answer = api.post("runs", body)
+    assert api.get(f"runs/{answer.json()['run']}").json()["forked_from"] == f"{source.key}@1"
 
 
 @pytest.mark.parametrize(
@@ -68,6 +102,19 @@ def test_a_config_that_makes_no_sense_is_refused_naming_the_key(api: Api, body: 
     fields = problem(api.post("runs", body), 422, "invalid_config")["fields"]
     assert any(path == field or path.startswith(f"{field}.") for path in fields), fields
     assert not Run.objects.exists()
+
+
+def test_every_fault_of_a_launch_is_answered_at_once_with_what_was_meant(api: Api) -> None:
+    overrides = {"optimizer.shedule": "linear", "batch.batch_size": 9, "environments.0.name": "reverse_txt"}
+    body = {"preset": "reverse-txt-rl", "config": {"seed": "x"}, "overrides": overrides}
+    answer = problem(api.post("runs", body), 422, "invalid_config")
+    assert answer["fields"].keys() == {"preset", "seed", *overrides}
+    assert answer["suggestions"] == {
+        "preset": "reverse-text-rl",
+        "optimizer.shedule": "optimizer.schedule",
+        "environments.0.name": "reverse_text",
+    }
+    assert "Did you mean optimizer.schedule?" in answer["fields"]["optimizer.shedule"]
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from asgiref.testing import ApplicationCommunicator
 
 from controlplane.asgi import application
+from environments.client.group_client import pack
 from environments.types import Message
 from rollouts.doors import kernel
 from rollouts.doors.native.hot import NativeDoor
@@ -51,6 +52,9 @@ def deep(opening: str, closing: str, levels: int = 100_000) -> bytes:
 
 
 UNFIT: dict[str, Any] = {
+    "a version of 101 characters": good() | {"environment_version": "v" * 101},
+    "a version with a NUL": good() | {"environment_version": "1\0"},
+    "a version that is a number": good() | {"environment_version": 1},
     "no group": [],
     "not an object": 7,
     "null": None,
@@ -346,6 +350,7 @@ def test_a_retry_of_a_submit_stores_nothing_twice(run: Run, api: Api) -> None:
         ("work/settle", {}),
         ("work/settle", {"token": "x", "problem_key": "", "rollouts": []}),
         ("work/settle", {"token": "x", "problem_key": "p\0", "rollouts": []}),
+        ("work/settle", {"token": "x", "problem_key": "p", "rollouts": [], "environment_version": "v" * 101}),
         ("stop", {"reason": "a\0b"}),
         ("stop", {"reason": 7}),
         ("trainer", {"hostname": "a\0b"}),
@@ -358,6 +363,15 @@ def test_other_bad_bodies_are_refused_too(run: Run, api: Api, path: str, body: A
     assert row_counts() == before
 
 
+def test_a_group_may_name_the_version_of_its_environment(api: Api, run: Run) -> None:
+    scored = [story.scored(f"g{version}", environment_version=version) for version in ("1", "2")]
+    assert api.post(f"runs/{run.key}/groups", scored[0]).status_code == 201
+    packed = msgspec.msgpack.encode([pack(scored[1]), pack(story.scored("silent"))])
+    assert api.post(f"runs/{run.key}/groups", packed, content_type=MSGPACK).status_code == 201
+    stored = dict(ScoredGroup.objects.filter(run=run).values_list("key", "environment_version"))
+    assert stored == {"g1": "1", "g2": "2", "silent": ""}
+
+
 def test_work_is_claimed_renewed_and_settled_over_the_api(api: Api) -> None:
     run = story.launch()
     claims = api.post(f"runs/{run.key}/work/claim", {"holder": "mine", "limit": 2}).json()["claims"]
@@ -367,7 +381,9 @@ def test_work_is_claimed_renewed_and_settled_over_the_api(api: Api) -> None:
     assert sorted(held) == sorted(tokens)
     rollouts = [story.rollout(1.0), story.rollout(0.0)]
     body = {"token": tokens[0], "problem_key": "cat", "rollouts": rollouts}
-    assert api.post(f"runs/{run.key}/work/settle", body).json() == {"state": "ready"}
+    versioned = body | {"environment_version": "3"}
+    assert api.post(f"runs/{run.key}/work/settle", versioned).json() == {"state": "ready"}
+    assert ScoredGroup.objects.get(problem_key="cat").environment_version == "3"
     problem(api.post(f"runs/{run.key}/work/settle", body), 409, "lease_lost")
     problem(api.post(f"runs/{run.key}/work/settle", body | {"token": "junk"}), 409, "lease_lost")
     short = body | {"token": tokens[1], "rollouts": rollouts[:1]}

@@ -39,7 +39,13 @@ def said(text: str, reward: float | None, **fields: Any) -> Rollout:
 
 def submit(run: Run, *groups: Sequence[Rollout]) -> None:
     scored = [
-        ScoredGroup(key=f"g{number}", environment="reverse_text", problem_key=f"p{number}", rollouts=list(rollouts))
+        ScoredGroup(
+            key=f"g{number}",
+            environment="reverse_text",
+            environment_version="7",
+            problem_key=f"p{number}",
+            rollouts=list(rollouts),
+        )
         for number, rollouts in enumerate(groups)
     ]
     story.submit(run, scored, actor="token:t")
@@ -62,6 +68,7 @@ def test_the_best_of_each_group_is_exported_with_where_it_is_from(run: Run) -> N
         "run": run.key,
         "group": "g0",
         "environment": "reverse_text",
+        "environment_version": "7",
         "problem_key": "p0",
         "rollout": 1,
         "reward": 1.0,

@@ -59,9 +59,17 @@ def old_run() -> tuple[Run, int]:
     return run, epoch
 
 
+def in_tokens(run: Run) -> Run:
+    """The run as if its batches were measured in tokens."""
+    run = story.fresh(run)
+    run.config["batch"]["token_batch_size"] = 4000
+    return run
+
+
 QUESTIONS: dict[str, Callable[[Run, int], Any]] = {
     "claim": lambda run, epoch: story.claim(run),
     "capacity": lambda run, epoch: leases.capacity(run),
+    "capacity in tokens": lambda run, epoch: leases.capacity(in_tokens(run)),
     "fetch in vain": lambda run, epoch: batches.fetch(run, epoch=epoch, step=0),
     "quarantine": lambda run, epoch: leases.quarantine_expired(run),
     "conclude": lambda run, epoch: evaluations.conclude(run),

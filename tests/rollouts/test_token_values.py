@@ -154,7 +154,8 @@ def test_a_supervised_run_has_no_rollouts_to_speak_of(trainer: Trainer) -> None:
 
 
 def test_values_are_read_beside_what_the_engine_said(trainer: Trainer) -> None:
-    trainer.ack(trainer.values)
+    entropies = struct.pack("<4f", 0.0, 0.0, 0.7, 1.1)
+    trainer.ack([msgspec.structs.replace(values, entropies=entropies) for values in trainer.values])
     listed = trainer.api.get(f"runs/{trainer.run.key}/steps/0/token-values").json()["rollouts"]
     assert [(each["group"], each["index"], each["token_count"], each["step"]) for each in listed] == [
         (values.group, values.index, 4, 0) for values in trainer.values
@@ -166,7 +167,7 @@ def test_values_are_read_beside_what_the_engine_said(trainer: Trainer) -> None:
     assert read["inference_logprobs"] == [None, None, -0.5, -0.5]
     assert read["trainer_logprobs"] == [None, None, -0.25, -0.25]
     assert read["ratios"] == [None, None, 1.5, 1.5]
-    assert read["entropies"] == [None, None, 0.75, 0.75]
+    assert read["entropies"] == [None, None, 0.7, 1.1], "and not 0.699999988079071"
     assert read["advantages"][2] == pytest.approx(trainer.rollouts[0].advantage)
     assert read["mask_reasons"] == ["not_sampled", "not_sampled", "trained", "trained"]
     assert trainer.api.get(f"runs/{trainer.run.key}/steps/1/token-values").json() == {"rollouts": []}

@@ -6,11 +6,12 @@ import pytest
 
 from rollouts.models import Batch, BatchEncoding, BatchItem, GroupTokens, Rollout, Run, ScoredGroup
 from rollouts.selectors.next_batch import demand_of, look
-from rollouts.services import batches
+from rollouts.services import batches, groups
 from rollouts.services.verification import verify_batches
 from tests.rollouts import story
 
 pytestmark = pytest.mark.django_db
+EARLIER_SHA256 = "638c5f5976f86f4d49afc28e61b49b5292decf259ce30a11e012f97d8242e7ff"
 
 
 def trained(steps: int = 3) -> Run:
@@ -96,6 +97,21 @@ def test_batches_in_the_encoding_of_atropos_are_verified_too() -> None:
     assert differing(run) == []
     flip(formed.batch)
     assert differing(run) == [0]
+
+
+def test_a_batch_that_an_earlier_version_formed_keeps_its_bytes() -> None:
+    """It printed a float32 as the float64 of the same value."""
+    run, _ = story.train()
+    played = [story.rollout(reward, inference_logprobs=[0.0, 0.0, -0.7, -0.1]) for reward in (1.0, 0.25)]
+    for claim in story.claim(run):
+        groups.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
+    old = batches.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS_DOUBLES)
+    assert isinstance(old, batches.Outgoing)
+    assert (old.batch.encoding, old.batch.sha256) == ("atropos", EARLIER_SHA256)
+    assert b"[[1.0,1.0,-0.699999988079071,-0.10000000149011612]," in old.body
+    assert differing(run) == []
+    Batch.objects.filter(run=run).update(encoding=BatchEncoding.ATROPOS)
+    assert differing(run) == [0], "today the same rows are other bytes"
 
 
 def test_a_batch_that_was_formed_but_never_sent_is_looked_at_too() -> None:

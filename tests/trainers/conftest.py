@@ -1,4 +1,4 @@
-"""A tiny model on disk, and one process that is a whole world."""
+"""A tiny model on disk, one process that is a whole world, and a crew of ranks."""
 
 import os
 from collections.abc import Iterator
@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from tests.trainers.crew import Crew
 from trainers.distributed.gloo import SERIAL_GLOO, register_serial_gloo
 from trainers.distributed.mesh import World, make_world
 from trainers.model.tiny import tiny_tokenizer, write_tiny_model
@@ -57,3 +58,11 @@ def world() -> Iterator[World]:
     dist.init_process_group(SERIAL_GLOO, store=store, rank=0, world_size=1)
     yield make_world(TrainerConfig(device="cpu"))
     dist.destroy_process_group()
+
+
+@pytest.fixture(scope="session")
+def crew(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crew]:
+    """Ranks that compute what tests ask, without a start for each."""
+    crew = Crew(tmp_path_factory.mktemp("crew"))
+    yield crew
+    crew.stop()

@@ -124,10 +124,15 @@ def dppo(row: Row, old: list[float], low: float = 0.2, high: float = 0.2, kl_tau
         r, slope = ratio(pi - mu)
         moved = math.exp(pi) - math.exp(mu)
         is_dropped = moved > high if a > 0 else moved < -low
-        loss, by_logprob = (0.0, 0.0) if is_dropped else (-r * a, -slope * a)
-        return loss + kl_tau * (pi - mu) ** 2, by_logprob + 2 * kl_tau * (pi - mu)
+        return (0.0, 0.0) if is_dropped else (-r * a, -slope * a)
 
     return over_tokens(row, old, token)
+
+
+def dppo_penalty(row: Row, kl_tau: float = 1e-3, **_: object) -> Result:
+    """On every trained token, whatever the mask and the corrections do."""
+    logs = [pi - mu for pi, mu in zip(row.pi, row.mu, strict=True)]
+    return kl_tau * math.fsum(log**2 for log in logs), [2 * kl_tau * log for log in logs]
 
 
 def sapo(row: Row, old: list[float], positive: float = 1.0, negative: float = 1.05) -> Result:
@@ -254,6 +259,10 @@ def objective(
                 own, (slope,) = function(token, [old[at]], **args)
                 value += w * factor * own
                 slopes[at] = w * factor * slope
+        if loss == "dppo":
+            own, own_slopes = dppo_penalty(row, **args)  # type: ignore[arg-type]
+            value += w * own
+            slopes = [slope + w * more for slope, more in zip(slopes, own_slopes, strict=True)]
         for name, term in (("reference_kl", reference_kl), ("distillation", lambda row, old=old: distill(row, old))):
             if terms.get(name) and row.ref is not None:
                 own, own_slopes = term(row)

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from trainers.config import ConfigError, RunConfig, load_preset, parse_override, preset_names, resolve
+from trainers.config import ConfigError, Layer, RunConfig, load_preset, parse_override, preset_names, resolve
+from trainers.origins import REQUEST, Origin, OriginKind
 from trainers.run_config import GrpoLoss
 
 GOLDEN = Path(__file__).parents[1] / "snapshots" / "run_config.schema.json"
@@ -20,7 +21,7 @@ MINIMAL: dict[str, Any] = {"max_steps": 4, "model": {"path": "m"}, "environments
 def problems_of(**overrides: Any) -> dict[str, str]:
     with pytest.raises(ConfigError) as caught:
         resolve(inline=MINIMAL, overrides={key.replace("__", "."): value for key, value in overrides.items()})
-    return dict(caught.value.problems)
+    return {problem.path: problem.message for problem in caught.value.problems}
 
 
 def test_schema_equals_the_golden_file() -> None:
@@ -61,7 +62,7 @@ def test_every_source_overrides_the_one_before_it(tmp_path: Path) -> None:
     assert str(origins["workers.concurrency"]) == "environment ROLLYARD__WORKERS__CONCURRENCY"
     assert str(origins["environments.0.args.words"]) == "command line"
     assert str(origins["environments.0.name"]) == "preset reverse-text-rl"
-    assert str(origins["name"]) == "request"
+    assert str(origins["name"]) == "REST request"
     assert str(origins["launcher.type"]) == "default"
 
 
@@ -95,6 +96,30 @@ def test_override_values_are_toml_or_plain_strings(text: str, value: Any) -> Non
     assert parse_override(text)[1] == value
 
 
+@pytest.mark.parametrize(
+    ("overrides", "path", "hint"),
+    [
+        ({"environments": []}, "environments", "an SFT run is evaluated"),
+        ({"inference.replicas": 0}, "inference.replicas", "at least 1"),
+        ({"sampling.max_tokens": 512}, "sampling.max_tokens", "no room for a prompt"),
+    ],
+)
+def test_an_evaluation_of_a_supervised_run_that_nobody_could_play_is_refused(
+    overrides: dict[str, Any], path: str, hint: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve("reverse-text-sft", overrides=overrides | {"evaluation.problems": 4})
+    assert hint in dict(caught.value.problems)[path]
+    assert not resolve("reverse-text-sft", overrides=overrides).config.is_played
+
+
+def test_the_number_of_rollouts_means_nothing_in_a_batch_of_tokens() -> None:
+    problem = {"batch.batch_size": 7}
+    with pytest.raises(ConfigError):
+        resolve("reverse-text-rl", overrides=problem)
+    assert resolve("reverse-text-rl", overrides=problem | {"batch.token_batch_size": 999}).config
+
+
 def test_null_override_removes_an_optional_section() -> None:
     assert resolve("reverse-text-rl", overrides=["evaluation=null"]).config.evaluation is None
 
@@ -113,6 +138,23 @@ def test_null_override_removes_an_optional_section() -> None:
             "algorithm.filter_zero_advantage",
             "another advantage",
         ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__loss__type": "dppo"},
+            "algorithm.filter_zero_advantage",
+            "set algorithm.loss.kl_tau to 0",
+        ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__loss": {"type": "custom", "path": "a.b"}},
+            "algorithm.filter_zero_advantage",
+            "another loss",
+        ),
+        (
+            {"algorithm__filter_zero_advantage": True, "algorithm__terms__reference_kl": 0.1},
+            "algorithm.filter_zero_advantage",
+            "set algorithm.terms.reference_kl to 0",
+        ),
+        ({"algorithm__loss": {"type": "aipo", "delta": 0.5}}, "algorithm.loss.delta", "at least 1"),
+        ({"algorithm__loss": {"type": "distill", "delta": 0.99}}, "algorithm.loss.delta", "at least 1"),
         ({"algorithm__corrections__token_cap": 2}, "algorithm.corrections.token_cap", "ratio_against to 'old'"),
         ({"algorithm__corrections__sequence_cap": 2}, "algorithm.corrections.sequence_cap", "ratio_against to 'old'"),
         (
@@ -142,6 +184,17 @@ def test_null_override_removes_an_optional_section() -> None:
         ({"environments": [{"name": "a"}, {"name": "a"}]}, "environments", "twice"),
         ({"data__path": "x"}, "data", "kind to 'sft'"),
         ({"kind": "sft"}, "data.path", "JSONL"),
+        ({"kind": "sft", "data__batch_size": 4}, "data.path", "or `data.solutions`"),
+        ({"kind": "sft", "data__path": "x", "data__solutions": True}, "data.path", "one of them"),
+        ({"kind": "sft", "environments": [], "data__solutions": True}, "data.solutions", "Name one"),
+        (
+            {"kind": "sft", "data__solutions": True, "data__preference__beta": 0.1},
+            "data.solutions",
+            "file of pairs",
+        ),
+        ({"kind": "external", "register_as": "mine"}, "register_as", "written elsewhere"),
+        ({"model__lora__rank": 8, "register_as": "mine"}, "register_as", "an adapter"),
+        ({"register_as": "a@1"}, "register_as", "pattern"),
         ({"optimizer__schedule": "linear", "optimizer__warmup_steps": 4}, "optimizer.warmup_steps", "max_steps (4)"),
         ({"trainer__world_size": 3, "trainer__tensor_parallel": 2}, "trainer.world_size", "Use 4, or lower"),
         (
@@ -180,6 +233,84 @@ def test_validation_needs_one_source_and_preference_a_beta() -> None:
     assert "data.preference.beta" in problems_of(**sft, data__preference={})
     assert "whole answers" in problems_of(**sft, data__preference__beta=0.1, data__turns="each")["data.turns"]
     assert "data.roles" in problems_of(**sft, data__roles=[])
+
+
+def test_every_fault_of_a_launch_is_told_at_once_with_what_was_meant(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.toml"
+    broken.write_text("lr = ")
+    words = ["optimzer.lr=1", "optimizer.shedule=linear", "optimizer.kind=adam", "group_size=4", "lr", "max_steps=many"]
+    words += ["environments.0.name=reverse_txt", "batch.batch_size=9", "algorithm.loss.type=grop"]
+    with pytest.raises(ConfigError) as caught:
+        resolve("reverse-txt-rl", [broken, tmp_path / "missing.toml"], words, {"ROLLYARD__SEDE": "1"})
+    found = {problem.path: problem.suggestion for problem in caught.value.problems}
+    assert found == {
+        "preset": "reverse-text-rl",
+        "file": "",
+        "lr": "optimizer.lr=VALUE",
+        "optimzer": "optimizer",
+        "optimizer.shedule": "optimizer.schedule",
+        "optimizer.kind": "adamw",
+        "group_size": "sampling.group_size",
+        "max_steps": "",
+        "environments.0.name": "reverse_text",
+        "batch.batch_size": "",
+        "algorithm.loss": "grpo",
+        "sede": "seed",
+    }
+    files = [problem.message for problem in caught.value.problems if problem.path == "file"]
+    assert ["broken.toml is not TOML" in files[0], "missing.toml" in files[1]] == [True, True]
+    assert "max_steps: " in str(caught.value)
+    assert "Did you mean adamw?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "problems"),
+    [
+        ({"wrods": 2}, {"environments.0.args.wrods": "words"}),
+        (
+            {"words": "two", "min_lenght": 1},
+            {"environments.0.args.words": "", "environments.0.args.min_lenght": "min_length"},
+        ),
+    ],
+)
+def test_arguments_of_an_environment_are_checked_at_launch(args: dict[str, Any], problems: dict[str, str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resolve(inline=MINIMAL, overrides={"environments": [{"name": "reverse_text", "args": args}]})
+    assert {problem.path: problem.suggestion for problem in caught.value.problems} == problems
+
+
+def test_environments_of_an_external_run_are_anybodys() -> None:
+    resolve("external-trainer", overrides={"environments": [{"name": "theirs", "args": {"x": 1}}]})
+
+
+def test_what_follows_from_a_fault_is_not_told_as_another() -> None:
+    assert problems_of(data__pth="x", kind="sft", environments=[]).keys() == {"data.pth"}
+    assert problems_of(environments__0__name=5).keys() == {"environments.0.name"}
+    with pytest.raises(ConfigError) as caught:
+        resolve(inline={**MINIMAL, "max_stpes": 3, "max_steps": "x"}, overrides=["optimizer.betas=[0.9, 2]"])
+    assert {problem.path for problem in caught.value.problems} == {"max_stpes", "max_steps", "optimizer.betas.1"}
+    with pytest.raises(ConfigError) as caught:
+        resolve("nothing", overrides=["optimizer.lr=x"])
+    assert [problem.path for problem in caught.value.problems] == ["preset", "optimizer.lr"]
+
+
+def test_a_key_of_another_variant_is_not_suggested() -> None:
+    aipo = {"algorithm__loss": {"type": "aipo", "clip_lo": 0.1}}
+    with pytest.raises(ConfigError) as caught:
+        resolve(inline=MINIMAL, overrides={key.replace("__", "."): value for key, value in aipo.items()})
+    assert [problem.suggestion for problem in caught.value.problems] == [""]
+
+
+def test_whoever_gave_a_value_is_named_as_its_origin() -> None:
+    form = Origin(OriginKind.FORM)
+    run = Origin(OriginKind.RUN, "abc")
+    over = resolve("reverse-text-rl", inline={"seed": 1}, overrides={"max_steps": 2}, overrides_from=REQUEST).origins
+    assert (over["seed"], over["max_steps"]) == (REQUEST, REQUEST)
+    layered = resolve(
+        layers=[Layer(run, MINIMAL)], inline={"seed": 1}, inline_from=form, overrides={"name": "n"}
+    ).origins
+    assert [str(layered[key]) for key in ("max_steps", "seed", "name")] == ["run abc", "launch form", "command line"]
+    assert str(REQUEST) == "REST request"
 
 
 def test_all_contradictions_are_reported_at_once() -> None:

@@ -213,7 +213,10 @@ def test_a_data_set_of_the_hub_is_downloaded_once(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_without_a_network_a_name_of_the_hub_is_refused_with_the_fix(tmp_path: Path) -> None:
     done = find_on_hub("http://127.0.0.1:1", tmp_path, "someone/data", "train")
-    assert "DataError: data.path: 'someone/data' is nothing on this machine, and the hub did not give it" in done.stderr
+    assert (
+        "DataUnreachable: data.path: 'someone/data' is nothing on this machine, and the hub did not give it"
+        in done.stderr
+    )
     assert "Name a file or directory" in done.stderr
 
 

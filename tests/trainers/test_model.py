@@ -124,17 +124,3 @@ def attend(**options: object) -> torch.Tensor:
 def test_grouped_queries_and_sliding_windows_equal_the_dense_mask(window: dict[str, object]) -> None:
     dense = attend(attn_implementation="eager", **window)
     torch.testing.assert_close(attend(attn_implementation=PACKED_ATTENTION, **window), dense, atol=1e-5, rtol=1e-5)
-
-
-@pytest.mark.gpu
-def test_the_variable_length_kernel_equals_padded_blocks() -> None:
-    from trainers.model.attention import _packed_attention
-
-    lengths = [300, 200, 130, 5]
-    layout = packed_layout(lengths, torch.device("cuda"))
-    query, key, value = (torch.randn(1, 4, sum(lengths), 64, device="cuda") for _ in range(3))
-    padded, _ = _packed_attention(torch.nn.Identity(), query, key, value, None, packed_layout=layout)
-    kernel, _ = _packed_attention(
-        torch.nn.Identity(), query.bfloat16(), key.bfloat16(), value.bfloat16(), None, packed_layout=layout
-    )
-    torch.testing.assert_close(kernel.float(), padded, atol=2e-2, rtol=2e-2)

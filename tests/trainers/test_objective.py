@@ -80,6 +80,18 @@ def test_rollouts_out_of_bounds_are_dropped_and_stay_in_the_denominator(
     assert gradient[-2:].tolist() == [0.0, 0.0]
 
 
+def test_the_penalty_of_dppo_holds_on_rollouts_that_a_correction_drops() -> None:
+    loss, args = {"type": "dppo", "kl_tau": 0.3}, {"kl_tau": 0.3}
+    rows = random_rows(seed=21)
+    masks = {"corrections__max_divergence": 0.01}
+    assert_equals_the_reference(loss, args, rows, ranks=2, seq_len=16, **masks)
+    _, gradient, sums = evaluate(configured(loss, **masks), rows)
+    tokens = sum(len(row.pi) for row in rows)
+    assert sums["masked_fraction"] == tokens
+    logs = [pi - mu for row in rows for pi, mu in zip(row.pi, row.mu, strict=True)]
+    np.testing.assert_allclose(gradient[gradient != 0], [0.6 * log / tokens for log in logs], rtol=1e-6)
+
+
 def test_how_much_was_corrected_is_measured() -> None:
     rows = [Row([-1.0, -1.0], [-1.0, -3.0], [1.0, 1.0]), Row([-1.0], [-1.0], [1.0])]
     capped = configured({"type": "grpo"}, ratio_against="old", corrections__token_cap=2.0)

@@ -1,4 +1,4 @@
-"""An objective as it is trained: torchrun with one and with two ranks, which must come to the same weights."""
+"""An objective as it is trained: by one and by two ranks, which must come to the same weights."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,8 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainers.control_plane import FakeControlPlane, serving
-from tests.trainers.support import random_batch, rl_config, run_trainer
+from tests.trainers.crew import Crew
+from tests.trainers.support import random_batch, rl_config
 from trainers.wire import TrainingBatch, TrainingRollout
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -51,16 +52,16 @@ def _enrich(rollout: TrainingRollout, rng: np.random.Generator, has_advantages: 
     )
 
 
-def trained(directory: Path, model: Path, world_size: int) -> FakeControlPlane:
+def trained(crew: Crew, directory: Path, model: Path, world_size: int) -> FakeControlPlane:
     plane = FakeControlPlane(rl_config(model, **EVERYTHING), directory)
     plane.make_batch = batch
     with serving(plane) as url:
-        assert run_trainer("rl", url, world_size) == 0
+        crew.train("rl", url, world_size)
     return plane
 
 
-def test_one_and_two_ranks_come_to_the_same_loss_and_weights(model_dir: Path, tmp_path: Path) -> None:
-    one, two = (trained(tmp_path / str(size), model_dir, size) for size in (1, 2))
+def test_one_and_two_ranks_come_to_the_same_loss_and_weights(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
+    one, two = (trained(crew, tmp_path / str(size), model_dir, size) for size in (1, 2))
     for step in range(STEPS):
         ours, theirs = one.acks[step].metrics, two.acks[step].metrics
         assert ours.keys() == theirs.keys()

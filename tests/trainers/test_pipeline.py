@@ -12,7 +12,8 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
 from tests.trainers.control_plane import FakeControlPlane, serving
-from tests.trainers.support import random_batch, rl_config, run_trainer, write_pairs
+from tests.trainers.crew import Crew
+from tests.trainers.support import random_batch, rl_config, write_pairs
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -28,7 +29,7 @@ def assert_same_weights(ours: FakeControlPlane, theirs: FakeControlPlane, versio
 
 @pytest.mark.parametrize("tied", [True, False], ids=["tied embeddings", "an output layer of its own"])
 def test_two_stages_publish_what_one_process_does_and_one_process_goes_on_from_their_checkpoint(
-    model_dir: Path, llama_dir: Path, tmp_path: Path, tied: bool
+    crew: Crew, model_dir: Path, llama_dir: Path, tmp_path: Path, tied: bool
 ) -> None:
     model, planes = model_dir if tied else llama_dir, []
     for name, stages in (("alone", {}), ("stages", STAGES)):
@@ -38,11 +39,11 @@ def test_two_stages_publish_what_one_process_does_and_one_process_goes_on_from_t
         with serving(plane) as url:
             if stages:
                 plane.over_at_step = 2
-                assert run_trainer("rl", url, world_size=2) == 0
+                crew.train("rl", url, ranks=2)
                 assert len(list(Path(plane.checkpoints[2].path).glob("*.safetensors"))) == 2
                 plane.over_at_step = None
                 plane.config["trainer"] |= {"world_size": 1, "pipeline_parallel": 1}
-            assert run_trainer("rl", url) == 0
+            crew.train("rl", url)
         planes.append(plane)
     alone, staged = planes
     assert staged.ack_log == [0, 1, 2]
@@ -56,7 +57,7 @@ def test_two_stages_publish_what_one_process_does_and_one_process_goes_on_from_t
     assert (loaded.lm_head.weight is loaded.model.embed_tokens.weight) == tied
 
 
-def test_two_stages_score_and_prefer_as_one_process_does(model_dir: Path, tmp_path: Path) -> None:
+def test_two_stages_score_and_prefer_as_one_process_does(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
     data: dict[str, Any] = {"preference": {"beta": 0.5}, "validation": {"share": 0.1, "every": 2}, "batch_size": 8}
     data["path"] = str(tmp_path / "data.jsonl")
     write_pairs(Path(data["path"]))
@@ -65,7 +66,7 @@ def test_two_stages_score_and_prefer_as_one_process_does(model_dir: Path, tmp_pa
         config = rl_config(model_dir, kind="sft", data=data, max_steps=2, optimizer__eps=1e-5, **stages)
         plane = FakeControlPlane(config, tmp_path / str(world_size))
         with serving(plane) as url:
-            assert run_trainer("sft", url, world_size) == 0
+            crew.train("sft", url, world_size)
         planes.append(plane)
     alone, staged = planes
     for step, ack in alone.acks.items():

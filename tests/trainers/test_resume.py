@@ -1,5 +1,6 @@
 """Checkpoints under fire: trainers of several ranks are killed while they save, and go on as if nothing had been."""
 
+import itertools
 import os
 import random
 import shutil
@@ -14,7 +15,8 @@ import pytest
 import torch
 
 from tests.trainers.control_plane import FakeControlPlane, serving
-from tests.trainers.support import end_trainer, random_batch, rl_config, run_trainer, start_trainer
+from tests.trainers.crew import Crew
+from tests.trainers.support import end_trainer, random_batch, rl_config, start_trainer
 from trainers.run_config import ModelConfig
 from trainers.storage.durable import newest_step, verify_directory
 from trainers.storage.export import export_checkpoint
@@ -22,8 +24,8 @@ from trainers.wire import CheckpointIn, CheckpointRef
 
 pytestmark = [pytest.mark.slow]
 
-KILLS = int(os.environ.get("ROLLYARD_TEST_KILLS", "10"))
-"""Raise it for a longer siege: the test takes about as many times ten seconds."""
+KILLS = int(os.environ.get("ROLLYARD_TEST_KILLS", "4"))
+"""At least two of each kind. Raise it for a longer siege: the test takes about as many times ten seconds."""
 LONGEST_SAVE_S = 0.15
 """A kill comes at a random moment within so long after a save has begun: inside it, or soon after."""
 KEPT = 2
@@ -39,10 +41,11 @@ def verify(checkpoint: CheckpointIn) -> None:
     verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
 
 
-def kill_during_a_save(torchrun: psutil.Process, checkpoints: Path, chance: random.Random) -> None:
+def kill_during_a_save(torchrun: psutil.Process, kind: str, checkpoints: Path, chance: random.Random) -> None:
     """SIGKILL torchrun, with which its ranks die, or one of the ranks, with which torchrun ends the other."""
     ranks = [child for child in torchrun.children() if "trainers.rl" in child.cmdline()]
-    victim, delay_s = chance.choice([torchrun, *ranks]), chance.uniform(0, LONGEST_SAVE_S)
+    victim = torchrun if kind == "torchrun" else chance.choice(ranks)
+    delay_s = chance.uniform(0, LONGEST_SAVE_S)
     deadline = time.monotonic() + 60
     while not any(checkpoints.glob("*.partial-*")):
         assert time.monotonic() < deadline, "nobody saves"
@@ -54,7 +57,7 @@ def kill_during_a_save(torchrun: psutil.Process, checkpoints: Path, chance: rand
 
 @pytest.mark.timeout(120 + 60 * KILLS)
 def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_curve(
-    model_dir: Path, tmp_path: Path
+    crew: Crew, model_dir: Path, tmp_path: Path
 ) -> None:
     seed = random.randrange(2**32)
     print(f"seed {seed}")
@@ -62,12 +65,12 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
     plane = make_plane(tmp_path / "run", model_dir, max_steps=100_000, trainer__checkpoint_every=1)
     checkpoints = plane.run_dir / "checkpoints"
     with serving(plane) as url:
-        for _ in range(KILLS):
+        for kind in itertools.islice(itertools.cycle(["torchrun", "rank"]), KILLS):
             enough = len(plane.ack_log) + chance.randint(1, 3)
             with start_trainer("rl", url, world_size=2) as process:
                 try:
                     plane.wait_until(lambda enough=enough: len(plane.ack_log) >= enough, timeout_s=240)  # type: ignore[misc]
-                    kill_during_a_save(psutil.Process(process.pid), checkpoints, chance)
+                    kill_during_a_save(psutil.Process(process.pid), kind, checkpoints, chance)
                 finally:
                     print(end_trainer(process))  # shown when the test fails
             inside_a_save += any(".partial-" in path.name for path in checkpoints.iterdir())
@@ -79,7 +82,7 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
                 shutil.rmtree(plane.checkpoints.pop(step).path)
         last = max(plane.checkpoints) + 2
         plane.over_at_step = last
-        assert run_trainer("rl", url, world_size=2) == 0
+        crew.train("rl", url, ranks=2)
     print(f"{inside_a_save} of {KILLS} kills came inside a save")
     assert not list(checkpoints.glob("*.partial-*"))
     assert newest_step(checkpoints) == last == plane.ack_log[-1] + 1
@@ -87,7 +90,7 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
     calm = make_plane(tmp_path / "calm", model_dir, max_steps=100_000, trainer__checkpoint_every=100_000)
     calm.over_at_step = last
     with serving(calm) as url:
-        assert run_trainer("rl", url, world_size=2) == 0
+        crew.train("rl", url, ranks=2)
     curve = dict(calm.losses)
     assert [loss for _, loss in plane.losses] == pytest.approx([curve[step] for step, _ in plane.losses], abs=1e-5)
 
@@ -95,17 +98,17 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("before", "after"), [(2, 1), (1, 2), (2, 3)])
 def test_another_number_of_ranks_resumes_to_the_same_next_steps(
-    model_dir: Path, tmp_path: Path, before: int, after: int
+    crew: Crew, model_dir: Path, tmp_path: Path, before: int, after: int
 ) -> None:
     curves = []
     for world_size in (before, after):
         plane = make_plane(tmp_path / str(world_size), model_dir, max_steps=4, trainer__checkpoint_every=2)
         plane.over_at_step = 2
         with serving(plane) as url:
-            assert run_trainer("rl", url, before) == 0
+            crew.train("rl", url, before)
             assert sorted(plane.checkpoints) == [2]
             plane.over_at_step = None
-            assert run_trainer("rl", url, world_size) == 0
+            crew.train("rl", url, world_size)
         assert plane.ack_log == [0, 1, 2, 3]
         assert len(list(Path(plane.checkpoints[4].path).glob("*.safetensors"))) == world_size
         curves.append([loss for _, loss in plane.losses])
@@ -113,10 +116,12 @@ def test_another_number_of_ranks_resumes_to_the_same_next_steps(
 
 
 @pytest.mark.timeout(600)
-def test_a_fork_with_the_optimizer_goes_on_as_its_source_would_have(model_dir: Path, tmp_path: Path) -> None:
+def test_a_fork_with_the_optimizer_goes_on_as_its_source_would_have(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
     source = make_plane(tmp_path / "source", model_dir, max_steps=4, trainer__checkpoint_every=2)
     with serving(source) as url:
-        assert run_trainer("rl", url) == 0
+        crew.train("rl", url)
     held, start = source.checkpoints[2], tmp_path / "start"
     start.mkdir()
     export_checkpoint(Path(held.path), ModelConfig(path=str(model_dir)), start, torch.float32)
@@ -125,7 +130,7 @@ def test_a_fork_with_the_optimizer_goes_on_as_its_source_would_have(model_dir: P
     fork.make_batch = lambda step: msgspec.structs.replace(random_batch(step + 2), step=step)
     fork.optimizer_from = CheckpointRef(step=2, path=held.path, manifest_sha256=held.manifest_sha256)
     with serving(fork) as url:
-        assert run_trainer("rl", url, world_size=2) == 0
+        crew.train("rl", url, ranks=2)
     # The second loss is that of weights which one step with the source's moments has moved.
     assert [loss for _, loss in fork.losses] == pytest.approx([loss for _, loss in source.losses[2:]], abs=1e-5)
     assert fork.acks[1].metrics["optim/grad_norm"] == pytest.approx(source.acks[3].metrics["optim/grad_norm"], rel=1e-3)

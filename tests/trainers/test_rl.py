@@ -1,4 +1,4 @@
-"""RL trainers as they are run: torchrun, real ranks, a control plane over HTTP, and kills."""
+"""RL trainers as they are run: torchrun, real ranks, a control plane over HTTP, and kills; and what ranks come to."""
 
 import itertools
 import os
@@ -17,6 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.ports import free_port
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
+from tests.trainers.crew import Crew
 from tests.trainers.support import ROOT, await_trainer, random_batch, rl_config, run_trainer, start_trainer
 from trainers.storage.durable import find_directory, verify_directory
 
@@ -85,11 +86,11 @@ def test_what_is_announced_is_on_disk_and_loads(finished: FakeControlPlane) -> N
 
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_more_ranks_train_the_same_weights(
-    finished: FakeControlPlane, model_dir: Path, tmp_path: Path, world_size: int
+    finished: FakeControlPlane, crew: Crew, model_dir: Path, tmp_path: Path, world_size: int
 ) -> None:
     plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__checkpoint_every=2)
     with serving(plane) as url:
-        assert run_trainer("rl", url, world_size) == 0
+        crew.train("rl", url, world_size)
     assert_trained_alike(plane, finished)
 
 
@@ -115,7 +116,7 @@ def assert_trained_alike(plane: FakeControlPlane, finished: FakeControlPlane) ->
 
 
 def test_a_killed_trainer_resumes_to_the_same_curve_and_leaves_no_orphan(
-    finished: FakeControlPlane, model_dir: Path, tmp_path: Path
+    finished: FakeControlPlane, crew: Crew, model_dir: Path, tmp_path: Path
 ) -> None:
     plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__checkpoint_every=2)
     with serving(plane) as url:
@@ -126,7 +127,7 @@ def test_a_killed_trainer_resumes_to_the_same_curve_and_leaves_no_orphan(
             with suppress(psutil.NoSuchProcess):
                 psutil.Process(rank).wait(60)
         manifests = {step: version.manifest_sha256 for step, version in plane.versions.items()}
-        assert run_trainer("rl", url) == 0
+        crew.train("rl", url)
     assert plane.epoch == 2
     assert plane.ack_log[:3] == [0, 1, 2]
     assert plane.ack_log[3] in (2, 3), "at most the steps since the checkpoint are repeated"
@@ -159,11 +160,11 @@ def test_a_trainer_that_was_replaced_stops_with_an_error(model_dir: Path, tmp_pa
     assert len(plane.ack_log) <= acks + 1  # one may have been on its way
 
 
-def test_a_trainer_deletes_nothing_that_is_whole(model_dir: Path, tmp_path: Path) -> None:
+def test_a_trainer_deletes_nothing_that_is_whole(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
     overrides = {"trainer__checkpoint_every": 2, "trainer__keep_checkpoints": 1, "algorithm__max_async_level": 0}
     plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__keep_weights=1, **overrides)
     with serving(plane) as url:
-        assert run_trainer("rl", url) == 0
+        crew.train("rl", url)
     assert {path.name for path in (tmp_path / "weights").iterdir()} == {f"step_{step}" for step in (1, 2, 3, 4)}
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step_2", "step_4"}
     assert find_directory(tmp_path / "checkpoints", 4)
@@ -182,10 +183,10 @@ import threading
 from trainers import link
 from trainers.distributed.mesh import run_rank
 
-link._SILENCE_S = 0.1
+link.HANG_DUMP_S = 0.1
 
 def hang():
-    link.RunLink().choose(0)
+    link.RunLink().broadcast(0)
     threading.Event().wait()
 
 run_rank(hang)

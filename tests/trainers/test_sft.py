@@ -1,4 +1,4 @@
-"""SFT trainers as they are run."""
+"""SFT trainers: as they are run, and what their ranks come to."""
 
 import json
 from pathlib import Path
@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 
 from tests.trainers.control_plane import FakeControlPlane, serving
+from tests.trainers.crew import Crew
 from tests.trainers.support import rl_config, run_trainer, start_trainer, write_conversations, write_pairs
 from trainers.storage.durable import verify_directory
 
@@ -35,8 +36,14 @@ def losses(plane: FakeControlPlane, key: str = "loss/mean") -> dict[int, float]:
     return {step: ack.metrics[key] for step, ack in plane.acks.items() if key in ack.metrics}
 
 
-def test_training_lowers_the_loss_and_announces_the_last_weights(model_dir: Path, tmp_path: Path) -> None:
-    plane = make_plane(tmp_path, model_dir, max_steps=12, optimizer__lr=3e-3)
+def test_training_lowers_the_loss_and_announces_weights_that_are_evaluated_and_the_last(
+    model_dir: Path, tmp_path: Path
+) -> None:
+    plan = {"every": 5, "problems": 1}
+    environments = [{"name": "reverse_text"}]
+    plane = make_plane(
+        tmp_path, model_dir, max_steps=12, optimizer__lr=3e-3, evaluation=plan, environments=environments
+    )
     with serving(plane) as url:
         assert run_trainer("sft", url, world_size=2) == 0
     assert losses(plane)[0] == pytest.approx(5.55, abs=0.2)  # log 259: it knows nothing
@@ -44,13 +51,13 @@ def test_training_lowers_the_loss_and_announces_the_last_weights(model_dir: Path
     assert plane.acks[0].batch_sha256 is None
     assert plane.acks[0].metrics["batch/dropped"] == plane.acks[0].metrics["batch/cut"] == 0
     assert not losses(plane, "loss/validation")
-    assert list(plane.versions) == [12]
+    assert list(plane.versions) == [5, 10, 12]
     verify_directory(Path(plane.versions[12].path), plane.versions[12].manifest_sha256)
     assert plane.finished
 
 
 def test_parquet_trains_like_jsonl_and_held_out_loss_falls_alike_on_any_number_of_ranks(
-    model_dir: Path, tmp_path: Path
+    crew: Crew, model_dir: Path, tmp_path: Path
 ) -> None:
     data = {"validation": {"share": 0.2, "every": 2}}
     overrides = {"max_steps": 5, "optimizer__lr": 3e-3}
@@ -62,7 +69,7 @@ def test_parquet_trains_like_jsonl_and_held_out_loss_falls_alike_on_any_number_o
         if world_size == 2:
             plane.config["data"]["path"] = str(as_parquet(directory / "data.jsonl"))
         with serving(plane) as url:
-            assert run_trainer("sft", url, world_size) == 0
+            crew.train("sft", url, world_size)
         planes.append(plane)
     one, two = planes
     assert losses(two) == pytest.approx(losses(one), rel=1e-3)
@@ -71,12 +78,12 @@ def test_parquet_trains_like_jsonl_and_held_out_loss_falls_alike_on_any_number_o
     assert losses(one, "loss/validation")[4] < losses(one, "loss/validation")[1]
 
 
-def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(model_dir: Path, tmp_path: Path) -> None:
+def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
     data = {"validation": {"share": 0.2, "every": 3}, "batch_size": 12}
     overrides = {"data": data, "max_steps": 6, "trainer__checkpoint_every": 2}
     whole = make_plane(tmp_path, model_dir, **overrides)
     with serving(whole) as url:
-        assert run_trainer("sft", url) == 0
+        crew.train("sft", url)
     (tmp_path / "second").mkdir()
     killed = make_plane(tmp_path / "second", model_dir, **overrides)
     killed.config["data"]["path"] = str(as_parquet(tmp_path / "second" / "data.jsonl"))
@@ -84,7 +91,7 @@ def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(model_dir: Path,
         with start_trainer("sft", url) as torchrun:
             killed.wait_until(lambda: 2 in killed.checkpoints)
             torchrun.kill()
-        assert run_trainer("sft", url) == 0
+        crew.train("sft", url)
     assert losses(killed) == losses(whole)
     assert losses(killed, "loss/validation") == losses(whole, "loss/validation")
     assert list(killed.versions) == [6]
@@ -92,7 +99,9 @@ def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(model_dir: Path,
     assert left == {"data.jsonl", "data.parquet", "weights", "checkpoints"}
 
 
-def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(model_dir: Path, tmp_path: Path) -> None:
+def test_preferences_are_learned_alike_on_any_number_of_ranks_and_when_resumed(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
     data = {"preference": {"beta": 0.5}, "validation": {"share": 0.1, "every": 4}, "batch_size": 8}
     overrides = {"data": data, "max_steps": 8, "optimizer__lr": 1e-3, "trainer__checkpoint_every": 4}
     planes = []
@@ -103,10 +112,11 @@ def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(m
         write_pairs(directory / "data.jsonl")
         with serving(plane) as url:
             if world_size == 2:
-                with start_trainer("sft", url, world_size) as torchrun:
-                    plane.wait_until(lambda plane=plane: 4 in plane.checkpoints)
-                    torchrun.kill()
-            assert run_trainer("sft", url, world_size) == 0
+                plane.over_at_step = 5
+                crew.train("sft", url, world_size)
+                assert (sorted(plane.checkpoints), plane.finished) == ([4], False)
+                plane.over_at_step = None
+            crew.train("sft", url, world_size)
         planes.append(plane)
     one, two = planes
     first, last = one.acks[0].metrics, one.acks[7].metrics
@@ -125,19 +135,24 @@ def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(m
         torch.testing.assert_close(tensor, theirs[name], rtol=1e-2, atol=2e-4, msg=name)
 
 
-def test_a_bad_line_fails_the_trainer_by_name(model_dir: Path, tmp_path: Path) -> None:
+def test_a_bad_line_fails_the_trainer_by_name_and_for_good(
+    model_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLYARD_FAULT_FILE", str(tmp_path / "fault.json"))
     plane = make_plane(tmp_path, model_dir)
     with (tmp_path / "data.jsonl").open("a") as file:
         file.write('{"messages": [{"role": "user", "content": "x"}]}\n')
     with serving(plane) as url, start_trainer("sft", url) as torchrun:
         output, _ = torchrun.communicate(timeout=240)
     assert torchrun.returncode != 0
-    assert f"DataError: {tmp_path}/data.jsonl:65: needs a message of assistant" in output
+    fault = f"{tmp_path}/data.jsonl:65: needs a message of assistant"
+    assert f"DataError: {fault}" in output
+    assert fault in json.loads((tmp_path / "fault.json").read_text())["message"]
 
 
-def test_a_run_that_is_over_ends_every_rank_quietly(model_dir: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_over_ends_every_rank_quietly(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
     plane = make_plane(tmp_path, model_dir, max_steps=40)
     plane.over_at_step = 2
     with serving(plane) as url:
-        assert run_trainer("sft", url, world_size=2) == 0
+        crew.train("sft", url, ranks=2)
     assert (plane.ack_log, plane.versions, plane.finished) == ([0, 1], {}, False)

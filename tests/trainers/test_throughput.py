@@ -24,6 +24,24 @@ def test_a_frozen_matrix_has_no_gradient_to_compute() -> None:
     assert FlopCounter(model).of_step([1], 0) == 4 * 2 * LAYER_MATRICES + 2 * 6 * 64
 
 
+@pytest.mark.parametrize(
+    ("name", "tflops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312),
+        ("NVIDIA H100 80GB HBM3", 989),
+        ("NVIDIA H100 PCIe", 756),
+        ("NVIDIA H200", 989),
+        ("NVIDIA H200 NVL", 835),
+        ("NVIDIA GeForce GTX 960", None),
+    ],
+)
+def test_a_peak_is_known_by_the_name_of_the_gpu(
+    monkeypatch: pytest.MonkeyPatch, name: str, tflops: float | None
+) -> None:
+    monkeypatch.setattr("torch.cuda.get_device_name", lambda _device: name)
+    assert peak_flops(torch.device("cuda"), None) == (tflops and tflops * 1e12)
+
+
 def test_a_peak_is_configured_or_unknown_on_cpu() -> None:
     cpu = torch.device("cpu")
     assert peak_flops(cpu, None) is None

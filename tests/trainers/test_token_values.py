@@ -124,15 +124,16 @@ def test_every_token_that_is_not_simply_trained_says_why(model_dir: Path, world:
 
     ratios = arrays(watched(model_dir, world, batch, configured({"type": "aipo"}))[0])["ratios"][sampled]
     bound = float(np.median(ratios))
-    clipped = np.array(told(configured({"type": "aipo", "delta": bound})))
-    assert (clipped[sampled] == MaskReason.CLIPPED).tolist() == (ratios > bound).tolist()
+    bounded = {"type": "masked_is", "ratio_low": bound}
+    clipped = np.array(told(configured(bounded)))
+    assert (clipped[sampled] == MaskReason.CLIPPED).tolist() == (ratios < bound).tolist()
     capped = np.array(told(configured({"type": "aipo"}, ratio_against="old", corrections__token_cap=bound)))
     assert (capped[sampled] == MaskReason.CAPPED).tolist() == (ratios > bound).tolist()
     mean = float(np.exp(np.log(ratios).mean()))
     assert mean < 0.98, "the bound below must be less than 1"
-    dropped = told(configured({"type": "aipo", "delta": bound}, corrections__geometric_low=mean * 1.01))
+    dropped = told(configured(bounded, corrections__geometric_low=mean * 1.01))
     assert {dropped[at] for at in np.flatnonzero(sampled)} == {MaskReason.MEAN_OUT_OF_BOUNDS}
-    diverged = told(configured({"type": "aipo", "delta": bound}, corrections__max_divergence=1e-6))
+    diverged = told(configured(bounded, corrections__max_divergence=1e-6))
     assert {diverged[at] for at in np.flatnonzero(sampled)} == {MaskReason.DIVERGED}
     echo = told(configured({"type": "aipo"}, terms__echo=0.1), echo=True)
     assert [at for at in range(size) if echo[at] is MaskReason.ECHO] == [14, 15, 16]

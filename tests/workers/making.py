@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 
 from rollouts.models import Lease, Replica, ReplicaKind, Run
 from rollouts.services import policies, projects, replicas, runs
+from tests.factories import with_environments
 from trainers.config import resolve
 
 SMALL = {
@@ -26,8 +27,11 @@ SMALL = {
 
 def make_run(**overrides: Any) -> Run:
     """A pending run; `batch__batch_size=8` overrides `batch.batch_size`. Two groups of two make a batch."""
+    environments = overrides.pop("environments", None)
     keys = {key.replace("__", "."): value for key, value in overrides.items()}
     resolved = resolve(overrides={**SMALL, **keys}, environ={})
+    if environments is not None:
+        resolved = with_environments(resolved, environments)
     return runs.create(
         project=projects.ensure_default(), user=projects.ensure_admin(), resolved=resolved, actor="user:admin"
     )

@@ -14,7 +14,8 @@ import pytest
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.states import ReplicaState
 from tests.workers.waiting import eventually
-from workers.fleet import training
+from trainers.run_config import RunConfig
+from workers.fleet import commands
 from workers.launchers.processes import carriers
 from workers.reconciler import Reconciler
 
@@ -23,7 +24,13 @@ CRASH = "raise ValueError('no such model')"
 
 
 def train_with(monkeypatch: pytest.MonkeyPatch, program: str) -> None:
-    monkeypatch.setattr(training, "argv", lambda run: [sys.executable, "-c", program])
+    """Let the trainer be a program of a line, in the environment that the real one would have."""
+    trainer = commands.trainer
+
+    def other(config: RunConfig, **options: Any) -> commands.Command:
+        return trainer(config, **options)._replace(argv=[sys.executable, "-c", program])
+
+    monkeypatch.setattr(commands, "trainer", other)
 
 
 @contextmanager

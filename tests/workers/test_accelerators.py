@@ -1,5 +1,7 @@
 """Which GPU goes to whom."""
 
+from pathlib import Path
+
 import pytest
 
 from workers.fleet import accelerators
@@ -21,6 +23,24 @@ def test_servers_take_the_gpus_behind_the_trainers_and_share_when_there_are_too_
     assert accelerators.trainer_environ(world_size, beside_servers=True)["CUDA_VISIBLE_DEVICES"] == trainer
     given = [accelerators.server_environ(slot, world_size)["CUDA_VISIBLE_DEVICES"] for slot in range(3)]
     assert given == servers
+
+
+@pytest.mark.parametrize(("visible", "found"), [("-1", []), ("1,-1,2", ["1"]), ("GPU-5f2, 3", ["GPU-5f2", "3"])])
+def test_a_name_that_is_none_ends_the_list_of_gpus(
+    monkeypatch: pytest.MonkeyPatch, visible: str, found: list[str]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert accelerators.list_gpus() == found
+
+
+def test_gpus_are_counted_from_zero_whatever_numbers_their_host_gave_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("nvidia3", "nvidia7", "nvidiactl", "nvidia-uvm"):
+        (tmp_path / name).touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(accelerators, "DEVICES", tmp_path)
+    assert accelerators.list_gpus() == ["0", "1"]
 
 
 def test_machine_without_gpus_sets_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

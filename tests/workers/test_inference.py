@@ -5,6 +5,7 @@ Every test runs twice: with whole models, and with LoRA adapters beside one.
 
 import asyncio
 import importlib.util
+import json
 import os
 import secrets
 import shutil
@@ -142,6 +143,25 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
             process.kill()
             process.wait()
         shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("config", "max_model_len", "fault"),
+    [({"model_type": "qwen3"}, 9000, "greater than the derived max_model_len"), ({"hidden_size": 64}, 512, "size of")],
+    ids=["config", "weights"],
+)
+def test_what_vllm_refuses_of_a_model_is_left_in_a_sentence(
+    tmp_path: Path, config: dict[str, object], max_model_len: int, fault: str
+) -> None:
+    model = tmp_path / "model"
+    write_tiny_model(model)
+    known = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(known | config))
+    inference = InferenceConfig(max_model_len=max_model_len, kv_cache_gib=0.25)
+    environ = {**os.environ, **server_environ(inference, cpu=True), "ROLLYARD_FAULT_FILE": str(tmp_path / "fault")}
+    command = server_argv(str(model), free_port(), inference, cpu=True)
+    assert subprocess.run(command, env=environ, capture_output=True, timeout=280, check=False).returncode == 1
+    assert fault in json.loads((tmp_path / "fault").read_text())["message"]
 
 
 @pytest.fixture

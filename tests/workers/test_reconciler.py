@@ -4,6 +4,7 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -15,6 +16,7 @@ from environments.types import Rollout
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.services import batches, groups, leases, policies, replicas, runs
 from rollouts.states import GroupState, ReplicaState, RunState
+from tests.factories import words
 from tests.workers.making import expire, make_run
 from tests.workers.reconciling import (
     child_pid,
@@ -24,6 +26,7 @@ from tests.workers.reconciling import (
     reconciling,
     replica,
     state,
+    write_version,
 )
 from tests.workers.waiting import eventually
 from trainers.wire import PolicyVersionIn, StepAck, TrainingBatch
@@ -54,6 +57,20 @@ def train(run: Run) -> None:
     runs.finish_training(run, epoch=epoch)
 
 
+@contextmanager
+def polling(run: Run) -> Iterator[None]:
+    """A worker that looks for work by itself; at the end nobody drives the run any more."""
+    stop = threading.Event()
+    thread = threading.Thread(target=tasks.poll_runs, args=(0.2,), kwargs={"stopping": stop.is_set})
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join(30)
+        eventually(lambda: not any(each.name == f"drive-{run.pk}" for each in threading.enumerate()))
+
+
 @pytest.fixture
 def no_bells(settings: Any) -> Iterator[None]:
     """Redis is away: nobody hears anything."""
@@ -68,26 +85,18 @@ def no_bells(settings: Any) -> Iterator[None]:
 
 def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -> None:
     run = make_run(evaluation__problems=3, evaluation__deadline_s=60)
-    stop = threading.Event()
-    patrol = threading.Thread(target=tasks.patrol, args=(0.2,), kwargs={"stopping": stop.is_set})
-    patrol.start()
 
     def ring(run_id: int) -> None:
         raise ConnectionError("no broker")
 
-    try:
-        with reconciling(ring=ring):
-            eventually(lambda: state(run) == RunState.STARTING)
-            trainer = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
-            assert trainer is not None
-            run.refresh_from_db()
-            train(run)
-            os.kill(child_pid(trainer), signal.SIGKILL)
-            eventually(lambda: state(run) == RunState.FINISHED, within_s=120)
-    finally:
-        stop.set()
-        patrol.join(30)
-        eventually(lambda: not any(each.name == f"drive-{run.pk}" for each in threading.enumerate()))
+    with polling(run), reconciling(ring=ring):
+        eventually(lambda: state(run) == RunState.STARTING)
+        trainer = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
+        assert trainer is not None
+        run.refresh_from_db()
+        train(run)
+        os.kill(child_pid(trainer), signal.SIGKILL)
+        eventually(lambda: state(run) == RunState.FINISHED, within_s=120)
     run.refresh_from_db()
     assert (run.next_step, run.live_version) == (4, 4)
     assert set(Evaluation.objects.filter(run=run).values_list("version", "state")) == {(0, "done"), (4, "done")}
@@ -96,6 +105,26 @@ def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -
     assert set(Replica.objects.filter(run=run).values_list("state", flat=True)) == {ReplicaState.EXITED}
     assert processes(run) == set()
     assert not run.tokens.exists()
+
+
+def test_the_evaluation_of_a_supervised_run_is_played_on_every_version_that_is_due() -> None:
+    plan = {"problems": 2, "every": 2, "deadline_s": 60}
+    run = make_run(kind="sft", data__path="nowhere.jsonl", max_steps=4, evaluation=plan)
+    with polling(run), reconciling():
+        trainer = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
+        assert trainer is not None
+        epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
+        for step in range(run.max_steps):
+            runs.ack_step(run, epoch=epoch, step=step, ack=StepAck(metrics={}))
+            if step % 2:
+                write_version(run, step + 1)
+        runs.finish_training(run, epoch=epoch)
+        os.kill(child_pid(trainer), signal.SIGTERM)
+        eventually(lambda: state(run) == RunState.FINISHED, within_s=180)
+    evaluated = Evaluation.objects.filter(run=run).order_by("version")
+    assert list(evaluated.values_list("version", "state")) == [(0, "done"), (2, "done"), (4, "done")]
+    assert set(ScoredGroup.objects.filter(run=run).values_list("purpose", "state")) == {("eval", "evaluated")}
+    assert processes(run) == set()
 
 
 def test_supervised_run_is_finished_when_its_trainer_is() -> None:
@@ -143,8 +172,8 @@ def test_process_of_a_run_that_is_over_is_swept() -> None:
     with reconciling():
         server = ready_server(run)
     # As if the reconciler had died between ending the run and ending its processes.
-    runs.end(Run.objects.get(pk=run.pk), to=RunState.FAILED, reason="for the test")
-    replicas.lost(server, exit_code=None, reason="for the test")
+    runs.end(Run.objects.get(pk=run.pk), to=RunState.FAILED, reason=words("for the test"))
+    replicas.lost(server, exit_code=None, reason=words("for the test"))
     assert len(processes(run)) == 4
     with reconciling():
         eventually(lambda: processes(run) == set())

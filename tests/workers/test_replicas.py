@@ -99,7 +99,7 @@ def test_server_that_loads_half_is_brought_back_to_the_live_version(monkeypatch:
             assert (admin.version(), admin.is_paused()) == (2, False)
 
 
-def test_server_that_never_starts_fails_the_run_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_that_never_starts_fails_the_run_with_the_end_of_its_log(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "argv", lambda *_, **__: [sys.executable, "-c", CRASH])
     run = make_run()
     with reconciling():
@@ -110,7 +110,34 @@ def test_server_that_never_starts_fails_the_run_with_its_last_words(monkeypatch:
     assert processes(run) == set()
 
 
-def test_trainer_that_dies_without_progress_fails_the_run_with_its_last_words(monkeypatch: pytest.MonkeyPatch) -> None:
+FAULTY = """
+import json, os, sys
+open(os.environ['ROLLYARD_FAULT_FILE'], 'w').write(json.dumps({'message': 'the model has no head'}))
+raise ValueError('and so on, for pages')
+"""
+
+
+@pytest.mark.parametrize("kind", [ReplicaKind.INFERENCE, ReplicaKind.TRAINER])
+def test_a_replica_that_dies_of_its_input_fails_the_run_at_once(
+    monkeypatch: pytest.MonkeyPatch, kind: ReplicaKind
+) -> None:
+    if kind == ReplicaKind.INFERENCE:
+        monkeypatch.setattr(inference, "argv", lambda *_, **__: [sys.executable, "-c", FAULTY])
+    else:
+        train_with(monkeypatch, FAULTY)
+    run = make_run() if kind == ReplicaKind.INFERENCE else make_run(kind="sft", environments=[], data__path="x.jsonl")
+    with reconciling():
+        eventually(lambda: state(run) == RunState.FAILED, within_s=120)
+    run.refresh_from_db()
+    assert run.state_reason.endswith(": the model has no head")
+    [died] = Replica.objects.filter(run=run, kind=kind)
+    assert died.state_reason == "died: exit code 1: the model has no head"
+    assert processes(run) == set()
+
+
+def test_trainer_that_dies_without_progress_fails_the_run_with_the_end_of_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     train_with(monkeypatch, CRASH)
     run = make_run(kind="sft", environments=[], data__path="nowhere.jsonl")
     with reconciling():
@@ -209,7 +236,7 @@ def test_files_outside_the_run_are_never_removed(tmp_path: Path) -> None:
     assert outside.is_dir()
 
 
-def test_last_words_are_the_trainers_own_exception() -> None:
+def test_the_end_of_a_log_is_the_trainers_own_exception() -> None:
     run = make_run()
     row = replicas.create(run, kind=ReplicaKind.TRAINER, slot=0, launcher="local")
     log = Path(row.directory) / "log.txt"
@@ -224,6 +251,6 @@ def test_last_words_are_the_trainers_own_exception() -> None:
         "torch.distributed.elastic.multiprocessing.errors.ChildFailedError: \n"
         "====================\n"
     )
-    assert lifecycle.last_words(row) == "trainers.errors.ControlPlaneRefused: 422 invalid"
+    assert lifecycle.last_log_lines(row) == "trainers.errors.ControlPlaneRefused: 422 invalid"
     log.write_text("one\n\ntwo\nthree\nfour\n")
-    assert lifecycle.last_words(row) == "two | three | four"
+    assert lifecycle.last_log_lines(row) == "two | three | four"

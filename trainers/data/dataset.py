@@ -7,6 +7,7 @@ import numpy as np
 
 from trainers.data.examples import parse_example, parse_pair
 from trainers.data.order import batch_indices, hold_out
+from trainers.data.solutions import write_solutions
 from trainers.data.sources import find_files
 from trainers.data.table import Table
 from trainers.errors import DataError
@@ -61,7 +62,8 @@ class Part:
 def open_dataset(config: RunConfig, spool_dir: Path) -> Dataset:
     """Find, check and number every line that `config.data` names. Raises DataError naming file, line and fix.
 
-    Files that are not JSONL are written out in `spool_dir`, without a name: they vanish with this process.
+    Files that are not JSONL are written out in `spool_dir`, without a name: they vanish with this process. Solutions of
+    the run's environments are written there too, and stay.
     """
     data = config.data
     assert data is not None, "the config refuses SFT runs without data"
@@ -70,13 +72,14 @@ def open_dataset(config: RunConfig, spool_dir: Path) -> Dataset:
     def check(line: bytes, where: str) -> None:
         parse(line, where, data.roles)
 
-    train = Table(find_files(data.path, data.split), spool_dir, check)
+    found = [write_solutions(config, spool_dir)] if data.solutions else find_files(data.path, data.split)
+    train = Table(found, spool_dir, check)
     if data.validation is None:
         return Dataset(config, Part(train), None)
     if data.validation.path:
         files = find_files(data.validation.path, data.validation.split, "data.validation")
         return Dataset(config, Part(train), Part(Table(files, spool_dir, check)))
     if len(train) < 2:
-        raise DataError(f"data.validation.share: {data.path} has one example, and none to hold out. Give more data.")
+        raise DataError(f"data.validation.share: {found[0]} has one example, and none to hold out. Give more data.")
     kept, held = hold_out(len(train), data.validation.share, config.seed)
     return Dataset(config, Part(train, kept), Part(train, held))

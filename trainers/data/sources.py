@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from trainers.data.examples import COLUMNS
-from trainers.errors import DataError
+from trainers.errors import DataError, DataUnreachable
 
 SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
 """Of data files."""
@@ -35,7 +35,7 @@ _ROWS = 256
 
 
 def find_files(name: str, split: str, section: str = "data") -> list[Path]:
-    """The data files behind `path` and `split` of a config section. Raises DataError naming the key and the fix."""
+    """The data files behind `path` and `split` of a config section. Raises DataError, DataUnreachable."""
     path = Path(name)
     if path.is_file():
         return [path]
@@ -106,7 +106,7 @@ def _download(name: str, section: str) -> Path:
     except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
         fix = "Name a file or directory, or make the hub reachable from the trainer"
-        raise DataError(
+        raise DataUnreachable(
             f"{section}.path: {name!r} is nothing on this machine, and the hub did not give it: {reason}. {fix}"
         ) from None
 

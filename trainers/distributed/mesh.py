@@ -1,4 +1,4 @@
-"""The processes of one trainer: who am I, on which device, and which part of the work and of the model is mine.
+"""The processes of one trainer: ranks, devices, and the device mesh that work and model are split over.
 
 All ranks form one mesh of five dimensions, the outermost first:
 
@@ -12,24 +12,28 @@ Ranks that differ in `replicate` or `shard` train on different micro-batches; ra
 dimensions share theirs. Neighbouring ranks differ in the last dimensions, which communicate most.
 """
 
-import ctypes
 import faulthandler
+import json
 import logging
 import math
 import os
-import signal
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from trainers.child import die_with_parent
 from trainers.distributed.gloo import SERIAL_GLOO, register_serial_gloo
+from trainers.errors import InputFault
 from trainers.run_config import TrainerConfig
 
+FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
+"""Names the file in which a replica leaves why no other attempt would fare better."""
 _COLLECTIVE_TIMEOUT = timedelta(minutes=20)
 """Longer than rank 0 may spend retrying the control plane while the others wait for its broadcast."""
 
@@ -109,17 +113,6 @@ class World(NamedTuple):
         return self.mesh["replicate", name[0]]
 
 
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when torchrun dies: an orphaned rank would hold its device and wait for ever."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    pr_set_pdeathsig = 1
-    ctypes.CDLL(None, use_errno=True).prctl(pr_set_pdeathsig, signal.SIGKILL)
-    if os.getppid() != parent:  # it died before the request
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
 def set_cpu_threads(local_ranks: int) -> None:
     """Use half of the usable cores, shared among this node's ranks, unless OMP_NUM_THREADS says otherwise.
 
@@ -160,18 +153,33 @@ def make_world(config: TrainerConfig) -> World:
 
 def run_rank(train: Callable[[], None]) -> None:
     """Be one rank of a trainer from start to end: the body of `python -m trainers.<kind>`."""
-    die_with_parent()
+    die_with_parent()  # torchrun: an orphaned rank would hold its device and wait for ever
     faulthandler.enable()  # a crash in native code says which line was running, on every thread
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs every request
     join_ranks()
-    train()
+    try:
+        train()
+    except InputFault as fault:
+        _leave_fault(str(fault))
+        raise
     dist.barrier()
     dist.destroy_process_group()
     logging.shutdown()
     sys.stdout.flush()
     # gloo's threads may still run while the interpreter takes its libraries down, and then abort a rank that succeeded.
     os._exit(0)
+
+
+def _leave_fault(message: str) -> None:
+    """Tell whoever started the trainer that another attempt would end the same: torchrun hides how a rank exits.
+
+    The file is complete or absent; of several ranks any may be the last to write it.
+    """
+    if path := os.environ.get(FAULT_VARIABLE):
+        partial = Path(f"{path}.partial-{os.getpid()}")
+        partial.write_text(json.dumps({"message": message}))
+        partial.rename(path)
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

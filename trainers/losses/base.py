@@ -66,6 +66,8 @@ class LossOutput:
     """Without gradient; the caller takes the mean over the trained tokens of the batch."""
     ratio_K: torch.Tensor | None = None
     """The ratio that the loss bounds, if it is not `LossInputs.ratio`; for people who look at tokens."""
+    penalties_K: torch.Tensor | None = None
+    """Added to the losses after the corrections, with gradient: it stays on tokens that a correction drops."""
 
 
 Loss = Callable[[LossInputs], LossOutput]

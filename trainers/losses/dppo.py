@@ -6,7 +6,9 @@
                   or A <= 0 and pi(t) - mu(t) < -mask_low,  else 1
 
 The mask compares probabilities of the sampled token, not logs, and is a constant: a rare token may move by a large
-ratio, a likely one may not move far. Denominator: all trained tokens of the batch, dropped ones too. Shapes: K tokens.
+ratio, a likely one may not move far. The squared log ratio is on every trained token: on those that the mask drops, and
+on those of rollouts that a correction drops, because it is what pulls a policy back that has moved too far.
+Denominator: all trained tokens of the batch, dropped ones too. Shapes: K tokens.
 """
 
 import torch
@@ -22,4 +24,8 @@ def dppo_loss(inputs: LossInputs, config: DppoLoss) -> LossOutput:
         risen_K, fallen_K = difference_K > config.mask_high, difference_K < -config.mask_low
         dropped_K = torch.where(inputs.advantages_K > 0, risen_K, fallen_K)
     policy_K = torch.where(dropped_K, 0.0, -inputs.ratio * inputs.advantages_K)
-    return LossOutput(policy_K + config.kl_tau * inputs.log_ratio.square(), {"clip_fraction": dropped_K.float()})
+    return LossOutput(
+        policy_K,
+        {"clip_fraction": dropped_K.float()},
+        penalties_K=config.kl_tau * inputs.log_ratio.square(),
+    )

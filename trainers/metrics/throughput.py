@@ -13,7 +13,16 @@ from collections.abc import Sequence
 import torch
 from transformers import PreTrainedModel
 
-_PEAK_TFLOPS = {"A100": 312.0, "H100 PCIe": 756.0, "H100": 989.0, "H200": 989.0, "B200": 2250.0, "L40S": 362.0}
+_PEAK_TFLOPS = {
+    "A100": 312.0,
+    "H100 PCIe": 756.0,
+    "H100 NVL": 835.0,
+    "H100": 989.0,
+    "H200 NVL": 835.0,
+    "H200": 989.0,
+    "B200": 2250.0,
+    "L40S": 362.0,
+}
 """Dense bfloat16 peak by a part of the device's name (data sheets); the first part that fits counts."""
 
 

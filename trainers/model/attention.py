@@ -7,6 +7,7 @@ attend causally in there; on CUDA in half precision one variable-length kernel d
 Shapes: N packed tokens, H heads, S sequences of a block, L tokens of its longest, E head width.
 """
 
+import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,11 @@ from trainers.model.context import ContextSlice
 
 PACKED_ATTENTION = "rollyard_packed"
 """Name to load models with (`attn_implementation`)."""
+
+_GROUPED_QUERIES: dict[str, Any] = (
+    {"enable_gqa": True} if "enable_gqa" in inspect.signature(varlen_attn).parameters else {}
+)
+"""torch before 2.12 takes fewer key heads than query heads without being told."""
 
 _UNSUPPORTED = ("softcap", "s_aux", "position_bias")
 """Extras of some architectures that change the attention scores. Ignoring them would silently train another model."""
@@ -92,7 +98,7 @@ def packed_layout(lengths_S: Sequence[int], device: torch.device, context: Conte
 
 
 @torch.compiler.disable
-def _packed_attention(
+def packed_attention(
     module: torch.nn.Module,
     query_1HNE: torch.Tensor,
     key_1HNE: torch.Tensor,
@@ -114,7 +120,6 @@ def _packed_attention(
         starts, key_starts = packed_layout.starts, packed_layout.key_starts
         longest, longest_keys = packed_layout.longest, packed_layout.longest_keys
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
-        gqa = query.shape[1] != key.shape[1]
         out = varlen_attn(
             query,
             key,
@@ -125,7 +130,7 @@ def _packed_attention(
             longest_keys,
             scale=scaling,
             window_size=window,
-            enable_gqa=gqa,
+            **(_GROUPED_QUERIES if query.shape[1] != key.shape[1] else {}),
         )
         assert isinstance(out, torch.Tensor)
         return out[None], None
@@ -141,6 +146,11 @@ def _block_attention(
     scaling: float | None,
     sliding_window: int | None,
 ) -> torch.Tensor:
+    heads_per_key = query_NHE.shape[1] // key_NHE.shape[1]
+    if heads_per_key > 1 and query_NHE.is_cuda:
+        # Grouped queries would leave only the kernel that makes an L x L array of scores for every head.
+        key_NHE, value_NHE = (tensor.repeat_interleave(heads_per_key, dim=1) for tensor in (key_NHE, value_NHE))
+
     def rows(tensor_NHE: torch.Tensor, where: slice) -> torch.Tensor:
         tensor = tensor_NHE[where]
         if block.is_full:
@@ -174,5 +184,5 @@ def _no_mask(*_args: Any, **_kwargs: Any) -> None:
 
 def register_packed_attention() -> None:
     """Make PACKED_ATTENTION known to transformers. Harmless to repeat."""
-    AttentionInterface.register(PACKED_ATTENTION, _packed_attention)
+    AttentionInterface.register(PACKED_ATTENTION, packed_attention)
     AttentionMaskInterface.register(PACKED_ATTENTION, _no_mask)

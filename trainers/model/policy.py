@@ -4,9 +4,13 @@ Shapes: N packed tokens, K trained tokens, S sequences, D width.
 """
 
 import functools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trainers.distributed.mesh import World
@@ -35,12 +39,13 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
     trainer = trainer or TrainerConfig()
     transformers.utils.logging.disable_progress_bar()  # thousands of control characters in a log file
     register_packed_attention()
-    model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-        config.path,
-        dtype=torch.float32,
-        attn_implementation=PACKED_ATTENTION,
-        trust_remote_code=config.trust_remote_code,
-    )
+    with _loading(config.path):
+        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            config.path,
+            dtype=torch.float32,
+            attn_implementation=PACKED_ATTENTION,
+            trust_remote_code=config.trust_remote_code,
+        )
     if config.lora.rank:
         add_adapter(model, config.lora)
     _refuse_unusual_head(model)
@@ -50,11 +55,29 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
-    """Load the tokenizer that lies next to the model."""
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        config.path, trust_remote_code=config.trust_remote_code
-    )
+    """Load the tokenizer that lies next to the model. Raises ModelUnsupported."""
+    with _loading(config.path):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            config.path, trust_remote_code=config.trust_remote_code
+        )
     return tokenizer
+
+
+@contextmanager
+def _loading(path: str) -> Iterator[None]:
+    """Files that transformers cannot make sense of are a fault of the input; a disk or memory that fails is not."""
+    try:
+        yield
+    except (ValueError, KeyError, SafetensorError) as error:
+        raise ModelUnsupported(f"{path} does not load: {type(error).__name__}: {_first_line(error)}") from error
+    except OSError as error:
+        if error.errno is not None or not Path(path).is_dir():  # of the system, or of the hub
+            raise
+        raise ModelUnsupported(f"{path} does not load: {_first_line(error)}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "no reason given")
 
 
 def score_tokens(

@@ -1,12 +1,13 @@
 """What one optimizer step minimises: a loss, corrected for the mismatch with the engine, and terms beside it.
 
-    total =   sum over trained tokens of   policy weight    x correction x loss        (trainers/losses/<type>.py)
+    total =   sum over trained tokens of   policy weight    x (correction x loss + penalty)  (trainers/losses/<type>.py)
             + sum over trained tokens of   reference weight x reference KL             algorithm.terms.reference_kl
             + sum over trained tokens of   reference weight x distillation             algorithm.terms.distillation
             + sum over echo tokens of      echo weight      x cross-entropy            algorithm.terms.echo
 
 Weights are one over denominators of the whole batch (objective/normalisers.py), each term over the tokens it is about,
-so the total of a batch is the sum over its micro-batches and ranks. Corrections are for the loss alone.
+so the total of a batch is the sum over its micro-batches and ranks. Corrections are for the loss alone, not for a
+penalty that belongs to it (`kl_tau` of `dppo`).
 
 Shapes: K scored tokens of a micro-batch, of which the first are trained by the loss.
 """
@@ -95,6 +96,8 @@ class Objective:
             losses = losses * corrected.factor_K
             metrics |= corrected.metrics_K | {"mismatch_kl": mismatch_kl(inputs)}
             marks |= corrected.marks_K
+        if output.penalties_K is not None:
+            losses = losses + output.penalties_K
         total = (losses * batch.policy_weights_K[:trained]).sum()
         parts: dict[str, torch.Tensor] = {}
         for term in self._terms(batch, inputs, logprobs_K):

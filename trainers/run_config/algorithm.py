@@ -2,10 +2,10 @@
 
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.run_config.losses import AdvantageMethod, GrpoLoss, LossConfig
-from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
+from trainers.run_config.losses import AdvantageMethod, AipoLoss, DistillLoss, GrpoLoss, LossConfig, OpoLoss, RlooLoss
+from trainers.run_config.section import ConfigProblem, CrossFieldError, Section, is_stored
 
 
 class CorrectionsConfig(Section):
@@ -68,12 +68,29 @@ class AlgorithmConfig(Section):
     strict_async_level: bool = False
     """Publish new weights only between groups, so that every batch has exactly the lag of the async level."""
     filter_zero_advantage: bool = False
-    """Drop groups whose rewards are all equal; they carry no gradient."""
+    """Drop groups without a gradient: their rewards are all equal, or all advantages that the environment sent per
+    token are 0, and no term acts on them."""
 
     @property
     def advantage_method(self) -> AdvantageMethod:
         """What `advantage` comes to: the only place that knows the loss's own."""
         return self.loss.default_advantage if self.advantage == "auto" else self.advantage
+
+    def gradient_without_advantage(self, *, has_reference: bool = True, has_echo: bool = True) -> str:
+        """The key, below `algorithm`, that trains on a group whose advantages are all 0; empty: it has no gradient.
+
+        The only place that knows. Advantages multiply everything but a loss that ignores them, a penalty inside a loss,
+        and the terms; corrections are factors of the loss, and normalisers divide, so neither adds a gradient.
+        `has_reference`, `has_echo`: whether the group has reference logprobs, and tokens that the environment said
+        after the policy's first. `reference_kl` refuses a batch that lacks some, which is not for us to hide.
+        """
+        if key := self.loss.gradient_without_advantage:
+            return key
+        if self.terms.reference_kl:
+            return "terms.reference_kl"
+        if self.terms.distillation and has_reference:
+            return "terms.distillation"
+        return "terms.echo" if self.terms.echo and has_echo else ""
 
     @field_validator("loss", mode="before")
     @classmethod
@@ -81,7 +98,9 @@ class AlgorithmConfig(Section):
         return {"type": "grpo"} | value if isinstance(value, dict) else value
 
     @model_validator(mode="after")
-    def _refuse_contradictions(self) -> Self:
+    def _refuse_contradictions(self, info: ValidationInfo) -> Self:
+        if is_stored(info):
+            return self
         problems = [*self._advantage_problems(), *self._correction_problems(), *self._loss_problems()]
         if problems:
             raise CrossFieldError([ConfigProblem(path, message) for path, message in problems])
@@ -91,10 +110,20 @@ class AlgorithmConfig(Section):
         problems = []
         if not self.loss.uses_advantages and self.advantage_method != "none":
             problems.append(("advantage", f"plays no part in the loss {self.loss.type!r}. Set it to 'auto'."))
-        if self.filter_zero_advantage and self.advantage_method == "none":
-            reason = "would drop groups that do carry a gradient: without a baseline equal rewards are not zero"
-            problems.append(("filter_zero_advantage", f"{reason}. Remove it or choose another advantage."))
+        if self.filter_zero_advantage:
+            problems += self._filter_problems()
         return problems
+
+    def _filter_problems(self) -> list[tuple[str, str]]:
+        key = self.gradient_without_advantage(has_reference=False, has_echo=False)
+        if key:
+            reason = f"would find nothing to drop: algorithm.{key} gives every group a gradient"
+            fix = "choose another loss" if key == "loss.type" else f"set algorithm.{key} to 0"
+            return [("filter_zero_advantage", f"{reason}. Remove it, or {fix}.")]
+        if self.advantage_method == "none":
+            reason = "would drop groups that do carry a gradient: without a baseline equal rewards are not zero"
+            return [("filter_zero_advantage", f"{reason}. Remove it or choose another advantage.")]
+        return []
 
     def _correction_problems(self) -> list[tuple[str, str]]:
         corrections, problems = self.corrections, []
@@ -111,6 +140,9 @@ class AlgorithmConfig(Section):
         if loss.is_bounded_by_engine and self.ratio_against == "old":
             reason = f"leaves the loss {loss.type!r} without bounds: the ratio is 1 before the step"
             problems.append(("ratio_against", f"'old' {reason}. Use 'inference', or another loss with corrections."))
+        if isinstance(loss, AipoLoss | OpoLoss | RlooLoss | DistillLoss) and loss.delta < 1:
+            reason = "binds before anything has moved, because ratios begin at 1: with 'clamp' nothing is learned"
+            problems.append(("loss.delta", f"{loss.delta:g} {reason}. Use at least 1, such as 8."))
         if loss.type == "distill" and self.terms.distillation:
             problems.append(("terms.distillation", "repeats the loss 'distill'. Remove it or choose another loss."))
         if self.constant_length is not None and loss.normaliser != "constant":

@@ -39,10 +39,15 @@ class PreferenceConfig(Section):
 class DataConfig(Section):
     """What a supervised run trains on."""
 
-    path: str = Field(min_length=1)
+    path: str = ""
     """JSONL (also gzipped), Parquet or Arrow file, a directory of them or one that Hugging Face's `datasets` saved, or
     the name of a data set of the hub. Examples have `messages`, or `prompt` and `completion`; pairs have `chosen` and
     `rejected`."""
+    solutions: bool = False
+    """Train on solutions that the run's environments give for their own problems, instead of a path."""
+    echo: float = Field(default=0.0, ge=0, le=1)
+    """Share of these solutions whose last answer repeats the problem instead: flawed examples leave RL something to
+    mend."""
     split: str = Field(default="train", pattern=r"^\w+$")
     """Which split of a directory or of a data set of the hub; of no meaning for a file."""
     batch_size: int = Field(default=64, ge=1)
@@ -59,6 +64,16 @@ class DataConfig(Section):
     """Loss on examples that are never trained on; without this section none is measured."""
     preference: PreferenceConfig | None = None
     """Learn from pairs of answers; without this section the examples are imitated."""
+
+    @model_validator(mode="after")
+    def _need_one_source(self) -> Self:
+        if bool(self.path) == self.solutions:
+            message = "is required, or `data.solutions`, one of them: name a JSONL or Parquet file of examples."
+            raise CrossFieldError([ConfigProblem("path", message)])
+        if self.solutions and self.preference is not None:
+            message = "are single answers, and preference is between two. Name a file of pairs in `data.path`."
+            raise CrossFieldError([ConfigProblem("solutions", message)])
+        return self
 
     @model_validator(mode="after")
     def _refuse_answers_in_parts(self) -> Self:

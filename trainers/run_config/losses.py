@@ -31,6 +31,14 @@ class LossSection(Section):
     """Its bounds compare with the inference engine's logprobs, so the ratio must be against those too."""
     takes_token_advantages: ClassVar[bool] = True
 
+    @property
+    def gradient_without_advantage(self) -> str:
+        """The key, below `algorithm`, that gives a token whose advantage is 0 a gradient; empty: it has none.
+
+        A loss that multiplies the advantage by something has none: every clip, gate and weight of it leaves 0 at 0.
+        """
+        return "" if self.uses_advantages else "loss.type"
+
     normaliser: Normaliser = "token"
 
 
@@ -181,7 +189,12 @@ class DppoLoss(LossSection):
     mask_high: float = Field(default=0.2, gt=0, le=1)
     """A token to be made more likely is dropped once its probability has risen by more than this."""
     kl_tau: float = Field(default=1e-3, ge=0)
-    """Weight of the squared log ratio, on every token."""
+    """Weight of the squared log ratio, on every token that the policy sampled: neither the mask nor a correction takes
+    it away."""
+
+    @property
+    def gradient_without_advantage(self) -> str:
+        return "loss.kl_tau" if self.kl_tau else ""
 
 
 class SapoLoss(LossSection):
@@ -234,6 +247,10 @@ class CustomLoss(LossSection):
     """Keyword arguments for it."""
     needs_reference: bool = False
     """Refuse rollouts without reference logprobs."""
+
+    @property
+    def gradient_without_advantage(self) -> str:
+        return "loss.type"  # nobody but its author knows
 
 
 LossConfig = Annotated[

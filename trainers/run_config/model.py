@@ -31,7 +31,8 @@ class ModelConfig(Section):
     """Where the run starts from."""
 
     path: str = ""
-    """Directory with a Hugging Face model and its tokenizer, or a hub name. These weights are policy version 0."""
+    """A model registered in the project, an absolute directory with a Hugging Face model and its tokenizer, RUN@STEP
+    for a checkpoint, or a name of the hub. These weights are policy version 0."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format the trainer computes in and writes weights in. Master weights and gradients stay float32."""
     trust_remote_code: bool = False

@@ -45,9 +45,11 @@ class BatchConfig(Section):
     """What one optimizer step of an RL run trains on."""
 
     batch_size: int = Field(default=128, ge=1)
-    """Rollouts per optimizer step; a multiple of the group size."""
+    """Rollouts per optimizer step; a multiple of the group size. Without a meaning when `token_batch_size` is set."""
     token_batch_size: int | None = Field(default=None, ge=1)
-    """Tokens per optimizer step, at most: batches are then full by their tokens, whatever their number of rollouts."""
+    """Tokens per optimizer step, prompts included, at most: batches are then full by their tokens, whatever their
+    number of rollouts. A group that has more is a batch alone. How far generation runs ahead follows from the newest
+    groups' tokens."""
     window: int | None = Field(default=None, ge=0)
     """Older groups, still being played, that a group may overtake into a batch. 0 trains strictly in the order in which
     groups were begun; without a number it is as many as a batch holds."""

@@ -2,7 +2,10 @@
 
 from typing import NamedTuple
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, ValidationInfo
+
+STORED = {"stored": True}
+"""Context of validating a config that the store holds."""
 
 
 class ConfigProblem(NamedTuple):
@@ -11,14 +14,27 @@ class ConfigProblem(NamedTuple):
     path: str
     """Dotted key, such as `batch.batch_size`; empty for the config as a whole."""
     message: str
+    """What is wrong and how to mend it, to follow the key."""
+    suggestion: str = ""
+    """The key, value, preset or environment that was probably meant."""
+
+    @property
+    def sentence(self) -> str:
+        """The message with the suggestion, for people."""
+        return f"{self.message} Did you mean {self.suggestion}?" if self.suggestion else self.message
 
 
 class CrossFieldError(ValueError):
     """Several keys contradict each other; carries every contradiction, not only the first."""
 
     def __init__(self, problems: list[ConfigProblem]) -> None:
-        super().__init__("; ".join(f"{path}: {message}" for path, message in problems))
+        super().__init__("; ".join(f"{problem.path}: {problem.message}" for problem in problems))
         self.problems = problems
+
+
+def is_stored(info: ValidationInfo) -> bool:
+    """Whether the config was checked before, when its run was made."""
+    return info.context == STORED
 
 
 class Section(BaseModel):

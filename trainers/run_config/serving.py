@@ -36,6 +36,10 @@ class EvaluationConfig(Section):
     deadline_s: float = Field(default=600.0, gt=0)
     """Seconds after which an evaluation is closed with what it has."""
 
+    def is_due(self, version: int, last: int) -> bool:
+        """Whether this policy version is evaluated in a run that ends with version `last`."""
+        return version in {0, last} or (self.every > 0 and version % self.every == 0)
+
 
 class WorkersConfig(Section):
     """The episode drivers."""

@@ -11,18 +11,17 @@ between each brings files to the disk. The control plane is told only after the 
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from environments import disk
 from trainers.errors import CheckpointCorrupt
 
 MANIFEST = "manifest.json"
 _PREFIX = "step_"
 _PARTIAL = ".partial-"
-_DELETING = ".deleting"
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,10 @@ def partial_directory(parent: Path, step: int, *, epoch: int) -> Path:
 
 
 def open_partial(parent: Path, step: int, *, epoch: int) -> Path:
-    """Make the empty directory that is to become step `step`. One process of an attempt calls this."""
+    """Make the empty directory that is to become step `step`. Only rank 0 calls this."""
     partial = partial_directory(parent, step, epoch=epoch)
     parent.mkdir(parents=True, exist_ok=True)
-    _remove(partial)
+    disk.remove_directory(partial)
     partial.mkdir()
     return partial
 
@@ -79,14 +78,14 @@ def seal_partial(partial: Path, digests: Mapping[str, str], *, epoch: int, run: 
     manifest = json.dumps({"step": step, "epoch": epoch, "run": run, "files": files}, indent=1).encode()
     manifest_path = partial / MANIFEST
     manifest_path.write_bytes(manifest)
-    _sync(manifest_path)
-    _sync(partial)
+    disk.sync(manifest_path)
+    disk.sync(partial)
     if existing := find_directory(partial.parent, step):
-        _remove(partial)
+        disk.remove_directory(partial)
         return existing
-    _remove(final)  # what is left there does not verify
+    disk.remove_directory(final)  # what is left there does not verify
     partial.rename(final)
-    _sync(partial.parent)
+    disk.sync(partial.parent)
     return CompleteDirectory(final, hashlib.sha256(manifest).hexdigest(), _total_bytes(files))
 
 
@@ -130,11 +129,11 @@ def newest_step(parent: Path) -> int:
 
 
 def sweep_partials(parent: Path, *, epoch: int) -> None:
-    """Delete what dead attempts before `epoch` left half done."""
+    """Delete partial directories of trainers with a fencing epoch below `epoch`."""
     for path in parent.glob(f"{_PREFIX}*"):
         _, _, writer_epoch = path.name.partition(_PARTIAL)
-        if path.name.endswith(_DELETING) or (writer_epoch.isdecimal() and int(writer_epoch) < epoch):
-            _remove(path)
+        if path.name.endswith(disk.DELETING) or (writer_epoch.isdecimal() and int(writer_epoch) < epoch):
+            disk.remove_directory(path)
 
 
 def _steps(parent: Path) -> dict[int, Path]:
@@ -153,23 +152,3 @@ def _check_file(path: Path, entry: dict[str, Any]) -> None:
 
 def _total_bytes(files: list[dict[str, Any]]) -> int:
     return sum(entry["size_bytes"] for entry in files)
-
-
-def _remove(path: Path) -> None:
-    """Delete a directory; its name changes first, so that a half deleted one never passes for a step."""
-    if not path.exists():
-        return
-    doomed = path
-    if not path.name.endswith(_DELETING):
-        doomed = path.with_name(f"{path.name}{_DELETING}")
-        shutil.rmtree(doomed, ignore_errors=True)
-        path.rename(doomed)
-    shutil.rmtree(doomed)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

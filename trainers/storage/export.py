@@ -13,7 +13,7 @@ import torch
 import transformers
 from transformers import AutoModelForCausalLM
 
-from trainers.distributed.mesh import die_with_parent
+from trainers.child import die_with_parent
 from trainers.model.lora import add_adapter, merge_adapter
 from trainers.model.policy import DTYPES, load_tokenizer
 from trainers.run_config import ModelConfig

@@ -1,16 +1,22 @@
 """Which GPUs of this machine a replica gets. Trainers take the first ones, inference servers those behind them."""
 
+import itertools
 import os
 from importlib import metadata
 from pathlib import Path
+
+DEVICES = Path("/dev")
 
 
 def list_gpus() -> list[str]:
     """The GPUs that may be used here, as CUDA_VISIBLE_DEVICES names them; empty on a machine without."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible is not None:
-        return [name.strip() for name in visible.split(",") if name.strip()]
-    return sorted((path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")), key=int)
+        names = (name.strip() for name in visible.split(","))
+        # As CUDA reads it: the first name that is none, such as -1, ends the list.
+        return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
+    # CUDA counts what it sees from 0. The files keep the host's numbers, so a container may have nvidia3 alone.
+    return [str(index) for index, _ in enumerate(DEVICES.glob("nvidia[0-9]*"))]
 
 
 def serves_on_cpu() -> bool:

@@ -7,6 +7,9 @@ fixes which adapters there are when it starts, so it starts with one that change
 import json
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save_file
+
 from trainers.run_config import LORA_RANKS, LoraConfig
 
 CONFIG_FILE = "adapter_config.json"
@@ -29,14 +32,7 @@ def write_idle_adapter(directory: Path, config: LoraConfig) -> None:
     """
     directory.mkdir(parents=True, exist_ok=True)
     layer = f"base_model.model.model.layers.{2**31 - 1}.{config.target_modules[0]}"
-    number = {"dtype": "F32", "shape": [1, 1]}
-    tensors = {
-        f"{layer}.lora_{side}.weight": {**number, "data_offsets": [4 * index, 4 * index + 4]}
-        for index, side in enumerate("AB")
-    }
-    # safetensors: the header's length in 8 bytes, the header, the numbers. The library belongs to the trainers' extra.
-    header = json.dumps(tensors).encode()
-    content = len(header).to_bytes(8, "little") + header + bytes(8)
-    (directory / "adapter_model.safetensors").write_bytes(content)
+    tensors = {f"{layer}.lora_{side}.weight": np.zeros((1, 1), np.float32) for side in "AB"}
+    save_file(tensors, directory / "adapter_model.safetensors")
     description = {"peft_type": "LORA", "r": 1, "lora_alpha": 1, "target_modules": [config.target_modules[0]]}
     (directory / CONFIG_FILE).write_text(json.dumps(description), encoding="utf-8")

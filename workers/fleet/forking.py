@@ -18,7 +18,7 @@ from workers.fleet.lifecycle import HopelessError
 log = logging.getLogger(__name__)
 
 _DEADLINE_S = 3600.0
-_LAST_WORDS = 300
+_MAX_CHARACTERS = 300
 
 
 class ExportFailed(Exception):
@@ -39,12 +39,12 @@ def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
     except subprocess.TimeoutExpired:
         raise ExportFailed(f"{name_of(checkpoint)} was not exported within {_DEADLINE_S:.0f} s") from None
     if done.returncode != 0:
-        words = " ".join(done.stderr.strip().splitlines()[-1:])[-_LAST_WORDS:]
+        words = " ".join(done.stderr.strip().splitlines()[-1:])[-_MAX_CHARACTERS:]
         raise ExportFailed(f"{name_of(checkpoint)} cannot be exported: {words}")
 
 
 def make_start(run: Run) -> None:
-    """Make the weights that a fork starts from, in float32 so that nothing is lost. Twice is once.
+    """Make the weights that a fork starts from, in float32 so that nothing is lost. Idempotent.
 
     Does nothing for a run that is no fork. Raises HopelessError.
     """

@@ -1,6 +1,6 @@
-"""Start and steer one vLLM server: its command line, a real probe, and new weights while requests are in flight.
+"""One vLLM server: its command line, its health probe, and loading weights while requests are in flight.
 
-The steering routes carry no authentication (`VLLM_SERVER_DEV_MODE`), so a server listens on loopback only. Its label
+The admin routes carry no authentication (`VLLM_SERVER_DEV_MODE`), so a server listens on loopback only. Its label
 (`/weight_info`) is what rollouts are attributed by; vLLM notes it for every sampled token:
 
     a version number   the weights of that policy version
@@ -31,7 +31,7 @@ _EXTENSION = Path(__file__).resolve().parent / "vllm_extension"
 
 
 class InferenceError(Exception):
-    """A replica could not be steered."""
+    """An admin request to a server failed."""
 
 
 class ReplicaUnreachable(InferenceError):
@@ -56,15 +56,18 @@ class StartAdapter(NamedTuple):
 
 def argv(
     model: str,
-    port: int,
+    port: int | str,
     config: InferenceConfig,
     *,
     cpu: bool,
     adapter: StartAdapter | None = None,
     python: str = sys.executable,
 ) -> list[str]:
-    """Return the command line of a server. `python` is the interpreter that has vLLM; secrets go by `environ`."""
-    command = [python, "-m", "vllm.entrypoints.openai.api_server"]
+    """Return the command line of a server; it needs `environ` too, which also holds the secrets.
+
+    `python` is the interpreter that has vLLM.
+    """
+    command = [python, "-m", "rollyard_server"]
     command += ["--model", model, "--served-model-name", _FROZEN_MODEL if adapter else SERVED_MODEL]
     if adapter:
         command += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(adapter.max_rank)]
@@ -115,7 +118,7 @@ def _threads(replicas: int) -> int:
 
 
 class VllmAdmin:
-    """Steers the server at `base_url` (with or without `/v1`). One thread at a time; raises `InferenceError`."""
+    """Client of a server's admin routes; `base_url` with or without `/v1`. Not thread-safe; raises `InferenceError`."""
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         self._http = httpx.Client(
@@ -159,11 +162,11 @@ class VllmAdmin:
         self._set_label(str(version), _CALL_TIMEOUT_S)
 
     def is_paused(self) -> bool:
-        """Whether the server holds its requests back."""
+        """Whether the server is paused: it accepts requests and generates nothing."""
         return bool(self._call("GET", "/is_paused", _CALL_TIMEOUT_S).get("is_paused"))
 
     def resume(self) -> None:
-        """Let the server go on with its requests. Harmless if it is not paused."""
+        """End a pause. Idempotent."""
         self._call("POST", "/resume", _CALL_TIMEOUT_S)
 
     def load_weights(self, path: Path, version: int, *, deadline_s: float = 120.0) -> float:
@@ -208,7 +211,7 @@ class VllmAdmin:
             raise ReplicaRefused(f"The server was labelled {label!r} but says {found!r}.")
 
     def _call(self, method: str, path: str, timeout_s: float, **request: Any) -> dict[str, Any]:
-        """Make a call; all of them are safe to repeat."""
+        """Send a request; all of them are idempotent. Raises ReplicaUnreachable or ReplicaRefused."""
         try:
             try:
                 response = self._http.request(method, path, timeout=timeout_s, **request)

@@ -1,13 +1,14 @@
-"""Replicas as a row and a process at once: start, observe, end, and sweep what no row wants.
+"""Replicas as a row and a process at once: start, observe, end, and end the orphans that no row wants.
 
 The row comes first: whatever dies between row and process is seen as a replica that was never started, and a process
-whose row has ended is a stray.
+whose row has ended is an orphan.
 """
 
+import json
 import logging
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +18,7 @@ from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
+from workers.fleet.commands import Command
 from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation
 from workers.launchers.local import LocalLauncher
 
@@ -27,13 +29,16 @@ GRACE_S = 15.0
 """Below the deadline, so that a replica that does not end by itself still leaves its exit file."""
 SWEEP_DEADLINE_S = 2.0
 HEARTBEAT_DEADLINE_S = 60.0
-"""A shepherd that was silent for so long no longer watches its replica."""
-_LAST_WORDS = 300
+"""A replica counts as dead when its shepherd has written no heartbeat for so long."""
+_MAX_CHARACTERS = 300
 _LAST_LINES = 3
 _PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
 """What torchrun and vLLM put before the lines of their processes."""
-_MESSENGER = "ChildFailedError"
-"""torchrun's own end, which only says that one of its processes failed."""
+_TORCHRUN_SUMMARY = "ChildFailedError"
+"""The exception that torchrun itself ends with: it only says that one of its processes failed."""
+
+_FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
+"""Names the file in which a replica that dies of its input says so; see `fault_of`."""
 
 _LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
 
@@ -69,9 +74,10 @@ def reserve(run: Run, *, kind: ReplicaKind, slot: int) -> Replica:
     return replicas.create(run, kind=kind, slot=slot, launcher=run.parsed.launcher.type)
 
 
-def launch(replica: Replica, *, argv: Sequence[str], environ: Mapping[str, str]) -> None:
+def launch(replica: Replica, command: Command) -> None:
     """Start a reserved replica. One that cannot be started is lost, with the reason."""
-    spec = LaunchSpec(str(replica.token), Path(replica.directory), argv, environ, grace_s=GRACE_S)
+    variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
+    spec = LaunchSpec(str(replica.token), Path(replica.directory), command.argv, variables, grace_s=GRACE_S)
     try:
         launcher_of(replica).start(spec)
     except (LaunchError, OSError) as error:
@@ -80,34 +86,40 @@ def launch(replica: Replica, *, argv: Sequence[str], environ: Mapping[str, str])
 
 
 def observe(replica: Replica) -> Observation:
-    """Look at its process; one whose shepherd is silent counts as dead."""
+    """Poll its process; it counts as dead when its shepherd's heartbeat is older than HEARTBEAT_DEADLINE_S."""
     seen = launcher_of(replica).poll(handle_of(replica))
     if seen.alive and (seen.heartbeat_age_s or 0.0) > HEARTBEAT_DEADLINE_S:
         return Observation(False, None, seen.heartbeat_age_s, End.SILENT)
     return seen
 
 
-def bury(replica: Replica, seen: Observation) -> None:
-    """Record the death of a replica, after ending what it left behind."""
+def mark_lost(replica: Replica, seen: Observation) -> None:
+    """Record that a replica's process has ended unasked, after ending every process that it left behind.
+
+    Blocks for up to SWEEP_DEADLINE_S.
+    """
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
-    reason = reason_of(seen, last_words(replica))
+    reason = reason_of(seen, fault_of(replica) or last_log_lines(replica))
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
 def reason_of(seen: Observation, words: str = "") -> Reason:
-    """Why a process is no more, and what it said last."""
+    """The reason that is stored for an exit: how the process ended, its exit code, the end of its log."""
     silence = {"age_s": seen.heartbeat_age_s} if seen.end is End.SILENT else {}
     return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence)
 
 
 def eject(replica: Replica, *, reason: Reason) -> None:
-    """End a replica that is no good any more; another takes its place."""
+    """Terminate an unhealthy replica and mark it lost; its slot is free for another. Blocks up to STOP_DEADLINE_S."""
     seen = launcher_of(replica).stop(handle_of(replica), STOP_DEADLINE_S)
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
 def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
-    """End replicas, all at once, each with everything it started. Their rows say `stopping` meanwhile."""
+    """End replicas in parallel, each with every process it started: `stopping`, then `exited`.
+
+    Blocks for up to STOP_DEADLINE_S. Replicas whose end somebody else records meanwhile are skipped.
+    """
     left = list(replicas_to_end)
     for replica in left:
         if replica.state != ReplicaState.STOPPING:
@@ -120,8 +132,8 @@ def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
             replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
 
 
-def last_words(replica: Replica) -> str:
-    """Why it ended, by its own log, in one line that fits into a reason: the last exception, else the last lines."""
+def last_log_lines(replica: Replica) -> str:
+    """The end of its log in one line that fits into a reason: the last exception, else the last lines."""
     lines = [_PREFIX.sub("", line) for line in launcher_of(replica).logs(handle_of(replica), 400).splitlines()]
     exceptions, inside = [], False
     for line in lines:
@@ -129,13 +141,29 @@ def last_words(replica: Replica) -> str:
             inside = True
         elif inside and line and not line[0].isspace():
             inside = False
-            if _MESSENGER not in line:
+            if _TORCHRUN_SUMMARY not in line:
                 exceptions.append(line)
     words = exceptions[-1:] or [line.strip() for line in lines if line.strip()][-_LAST_LINES:]
-    return " | ".join(words)[-_LAST_WORDS:]
+    return " | ".join(words)[-_MAX_CHARACTERS:]
 
 
-def sweep_strays() -> None:
+def fault_of(replica: Replica) -> str:
+    """What the replica was given that it died of, in a sentence; empty when it died of something else.
+
+    Trainers write it for faults of model, data and config (`trainers.errors.InputFault`), inference servers for what
+    vLLM refuses before it serves. Whoever would start another reads it first: that one would end the same.
+    """
+    try:
+        return str(json.loads(_fault_file(replica).read_bytes())["message"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def _fault_file(replica: Replica) -> Path:
+    return Path(replica.directory) / "fault.json"
+
+
+def end_orphans() -> None:
     """End processes of replicas whose row, or whose run, has ended: nothing outlives its run."""
     for replica in Replica.objects.filter(run__state__in=RUN_TERMINAL).exclude(state__in=REPLICA_TERMINAL):
         log.warning("run %s is over but %s is %s; ending it", replica.run_id, replica.name, replica.state)
@@ -148,7 +176,7 @@ def sweep_strays() -> None:
 
 
 def back_off_s(failures: int, *, longest_s: float) -> float:
-    """Seconds to wait before the next attempt after so many failed ones."""
+    """Seconds to wait before the next start after so many failed ones: exponential, at most `longest_s`."""
     return min(longest_s, 2.0 ** (failures - 1)) if failures else 0.0
 
 

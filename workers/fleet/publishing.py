@@ -1,4 +1,4 @@
-"""Make the newest policy version live: load it into every ready inference replica, read it back, then say so.
+"""Make the newest policy version live: load it into every ready inference replica, read it back, then record it.
 
     WRITTEN ──▶ pause, load, label, resume on each replica at once ──▶ read back ──▶ LIVE
                      └── one that fails becomes suspect and has to load the live version before it serves again
@@ -29,12 +29,12 @@ def publish(run: Run) -> PolicyVersion | None:
     if not serving and _needs_servers(run):
         return None
     with ThreadPoolExecutor(max_workers=max(1, len(serving))) as threads:
-        complaints = list(threads.map(lambda replica: _load(replica, version), serving))
+        failures = list(threads.map(lambda replica: _load(replica, version), serving))
     loaded = 0
-    for replica, complaint in zip(serving, complaints, strict=True):
-        if complaint:
-            log.warning("%s did not load version %s: %s", replica.name, version.version, complaint)
-            reason = Reason(ReasonCode.VERSION_NOT_LOADED, version=version.version, complaint=complaint)
+    for replica, failure in zip(serving, failures, strict=True):
+        if failure:
+            log.warning("%s did not load version %s: %s", replica.name, version.version, failure)
+            reason = Reason(ReasonCode.VERSION_NOT_LOADED, version=version.version, complaint=failure)
             replicas.suspect(replica, reason=reason)
         else:
             replicas.answered(replica, loaded_version=version.version)

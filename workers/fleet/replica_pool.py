@@ -26,7 +26,7 @@ from workers.fleet.inference import SERVED_MODEL
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 600.0
-"""How long a group goes on asking without any answer: a large model may take minutes to be served again."""
+"""Seconds for which a group's requests are retried over all replicas: a large model may take minutes to restart."""
 REQUEST_TIMEOUT_S = 600.0
 """A long reply on a slow machine is no failure. The reconciler kills a server that hangs, which ends the wait."""
 MAX_INVALID_ANSWERS = 3
@@ -50,15 +50,15 @@ class Endpoint:
         self.version = replica.loaded_version
         self.serving = True
         self.answered = False
-        """Since the last look. What it answers to episodes is the best proof of its health."""
+        """Since the last refresh. Answers to episodes count as passed health checks."""
         self.in_flight = 0
-        """Replies that were asked for and are not in."""
+        """Replies requested and not yet received."""
         self.failures = 0
         self.not_before = 0.0
-        """Monotonic time until which it is left alone after a failure."""
+        """Monotonic time until which nothing is sent to it, after a failure."""
 
     def failed(self) -> None:
-        """Leave it alone for a while, longer each time."""
+        """Send it nothing for a while: exponential back-off, reset by an answer."""
         self.not_before = time.monotonic() + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self.failures)
         self.failures += 1
 
@@ -72,7 +72,7 @@ class ReplicaPool:
         self._endpoints: dict[str, Endpoint] = {}
 
     async def refresh(self) -> None:
-        """See which replicas are ready now and what they serve, and note which of them have answered."""
+        """Read from the database which replicas are ready and what they serve, and record which have answered."""
         rows = {row.name: row for row in await in_database(lambda: list(fleet.list_serving(self._run)))}
         for name, row in rows.items():
             endpoint = self._endpoints.get(name)
@@ -90,7 +90,7 @@ class ReplicaPool:
                 await endpoint.policy.aclose()
 
     def pick(self) -> Endpoint | None:
-        """Return the least busy replica that is not being left alone."""
+        """Return the replica with the fewest requests in flight among those not backing off; None: there is none."""
         now = time.monotonic()
         usable = [each for each in self._endpoints.values() if each.serving and each.not_before <= now]
         return min(usable, key=lambda each: (each.in_flight, each.name), default=None)
@@ -130,7 +130,8 @@ class GroupPolicy:
         return await self._ask(lambda policy: policy.sample(prompt_token_ids, n, sampling), replies=n)
 
     async def _ask(self, request: Callable[[OpenAIPolicy], Awaitable[T]], *, replies: int = 1) -> T:
-        """Ask until a replica answers. Raises `PolicyUnavailable` with the last failure when patience is at its end."""
+        """Request until a replica answers. Raises `PolicyUnavailable` with the last failure after PATIENCE_S, and
+        `InvalidAnswer` after MAX_INVALID_ANSWERS."""
         expires = time.monotonic() + PATIENCE_S
         last: PolicyUnavailable | None = None
         invalid = 0

@@ -4,9 +4,10 @@ Only here, because only the store knows what is live: a trainer that deleted by 
 delete the very version that server is to load. What is live, newer than live, or the newest checkpoint stays.
 """
 
-import shutil
+from contextlib import suppress
 from pathlib import Path
 
+from environments.disk import remove_directory
 from rollouts.models import Run
 from rollouts.services import policies, runs
 
@@ -24,10 +25,7 @@ def prune(run: Run) -> None:
 
 
 def _remove(path: Path, root: Path) -> None:
-    """Delete a directory below `root`; its name changes first, so that a half deleted one never passes for whole."""
-    if not path.resolve().is_relative_to(root) or not path.is_dir():
-        return
-    doomed = path.with_name(f"{path.name}.deleting")
-    shutil.rmtree(doomed, ignore_errors=True)
-    path.rename(doomed)
-    shutil.rmtree(doomed, ignore_errors=True)
+    """Delete a directory below `root`, or what can be deleted of it."""
+    if path.resolve().is_relative_to(root):
+        with suppress(OSError):
+            remove_directory(path)

@@ -1,4 +1,4 @@
-"""Keep the inference replicas of a run serving: start, greet, probe, eject, replace.
+"""Keep the inference replicas of a run serving: start, probe, load weights, eject, replace.
 
     (slot is empty) ─▶ STARTING ──answers and holds the live version──▶ READY ◀──▶ SUSPECT ──failed probes──▶ ejected
                           └────────────── died, or silent for START_DEADLINE_S ──────────────▶ LOST, slot is empty
@@ -21,7 +21,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
-from workers.fleet import accelerators, adapters, inference, lifecycle
+from workers.fleet import adapters, commands, lifecycle
 from workers.fleet.inference import InferenceError, VllmAdmin, WeightsNotLoaded
 from workers.fleet.lifecycle import HopelessError
 from workers.fleet.replica_pool import api_key
@@ -33,7 +33,7 @@ PROBE_EVERY_S = 5.0
 PROBE_PAUSE_S = 2.0
 """Between probes of one that is not ready."""
 PROBE_DEADLINE_S = 8.0
-GREET_DEADLINE_S = 3.0
+STARTING_PROBE_DEADLINE_S = 3.0
 EJECT_AFTER = 3
 """Failed probes in a row."""
 SILENT_S = 24.0
@@ -42,7 +42,6 @@ START_DEADLINE_S = 900.0
 MAX_FAILED_STARTS = 3
 LONGEST_BACK_OFF_S = 30.0
 _STARTED_WITH = "started_with.json"
-_IDLE_ADAPTER = "idle_adapter"
 
 
 class Servers:
@@ -58,7 +57,7 @@ class Servers:
         for replica in alive:
             seen = lifecycle.observe(replica)
             if not seen.alive:
-                lifecycle.bury(replica, seen)
+                lifecycle.mark_lost(replica, seen)
             elif replica.state == ReplicaState.STOPPING:
                 lifecycle.end([replica], reason=replica.reason)
             elif self._is_due(replica):
@@ -80,11 +79,11 @@ class Servers:
         if not due or target is None:
             return
         with ThreadPoolExecutor(max_workers=len(due)) as threads:
-            complaints = list(threads.map(lambda replica: _complaint(replica, target), due))
-        for replica, complaint in zip(due, complaints, strict=True):
+            failures = list(threads.map(lambda replica: _probe(replica, target), due))
+        for replica, failure in zip(due, failures, strict=True):
             self._probed_at[replica.pk] = time.monotonic()
-            if complaint is not None:
-                _doubt(replica, complaint)
+            if failure is not None:
+                _handle_failed_probe(replica, failure)
             elif replica.state == ReplicaState.READY:
                 replicas.answered(replica)
             else:
@@ -104,7 +103,7 @@ def admin_of(replica: Replica) -> VllmAdmin:
 
 def files_of(version: PolicyVersion, replica: Replica) -> Path:
     """What a replica loads for a version. To a server of a LoRA run a whole model is the one it has, and no adapter."""
-    path, idle = Path(version.path), Path(replica.directory) / _IDLE_ADAPTER
+    path, idle = Path(version.path), commands.idle_adapter(Path(replica.directory))
     return idle if idle.is_dir() and not adapters.is_adapter(path) else path
 
 
@@ -113,15 +112,15 @@ def load_deadline_s(version: PolicyVersion) -> float:
     return 30.0 + version.size_bytes / 50e6
 
 
-def _complaint(replica: Replica, target: PolicyVersion) -> InferenceError | None:
-    """Ask for one token, after bringing a replica that is not ready to the target version; return what is wrong.
+def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
+    """Ask for one token, after bringing a replica that is not ready to the target version; return what failed.
 
-    Touches no row: it runs in a thread of its own.
+    Makes HTTP requests only and touches no row: it runs in a thread of its own.
     """
     try:
         with admin_of(replica) as admin:
             if replica.state == ReplicaState.STARTING:
-                admin.probe(GREET_DEADLINE_S)
+                admin.probe(STARTING_PROBE_DEADLINE_S)
                 if admin.version() is None and _started_with(replica) == target.version:
                     admin.set_version(target.version)
                 elif admin.version() != target.version:
@@ -146,17 +145,19 @@ def _load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> None:
     admin.load_weights(files_of(target, replica), target.version, deadline_s=load_deadline_s(target))
 
 
-def _doubt(replica: Replica, complaint: InferenceError) -> None:
+def _handle_failed_probe(replica: Replica, failure: InferenceError) -> None:
+    """Mark a replica as suspect, or eject it: one that is starting when it cannot load its weights or takes longer than
+    START_DEADLINE_S, any other after EJECT_AFTER failed probes in a row."""
     if replica.state == ReplicaState.STARTING:
         age_s = _age_s(replica.created_at)
-        if isinstance(complaint, WeightsNotLoaded) or age_s > START_DEADLINE_S:
-            lifecycle.eject(replica, reason=Reason(ReasonCode.EJECTED_UNREADY, age_s=age_s, complaint=str(complaint)))
+        if isinstance(failure, WeightsNotLoaded) or age_s > START_DEADLINE_S:
+            lifecycle.eject(replica, reason=Reason(ReasonCode.EJECTED_UNREADY, age_s=age_s, complaint=str(failure)))
         return
-    replica = replicas.suspect(replica, reason=Reason(ReasonCode.PROBE_FAILED, complaint=str(complaint)))
+    replica = replicas.suspect(replica, reason=Reason(ReasonCode.PROBE_FAILED, complaint=str(failure)))
     silent_s = _age_s(replica.answered_at or replica.created_at)
     if replica.probe_failures >= EJECT_AFTER or (replica.probe_failures > 1 and silent_s > SILENT_S):
         reason = Reason(
-            ReasonCode.EJECTED_SILENT, failures=replica.probe_failures, silent_s=silent_s, complaint=str(complaint)
+            ReasonCode.EJECTED_SILENT, failures=replica.probe_failures, silent_s=silent_s, complaint=str(failure)
         )
         lifecycle.eject(replica, reason=reason)
 
@@ -169,6 +170,8 @@ def _start(run: Run, slot: int) -> None:
         if replica.answered_at is not None:
             break
         failed.append(replica)
+    if failed and (fault := lifecycle.fault_of(failed[0])):
+        raise HopelessError(Reason(ReasonCode.SERVER_INPUT, fault=fault))
     if len(failed) >= MAX_FAILED_STARTS:
         last = failed[0].reason
         raise HopelessError(Reason(ReasonCode.SERVER_HOPELESS, slot=slot, times=len(failed), last=last))
@@ -185,20 +188,12 @@ def _start(run: Run, slot: int) -> None:
     directory = Path(replica.directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
-    cpu = accelerators.serves_on_cpu()
-    model, adapter = target.path, None
     if config.model.lora.rank:
-        model = config.model.path
-        adapters.write_idle_adapter(directory / _IDLE_ADAPTER, config.model.lora)
-        adapter = inference.StartAdapter(files_of(target, replica), adapters.room_for(config.model.lora))
-    lifecycle.launch(
-        replica,
-        argv=inference.argv(model, port, config.inference, cpu=cpu, adapter=adapter),
-        environ={
-            **inference.environ(config.inference, cpu=cpu, api_key=api_key(replica)),
-            **({} if cpu else accelerators.server_environ(slot, config.trainer.world_size)),
-        },
+        adapters.write_idle_adapter(commands.idle_adapter(directory), config.model.lora)
+    command = commands.server(
+        config, slot, weights=target.path, directory=directory, port=port, api_key=api_key(replica)
     )
+    lifecycle.launch(replica, command)
 
 
 def _started_with(replica: Replica) -> int | None:

@@ -2,29 +2,30 @@
 
 start ─▶ registers ─▶ steps ─▶ finished and exit 0 ─▶ done
   ▲                     │
-  └── back-off ── dies without having finished; a step of progress resets the count of attempts
+  └── back-off ── dies without having finished; a step of progress resets the count of restarts
+
+One that died of its input, and said so, is not started again: the run fails with what it said.
 """
 
 import logging
-import sys
 from datetime import datetime
 
 from django.conf import settings
 from django.utils import timezone
 
-from rollouts.models import Batch, Replica, ReplicaKind, Run, RunKind, Scope
+from rollouts.models import Batch, Replica, ReplicaKind, Run, Scope
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services import projects, replicas, runs, tokens
 from rollouts.states import BatchState, ReplicaState
-from workers.fleet import accelerators, lifecycle
+from workers.fleet import commands, lifecycle
 from workers.fleet.lifecycle import HopelessError
 from workers.launchers.base import End, Observation
 
 log = logging.getLogger(__name__)
 
-MAX_ATTEMPTS = 5
-"""Attempts in a row without a step of progress."""
+MAX_RESTARTS = 5
+"""Trainers in a row that may die without a step of progress."""
 LONGEST_BACK_OFF_S = 60.0
 START_DEADLINE_S = 900.0
 STEP_DEADLINE_S = 3600.0
@@ -32,7 +33,7 @@ STEP_DEADLINE_S = 3600.0
 EXIT_DEADLINE_S = 60.0
 """Between saying that it has finished and its exit."""
 _OUTSIDE_ENDS = frozenset({End.ASKED, End.ABANDONED})
-"""Ends that say nothing about the trainer: they do not count as an attempt."""
+"""Ends that say nothing about the trainer: they are not counted as a restart."""
 
 
 def tend(run: Run) -> None:
@@ -43,7 +44,7 @@ def tend(run: Run) -> None:
         if seen.alive:
             _watch(run, replica)
             return
-        _bury(run, replica, seen)
+        _record_exit(run, replica, seen)
     run.refresh_from_db()
     if run.trainer_finished_at is None:
         _start(run)
@@ -52,16 +53,6 @@ def tend(run: Run) -> None:
 def is_gone(run: Run) -> bool:
     """Whether no trainer of the run is left."""
     return not fleet.list_alive(run, ReplicaKind.TRAINER).exists()
-
-
-def argv(run: Run) -> list[str]:
-    """The command line of a trainer; what it trains and with which right is in its environment."""
-    module = "trainers.rl" if run.kind == "rl" else "trainers.sft"
-    processes = str(run.parsed.trainer.world_size)
-    return [
-        *(sys.executable, "-m", "torch.distributed.run"),
-        *("--standalone", "--nproc-per-node", processes, "-m", module),
-    ]
 
 
 def _watch(run: Run, replica: Replica) -> None:
@@ -83,7 +74,7 @@ def _eject(run: Run, replica: Replica, reason: Reason) -> None:
     runs.count_trainer_restart(run)
 
 
-def _bury(run: Run, replica: Replica, seen: Observation) -> None:
+def _record_exit(run: Run, replica: Replica, seen: Observation) -> None:
     # It may have finished after our look at the run and before our look at the process.
     run.refresh_from_db()
     if run.trainer_finished_at is not None:
@@ -91,16 +82,20 @@ def _bury(run: Run, replica: Replica, seen: Observation) -> None:
         reason = Reason(ReasonCode.TRAINER_FINISHED) if seen.end is End.DIED else lifecycle.reason_of(seen)
         replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
         return
-    lifecycle.bury(replica, seen)
+    lifecycle.mark_lost(replica, seen)
     if seen.end not in _OUTSIDE_ENDS:
-        attempts = runs.count_trainer_restart(run)
-        log.warning("run %s: trainer attempt %s of %s died: %s", run.key, attempts, MAX_ATTEMPTS, replica.state_reason)
+        restarts = runs.count_trainer_restart(run)
+        log.warning(
+            "run %s: trainer died, %s of %s without progress: %s", run.key, restarts, MAX_RESTARTS, replica.state_reason
+        )
 
 
 def _start(run: Run) -> None:
     last = Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).order_by("-id").first()
+    if last and (fault := lifecycle.fault_of(last)):
+        raise HopelessError(Reason(ReasonCode.TRAINER_INPUT, fault=fault))
     failures = run.trainer_restarts
-    if failures >= MAX_ATTEMPTS:
+    if failures >= MAX_RESTARTS:
         raise HopelessError(Reason(ReasonCode.TRAINER_HOPELESS, times=failures, last=last.reason if last else None))
     if last and last.ended_at and _age_s(last.ended_at) < lifecycle.back_off_s(failures, longest_s=LONGEST_BACK_OFF_S):
         return
@@ -113,16 +108,8 @@ def _start(run: Run) -> None:
         ttl=tokens.TRAINER_TTL,
         run=run,
     )
-    lifecycle.launch(
-        replica,
-        argv=argv(run),
-        environ={
-            **accelerators.trainer_environ(run.parsed.trainer.world_size, beside_servers=run.kind == RunKind.RL),
-            "ROLLYARD_URL": settings.ROLLYARD_URL,
-            "ROLLYARD_TOKEN": token,
-            "ROLLYARD_RUN": run.key,
-        },
-    )
+    command = commands.trainer(run.parsed, run=run.key, url=settings.ROLLYARD_URL, token=token)
+    lifecycle.launch(replica, command)
     replica.refresh_from_db()
     if replica.state == ReplicaState.LOST:
         runs.count_trainer_restart(run)

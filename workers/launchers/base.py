@@ -47,10 +47,10 @@ class End(StrEnum):
     ABANDONED = "abandoned"
     """The supervisor it was started under is gone."""
     UNWATCHED = "unwatched"
-    """Its shepherd died without a word."""
+    """Its shepherd died without writing an exit file."""
     UNSTARTED = "unstarted"
     SILENT = "silent"
-    """Its shepherd shows no life, so nobody knows."""
+    """Its shepherd's heartbeat is too old."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Observation:
     exit_code: int | None = None
     """None while alive, and when it died without a trace. Minus the signal's number when a signal ended it."""
     heartbeat_age_s: float | None = None
-    """Seconds since whoever watches the process last showed life. None before the first time."""
+    """Age of the shepherd's heartbeat. None before the first."""
     end: End = End.DIED
     """Of one that is not alive."""
 

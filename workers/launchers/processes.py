@@ -1,16 +1,17 @@
 """Find and end processes of this machine through /proc. Standard library only: the shepherd imports it.
 
-A process is found by what it carries in its environment, not by its parent: vLLM's engine and torchrun's ranks lead
-sessions of their own and outlive a parent that was killed.
+A process is found by a variable in its environment, not by its parent: vLLM's engine and torchrun's ranks lead
+sessions of their own and outlive a parent that was killed. Zombies are never found.
 """
 
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 TOKEN_VARIABLE = "ROLLYARD_REPLICA"
+"""Environment variable that holds the token of the replica a process belongs to."""
 _POLL_S = 0.05
 _UNKILLABLE_S = 5.0
 """How long after SIGKILL a process may take to disappear: one in uninterruptible sleep may never do so."""
@@ -30,9 +31,9 @@ def boot_id() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def carriers(token: str) -> set[int]:
-    """Ids of the processes that were started with this replica token in their environment."""
-    needle = f"\0{TOKEN_VARIABLE}={token}\0".encode()
+def carriers(value: str, variable: str = TOKEN_VARIABLE) -> set[int]:
+    """Ids of the processes that were started with this value of the variable, unless told otherwise a replica token."""
+    needle = f"\0{variable}={value}\0".encode()
     return {pid for pid in _pids() if needle in b"\0" + _read(f"/proc/{pid}/environ") + b"\0"}
 
 
@@ -43,19 +44,33 @@ def living_tokens() -> set[str]:
     return {entry.removeprefix(prefix).decode(errors="replace") for entry in entries if entry.startswith(prefix)}
 
 
-def descendants(ancestor: int) -> set[int]:
-    """Ids of the living processes below `ancestor`."""
+def with_cwd(directory: Path, name: str) -> set[int]:
+    """Ids of the processes called `name` (15 bytes at most) that work in a directory.
+
+    PostgreSQL writes over its environment with its status line, but every one of its processes sits in its data.
+    """
+    here = str(directory)
+    return {pid for pid in _pids() if _read(f"/proc/{pid}/comm").strip() == name.encode() and _cwd(pid) == here}
+
+
+def with_descendants(pids: Collection[int]) -> set[int]:
+    """These ids of processes and those of the living processes below them."""
     children: dict[int, list[int]] = {}
     for pid in _pids():
-        if (fields := _stat(pid)) and fields[0] not in "ZX":
-            children.setdefault(int(fields[1]), []).append(pid)
-    found: set[int] = set()
-    frontier = [ancestor]
+        if (above := parent(pid)) is not None:
+            children.setdefault(above, []).append(pid)
+    found, frontier = set(pids), list(pids)
     while frontier:
         below = children.get(frontier.pop(), [])
         frontier += below
         found.update(below)
     return found
+
+
+def parent(pid: int) -> int | None:
+    """Id of the process above a living one; None when it is gone or a zombie."""
+    fields = _stat(pid)
+    return int(fields[1]) if fields and fields[0] not in "ZX" else None
 
 
 def send(pid: int, signum: int, *, started: int | None = None) -> bool:
@@ -77,9 +92,13 @@ def send(pid: int, signum: int, *, started: int | None = None) -> bool:
 
 
 def end(
-    find: Callable[[], set[int]], deadline_s: float, *, each_round: Callable[[], object] = lambda: None
+    find: Callable[[], set[int]],
+    deadline_s: float,
+    *,
+    first: int = signal.SIGTERM,
+    each_round: Callable[[], object] = lambda: None,
 ) -> set[int]:
-    """End whatever `find` finds, again and again until it finds nothing: SIGTERM, after `deadline_s` SIGKILL.
+    """End whatever `find` finds, again and again until it finds nothing: `first`, after `deadline_s` SIGKILL.
 
     Returns those that did not disappear even so. `each_round` is called between looks; a parent reaps in it.
     """
@@ -92,13 +111,20 @@ def end(
         if not found or elapsed > deadline_s + _UNKILLABLE_S:
             return found
         for pid in found if elapsed >= deadline_s else found - asked:
-            send(pid, signal.SIGKILL if elapsed >= deadline_s else signal.SIGTERM)
+            send(pid, signal.SIGKILL if elapsed >= deadline_s else first)
         asked |= found
         time.sleep(_POLL_S)
 
 
 def _pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+
+
+def _cwd(pid: int) -> str:
+    try:
+        return os.readlink(f"/proc/{pid}/cwd")
+    except OSError:
+        return ""
 
 
 def _stat(pid: int) -> list[str]:

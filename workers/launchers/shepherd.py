@@ -10,7 +10,6 @@ then writes `exit.json`. Standard library only, so that it starts at once and st
 """
 
 import contextlib
-import ctypes
 import fcntl
 import json
 import os
@@ -23,30 +22,20 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from environments.disk import write_file
+from trainers.child import adopt_orphans, die_with_parent
 from workers.launchers.base import End
-from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, descendants, end, start_time
+from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, start_time, with_descendants
 
 SUPERVISOR_VARIABLE = "ROLLYARD_UP_PID"
 """Process id of the `rollyard up` that all this belongs to; absent where an init system supervises."""
 HEARTBEAT_S = 2.0
 _LEFTOVERS_GRACE_S = 2.0
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file that is complete or absent, whatever happens in between."""
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
-    with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-        json.dump(content, file)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    """Write a file that is complete or absent, and ours alone to read."""
+    write_file(path, json.dumps(content).encode(), mode=0o600)
 
 
 class Shepherd:
@@ -73,19 +62,14 @@ class Shepherd:
 
     def start(self) -> None:
         """Start the command. Raises OSError when it cannot be run."""
-        prctl = ctypes.CDLL(None, use_errno=True).prctl
-        # Orphans of the command become our children: they are found and reaped here.
-        prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+        adopt_orphans()
         shepherd = os.getpid()
-
-        def die_with_shepherd() -> None:
-            prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-            if os.getppid() != shepherd:
-                os._exit(1)
-
         # A group of its own: what a terminal or a supervisor sends to our group is for us to pass on.
         self.child = subprocess.Popen(
-            self.spec["argv"], stdin=subprocess.DEVNULL, preexec_fn=die_with_shepherd, process_group=0
+            self.spec["argv"],
+            stdin=subprocess.DEVNULL,
+            preexec_fn=lambda: die_with_parent(signal.SIGTERM, shepherd),
+            process_group=0,
         )
         write_json(
             self.directory / "started.json",
@@ -149,7 +133,7 @@ class Shepherd:
 
     def _leftovers(self) -> set[int]:
         me = os.getpid()
-        return (descendants(me) | carriers(self.token)) - {me}
+        return (with_descendants({me}) | carriers(self.token)) - {me}
 
     def _reap(self) -> None:
         """Collect every ended child: the command and adopted orphans."""

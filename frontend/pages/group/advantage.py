@@ -1,13 +1,12 @@
 """Why each rollout of a group got its advantage: the arithmetic of `trainers/advantages.py` in words."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from environments.types import StopReason
 from frontend import numbers
 from rollouts.models import Rollout, Run
-from trainers.advantages import algorithm_advantages, deviation, length_weighted_mean
+from trainers.advantages import algorithm_advantages, comparison
 from trainers.run_config import AdvantageMethod
 
 
@@ -27,8 +26,13 @@ class Explanation:
     members: list[MemberWhy]
 
 
-def explain(run: Run, rollouts: Sequence[Rollout], stored: Sequence[float | None] | None) -> Explanation:
-    """Explain the advantages of a group's batch, or say what they would be while the group is in none."""
+def explain(
+    run: Run, rollouts: Sequence[Rollout], stored: Sequence[float | None] | None, *, per_token: bool = False
+) -> Explanation:
+    """Explain the advantages of a group's batch, or say what they would be while the group is in none.
+
+    `per_token`: the environment sent an advantage for each token, which stands in place of these.
+    """
     rewards = [rollout.reward for rollout in rollouts]
     known = [reward for reward in rewards if reward is not None]
     if not known:
@@ -38,54 +42,52 @@ def explain(run: Run, rollouts: Sequence[Rollout], stored: Sequence[float | None
     is_cut = [rollout.stop_reason == StopReason.LENGTH for rollout in rollouts]
     advantages = stored or algorithm_advantages(algorithm, rewards, lengths, is_cut)
     method = algorithm.advantage_method
+    if per_token:
+        sentence = "The environment sent an advantage for each token, in place of one from the reward."
+        return Explanation(sentence, [MemberWhy(None, "") for _ in rollouts])
     if min(known) == max(known) and method != "none":
-        sentence = (
-            f"All rewards are {numbers.number(known[0])}: every advantage is 0, so the group carries no gradient."
-        )
+        other = algorithm.gradient_without_advantage()
+        but = f" but that of algorithm.{other}" if other else ""
+        zero = f"All rewards are {numbers.number(known[0])}: every advantage is 0"
+        sentence = f"{zero}, so the group carries no gradient{but}."
         return Explanation(sentence, [MemberWhy(value, "") for value in advantages])
-    sentence, terms = _arithmetic(method, algorithm.std_ddof, rewards, lengths)
+    base, divisor = comparison(rewards, method, algorithm.std_ddof, lengths)
+    sentence = _arithmetic(method, base, divisor)
     return Explanation(
         sentence if algorithm.loss.uses_advantages else f"The loss {algorithm.loss.type} does not look at advantages.",
         [
-            MemberWhy(advantage, _line(reward, advantage, *own))
-            for reward, advantage, own in zip(rewards, advantages, terms, strict=True)
+            MemberWhy(advantage, _line(reward, advantage, method, base, divisor))
+            for reward, advantage in zip(rewards, advantages, strict=True)
         ],
     )
 
 
-def _arithmetic(
-    method: AdvantageMethod, ddof: int, rewards: Sequence[float | None], lengths: Sequence[int]
-) -> tuple[str, list[tuple[float | None, float | None]]]:
-    """The rule as a sentence; for every member what is taken off its reward, and what the rest is divided by."""
-    known = [reward for reward in rewards if reward is not None]
-    total = math.fsum(known)
-    mean = total / len(known)
-    base, divisor = mean, None
-    sentence = f"Advantage = reward − {numbers.number(mean)}, the group's mean"
+def _arithmetic(method: AdvantageMethod, base: float, divisor: float) -> str:
+    """The rule as a sentence."""
+    sentence = f"Advantage = reward − {numbers.number(base)}, the group's mean"
     match method:
         case "none":
-            return "Advantage = reward: there is no baseline.", [(None, None)] * len(rewards)
+            return "Advantage = reward: there is no baseline."
         case "leave_one_out":
-            others = [None if reward is None else (total - reward) / max(1, len(known) - 1) for reward in rewards]
-            return "Advantage = reward − the mean of the other members.", [(other, None) for other in others]
+            return "Advantage = reward − the mean of the other members."
+        case "length_weighted":
+            sentence += " weighted by trained tokens"
         case "mean_std":
-            divisor = deviation(known, ddof)
             sentence += f", divided by its deviation of {numbers.number(divisor)}"
         case "max_rl":
-            divisor = mean
-            sentence += ", divided by that mean" if mean > 0 else "; it is not positive, so every advantage is 0"
-        case "length_weighted":
-            base = length_weighted_mean(rewards, lengths)
-            sentence = f"Advantage = reward − {numbers.number(base)}, the group's mean weighted by trained tokens"
-    return f"{sentence}.", [(base, divisor)] * len(rewards)
+            sentence += ", divided by that mean" if divisor > 0 else "; it is not positive, so every advantage is 0"
+    return f"{sentence}."
 
 
-def _line(reward: float | None, advantage: float | None, base: float | None, divisor: float | None) -> str:
+def _line(reward: float | None, advantage: float | None, method: AdvantageMethod, base: float, divisor: float) -> str:
     if reward is None:
         return "failed: no reward, and not trained on"
     if advantage is None:
         return "not trained on; its reward counts for the others"
-    if base is None:
+    if method == "none":
         return numbers.signed(advantage)
+    if method == "leave_one_out":
+        base = reward - advantage  # the mean of the others
     line = f"{numbers.number(reward)} − {numbers.number(base)} = {numbers.signed(reward - base)}"
-    return line if divisor is None else f"{line}, ÷ {numbers.number(divisor)} = {numbers.signed(advantage)}"
+    divided = method in ("mean_std", "max_rl")
+    return f"{line}, ÷ {numbers.number(divisor)} = {numbers.signed(advantage)}" if divided else line

@@ -1,19 +1,22 @@
 """From a source (preset or run to clone) and what a person changed in the form to a resolved config, or to errors."""
 
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
 from frontend.pages.launch.form import EnvironmentRow, Field, FormSection, build_environments, build_sections, read
 from frontend.pages.run.config_table import leaves
+from rollouts.errors import Invalid, ModelMissing
 from rollouts.models import Run
-from trainers.config import ConfigError, Resolved, load_preset, preset_names, resolve
+from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, load_preset, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
 
 FORM = Origin(OriginKind.FORM)
 TOML = Origin(OriginKind.FORM_TOML)
+_SOURCE = Origin(OriginKind.RUN)
+"""Of a value that the form began with, which keeps the origin that it has there."""
 _KINDS = ("rl", "sft", "external")
 
 
@@ -65,6 +68,8 @@ class Source:
     config: dict[str, Any]
     origins: dict[str, Origin]
     preset: str | None = None
+    chosen: dict[str, Any] = field(default_factory=dict)
+    """What differs from the preset before anybody has typed."""
 
 
 def from_preset(name: str) -> Source:
@@ -80,6 +85,13 @@ def from_run(run: Run) -> Source:
         key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(run.config)
     }
     return Source(str(cloned), dict(run.config), origins)
+
+
+def with_model(source: Source, name: str) -> Source:
+    """The same, but starting from another model."""
+    chosen = {"model": {"path": name}}
+    origins = {**source.origins, "model.path": FORM}
+    return replace(source, config=_merged(source.config, chosen), origins=origins, chosen=chosen)
 
 
 @dataclass
@@ -105,12 +117,19 @@ class LaunchRequest:
     problem_count: int = 0
     changes: list[Change] = field(default_factory=list)
     resolved: Resolved | None = None
+    missing_model: str = ""
+    """The name in `model.path`, when nobody has registered it but a preset makes it."""
 
     @property
     def fields(self) -> dict[str, Field]:
         """Every input by its dotted key."""
         found = {item.key: item for section in self.sections for item in section.fields}
         return found | {item.key: item for row in self.environments for item in row.ordered}
+
+    @property
+    def model_field(self) -> Field | None:
+        """Where the model is named; a run without a trainer of ours has none."""
+        return self.fields.get("model.path")
 
     @property
     def faulty(self) -> list[Field]:
@@ -125,35 +144,56 @@ def blank(source: Source) -> LaunchRequest:
     )
 
 
-def submitted(source: Source, posted: Mapping[str, str]) -> LaunchRequest:
-    """Fill the form from a POST and resolve it. Look at `resolved`: None means there are errors to show."""
+Check = Callable[[Resolved], object]
+"""Raises Invalid for a config that is valid in itself, but cannot be launched here and now."""
+
+
+def as_posted(filled: LaunchRequest) -> dict[str, str]:
+    """What a browser would post of a form that nobody has touched."""
+    posted = {key: item.value for key, item in filled.fields.items()}
+    return posted | {f"{section.key}.on": "on" for section in filled.sections if section.is_optional and section.is_on}
+
+
+def submitted(source: Source, posted: Mapping[str, str], check: Check) -> LaunchRequest:
+    """Fill the form from a POST, resolve and check it. Look at `resolved`: None means there are errors to show."""
     request = blank(source)
     request.toml = posted.get("toml", "")
     inline = _read_fields(request, posted)
     typed = _read_toml(request)
     try:
+        resolved = _resolve(source, inline, typed)
         if request.toml_error:
             raise ConfigError([])
-        resolved = _resolve(source, inline, typed)
+        check(resolved)
     except ConfigError as error:
         _attach(request, error)
         return request
-    origins = {key: _origin(source, resolved, key) for key in resolved.origins}
-    request.resolved = replace(resolved, origins=origins)
+    except Invalid as error:
+        request.missing_model = resolved.config.model.path if isinstance(error, ModelMissing) else ""
+        _attach(request, ConfigError([ConfigProblem(key, message) for key, message in error.fields.items()]))
+        return request
+    request.resolved = resolved
     request.changes = _changes(source.config, resolved.config.model_dump(mode="json"))
     return request
 
 
 def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
-    values = inline if source.preset is not None else _merged(source.config, inline)
-    return resolve(source.preset, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML)
+    """What was typed as TOML wins over the fields, and both over the source."""
+    base = [] if source.preset is not None else [Layer(_SOURCE, source.config)]
+    values = _merged(source.chosen, inline)
+    resolved = resolve(
+        source.preset, layers=base, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML
+    )
+    origins = {
+        key: source.origins.get(key, from_) if from_ == _SOURCE else from_ for key, from_ in resolved.origins.items()
+    }
+    return Resolved(resolved.config, origins)
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(base)
     for key, value in changes.items():
         is_table = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        # `args` is one value of a row, but rows replace each other whole, so only tables of the config merge here.
         merged[key] = _merged(merged[key], value) if is_table else value
     return merged
 
@@ -215,29 +255,22 @@ def _attach(request: LaunchRequest, error: ConfigError) -> None:
     """Show each problem at its field, or at the nearest one above it, or at the top."""
     request.problem_count = len(error.problems) + bool(request.toml_error)
     fields, sections = request.fields, {section.key: section for section in request.sections}
-    for path, message in error.problems:
-        if path in fields:
-            fields[path].error = " ".join(filter(None, [fields[path].error, _sentence(message)]))
+    for problem in error.problems:
+        path, above = problem.path, problem.path.rpartition(".")[0]
+        if path in fields or (above in fields and fields[above].widget == "json"):
+            item = fields[path if path in fields else above]
+            about = "" if path in fields else f"{path.removeprefix(above + '.')}: "
+            item.error = " ".join(filter(None, [item.error, _sentence(about + problem.sentence)]))
         elif path == "environments" and request.environments:
-            request.environments[0].fields["name"].error = _sentence(f"The list {message}")
+            request.environments[0].fields["name"].error = _sentence(f"The list {problem.sentence}")
         elif path in sections:
-            sections[path].error = _sentence(message)
+            sections[path].error = _sentence(problem.sentence)
         else:
-            request.errors.append((path, _sentence(message)))
+            request.errors.append((path, _sentence(problem.sentence)))
 
 
 def _sentence(message: str) -> str:
     return message[:1].upper() + message[1:]
-
-
-def _origin(source: Source, resolved: Resolved, key: str) -> Origin:
-    """Of a clone, every value was given to the form: those that nobody changed keep the origin they had."""
-    origin = resolved.origins[key]
-    if source.preset is not None or origin.kind is not OriginKind.FORM:
-        return origin
-    before = dict(leaves(source.config)).get(key, _MISSING)
-    after = dict(leaves(resolved.config.model_dump(mode="json"))).get(key)
-    return source.origins.get(key, FORM) if before == after else FORM
 
 
 _MISSING = object()

@@ -21,26 +21,46 @@ def summarise(config: RunConfig) -> LaunchSummary:
     """Counts that follow from the config alone; how long it takes depends on the machine."""
     if config.kind == "sft":
         return _sft(config)
+    tokens = config.batch.token_batch_size
     if config.kind == "external":
-        per_step = f"{numbers.count(config.batch.batch_size)} rollouts, unless the trainer registers for another number"
+        size = f"{numbers.count(config.batch.batch_size)} rollouts" if tokens is None else _at_most(tokens)
+        per_step = f"{size}, unless the trainer registers for another number"
         return LaunchSummary([("Per step", per_step), ("Processes started here", "none")], [])
-    groups = config.batch.batch_size // config.sampling.group_size
-    rollouts = config.batch.batch_size * config.max_steps
     figures = [
-        ("Per step", f"{numbers.count(groups)} groups of {config.sampling.group_size}"),
-        ("Training rollouts", numbers.count(rollouts)),
-        ("Most tokens generated", numbers.count(rollouts * config.sampling.max_tokens * config.sampling.max_turns)),
+        *(_by_rollouts(config) if tokens is None else _by_tokens(config, tokens)),
         ("Lag at most", f"{config.algorithm.max_async_level} steps when nothing is late"),
         *_evaluation(config),
     ]
     hints = []
-    if config.batch.batch_size < SMALL_BATCH:
+    if tokens is None and config.batch.batch_size < SMALL_BATCH:
         hints.append(f"A batch under {SMALL_BATCH} rollouts makes a noisy gradient.")
     if config.sampling.group_size < SMALL_GROUP:
         hints.append(f"In groups under {SMALL_GROUP} all rewards are often equal, and such a group teaches nothing.")
     if config.inference.replicas == 0:
         hints.append("No inference server is started: groups must be submitted from outside.")
     return LaunchSummary(figures, hints)
+
+
+def _by_rollouts(config: RunConfig) -> list[tuple[str, str]]:
+    groups = config.batch.batch_size // config.sampling.group_size
+    rollouts = config.batch.batch_size * config.max_steps
+    return [
+        ("Per step", f"{numbers.count(groups)} groups of {config.sampling.group_size}"),
+        ("Training rollouts", numbers.count(rollouts)),
+        ("Most tokens generated", numbers.count(rollouts * config.sampling.max_tokens * config.sampling.max_turns)),
+    ]
+
+
+def _by_tokens(config: RunConfig, tokens: int) -> list[tuple[str, str]]:
+    """How many rollouts that is depends on their lengths."""
+    return [
+        ("Per step", f"{_at_most(tokens)}, in groups of {config.sampling.group_size}"),
+        ("Most tokens in all", numbers.count(tokens * config.max_steps)),
+    ]
+
+
+def _at_most(tokens: int) -> str:
+    return f"at most {numbers.count(tokens)} tokens"
 
 
 def _sft(config: RunConfig) -> LaunchSummary:

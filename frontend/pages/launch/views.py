@@ -12,10 +12,10 @@ from frontend.pages.launch import draft
 from frontend.pages.launch.draft import LaunchRequest, Source
 from frontend.pages.launch.summary import summarise
 from rollouts.errors import NotFound
-from rollouts.models import Project, Role
-from rollouts.selectors import runs
-from rollouts.services import runs as run_services
-from trainers.config import ConfigError
+from rollouts.models import Project, Role, Run
+from rollouts.selectors import models, runs
+from rollouts.services import launches
+from trainers.config import ConfigError, Resolved, resolve
 
 
 @page
@@ -25,63 +25,105 @@ def new(request: HttpRequest) -> HttpResponse:
     projects = _projects(request)
     source = _source(request)
     if source is None:
-        return render(request, "launch/gallery.html", {"presets": draft.list_presets()})
-    if request.method != "POST":
-        return _form(request, draft.blank(source), projects)
-    filled = draft.submitted(source, request.POST)
-    if filled.resolved is None:
-        return _form(request, filled, projects, status=422)
-    user = request.user if isinstance(request.user, User) else None
+        context = {"presets": draft.list_presets(), "query": request.GET.urlencode()}
+        return render(request, "launch/gallery.html", context)
     project = _chosen(request, projects)
-    run = run_services.create(project=project, user=user, resolved=filled.resolved, actor=actor(request))
+    filled = _filled(request, source, project)
+    if request.method != "POST" or filled.resolved is None:
+        return _form(request, filled, projects, project)
+    run = _launch(request, filled.resolved, project)
     return HttpResponseRedirect(reverse("run", args=[run.key]))
 
 
 @page
 @require_POST
 def check(request: HttpRequest) -> HttpResponse:
-    """What the form would launch: the summary beside it, for htmx. Changes nothing."""
-    _projects(request)
-    source = _source(request)
-    if source is None:
-        raise NotFound("Name a preset or a run to clone.")
-    filled = draft.submitted(source, request.POST)
-    return render(request, "launch/_summary.html", _summary(filled))
+    """What the form would launch: the summary beside it and what to say of the model, for htmx. Changes nothing."""
+    return _checked(request)
 
 
-def _form(request: HttpRequest, filled: LaunchRequest, projects: list[Project], status: int = 200) -> HttpResponse:
+@page
+@require_POST
+def make_model(request: HttpRequest) -> HttpResponse:
+    """Launch the run that makes the model which the form names, unless one does already; answers as `check` does."""
+    project = _chosen(request, _projects(request))
+    filled = _filled(request, _needed_source(request), project)
+    if name := filled.missing_model:
+        maker, preset = models.find_maker(project, name), models.preset_that_makes(name)
+        if preset and (maker is None or maker.is_over):
+            maker = _launch(request, resolve(preset), project)
+        if maker and not getattr(request, "htmx", False):
+            return HttpResponseRedirect(reverse("run", args=[maker.key]))
+    return _checked(request)
+
+
+def _checked(request: HttpRequest) -> HttpResponse:
+    project = _chosen(request, _projects(request))
+    filled = _filled(request, _needed_source(request), project)
+    context = _summary(request, filled, project) | {"is_fragment": True}
+    return render(request, "launch/_summary.html", context)
+
+
+def _form(request: HttpRequest, filled: LaunchRequest, projects: list[Project], project: Project) -> HttpResponse:
     context = {
         "filled": filled,
         "source": filled.source,
         "projects": projects,
-        "chosen": request.POST.get("project", ""),
-        "query": request.GET.urlencode(),
-    } | _summary(filled)
-    return render(request, "launch/form.html", context, status=status)
+        "chosen": project.slug,
+    } | _summary(request, filled, project)
+    return render(request, "launch/form.html", context, status=422 if request.method == "POST" else 200)
 
 
-def _summary(filled: LaunchRequest) -> dict[str, object]:
-    if filled.resolved is None and not filled.problem_count:
-        filled = draft.submitted(filled.source, _as_posted(filled))
+def _summary(request: HttpRequest, filled: LaunchRequest, project: Project) -> dict[str, object]:
     config = filled.resolved.config if filled.resolved else None
-    return {"result": filled, "summary": summarise(config) if config else None}
+    missing = filled.missing_model
+    return {
+        "result": filled,
+        "summary": summarise(config) if config else None,
+        "query": request.GET.urlencode(),
+        "maker": models.find_maker(project, missing) if missing else None,
+        "maker_preset": models.preset_that_makes(missing),
+    }
 
 
-def _as_posted(filled: LaunchRequest) -> dict[str, str]:
-    posted = {key: item.value for key, item in filled.fields.items()}
-    return posted | {f"{section.key}.on": "on" for section in filled.sections if section.is_optional and section.is_on}
+def _filled(request: HttpRequest, source: Source, project: Project) -> LaunchRequest:
+    """The form as it was posted, or as it is first shown, checked as a launch would be."""
+    forkable = runs.for_user(request.user, Role.OPERATOR)
+
+    def check(resolved: Resolved) -> None:
+        launches.find_start(project, resolved, forkable=forkable)
+
+    posted = request.POST if request.method == "POST" else draft.as_posted(draft.blank(source))
+    return draft.submitted(source, posted, check)
+
+
+def _launch(request: HttpRequest, resolved: Resolved, project: Project) -> Run:
+    return launches.launch(
+        project=project,
+        user=request.user if isinstance(request.user, User) else None,
+        resolved=resolved,
+        actor=actor(request),
+        forkable=runs.for_user(request.user, Role.OPERATOR),
+    )
+
+
+def _needed_source(request: HttpRequest) -> Source:
+    source = _source(request)
+    if source is None:
+        raise NotFound("Name a preset or a run to clone.")
+    return source
 
 
 def _source(request: HttpRequest) -> Source | None:
-    key, preset = request.GET.get("clone"), request.GET.get("preset")
-    if key:
-        return draft.from_run(runs.get(request.user, key))
-    if preset:
-        try:
-            return draft.from_preset(preset)
-        except ConfigError as error:
-            raise NotFound(str(error)) from None
-    return None
+    key, preset, model = (request.GET.get(name) for name in ("clone", "preset", "model"))
+    if not key and not preset:
+        return None
+    try:
+        source = draft.from_run(runs.get(request.user, key)) if key else None
+        source = source or draft.from_preset(preset or "")
+    except ConfigError as error:
+        raise NotFound(str(error)) from None
+    return draft.with_model(source, model) if model else source
 
 
 def _projects(request: HttpRequest) -> list[Project]:

@@ -1,4 +1,4 @@
-"""The pages of one run: overview, samples, events, config; and its stop button.
+"""The pages of one run: overview, rollouts, events, config; and its stop button.
 
 `overview` and `live` show the same regions from the same context: the page whole, then only the parts that follow the
 run, which htmx morphs into place. Charts are no part of it: they fetch their own points.
@@ -16,7 +16,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, may_operate, page
 from frontend.pages.run import charts, config_table, ledger
-from frontend.pages.run import samples as sample_lines
+from frontend.pages.run import rollouts as rollout_lines
 from frontend.pages.run.tiles import of_run as tiles_of
 from rollouts.errors import Conflict
 from rollouts.models import Role, Run
@@ -25,7 +25,7 @@ from rollouts.services import runs as run_services
 from rollouts.states import GroupState
 
 OVERVIEW_GROUPS = 4
-SAMPLES_PER_PAGE = 20
+GROUPS_PER_PAGE = 20
 EVENTS_PER_PAGE = 100
 STOP_DEADLINE_S = 30
 """What the stop dialog promises: after this long the reconciler kills what has not ended."""
@@ -50,8 +50,8 @@ def live(request: HttpRequest, key: str) -> HttpResponse:
     context: dict[str, Any] = {"run": run, "oob": True, "view": view, "now": timezone.now()} | _status(run)
     if view == "overview":
         context |= _body(run)
-    elif view == "samples":
-        context |= _samples(request, run)
+    elif view == "rollouts":
+        context |= _rollouts(request, run)
     elif view == "events":
         context |= _events(request, run)
     return render(request, "run/live.html", context)
@@ -59,11 +59,11 @@ def live(request: HttpRequest, key: str) -> HttpResponse:
 
 @page
 @require_safe
-def samples(request: HttpRequest, key: str) -> HttpResponse:
+def rollouts(request: HttpRequest, key: str) -> HttpResponse:
     """Groups and their rollouts, newest first, filtered by state or purpose."""
     run = runs.get(request.user, key)
-    context = _head(request, run, tab="samples") | _samples(request, run)
-    return render(request, "run/samples.html", context)
+    context = _head(request, run, tab="rollouts") | _rollouts(request, run)
+    return render(request, "run/rollouts.html", context)
 
 
 @page
@@ -140,7 +140,7 @@ def _body(run: Run) -> dict[str, Any]:
         "tiles": tiles_of(run, pages.list_evaluations(run)),
         "ledger": ledger.of_lines(runs.ledger(run)) if run.kind != "sft" else None,
         "groups": [
-            sample_lines.of_group(group)
+            rollout_lines.of_group(group)
             for group in pages.list_groups(run, limit=OVERVIEW_GROUPS, purpose="train" if run.kind != "sft" else "")
         ],
         "replicas": pages.list_replicas(run),
@@ -148,22 +148,22 @@ def _body(run: Run) -> dict[str, Any]:
     }
 
 
-def _samples(request: HttpRequest, run: Run) -> dict[str, Any]:
+def _rollouts(request: HttpRequest, run: Run) -> dict[str, Any]:
     state, purpose = request.GET.get("state", ""), request.GET.get("purpose", "")
     before = request.GET.get("before", "")
     found = list(
         pages.list_groups(
             run,
-            limit=SAMPLES_PER_PAGE + 1,
+            limit=GROUPS_PER_PAGE + 1,
             before=int(before) if before.isdecimal() else None,
             state=state if state in GroupState.values else "",
             purpose=purpose if purpose in {"train", "eval"} else "",
         )
     )
-    shown = found[:SAMPLES_PER_PAGE]
+    shown = found[:GROUPS_PER_PAGE]
     return {
-        "groups": [sample_lines.of_group(group) for group in shown],
-        "older": shown[-1].pk if len(found) > SAMPLES_PER_PAGE else None,
+        "groups": [rollout_lines.of_group(group) for group in shown],
+        "older": shown[-1].pk if len(found) > GROUPS_PER_PAGE else None,
         "is_first_page": not before,
         "state": state,
         "purpose": purpose,

@@ -7,6 +7,7 @@ from functools import lru_cache
 from hmac import compare_digest
 from typing import NamedTuple
 
+from django.db.models import QuerySet
 from knox.crypto import hash_token
 from knox.settings import CONSTANTS
 from rest_framework.request import Request
@@ -62,6 +63,17 @@ def get_run(request: Request, key: str, scope: Scope) -> Run:
     if token is not None and (token.project_id != run.project_id or token.run_id not in {None, run.pk}):
         raise NotFound(f"There is no run {key}, or you may not see it.")
     return run
+
+
+def list_runs(request: Request, scope: Scope) -> QuerySet[Run]:
+    """The runs with which the caller may do this. Raises Forbidden."""
+    check_scope(request, scope)
+    runs = run_selectors.for_user(request.user, at_least=ROLE_FOR[scope])
+    if (token := token_of(request)) is not None:
+        runs = runs.filter(project=token.project_id)
+        if token.run_id is not None:
+            runs = runs.filter(pk=token.run_id)
+    return runs
 
 
 def get_project(request: Request, slug: str | None, scope: Scope) -> Project:

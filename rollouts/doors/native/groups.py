@@ -20,7 +20,7 @@ from rollouts.models import Lease, Run, Scope
 from rollouts.selectors import queue
 from rollouts.services import groups as group_services
 from rollouts.services import leases
-from rollouts.storable import MAX_TEXT, is_storable, is_uuid
+from rollouts.storable import MAX_ENVIRONMENT_VERSION, MAX_TEXT, is_storable, is_uuid
 from trainers.wire import MSGPACK
 
 MAX_CLAIM = 256
@@ -56,6 +56,8 @@ class SettleIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     token: str
     problem_key: str
     rollouts: list[Rollout]
+    environment_version: str = ""
+    """Of the code that gave the problem and scored it."""
 
 
 class SettleOut(msgspec.Struct):
@@ -179,6 +181,9 @@ class SettleApi(APIView):
         settled = wire.decode(request, SettleIn, repairs_text=True)
         if not 0 < len(settled.problem_key) <= MAX_TEXT or not is_storable(settled.problem_key):
             raise Invalid(fields={"problem_key": f"must have 1 to {MAX_TEXT} characters, and no NUL"})
+        if len(settled.environment_version) > MAX_ENVIRONMENT_VERSION or not is_storable(settled.environment_version):
+            fault = f"must have at most {MAX_ENVIRONMENT_VERSION} characters, and no NUL"
+            raise Invalid(fields={"environment_version": fault})
         if not is_uuid(settled.token) or not Lease.objects.filter(run=run, token=settled.token).exists():
             raise LeaseLost
         state = group_services.settle(
@@ -186,5 +191,6 @@ class SettleApi(APIView):
             problem_key=settled.problem_key,
             rollouts=settled.rollouts,
             worker=actor_of(request),
+            environment_version=settled.environment_version,
         )
         return Response(wire.json(SettleOut(state)))

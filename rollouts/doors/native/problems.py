@@ -54,6 +54,9 @@ def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, Any]] | N
     body = _body(status, code, detail)
     if fields:
         body["fields"] = dict(list(fields.items())[:MAX_FIELDS])
+    if isinstance(error, ConfigError):
+        meant = {each.path: each.suggestion for each in error.problems if each.suggestion}
+        body["suggestions"] = dict(list(meant.items())[:MAX_FIELDS])
     headers = {}
     if isinstance(error, exceptions.APIException):
         if header := getattr(error, "auth_header", None):
@@ -82,7 +85,10 @@ def _describe(error: Exception) -> tuple[int, str, str, dict[str, str]] | None:
         case ControlPlaneError():
             return error.status, error.code, error.message, error.fields
         case ConfigError():
-            fields = {path or "config": message for path, message in error.problems}
+            fields: dict[str, str] = {}
+            for each in error.problems:
+                path = each.path or "config"
+                fields[path] = " ".join(filter(None, [fields.get(path), each.sentence]))
             return (
                 422,
                 "invalid_config",

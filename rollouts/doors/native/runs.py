@@ -10,13 +10,13 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from rollouts.doors.native import wire
-from rollouts.doors.native.access import actor_of, check_scope, get_project, get_run, token_of
+from rollouts.doors.native.access import actor_of, get_project, get_run, list_runs
 from rollouts.errors import Invalid
 from rollouts.models import Event, Run, Scope
 from rollouts.selectors import events as event_selectors
 from rollouts.selectors import metrics as metric_selectors
 from rollouts.selectors import runs as run_selectors
-from rollouts.services import forks
+from rollouts.services import forks, launches
 from rollouts.services import runs as run_services
 from trainers.config import resolve
 from trainers.origins import REQUEST
@@ -70,6 +70,8 @@ class RunDetailOut(RunOut, kw_only=True):
     health: str
     forked_from: str | None
     """RUN@STEP whose weights are policy version 0."""
+    model: str | None
+    """Name of the registered model that it starts from."""
     ledger: list[dict[str, Any]]
     config: dict[str, Any]
     origins: dict[str, str]
@@ -93,12 +95,7 @@ class RunsApi(APIView):
     )
     def get(self, request: Request) -> Response:
         """Newest runs first, 100 a page."""
-        check_scope(request, Scope.READ)
-        runs = run_selectors.for_user(request.user).select_related("project").order_by("-id")
-        if (token := token_of(request)) is not None:
-            runs = runs.filter(project=token.project_id)
-            if token.run_id is not None:
-                runs = runs.filter(pk=token.run_id)
+        runs = list_runs(request, Scope.READ).select_related("project").order_by("-id")
         if (before := integer(request, "before")) is not None:
             runs = runs.filter(pk__lt=before)
         page = list(runs[:PAGE])
@@ -113,7 +110,10 @@ class RunsApi(APIView):
         responses={(201, "application/json"): wire.schema_of(RunOut)},
     )
     def post(self, request: Request) -> Response:
-        """Launch a run. The config is resolved and checked at once; the processes start within seconds."""
+        """Launch a run. The config is resolved and checked at once; the processes start within seconds.
+
+        A model that would not load is refused at `model.path`; `model_missing` says that a preset makes it.
+        """
         launch = wire.decode(request, LaunchIn)
         project = get_project(request, launch.project, Scope.LAUNCH)
         fork = None
@@ -123,11 +123,12 @@ class RunsApi(APIView):
             fork = forks.plan(source, step=step, with_optimizer=launch.fork_optimizer)
         overrides = launch.overrides | (fork.overrides if fork else {})
         resolved = resolve(launch.preset, inline=launch.config, overrides=overrides, overrides_from=REQUEST)
-        run = run_services.create(
+        run = launches.launch(
             project=project,
             user=cast(User, request.user),
             resolved=resolved,
             actor=actor_of(request),
+            forkable=list_runs(request, Scope.LAUNCH),
             fork=fork,
         )
         run.refresh_from_db()
@@ -145,6 +146,7 @@ class RunApi(APIView):
             **_fields(run),
             health=run_selectors.health(run).sentence,
             forked_from=forks.name_of(run.forked_from) if run.forked_from else None,
+            model=run.model.name if run.model else None,
             ledger=[
                 {
                     "state": line.state,

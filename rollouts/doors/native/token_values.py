@@ -1,6 +1,5 @@
 """What the optimizer saw of the tokens of some rollouts: which there are, and one of them."""
 
-import math
 from typing import Any
 
 import msgspec
@@ -11,7 +10,7 @@ from rest_framework.views import APIView
 
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import get_run
-from rollouts.formats.arrays import Array
+from rollouts.formats.json_arrays import decimals
 from rollouts.models import Scope, TokenValues
 from rollouts.selectors import token_values
 from trainers.wire import MaskReason
@@ -69,11 +68,11 @@ class TokenValuesApi(APIView):
             **_fields(seen.row),
             token_ids=seen.token_ids.tolist(),
             texts=seen.texts,
-            inference_logprobs=_numbers(seen.inference_logprobs),
-            trainer_logprobs=_numbers(seen.trainer_logprobs),
-            entropies=_numbers(seen.entropies),
-            ratios=_numbers(seen.ratios),
-            advantages=_numbers(seen.advantages),
+            inference_logprobs=decimals(seen.inference_logprobs),
+            trainer_logprobs=decimals(seen.trainer_logprobs),
+            entropies=decimals(seen.entropies),
+            ratios=decimals(seen.ratios),
+            advantages=decimals(seen.advantages),
             mask_reasons=[MaskReason(number).name.lower() for number in seen.mask_reasons.tolist()],
         )
         return Response(wire.json(out))
@@ -88,7 +87,3 @@ def _fields(row: TokenValues) -> dict[str, Any]:
         "index": rollout.index,
         "token_count": rollout.token_count,
     }
-
-
-def _numbers(array: Array) -> list[float | None]:
-    return [None if math.isnan(value) else value for value in array.tolist()]

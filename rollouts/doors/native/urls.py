@@ -4,7 +4,7 @@ from csp.decorators import csp_update
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from rollouts.doors.native import description, groups, problems, replays, runs, token_values, trainer
+from rollouts.doors.native import description, groups, models, problems, replays, runs, token_values, trainer
 
 # Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
 docs = csp_update({"style-src": ["'unsafe-inline'"]})(SpectacularSwaggerSplitView.as_view(url_name="api-schema"))
@@ -12,6 +12,7 @@ run = "runs/<slug:key>"
 urlpatterns = [
     path("schema", description.SchemaApi.as_view(), name="api-schema"),
     path("docs", docs, name="api-docs"),
+    path("models", models.ModelsApi.as_view(), name="api-models"),
     path("runs", runs.RunsApi.as_view(), name="api-runs"),
     path(f"{run}", runs.RunApi.as_view(), name="api-run"),
     path(f"{run}/stop", runs.StopApi.as_view(), name="api-run-stop"),

@@ -1,7 +1,7 @@
 """Stored groups as Atropos items again: the body of a batch, and the latest example.
 
-Everything is read with two queries whatever the batch holds, and numbers go from the stored bytes to JSON without the
-ORM between. The same rows are the same bytes every time.
+Everything is read with two queries whatever the batch holds, and numbers go from the stored bytes to JSON with neither
+the ORM nor a Python number between. The same rows are the same bytes every time.
 """
 
 from collections.abc import Iterable
@@ -13,11 +13,12 @@ import numpy as np
 from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array
 from rollouts.formats.atropos.extras import FLOAT, IGNORED, INT, Extras, cut, unpack, unpack_ragged
 from rollouts.formats.atropos.items import Item
+from rollouts.formats.json_arrays import encode
 from rollouts.models import Batch
 from rollouts.sql import binary_cursor, load
 
-_encoder = msgspec.json.Encoder()
-NO_EXAMPLE = _encoder.encode(
+_earlier_encoder = msgspec.json.Encoder(enc_hook=lambda array: array.tolist())
+NO_EXAMPLE = encode(
     {
         key: []
         for key in (
@@ -38,8 +39,16 @@ NO_EXAMPLE = _encoder.encode(
 
 def encode_batch(batch: Batch) -> bytes:
     """The body of a batch, groups in the order of their positions."""
-    group_ids = batch.items.order_by("position").values_list("group_id", flat=True)
-    return _encoder.encode({"batch": read_items(group_ids)})
+    return encode({"batch": _items_of(batch)})
+
+
+def encode_batch_with_doubles(batch: Batch) -> bytes:
+    """The same of a batch that an earlier version formed: a float32 is printed as the float64 of the same value."""
+    return _earlier_encoder.encode({"batch": _items_of(batch)})
+
+
+def _items_of(batch: Batch) -> list[Item]:
+    return read_items(batch.items.order_by("position").values_list("group_id", flat=True))
 
 
 def encode_latest(run_id: int) -> bytes:
@@ -47,7 +56,7 @@ def encode_latest(run_id: int) -> bytes:
     with binary_cursor() as cursor:
         cursor.execute(load("latest_group"), {"run_id": run_id})
         row = cursor.fetchone()
-    return NO_EXAMPLE if row is None else _encoder.encode(read_items(row)[0])
+    return NO_EXAMPLE if row is None else encode(read_items(row)[0])
 
 
 def read_items(group_ids: Iterable[int]) -> list[Item]:
@@ -94,7 +103,7 @@ def _item(
         columns = {key: None if column is None else column[kept] for key, column in columns.items()}
         rollouts = [each for each, is_scored in zip(rollouts, scored, strict=True) if is_scored]
     parts = counts.tolist()
-    values: dict[str, Any] = {key: cut(column.tolist(), parts) for key, column in columns.items() if column is not None}
+    values: dict[str, Any] = {key: cut(column, parts) for key, column in columns.items() if column is not None}
     if extras.has_messages:
         values["messages"] = msgspec.Raw(f"[{','.join(messages for _, messages in rollouts)}]")
     if extras.distill_token_ids is not None:

@@ -68,16 +68,15 @@ def pack_ragged(rows: list[list[list[Any]]], numbers: bytes) -> Ragged | None:
     return Ragged(np.array([len(row) for row in rows], COUNT).tobytes(), widths.pop(), numbers)
 
 
-def unpack_ragged(ragged: Ragged, dtype: "np.dtype[Any]") -> list[list[list[Any]]]:
-    """The rows as they were sent."""
+def unpack_ragged(ragged: Ragged, dtype: "np.dtype[Any]") -> list[Array]:
+    """The rows as they were sent, each [position, top_k]."""
     lengths = np.frombuffer(ragged.lengths, COUNT).tolist()
     entries: Array = np.frombuffer(ragged.numbers, dtype)
-    positions = entries.reshape(sum(lengths), ragged.top_k).tolist()
-    return list(cut(positions, lengths))
+    return cut(entries.reshape(sum(lengths), ragged.top_k), lengths)
 
 
-def cut(values: list[Any], lengths: list[int]) -> list[list[Any]]:
-    """A list in consecutive parts of these lengths."""
+def cut(values: Array, lengths: list[int]) -> list[Array]:
+    """An array in consecutive parts of these lengths, without a copy."""
     parts, at = [], 0
     for length in lengths:
         parts.append(values[at : at + length])

@@ -26,7 +26,7 @@ NULL = msgspec.Raw(b"null")
 class Item(msgspec.Struct):
     """One scored group as an environment sends it, and as it is given out: G sequences, always all keys.
 
-    Rows of numbers may be `numbers.Flat` in one that came.
+    Rows of numbers may be `numbers.Flat` in one that came, and are arrays in one that is given out.
     """
 
     tokens: Rows

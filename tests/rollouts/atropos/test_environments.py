@@ -195,6 +195,15 @@ def rl_run(**columns: Any) -> Api:
     return Api(make_run(next_step=3, **columns))
 
 
+def test_environments_are_told_how_many_rollouts_a_batch_of_tokens_is_expected_to_hold() -> None:
+    overrides = {"batch.token_batch_size": 100, "sampling.group_size": 2, "inference.max_model_len": 64}
+    api = rl_run(overrides=overrides | {"sampling.max_tokens": 8})
+    assert api.get("/info")["batch_size"] == 2, "a group of two may have 128 tokens, and a batch has one group at least"
+    api.register_env("gsm8k")
+    api.submit(env_id=0, size=2, length=5)
+    assert api.get("/info")["batch_size"] == 20, "ten groups of ten tokens"
+
+
 def test_environments_may_feed_a_run_with_a_trainer_of_ours() -> None:
     api = rl_run()
     config = api.run.parsed

@@ -3,7 +3,6 @@
 import json
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,6 +13,7 @@ from rollouts.formats.atropos import numbers
 from rollouts.formats.atropos.encoding import _item
 from rollouts.formats.atropos.groups import pack_item
 from rollouts.formats.atropos.items import KEYS, decode_many, decode_one
+from rollouts.formats.json_arrays import encode
 from rollouts.models import GroupTokens, Rollout
 from rollouts.storable import data_faults
 from tests.rollouts.atropos.api import Api, JsonObject, item
@@ -37,7 +37,7 @@ def given_back(sent: JsonObject) -> JsonObject:
         )
     ]
     answer = _item(*rows, group.extras, rollouts=[(each.reward, stored_text(each.messages)) for each in group.rollouts])
-    content: JsonObject = json.loads(msgspec.json.encode(answer))
+    content: JsonObject = json.loads(encode(answer))
     assert tuple(content) == KEYS
     return content
 
@@ -57,9 +57,10 @@ def same(sent: JsonObject, back: JsonObject) -> None:
     expected = dict.fromkeys(KEYS) | sent
     for key in ("advantages", "ref_logprobs", "inference_logprobs"):
         if back[key] != expected[key]:
-            expected[key] = as_float32(expected[key])
+            expected[key], back[key] = as_float32(expected[key]), as_float32(back[key])
     if back["distill_logprobs"] != expected["distill_logprobs"] and expected["distill_logprobs"] is not None:
-        expected["distill_logprobs"] = [as_float32(row) for row in expected["distill_logprobs"]]
+        for each in (expected, back):
+            each["distill_logprobs"] = [as_float32(row) for row in each["distill_logprobs"]]
     assert back == expected
 
 
@@ -143,6 +144,17 @@ def described(group: PackedGroup) -> list[Any]:
         [(each.reward, each.messages) for each in group.rollouts],
         *(None if column is None else (column.dtype, column.tobytes()) for column in (*columns, arrays.advantages)),
     ]
+
+
+SHORT = [-0.7, -1e-07, 0.1, -3.4e38, 1.0, -123456.7, -2.3509887e-38]
+"""The shortest decimals of float32 numbers, which as float64 take up to nine digits more."""
+
+
+@pytest.mark.parametrize("key", ["inference_logprobs", "ref_logprobs", "advantages"])
+def test_numbers_come_back_with_the_digits_that_were_sent(key: str) -> None:
+    numbers = [[-0.7, -0.25, -1e-07], [-2.5e-05, -123456.7, -2.3509887e-38]]
+    assert given_back(item(**{key: numbers}))[key] == numbers
+    assert given_back(item(distill_logprobs=[[SHORT, SHORT]] * 2))["distill_logprobs"] == [[SHORT, SHORT]] * 2
 
 
 def test_a_plain_item_is_parsed_to_memory() -> None:

@@ -5,7 +5,20 @@ This directory alone is put on the server's PYTHONPATH, so a server may live in 
 
 from typing import Any
 
+from rollyard_faults import blaming_input
 from vllm.lora.request import LoRARequest
+from vllm.model_executor.model_loader.base_loader import BaseModelLoader
+
+_load_model = BaseModelLoader.load_model
+
+
+def _load(*args: Any, **kwargs: Any) -> Any:
+    """Load the model that the server starts with: weights that do not fit it are a fault of the input."""
+    with blaming_input():
+        return _load_model(*args, **kwargs)
+
+
+BaseModelLoader.load_model = _load
 
 
 class WeightLoading:

@@ -22,7 +22,7 @@ class Excerpt:
 
 
 @dataclass(frozen=True)
-class Sample:
+class RolloutLine:
     """One rollout of a list."""
 
     rollout: Rollout
@@ -33,27 +33,27 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class GroupSamples:
+class GroupLine:
     """A group of a list: its prompt once, then its rollouts."""
 
     group: ScoredGroup
     prompt: Excerpt
-    samples: list[Sample]
+    rollouts: list[RolloutLine]
     step: int | None
     """The step it is batched for or was trained in."""
 
     @property
     def rewards(self) -> list[float | None]:
-        return [sample.rollout.reward for sample in self.samples]
+        return [line.rollout.reward for line in self.rollouts]
 
 
-def of_group(group: ScoredGroup) -> GroupSamples:
+def of_group(group: ScoredGroup) -> GroupLine:
     """Excerpts of a group that was loaded with its rollouts and batch items; no query."""
     rollouts = list(group.rollouts.all())
     item = next(iter(group.batch_items.all()), None)
     advantages: list[float | None] = item.advantages if item else []
-    samples = [
-        Sample(
+    lines = [
+        RolloutLine(
             rollout=rollout,
             completion=Excerpt.of(_last_answer(rollout.messages), COMPLETION_CHARACTERS),
             turns=sum(message.get("role") == "assistant" for message in rollout.messages),
@@ -63,7 +63,7 @@ def of_group(group: ScoredGroup) -> GroupSamples:
     ]
     prompt = split_prompt(rollouts[0].messages)[0] if rollouts else []
     asked = next((message["content"] for message in reversed(prompt) if message.get("role") == "user"), "")
-    return GroupSamples(group, Excerpt.of(asked, PROMPT_CHARACTERS), samples, item.batch.step if item else None)
+    return GroupLine(group, Excerpt.of(asked, PROMPT_CHARACTERS), lines, item.batch.step if item else None)
 
 
 def split_prompt(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

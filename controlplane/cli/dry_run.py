@@ -1,0 +1,62 @@
+"""`rollyard launch --dry-run`: print the config as it would be stored, and the commands that would be started.
+
+Needs no database and no server: what only a launch decides stands in capitals, in the commands and in the variables.
+"""
+
+import os
+import shlex
+from pathlib import Path
+
+import typer
+
+from controlplane.cli.terminal import config_line, print_json
+from controlplane.home import Home
+from trainers.config import Resolved
+from workers.fleet import commands
+
+RUN, PORT, SECRET, URL = "RUN", "PORT", "SECRET", "http://127.0.0.1:8000"
+
+
+def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
+    """Every process of the run, by its name. On this machine: which GPUs a process gets depends on what there is."""
+    config = resolved.config
+    found: dict[str, commands.Command] = {}
+    if config.kind == "external":
+        return found
+    if config.kind == "rl":
+        for slot in range(config.inference.replicas):
+            name = f"inference-{slot}"
+            found[name] = commands.server(
+                config,
+                slot,
+                weights=commands.start_weights(config),
+                directory=_runs_directory() / RUN / "replicas" / name,
+                port=PORT,
+                api_key=SECRET,
+            )
+    url = os.environ.get("ROLLYARD_URL", URL)
+    found["trainer-0"] = commands.trainer(config, run=RUN, url=url, token=SECRET)
+    return found
+
+
+def show(resolved: Resolved, *, as_json: bool) -> None:
+    """Print config and commands, for a person or as one line of JSON."""
+    config = resolved.config.model_dump(mode="json")
+    found = list_commands(resolved)
+    if as_json:
+        origins = {key: str(origin) for key, origin in resolved.origins.items()}
+        processes = [{"name": name, **command._asdict()} for name, command in found.items()]
+        print_json({"config": config, "origins": origins, "commands": processes})
+        return
+    for key, origin in resolved.origins.items():
+        typer.echo(config_line(config, key, str(origin)))
+    for name, command in found.items():
+        typer.echo(f"\n{name}:")
+        for variable, value in command.environ.items():
+            typer.echo(f"  {variable}={shlex.quote(value)} \\")
+        typer.echo(f"  {shlex.join(command.argv)}")
+    typer.echo(f"\nNothing was started; {RUN}, {PORT} and {SECRET} are decided by a launch." if found else "")
+
+
+def _runs_directory() -> Path:
+    return Path(os.environ.get("ROLLYARD_RUNS_DIR") or Home.from_environ().path / "runs")

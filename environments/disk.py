@@ -1,0 +1,80 @@
+"""Files and directories that are complete or absent, whatever is killed when, and whenever the power fails.
+
+    write   name.<pid>.partial -> fsync -> rename -> fsync of the directory
+    remove  rename to name.deleting -> delete what is in it
+
+Standard library only: what starts a replica imports it.
+"""
+
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+PARTIAL = ".partial"
+"""End of the name of a file that is being written. One that is left belongs to a process that died."""
+DELETING = ".deleting"
+"""End of the name of a directory that is being deleted."""
+
+
+@contextmanager
+def writing(path: Path, *, mode: int = 0o666, replace: bool = True) -> Iterator[BinaryIO]:
+    """A new file that takes its name, with its bytes on the disk, when the block ends; an error leaves nothing.
+
+    `mode` is cut by the umask. Without `replace` a file that is there by then stays: of several writers one wins. Two
+    threads of one process must not write one file at the same time.
+    """
+    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    try:
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if replace:
+            partial.rename(path)
+        elif not path.exists():
+            try:
+                os.link(partial, path)
+            except FileExistsError:  # since we looked
+                pass
+        sync(path.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_file(path: Path, content: bytes, *, mode: int = 0o666, replace: bool = True) -> None:
+    """Write a small file as `writing` does."""
+    with writing(path, mode=mode, replace=replace) as file:
+        file.write(content)
+
+
+def make_directory(path: Path) -> None:
+    """Make a directory and those above it, so that they are still there after the power failed."""
+    if path.is_dir():
+        return
+    make_directory(path.parent)
+    path.mkdir(exist_ok=True)
+    sync(path.parent)
+
+
+def remove_directory(path: Path) -> None:
+    """Delete a directory, if there is one. Its name changes first: a half deleted one never passes for a whole one."""
+    if not path.exists():
+        return
+    doomed = path
+    if not path.name.endswith(DELETING):
+        doomed = path.with_name(f"{path.name}{DELETING}")
+        shutil.rmtree(doomed, ignore_errors=True)
+        path.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def sync(path: Path) -> None:
+    """Bring a file or the entries of a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,31 @@
+"""Problems with the solutions that their environment gives: conversations to imitate."""
+
+import random
+from collections.abc import Iterator
+from typing import Any
+
+from environments import registry
+from environments.types import Message, Split
+
+
+class NoSolutions(Exception):
+    """The environment can pose problems, but not solve them."""
+
+
+def solved(
+    name: str, args: dict[str, Any], count: int, *, split: Split = Split.TRAIN, echo: float = 0.0
+) -> Iterator[list[Message]]:
+    """The first ``count`` problems of an environment, solved; after the last problem comes the first again.
+
+    In a share ``echo`` of them, the same ones each time, the answer repeats the problem's own text. Raises NoSolutions,
+    RegistryError.
+    """
+    environment = registry.load(name, args)
+    for index in range(count):
+        problem = environment.problem(split, index % environment.count(split))
+        messages = environment.solution(problem)
+        if messages is None:
+            raise NoSolutions(f"{name} has no solutions to give.")
+        if random.Random(f"{problem.key}/{index}").random() < echo:
+            messages = [*messages[:-1], Message("assistant", problem.messages[-1].content)]
+        yield messages

@@ -1,0 +1,63 @@
+"""A file is complete or absent, whoever writes it and wherever it is stopped."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from environments import disk
+
+
+def test_a_file_has_its_name_only_when_it_is_whole(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    with disk.writing(path, mode=0o600) as file:
+        file.write(b"half")
+        assert not path.exists()
+        file.write(b" and half")
+    assert path.read_bytes() == b"half and half"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_while_writing_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    disk.write_file(path, b"old")
+    with pytest.raises(TypeError), disk.writing(path) as file:
+        file.write("no bytes")  # type: ignore[arg-type]
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_writer_that_is_killed_leaves_only_a_partial_file(tmp_path: Path) -> None:
+    path = tmp_path / "report"
+    disk.write_file(path, b"old")
+    if (child := os.fork()) == 0:
+        with disk.writing(path) as file:
+            file.write(b"new")
+            os._exit(0)
+    os.waitpid(child, 0)
+    assert path.read_bytes() == b"old"
+    [left] = set(tmp_path.iterdir()) - {path}
+    assert left.suffix == disk.PARTIAL
+
+
+def test_of_two_writers_that_replace_nothing_the_first_wins(tmp_path: Path) -> None:
+    path = tmp_path / "key"
+    with disk.writing(path, replace=False) as slow:
+        slow.write(b"slow")
+        path.write_bytes(b"fast")
+    disk.write_file(path, b"late", replace=False)
+    assert path.read_bytes() == b"fast"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_directory_changes_its_name_before_it_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    doomed = tmp_path / "step_3"
+    disk.make_directory(doomed / "inside")
+    monkeypatch.setattr("shutil.rmtree", lambda path, **_: None)
+    disk.remove_directory(doomed)
+    assert [path.name for path in tmp_path.iterdir()] == ["step_3.deleting"]
+    monkeypatch.undo()
+    disk.remove_directory(tmp_path / "step_3.deleting")
+    disk.remove_directory(doomed)
+    assert list(tmp_path.iterdir()) == []

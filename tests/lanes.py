@@ -1,0 +1,10 @@
+"""How much there is of what is random: little whenever the tests run, much in `make test-long`."""
+
+import os
+
+IS_LONG = bool(os.environ.get("ROLLYARD_TEST_LONG"))
+
+
+def amount(usual: int, long: int) -> int:
+    """How many kills, examples or rounds this run of the tests has."""
+    return long if IS_LONG else usual

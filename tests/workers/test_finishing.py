@@ -1,0 +1,65 @@
+"""The end of a run that makes a model: its result is registered before anybody calls it finished."""
+
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from rollouts.models import Model, PolicyVersion, Run
+from rollouts.services import runs
+from rollouts.states import RunState
+from tests.factories import make_run
+from tests.model_files import write_model
+from workers.convergence import Convergence
+
+pytestmark = pytest.mark.django_db
+
+
+def trained_run() -> Run:
+    """A supervised run that has done its steps and is to make the model `warm`."""
+    overrides = {"register_as": "warm"}
+    run = make_run(
+        preset="reverse-text-sft", overrides=overrides, state=RunState.FINISHING, trainer_finished_at=timezone.now()
+    )
+    weights = write_model(run.directory / "weights" / "step_80")
+    PolicyVersion.objects.create(run=run, version=80, path=str(weights))
+    return run
+
+
+def test_a_run_that_has_finished_has_registered_its_result() -> None:
+    run = trained_run()
+    Convergence().converge(run.pk)
+    run.refresh_from_db()
+    model = Model.objects.get()
+    assert (run.state, model.name, model.run, model.step) == (RunState.FINISHED, "warm", run, 80)
+
+
+def test_a_reconciler_that_dies_between_both_leaves_it_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained_run()
+
+    class Died(BaseException):
+        """As a kill would, it passes every handler."""
+
+    def die(*_: Any, **__: Any) -> None:
+        raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "end", die)
+        with pytest.raises(Died):
+            Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert run.state == RunState.FINISHING
+    Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert (run.state, Model.objects.count()) == (RunState.FINISHED, 1)
+
+
+def test_a_result_that_would_not_load_ends_the_run_with_the_reason() -> None:
+    run = trained_run()
+    (run.directory / "weights" / "step_80" / "tokenizer.json").unlink()
+    Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert run.state == RunState.FINISHED
+    assert "without the model warm" in run.state_reason
+    assert "no tokenizer" in run.state_reason
+    assert not Model.objects.exists()

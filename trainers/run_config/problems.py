@@ -1,0 +1,162 @@
+"""Everything that is wrong with a run config, at once, each with what was probably meant.
+
+pydantic stops at a section that has a fault and does not look at what its parts contradict. So each fault that was
+found is mended in a copy, an unknown key by the key that was probably meant, and the copy is looked at again.
+"""
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+import msgspec
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from environments import registry
+from environments.errors import RegistryError
+from trainers.run_config.keys import suggest_key, suggest_value
+from trainers.run_config.section import ConfigProblem, CrossFieldError
+from trainers.run_config.suggestions import suggest
+from trainers.run_config.tree import RunConfig
+
+_ROUNDS = 5
+"""Sections are four deep, and a section is looked at once all that is below it is mended."""
+_STAND_IN = {"max_steps": 2**31 - 1}
+"""For required values at the top, while the rest is looked at; so large that it contradicts nothing."""
+
+Key = tuple[int | str, ...]
+
+
+def check(tree: Mapping[str, Any], *, is_complete: bool = True) -> tuple[RunConfig | None, list[ConfigProblem]]:
+    """The config of a tree of values, or None with every problem.
+
+    `is_complete=False`: a source of values could not be read, so nothing is said of what is missing or contradictory.
+    """
+    config: RunConfig | None = None
+    problems: list[ConfigProblem] = []
+    absent: set[str] = set()
+    """Keys that are missed, or whose default contradicts another: no fault where they are only misspelt."""
+    trial = deepcopy(dict(tree))
+    for _ in range(_ROUNDS):
+        try:
+            config = RunConfig.model_validate(trial)
+            break
+        except ValidationError as error:
+            found = [each for item in error.errors(include_url=False) for each in _read(item, trial)]
+        for problem, kind in found:
+            if kind is not None:
+                absent.add(problem.path)
+            if (is_complete or kind is None) and not _is_about(problem.path, problems):
+                problems.append(problem)
+        mended = [_mend(trial, problem) for problem, _ in found]
+        if not any(mended):
+            break
+    misspelt = {problem.suggestion for problem in problems}
+    problems = [each for each in problems if not (each.path in misspelt and each.path in absent)]
+    problems += [each for each in _environment_problems(trial) if not _is_about(each.path, problems)]
+    return (None if problems else config), problems
+
+
+def _read(item: ErrorDetails, tree: Mapping[str, Any]) -> Iterator[tuple[ConfigProblem, str | None]]:
+    """pydantic's error as problems. Contradictions keep the key they name; they and missing keys are told apart."""
+    at = _key(item["loc"], tree)
+    context = item.get("ctx", {})
+    cause = context.get("error")
+    if isinstance(cause, CrossFieldError):
+        for path, message, suggestion in cause.problems:
+            yield ConfigProblem(f"{at}.{path}" if at else path, message, suggestion), "contradiction"
+    elif item["type"] == "extra_forbidden":
+        message = "is not a known key. Remove it or correct its spelling."
+        yield ConfigProblem(at, message, suggest_key(at, tree)), None
+    elif item["type"] == "union_tag_invalid":
+        yield ConfigProblem(at, f"{item['msg']}.", suggest_value(f"{at}.type", context.get("tag"))), None
+    else:
+        suggestion = suggest_value(at, item["input"]) if isinstance(item["input"], str) else ""
+        kind = "missing" if item["type"] == "missing" else None
+        yield ConfigProblem(at, f"{item['msg']}.", suggestion), kind
+
+
+def _key(loc: Key, tree: Any) -> str:
+    """The dotted key of an error. pydantic puts the `type` of a variant into the path, where the config has no key."""
+    parts: list[str] = []
+    for depth, part in enumerate(loc, start=1):
+        if isinstance(tree, Mapping) and part not in tree and (depth < len(loc) or part == tree.get("type")):
+            continue
+        parts.append(str(part))
+        tree = tree.get(part) if isinstance(tree, Mapping) else tree[int(part)] if isinstance(tree, list) else None
+    return ".".join(parts)
+
+
+def _is_about(path: str, problems: list[ConfigProblem]) -> bool:
+    """Whether a key, or one above or below it, is known to be faulty: what follows from a fault is not told again."""
+    return any(
+        path == known or path.startswith(f"{known}.") or known.startswith(f"{path}.")
+        for known in (problem.path for problem in problems)
+    )
+
+
+def _mend(tree: dict[str, Any], problem: ConfigProblem) -> bool:
+    """Take the faulty key out of a table, or the nearest thing above it that is in one. False: there is none.
+
+    An unknown key's value goes to the key that was probably meant; a required key at the top gets a stand-in.
+    """
+    parts = problem.path.split(".")
+    if problem.path in _STAND_IN:
+        mended = tree.get(problem.path) != _STAND_IN[problem.path]
+        tree[problem.path] = _STAND_IN[problem.path]
+        return mended
+    tables: list[tuple[dict[str, Any], str]] = []
+    node: Any = tree
+    for part in parts:
+        if isinstance(node, dict) and part in node:
+            tables.append((node, part))
+            node = node[part]
+        elif isinstance(node, list) and part.isdecimal() and int(part) < len(node):
+            node = node[int(part)]
+        else:
+            break
+    if not tables:
+        return False
+    table, name = tables[-1]
+    value = table.pop(name)
+    meant = problem.suggestion.rpartition(".")
+    is_sibling = meant[0] == problem.path.rpartition(".")[0]
+    if name == parts[-1] and is_sibling and meant[2] and meant[2] not in table:
+        table[meant[2]] = value
+    return True
+
+
+def _environment_problems(tree: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    """Environments that nobody here can play. Those of an external run are somebody else's."""
+    rows = tree.get("environments")
+    if tree.get("kind") == "external" or not isinstance(rows, list):
+        return
+    for index, row in enumerate(rows):
+        if isinstance(row, Mapping) and isinstance(row.get("name"), str):
+            args = row.get("args")
+            yield from _faults(f"environments.{index}", row["name"], args if isinstance(args, Mapping) else {})
+
+
+def _faults(at: str, name: str, args: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+    known = registry.names()
+    if name not in known:
+        message = f"{name!r} is not an environment. Known: {', '.join(known)}."
+        yield ConfigProblem(f"{at}.name", message, suggest(name, known))
+        return
+    try:
+        fields = {field.encode_name: field for field in msgspec.structs.fields(registry.find_class(name).args_type)}
+    except RegistryError as error:
+        yield ConfigProblem(f"{at}.name", f"cannot be played here. {error}")
+        return
+    for key in args:
+        if key not in fields:
+            message = f"is not an argument of {name}. It takes: {', '.join(fields) or 'none'}."
+            yield ConfigProblem(f"{at}.args.{key}", message, suggest(str(key), fields))
+    for key, field in fields.items():
+        if key in args:
+            try:
+                msgspec.convert(args[key], field.type)
+            except msgspec.ValidationError as error:
+                yield ConfigProblem(f"{at}.args.{key}", f"{error}.")
+        elif field.required:
+            yield ConfigProblem(f"{at}.args.{key}", f"is required by {name}.")

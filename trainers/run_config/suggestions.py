@@ -1,0 +1,9 @@
+"""What was probably meant by a word that is not known."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+def suggest(word: str, known: Iterable[str], *, likeness: float = 0.6) -> str:
+    """The known word that was probably meant; empty when none is like it. `likeness` is a share of the letters."""
+    return next(iter(get_close_matches(word, list(known), n=1, cutoff=likeness)), "")
