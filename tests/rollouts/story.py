@@ -8,12 +8,11 @@ from typing import Any
 import msgspec
 from django.db import connection
 
-from environments.types import Rollout, ScoredGroup, StopReason
+from environments.types import Claim, Rollout, ScoredGroup, StopReason
 from rollouts.formats.arrays import pack_group
 from rollouts.models import PolicyVersion, Run
 from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
-from rollouts.services.groups.leases import Claim
 from rollouts.services.runs import life, policies, trainer_writes
 from rollouts.states import GroupState
 from tests.factories import make_project, with_environments
@@ -21,9 +20,9 @@ from trainers.config import resolve
 from trainers.wire import (
     MaskReason,
     PolicyVersionIn,
-    Registration,
     StepAck,
-    TokenValues,
+    TokenValuesIn,
+    TrainerRegistration,
     TrainingBatch,
     TrainingRollout,
 )
@@ -77,7 +76,7 @@ def launch_supervised() -> Run:
     return life.start(life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
 
 
-def register(run: Run) -> Registration:
+def register(run: Run) -> TrainerRegistration:
     return trainer_writes.register_trainer(run, world_size=1, hostname="node", pid=7, actor="api:trainer")
 
 
@@ -135,13 +134,13 @@ def generate(run: Run) -> int:
 
 
 def ack(
-    run: Run, epoch: int, step: int, sha256: str | None, values: Sequence[TokenValues] = (), **metrics: float
+    run: Run, epoch: int, step: int, sha256: str | None, values: Sequence[TokenValuesIn] = (), **metrics: float
 ) -> int:
     said = StepAck(metrics=metrics, batch_sha256=sha256, token_values=list(values))
     return trainer_writes.ack_step(run, epoch=epoch, step=step, ack=said)
 
 
-def seen(rollout: TrainingRollout, *, ratio: float = 1.5, **fields: Any) -> TokenValues:
+def seen(rollout: TrainingRollout, *, ratio: float = 1.5, **fields: Any) -> TokenValuesIn:
     """What a trainer says of a rollout of a batch: the same numbers of each token that it trained on."""
     mask = list(rollout.loss_mask)
 
@@ -158,10 +157,10 @@ def seen(rollout: TrainingRollout, *, ratio: float = 1.5, **fields: Any) -> Toke
         "mask_reasons": bytes(MaskReason.TRAINED if each else MaskReason.NOT_SAMPLED for each in mask),
         "texts": [f"t{at}" for at in range(len(mask))],
     }
-    return TokenValues(**(values | fields))
+    return TokenValuesIn(**(values | fields))
 
 
-def see(run: Run, epoch: int, number: int = 0, **fields: Any) -> list[TokenValues]:
+def see(run: Run, epoch: int, number: int = 0, **fields: Any) -> list[TokenValuesIn]:
     """Train a step and say what the optimizer saw of its rollouts."""
     generate(run)
     delivery = forming.fetch(run, epoch=epoch, step=number)

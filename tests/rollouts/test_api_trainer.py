@@ -15,7 +15,7 @@ from rollouts.states import RunState
 from tests.factories import words
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
-from trainers.wire import MSGPACK, SHA256_HEADER, Registration, TrainingBatch
+from trainers.wire import MSGPACK, SHA256_HEADER, TrainerRegistration, TrainingBatch
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +30,7 @@ def register(run: Run) -> Api:
     token = make_token(run=run)
     answer = Api(token).post(f"runs/{run.key}/trainer", {"world_size": 2, "hostname": "node-1", "pid": 7})
     assert answer.status_code == 200
-    return Api(token, epoch=msgspec.json.decode(answer.content, type=Registration).epoch)
+    return Api(token, epoch=msgspec.json.decode(answer.content, type=TrainerRegistration).epoch)
 
 
 def test_a_trainer_does_a_whole_run() -> None:

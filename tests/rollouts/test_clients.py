@@ -8,11 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from environments.client.group_client import Claim, GroupClient, Refused, pack
-from environments.types import Rollout
+from environments.client.group_client import GroupClient, Refused, pack
+from environments.types import Claim, Rollout
 from rollouts.models import Batch, GroupTokens, Run, ScoredGroup
 from rollouts.models import Rollout as RolloutRow
-from rollouts.services.groups import leases
 from rollouts.services.runs import life
 from rollouts.states import BatchState, GroupState
 from tests.browser.server import Server
@@ -81,13 +80,6 @@ def test_the_runs_own_problems_are_claimed_renewed_and_settled(served: str) -> N
     assert RolloutRow.objects.count() == 2
     with GroupClient(served, make_token(), launch_external().key) as client:
         assert client.claim("player") == msgspec.convert({"claims": [], "reason": "over"}, type(client.claim("player")))
-
-
-def test_a_claim_of_the_client_is_a_claim_of_the_store() -> None:
-    def fields(kind: Any) -> dict[str, Any]:
-        return {field.name: field.type for field in msgspec.structs.fields(kind)}
-
-    assert fields(Claim) == fields(leases.Claim)
 
 
 def test_a_trainer_from_outside_iterates_over_its_batches_until_the_run_is_over(served: str) -> None:

@@ -18,11 +18,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from environments.types import Claim
 from rollouts.errors import LeaseLost, RunOver, StaleEpoch
 from rollouts.models import Batch, BatchItem, Event, Lease, Rollout, Run, ScoredGroup
 from rollouts.services.batches import forming
 from rollouts.services.groups import leases
-from rollouts.services.groups.leases import Claim
 from rollouts.services.runs import life
 from rollouts.states import GROUP_TRANSITIONS, RunState
 from tests.rollouts import story

@@ -12,7 +12,7 @@ TOP = "run"
 
 
 @dataclass(frozen=True)
-class Row:
+class ConfigRow:
     """One leaf of the config."""
 
     key: str
@@ -25,14 +25,14 @@ class Row:
         return self.origin.kind is not OriginKind.DEFAULT
 
 
-def sections(run: Run) -> list[tuple[str, list[Row]]]:
+def sections(run: Run) -> list[tuple[str, list[ConfigRow]]]:
     """Rows by section, in the order of the config; single values of the top come first."""
     origins = run.origins
-    grouped: dict[str, list[Row]] = {TOP: []}
+    grouped: dict[str, list[ConfigRow]] = {TOP: []}
     for key, value in leaves(_in_order(run.config)):
         section = key.split(".")[0] if "." in key else TOP
         origin = origins.get(key, DEFAULT)
-        grouped.setdefault(section, []).append(Row(key, _text(value), origin))
+        grouped.setdefault(section, []).append(ConfigRow(key, _text(value), origin))
     return [(name, rows) for name, rows in grouped.items() if rows]
 
 

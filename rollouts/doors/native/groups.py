@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from environments.types import PackedScoredGroup, Rollout, ScoredGroup
+from environments.types import Claims, PackedScoredGroup, Rollout, ScoredGroup
 from rollouts.doors.messages import JSON, Answer
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_run
@@ -123,7 +123,7 @@ class ClaimApi(APIView):
     @extend_schema(
         operation_id="claimWork",
         request=wire.body(ClaimIn),
-        responses=wire.answer(leases.Claims),
+        responses=wire.answer(Claims),
     )
     def post(self, request: Request, key: str) -> Response:
         """Lease problems to play. An empty answer says why; ask again when the run changed."""

@@ -33,8 +33,8 @@ from trainers.wire import (
     SHA256_HEADER,
     CheckpointIn,
     PolicyVersionIn,
-    Registration,
     StepAck,
+    TrainerRegistration,
 )
 
 MAX_WAIT_S = 30
@@ -127,7 +127,7 @@ class RegisterApi(TrainerView):
     @extend_schema(
         operation_id="registerTrainer",
         request=wire.body(RegisterIn),
-        responses=wire.answer(Registration),
+        responses=wire.answer(TrainerRegistration),
     )
     def post(self, request: Request, key: str) -> Response:
         """Begin a trainer attempt: raises the run's epoch, which shuts every earlier trainer out."""

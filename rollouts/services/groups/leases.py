@@ -11,14 +11,12 @@ clock, and the token in the WHERE clause, not the time, is what keeps a holder t
 import uuid
 from collections.abc import Iterable
 from datetime import timedelta
-from enum import StrEnum
-from typing import Any
 
 import msgspec
 from django.db import connection, models, transaction
 from django.db.models.functions import Now
 
-from environments.types import Split
+from environments.types import Claim, Claims, Split, Withheld
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.next_batch import measure_of
@@ -28,45 +26,6 @@ from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunStat
 
 MAX_ATTEMPTS = 3
 """Leases on one group before it is given up: a problem that kills its worker must not kill every worker."""
-
-
-class Claim(msgspec.Struct, kw_only=True):
-    """One group to play, and the right to settle it."""
-
-    group: str
-    token: str
-    run: str
-    environment: str
-    args: dict[str, Any]
-    split: Split
-    problem_index: int
-    """Position in the environment's problems; the driver wraps it by their count."""
-    group_size: int
-    temperature: float
-    max_tokens: int
-    max_turns: int
-    policy_version: int
-    """Live when it was claimed. An evaluation stays on it: publishing waits."""
-
-
-class Withheld(StrEnum):
-    """Why a claim gave nothing."""
-
-    NOTHING = ""
-    """It gave something, or nothing was asked for, or a supervised run is not being evaluated now."""
-    CAPACITY = "capacity"
-    """Generation is as far ahead of the trainer as it may be."""
-    NO_POLICY = "no_policy"
-    """No version is live yet."""
-    OVER = "over"
-    """The run takes no more work."""
-
-
-class Claims(msgspec.Struct, kw_only=True):
-    """What a claim gave, and when it gave nothing, why."""
-
-    claims: list[Claim]
-    reason: Withheld = Withheld.NOTHING
 
 
 class Sampling(msgspec.Struct, frozen=True):

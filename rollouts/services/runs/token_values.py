@@ -15,7 +15,7 @@ FLOATS = ("trainer_logprobs", "entropies", "ratios", "advantages")
 _COLUMNS = (*FLOATS, "mask_reasons", "texts")
 
 
-def store(batch: Batch, values: Sequence[wire.TokenValues]) -> None:
+def store(batch: Batch, values: Sequence[wire.TokenValuesIn]) -> None:
     """Insert or overwrite the values of some rollouts. Raises Invalid, naming every field at fault.
 
     The caller holds the lock on the run's row, in a transaction.
@@ -59,7 +59,7 @@ def _members(batch: Batch, groups: set[str]) -> dict[tuple[str, int], _Member]:
     }
 
 
-def _faults(values: wire.TokenValues, tokens: int) -> Iterator[tuple[str, str]]:
+def _faults(values: wire.TokenValuesIn, tokens: int) -> Iterator[tuple[str, str]]:
     for name in FLOATS:
         data = getattr(values, name)
         if len(data) != 4 * tokens:

@@ -32,10 +32,10 @@ from rollouts.states import (
     ReplicaState,
     RunState,
 )
-from trainers.wire import CheckpointRef, Registration, StepAck
+from trainers.wire import CheckpointRef, StepAck, TrainerRegistration
 
 
-def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> Registration:
+def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> TrainerRegistration:
     """Let a trainer attempt in and every earlier one out: raises the fencing epoch. Locks the run's row."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
@@ -58,7 +58,7 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
         )
         checkpoints = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
         source = run.forked_from if run.fork_optimizer else None
-        return Registration(
+        return TrainerRegistration(
             run=run.key,
             epoch=run.epoch,
             config=run.config,
