@@ -6,7 +6,7 @@ from django.views.decorators.http import require_safe
 
 from frontend.access import page
 from frontend.pages.group.advantage import explain
-from frontend.pages.run.rollouts import split_prompt
+from frontend.pages.run.rollouts.rollouts import split_prompt
 from rollouts.selectors import groups, runs, token_values
 
 

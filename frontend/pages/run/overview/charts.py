@@ -8,7 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from frontend.pages.run.tiles import lag_limit
+from frontend.pages.run.overview.tiles import lag_limit
 from rollouts.models import Run
 
 
