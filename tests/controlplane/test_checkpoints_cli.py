@@ -7,12 +7,14 @@ import pytest
 
 from rollouts.models import Run
 from rollouts.services.runs import checkpoints
-from tests.controlplane.test_data_cli import Rollyard, rollyard  # noqa: F401 - a fixture
+from tests.controlplane.command_line import Rollyard
 from tests.rollouts import story
 from trainers.storage.durable import write_directory
 from trainers.wire import CheckpointIn
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+commits = pytest.mark.django_db(transaction=True)
+"""For what a process of its own is to see."""
 
 
 @pytest.fixture
@@ -35,13 +37,16 @@ def source(tmp_path: Path, settings: pytest.FixtureRequest) -> Run:
     return run
 
 
-def test_checkpoints_are_listed_with_their_forks(rollyard: Rollyard, source: Run) -> None:  # noqa: F811
-    forked = rollyard("launch", "reverse-text-rl", "--fork-from", f"{source.key}@1", "--fork-optimizer", "--json")
+@commits
+def test_checkpoints_are_listed_with_their_forks(rollyard: Rollyard, source: Run) -> None:
+    forked = rollyard.process(
+        "launch", "reverse-text-rl", "--fork-from", f"{source.key}@1", "--fork-optimizer", "--json"
+    )
     assert forked.returncode == 0, forked.stderr
     fork = Run.objects.get(key=json.loads(forked.stdout)["run"])
     assert fork.forked_from is not None
     assert (fork.forked_from.step, fork.fork_optimizer) == (1, True)
-    rows = json.loads(rollyard("checkpoints", "list", source.key, "--json").stdout)
+    rows = json.loads(rollyard.process("checkpoints", "list", source.key, "--json").stdout)
     assert [(row["step"], row["state"], row["forks"]) for row in rows] == [
         (2, "complete", []),
         (1, "complete", [fork.key]),
@@ -49,31 +54,32 @@ def test_checkpoints_are_listed_with_their_forks(rollyard: Rollyard, source: Run
     assert f"forked by {fork.key}" in rollyard("checkpoints", "list", source.key).stdout
 
 
+@commits
 def test_a_damaged_checkpoint_is_found_and_neither_exported_nor_hidden(
-    rollyard: Rollyard,  # noqa: F811
+    rollyard: Rollyard,
     source: Run,
     tmp_path: Path,
 ) -> None:
     assert rollyard("checkpoints", "verify", source.key).stdout == "2 checkpoints verified, 0 are damaged\n"
     (source.directory / "checkpoints" / "step_1" / "x").write_text("dada")
-    verified = rollyard("checkpoints", "verify", source.key, "--json")
+    verified = rollyard.process("checkpoints", "verify", source.key, "--json")
     assert verified.returncode == 1
     answer = json.loads(verified.stdout)
     assert (answer["checkpoints"], list(answer["faults"])) == (2, ["1"])
     assert rollyard("checkpoints", "verify", source.key, "--step", "2").returncode == 0
-    exported = rollyard("checkpoints", "export", source.key, "--step", "1", "--out", tmp_path / "out")
+    exported = rollyard.process("checkpoints", "export", source.key, "--step", "1", "--out", tmp_path / "out")
     assert (exported.returncode, exported.stdout) == (1, "")
     assert "does not have its SHA-256" in exported.stderr
     assert not list(tmp_path.glob("out*"))
 
 
-def test_what_is_not_there_is_refused_with_what_is(rollyard: Rollyard, source: Run, tmp_path: Path) -> None:  # noqa: F811
-    for words in (["checkpoints", "export", source.key, "--step", "9", "--out", tmp_path / "out"],
-                  ["launch", "reverse-text-rl", "--fork-from", f"{source.key}@9"]):  # fmt: skip
-        refused = rollyard(*words)
-        assert refused.returncode == 1
-        assert refused.stderr == f"error: Run {source.key} has no checkpoint of step 9. Steps with one: 2, 1.\n"
+def test_what_is_not_there_is_refused_with_what_is(rollyard: Rollyard, source: Run, tmp_path: Path) -> None:
+    said = f"Run {source.key} has no checkpoint of step 9. Steps with one: 2, 1.\n"
+    exported = rollyard("checkpoints", "export", source.key, "--step", "9", "--out", tmp_path / "out")
+    assert (exported.returncode, exported.stderr) == (1, f"error: {said}")
+    forked = rollyard("launch", "reverse-text-rl", "--fork-from", f"{source.key}@9")
+    assert (forked.returncode, forked.stderr) == (1, f"error: --fork-from: {said}")
     assert rollyard("launch", "reverse-text-rl", "--fork-from", f"{source.key}@x").returncode == 1
-    assert rollyard("launch", "reverse-text-rl", "--fork-optimizer").returncode == 2
+    assert rollyard("launch", "reverse-text-rl", "--fork-optimizer").returncode == 1
     assert rollyard("checkpoints", "export", source.key, "--out", tmp_path).returncode == 2
     assert Run.objects.count() == 1

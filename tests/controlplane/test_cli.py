@@ -1,52 +1,32 @@
-"""The `rollyard` command line, as a person runs it, against the test database."""
+"""The `rollyard` command line, as a person uses it, against the test database."""
 
 import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
-from controlplane.home import Home
 from rollouts.models import ApiToken, Run
-from rollouts.services.runs import projects
-from tests.model_files import make_warm
+from tests.controlplane.command_line import Rollyard
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+commits = pytest.mark.django_db(transaction=True)
+"""For what a process of its own is to see."""
 
-Rollyard = Callable[..., "subprocess.CompletedProcess[str]"]
 TINY = ["reverse-text-rl", "max_steps=3", "name=tiny"]
 
 
-@pytest.fixture
-def rollyard(servers: Home) -> Rollyard:
-    """Run a command in a process of its own; the database is the one of the test."""
-    projects.ensure_admin()
-    make_warm(projects.ensure_default())
-    options = connection.settings_dict
-    url = f"postgresql://{options['USER']}:{options['PASSWORD']}@/{options['NAME']}?host={options['HOST']}"
-    environ = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
-
-    def run(*words: str, **more: str) -> "subprocess.CompletedProcess[str]":
-        argv = [sys.executable, "-m", "controlplane.cli.main", *words]
-        return subprocess.run(argv, env={**environ, **more}, capture_output=True, text=True, timeout=60, check=False)
-
-    return run
-
-
+@commits
 def test_launched_run_is_listed_shown_and_stopped(rollyard: Rollyard) -> None:
-    launched = rollyard("launch", *TINY, "--json")
+    launched = rollyard.process("launch", *TINY, "--json")
     assert launched.returncode == 0, launched.stderr
     key = json.loads(launched.stdout)["run"]
     run = Run.objects.get(key=key)
     assert (run.name, run.max_steps, str(run.origins["max_steps"])) == ("tiny", 3, "command line")
 
-    assert [row["run"] for row in json.loads(rollyard("runs", "list", "--json").stdout)] == [key]
-    shown = json.loads(rollyard("runs", "show", key, "--json").stdout)
+    assert [row["run"] for row in json.loads(rollyard.process("runs", "list", "--json").stdout)] == [key]
+    shown = json.loads(rollyard.process("runs", "show", key, "--json").stdout)
     assert (shown["state"], shown["origins"]["max_steps"], shown["events"][0]["state"]) == (
         "pending",
         "command line",
@@ -54,10 +34,10 @@ def test_launched_run_is_listed_shown_and_stopped(rollyard: Rollyard) -> None:
     )
     assert "command line" in rollyard("runs", "show", key).stdout
 
-    summary = json.loads(rollyard("runs", "summary", key, "--json").stdout)
+    summary = json.loads(rollyard.process("runs", "summary", key, "--json").stdout)
     assert (summary["run"], summary["steps"], summary["eval_reward_before"]) == (key, 0, None)
 
-    stopped = rollyard("runs", "stop", key, "--reason", "enough")
+    stopped = rollyard.process("runs", "stop", key, "--reason", "enough")
     assert (stopped.returncode, stopped.stdout) == (0, f"{key} is stopping\n")
     run.refresh_from_db()
     assert (run.state, run.state_reason) == ("stopping", "enough")
@@ -82,17 +62,19 @@ def test_unknown_run_is_an_error_without_a_traceback(rollyard: Rollyard) -> None
     assert (done.returncode, done.stderr) == (1, "error: no run 'nothing'\n")
 
 
+@commits
 def test_waiting_for_a_run_tells_whether_it_finished(rollyard: Rollyard) -> None:
     key = json.loads(rollyard("launch", *TINY, "--json").stdout)["run"]
     Run.objects.filter(key=key).update(
         state="failed", reason_code="text", reason_params={"text": "no GPU"}, finished_at="2026-01-01T00:00Z"
     )
-    done = rollyard("runs", "wait", key)
+    done = rollyard.process("runs", "wait", key)
     assert (done.returncode, done.stdout) == (1, f"{key} failed: no GPU\n")
 
 
+@commits
 def test_created_token_works_on_the_api_and_is_stored_hashed(rollyard: Rollyard, client: Client) -> None:
-    done = rollyard("token", "create", "ci", "--scope", "read", "--json")
+    done = rollyard.process("token", "create", "ci", "--scope", "read", "--json")
     token = json.loads(done.stdout)["token"]
     assert token not in repr(list(ApiToken.objects.values()))
     assert client.get("/api/v1/runs").status_code == 401
@@ -105,23 +87,26 @@ def test_unknown_scope_is_refused(rollyard: Rollyard) -> None:
     assert "everything" in done.stderr
 
 
+@commits
 def test_login_link_signs_in(rollyard: Rollyard, client: Client) -> None:
-    url = json.loads(rollyard("login-link", "--json", ROLLYARD_URL="http://here").stdout)["login_url"]
+    url = json.loads(rollyard.process("login-link", "--json", ROLLYARD_URL="http://here").stdout)["login_url"]
     assert url.startswith("http://here/login/link/")
     assert client.get(url.removeprefix("http://here")).status_code == 302
     assert client.session["_auth_user_id"] == str(User.objects.get(username="admin").pk)
 
 
+@commits
 def test_doctor_finds_a_sound_installation_sound(rollyard: Rollyard) -> None:
-    rows = {row["name"]: row for row in json.loads(rollyard("doctor", "--json").stdout)}
+    rows = {row["name"]: row for row in json.loads(rollyard.process("doctor", "--json").stdout)}
     for name in ("home", "database", "fsync", "synchronous_commit", "migrations", "redis", "torch"):
         assert rows[name]["status"] == "ok", rows[name]
 
 
+@commits
 def test_doctor_names_the_fix_of_everything_that_is_wrong(rollyard: Rollyard) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER DATABASE {connection.settings_dict['NAME']} SET synchronous_commit = off")
-    done = rollyard("doctor", "--json", REDIS_URL="unix:///nowhere/redis.sock?db=0")
+    done = rollyard.process("doctor", "--json", REDIS_URL="unix:///nowhere/redis.sock?db=0")
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER DATABASE {connection.settings_dict['NAME']} RESET synchronous_commit")
     wrong = {row["name"]: row for row in json.loads(done.stdout) if row["status"] == "fail"}
@@ -130,12 +115,14 @@ def test_doctor_names_the_fix_of_everything_that_is_wrong(rollyard: Rollyard) ->
     assert all(row["fix"] for row in wrong.values())
 
 
+@commits
 def test_command_without_a_database_says_how_to_get_one(rollyard: Rollyard) -> None:
-    done = rollyard("runs", "list", DATABASE_URL="postgresql://nobody@/none?host=/nowhere")
+    done = rollyard.process("runs", "list", DATABASE_URL="postgresql://nobody@/none?host=/nowhere")
     assert done.returncode == 1
     assert "start `rollyard up`, or set DATABASE_URL" in done.stderr
     assert "Traceback" not in done.stderr
 
 
+@commits
 def test_unknown_commands_go_to_django(rollyard: Rollyard) -> None:
-    assert "[X] 0001_create_store" in rollyard("showmigrations", "rollouts").stdout
+    assert "[X] 0001_create_store" in rollyard.process("showmigrations", "rollouts").stdout

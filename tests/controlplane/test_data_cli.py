@@ -2,11 +2,7 @@
 
 import gzip
 import json
-import os
 import signal
-import subprocess
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,34 +11,15 @@ from django.db import connection
 from typer.testing import CliRunner
 
 from controlplane.cli import main
-from controlplane.home import Home
 from rollouts.models import Batch, Replay, Rollout, Run, ScoredGroup
-from rollouts.services.runs import projects
 from rollouts.states import GroupState, RunState
+from tests.controlplane.command_line import Done, Rollyard
 from tests.rollouts import story
 from tests.rollouts.test_exchange import COMPLETE, Item, given_values, item
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
-
-Rollyard = Callable[..., "subprocess.CompletedProcess[str]"]
-
-
-@pytest.fixture
-def rollyard(servers: Home, tmp_path: Path) -> Rollyard:
-    """Run a command in a process of its own; the database is the one of the test."""
-    projects.ensure_admin()
-    options = connection.settings_dict
-    url = f"postgresql://{options['USER']}:{options['PASSWORD']}@/{options['NAME']}?host={options['HOST']}"
-    root = str(Path(__file__).parents[2])
-    environ = {**os.environ, "DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "controlplane.settings", "PYTHONPATH": root}
-
-    def run(*words: str | Path, **more: str) -> "subprocess.CompletedProcess[str]":
-        argv = [sys.executable, "-m", "controlplane.cli.main", *map(str, words)]
-        return subprocess.run(
-            argv, env={**environ, **more}, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path
-        )
-
-    return run
+pytestmark = [pytest.mark.slow, pytest.mark.django_db]
+commits = pytest.mark.django_db(transaction=True)
+"""For what a process of its own is to see."""
 
 
 def write(path: Path, items: list[Item | str]) -> Path:
@@ -54,18 +31,19 @@ def write(path: Path, items: list[Item | str]) -> Path:
     return path
 
 
-def answer(done: "subprocess.CompletedProcess[str]", status: int = 0) -> dict[str, Any]:
+def answer(done: Done, status: int = 0) -> dict[str, Any]:
     assert done.returncode == status, done.stderr
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
+@commits
 def test_an_import_without_a_run_makes_one_that_takes_groups_though_nothing_else_runs(
     rollyard: Rollyard, tmp_path: Path
 ) -> None:
     first = write(tmp_path / "a.jsonl", [COMPLETE, item(1)])
     second = write(tmp_path / "b.jsonl.gz", [item(2)])
-    told = answer(rollyard("import-atropos", first, second, "--environment", "gsm8k", "--json"))
+    told = answer(rollyard.process("import-atropos", first, second, "--environment", "gsm8k", "--json"))
     run = Run.objects.get(key=told.pop("run"))
     assert told == {
         "stored": 3,
@@ -86,13 +64,14 @@ def test_an_import_without_a_run_makes_one_that_takes_groups_though_nothing_else
 
 
 @pytest.mark.parametrize("moment", ["before_insert:2", "after_insert:2", "after_commit:3"])
+@commits
 def test_an_import_that_was_killed_goes_on_and_stores_nothing_twice(
     rollyard: Rollyard, tmp_path: Path, moment: str
 ) -> None:
     sent: list[Item | str] = [item(number % 40) for number in range(100)]
     path = write(tmp_path / "a.jsonl", sent)
     run = story.launch()
-    killed = rollyard("import-atropos", path, "--run", run.key, ROLLYARD_CRASH_POINT=moment)
+    killed = rollyard.process("import-atropos", path, "--run", run.key, ROLLYARD_CRASH_POINT=moment)
     assert killed.returncode == -signal.SIGKILL
     before = run.groups.count()
     assert before in {16, 48}
@@ -133,10 +112,11 @@ def test_a_run_that_cannot_take_groups_says_why(rollyard: Rollyard, tmp_path: Pa
     assert not ScoredGroup.objects.exists()
 
 
+@commits
 def test_exported_groups_are_those_that_were_imported(rollyard: Rollyard, tmp_path: Path) -> None:
     sent: list[Item | str] = [COMPLETE, *[item(number) for number in range(30)]]
     run = answer(rollyard("import-atropos", write(tmp_path / "a.jsonl", sent), "--json"))["run"]
-    printed = rollyard("export-groups", run)
+    printed = rollyard.process("export-groups", run)
     assert [given_values(json.loads(line)) for line in printed.stdout.splitlines()] == sent
     assert printed.stderr == f"31 groups of run {run}\n"
     packed = tmp_path / "out.jsonl.gz"
@@ -153,23 +133,25 @@ def test_exported_groups_are_those_that_were_imported(rollyard: Rollyard, tmp_pa
     assert rollyard("export-groups", run, "--json").returncode == 2
 
 
+@commits
 def test_an_export_that_fails_leaves_the_file_of_before(rollyard: Rollyard, tmp_path: Path) -> None:
     run = answer(rollyard("import-atropos", write(tmp_path / "a.jsonl", [item()]), "--json"))["run"]
     out = tmp_path / "out.jsonl"
     out.write_text("of before")
     with connection.cursor() as cursor:
         cursor.execute("UPDATE rollouts_grouptokens SET extras = '\\x00'")
-    assert rollyard("export-groups", run, "-o", out).returncode == 1
+    assert rollyard.process("export-groups", run, "-o", out).returncode == 1
     assert out.read_text() == "of before"
     assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "out.jsonl"}
 
 
+@commits
 def test_a_replay_is_ordered_from_the_command_line(rollyard: Rollyard) -> None:
     source, epoch = story.train(max_steps=3)
     for step in range(3):
         story.step(source, epoch, step)
     target = story.launch()
-    told = answer(rollyard("replay", source.key, "1:2", "--into", target.key, "--reason", "why not", "--json"))
+    told = answer(rollyard.process("replay", source.key, "1:2", "--into", target.key, "--reason", "why not", "--json"))
     assert (told["source"], told["run"], told["first_step"], told["last_step"]) == (source.key, target.key, 1, 2)
     done = rollyard("replay", source.key, "0", "--into", target.key)
     assert (done.returncode, done.stdout) == (0, f"{target.key} trains steps 0 to 0 of {source.key} next\n")
@@ -187,11 +169,12 @@ def test_steps_are_a_number_or_a_range(steps: str) -> None:
     assert "such as 5:9" in done.output
 
 
+@commits
 def test_verification_names_the_batch_that_was_tampered_with(rollyard: Rollyard) -> None:
     run, epoch = story.train(max_steps=3)
     for step in range(3):
         story.step(run, epoch, step)
-    assert rollyard("verify-batches", run.key).stdout == "3 batches verified, 0 differ\n"
+    assert rollyard.process("verify-batches", run.key).stdout == "3 batches verified, 0 differ\n"
     batch = Batch.objects.get(run=run, step=1)
     Rollout.objects.filter(group__batch_items__batch=batch).update(reward=0.125)
     done = rollyard("verify-batches", run.key)
@@ -201,14 +184,15 @@ def test_verification_names_the_batch_that_was_tampered_with(rollyard: Rollyard)
     assert (told["batches_differing"][0]["batch_id"], told["batches_differing"][0]["step"]) == (batch.pk, 1)
 
 
+@commits
 def test_the_best_rollouts_are_exported_as_examples_and_as_pairs(rollyard: Rollyard, tmp_path: Path) -> None:
     said = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": word}] for word in ("good", "bad")]
     groups: list[Item | str] = [item(number, messages=said) for number in range(3)]
     run = answer(rollyard("import-atropos", write(tmp_path / "a.jsonl", groups), "--json"))["run"]
-    printed = rollyard("export-sft", run)
+    printed = rollyard.process("export-sft", run)
     assert printed.stderr == f"3 examples of run {run}\n"
     assert [json.loads(line)["messages"] for line in printed.stdout.splitlines()] == [said[0]] * 3
-    assert rollyard("export_sft", run, "--min-reward", "2").stdout == ""
+    assert rollyard.process("export_sft", run, "--min-reward", "2").stdout == ""
     packed = tmp_path / "pairs.jsonl.gz"
     told = answer(rollyard("export-sft", run, "--pairs", "-o", packed, "--json"))
     assert told == {"run": run, "pairs": 3, "file": str(packed)}

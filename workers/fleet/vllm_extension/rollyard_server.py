@@ -20,7 +20,7 @@ def main() -> None:
         with blaming_input():
             return create_engine_config(*args, **kwargs)
 
-    EngineArgs.create_engine_config = create  # type: ignore[method-assign]
+    EngineArgs.create_engine_config = create
     # As the main module, by its own name: vLLM's processes are spawned from it.
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
 
