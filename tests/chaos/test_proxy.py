@@ -1,49 +1,26 @@
 """The fault proxy: passes everything on byte for byte, and cuts what it is told to cut."""
 
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
 
 import httpx
 import pytest
 
+from tests import http_server
 from tests.chaos.proxy import Proxy, running_proxy
 
 pytestmark = pytest.mark.slow
 BODY = bytes(range(256)) * 1000
 
 
-class Server(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class Handler(http_server.Handler):
     def do_GET(self) -> None:
-        self.send_response(204 if self.path == "/batches/none" else 200)
-        if self.path != "/batches/none":
-            self.send_header("Content-Length", str(len(BODY)))
-        self.end_headers()
-        if self.path != "/batches/none":
-            self.wfile.write(BODY)
-
-    def handle_one_request(self) -> None:
-        try:
-            super().handle_one_request()
-        except ConnectionError:
-            self.close_connection = True  # it was cut
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
+        self.answer(204) if self.path == "/batches/none" else self.answer(200, BODY)
 
 
 @pytest.fixture
 def upstream() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with http_server.serving(Handler) as url:
+        yield url
 
 
 def test_a_response_that_is_cut_never_looks_whole(upstream: str) -> None:

@@ -2,16 +2,15 @@
 
 import json
 import socket
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import msgspec
 
 from environments.types import PackedScoredGroup
+from tests import http_server
 
 RUN = "run-1"
 _decode = msgspec.msgpack.Decoder(list[PackedScoredGroup]).decode
@@ -41,22 +40,13 @@ class GroupStore:
         return [group.key for group in groups]
 
 
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class Handler(http_server.Handler):
     timeout = 10
     group_store: GroupStore
     body: bytes
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the default writes to stderr."""
-
-    def answer(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+    def tell(self, status: int, content: Any, headers: dict[str, str] | None = None) -> None:
+        self.answer(status, json.dumps(content).encode(), headers)
 
     def do_POST(self) -> None:
         self.body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -66,19 +56,19 @@ class Handler(BaseHTTPRequestHandler):
         if store.mishaps:
             store.mishaps.pop(0)(self)
         elif store.unfit & {group.key for group in groups}:
-            self.answer(422, {"code": "invalid", "detail": "It does not hold together."})
+            self.tell(422, {"code": "invalid", "detail": "It does not hold together."})
         else:
-            self.answer(201, {"stored": store.store(self.body)})
+            self.tell(201, {"stored": store.store(self.body)})
 
 
 def status(number: int, /, *, headers: dict[str, str] | None = None, **problem: Any) -> Callable[[Handler], None]:
     """Refuse with a problem."""
-    return lambda handler: handler.answer(number, problem, headers)
+    return lambda handler: handler.tell(number, problem, headers)
 
 
 def slow_down(seconds: float) -> Callable[[Handler], None]:
     """Store, and ask for a pause."""
-    return lambda handler: handler.answer(
+    return lambda handler: handler.tell(
         202, {"stored": handler.group_store.store(handler.body)}, {"Retry-After": str(seconds)}
     )
 
@@ -95,20 +85,9 @@ def store_and_hang_up(handler: Handler) -> None:
     hang_up(handler)
 
 
-@contextmanager
-def serving(store: GroupStore, port: int = 0) -> Iterator[str]:
+def serving(store: GroupStore, port: int = 0) -> AbstractContextManager[str]:
     """Serve on a local port; yields the base url."""
-    handler = type("OwnHandler", (Handler,), {"group_store": store})
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return http_server.serving(type("OwnHandler", (Handler,), {"group_store": store}), port)
 
 
 def port_of(url: str) -> int:

@@ -130,7 +130,7 @@ def test_a_refusal_is_not_retried_and_says_what_is_wrong(store: GroupStore, clie
     error = refused.value
     assert (error.status, error.code, error.fields) == (422, "invalid", {"groups.0.key": "is too long"})
     assert isinstance(error, ClientError)
-    store.mishaps = [lambda handler: handler.answer(404, "a page of a proxy")]
+    store.mishaps = [lambda handler: handler.tell(404, "a page of a proxy")]
     with pytest.raises(Refused) as refused:
         client.submit([group()])
     assert (refused.value.status, refused.value.code) == (404, "")

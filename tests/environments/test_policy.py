@@ -4,7 +4,6 @@ import asyncio
 import json
 import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from environments.config import SamplingParams
 from environments.errors import EpisodeError, InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
 from environments.policy import Completion, OpenAIPolicy
 from environments.types import Message
+from tests import http_server
 
 SAMPLING = SamplingParams(max_tokens=4)
 Answer = Callable[[str, dict[str, Any]], tuple[int, bytes]]
@@ -26,32 +26,21 @@ class Server:
         self.asked: list[tuple[str, str | None]] = []
         server = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(http_server.Handler):
             def do_POST(self) -> None:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 server.asked.append((self.path, self.headers["Authorization"]))
-                status, answer = server.answer(self.path, body)
-                self.send_response(status)
-                self.send_header("Content-Length", str(len(answer)))
-                self.end_headers()
-                self.wfile.write(answer)
+                self.answer(*server.answer(self.path, body))
 
-            def log_message(self, *args: object) -> None:
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/v1"
+        self.http = http_server.Server(("127.0.0.1", 0), Handler)
+        self.url = f"{self.http.url}/v1"
 
 
 @pytest.fixture
 def server() -> Iterator[Server]:
     found = Server()
-    thread = threading.Thread(target=found.http.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    yield found
-    found.http.shutdown()
-    found.http.server_close()
-    thread.join()
+    with http_server.running(found.http):
+        yield found
 
 
 def choice(**changes: object) -> dict[str, object]:

@@ -1,10 +1,9 @@
 """What `model.path` may name, and what of it is refused before anything is stored."""
 
+import json
 import os
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from rollouts.models import Run
 from rollouts.services import models
 from rollouts.services.runs import checkpoints, launches
 from rollouts.states import RunState
+from tests import http_server
 from tests.factories import make_project, make_run
 from tests.model_files import make_model, write_model
 from tests.rollouts import story
@@ -167,7 +167,7 @@ def refused_again(path: str) -> str:
     return refused(path)
 
 
-class Hub(BaseHTTPRequestHandler):
+class Hub(http_server.Handler):
     """The one route of the hub that a check asks: which files a model has."""
 
     files: dict[str, list[str]] = {
@@ -176,34 +176,19 @@ class Hub(BaseHTTPRequestHandler):
     }
 
     def do_GET(self) -> None:
-        import json
-
         names = self.files.get(self.path.partition("?")[0])
         body = json.dumps({"id": "someone/x", "siblings": [{"rfilename": name} for name in names or []]}).encode()
-        self.send_response(200 if names else 404)
-        if not names:
-            self.send_header("X-Error-Code", "RepoNotFound")
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
+        error = {} if names else {"X-Error-Code": "RepoNotFound"}
+        self.answer(200 if names else 404, body, {"Content-Type": "application/json", **error})
 
 
 @pytest.fixture
 def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
-    thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    monkeypatch.setenv("NO_PROXY", os.environ.get("NO_PROXY", "") + ",127.0.0.1")
-    yield
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server.serving(Hub) as url:
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        monkeypatch.setenv("NO_PROXY", os.environ.get("NO_PROXY", "") + ",127.0.0.1")
+        yield
 
 
 def test_the_hub_is_asked_for_what_is_not_cached(hub: None) -> None:

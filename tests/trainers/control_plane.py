@@ -6,15 +6,16 @@ It implements the trainer routes of the REST API, fences by epoch like the real 
 import hashlib
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import msgspec
 
+from tests import http_server
 from trainers import wire
 
 RUN = "run-1"
@@ -73,19 +74,8 @@ class FakeControlPlane:
         )
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(http_server.Handler):
     plane: FakeControlPlane
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: the default writes to stderr."""
-
-    def answer(self, status: int, body: bytes = b"", headers: dict[str, str] | None = None) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Length": str(len(body)), **(headers or {})}.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
 
     def problem(self, status: int, code: str) -> None:
         body = json.dumps({"status": status, "code": code, "detail": code}).encode()
@@ -150,17 +140,6 @@ class _Handler(BaseHTTPRequestHandler):
             plane.changed.notify_all()
 
 
-@contextmanager
-def serving(plane: FakeControlPlane, port: int = 0) -> Iterator[str]:
+def serving(plane: FakeControlPlane, port: int = 0) -> AbstractContextManager[str]:
     """Serve `plane` on a local port; yields the base url."""
-    handler = type("Handler", (_Handler,), {"plane": plane})
-    server = ThreadingHTTPServer(("127.0.0.1", port), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    return http_server.serving(type("Handler", (_Handler,), {"plane": plane}), port)

@@ -6,10 +6,8 @@ import json
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -19,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests import http_server
 from trainers.config import resolve
 from trainers.data.dataset import Dataset, open_dataset
 from trainers.data.examples import Conversation, parse_example
@@ -153,10 +152,7 @@ def hub(name: str, files: dict[str, bytes]) -> Iterator[str]:
     """A server with one data set, that speaks as much of the hub's protocol as a download needs."""
     sha = "a" * 40
 
-    class Handler(BaseHTTPRequestHandler):
-        def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing."""
-
+    class Handler(http_server.Handler):
         def do_HEAD(self) -> None:
             self.do_GET()
 
@@ -172,20 +168,10 @@ def hub(name: str, files: dict[str, bytes]) -> Iterator[str]:
             else:
                 body = files[path.removeprefix(f"/datasets/{name}/resolve/{sha}/")]
                 headers["ETag"] = f'"{hashlib.sha256(body).hexdigest()}"'
-            self.send_response(200)
-            for key, value in {"Content-Length": str(len(body)), **headers}.items():
-                self.send_header(key, value)
-            self.end_headers()
-            if self.command == "GET":
-                self.wfile.write(body)
+            self.answer(200, body, headers)
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with http_server.serving(Handler) as url:
+        yield url
 
 
 def find_on_hub(url: str, home: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":

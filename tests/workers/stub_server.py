@@ -13,19 +13,18 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import httpx
 
+from tests import http_server
+
 _HANG_S = 600.0
 
 
-class StubServer(ThreadingHTTPServer):
+class StubServer(http_server.Server):
     """Its state, which requests change."""
-
-    daemon_threads = True
 
     def __init__(self, port: int = 0, *, version: str = "none") -> None:
         super().__init__(("127.0.0.1", port), _Handler)
@@ -36,17 +35,8 @@ class StubServer(ThreadingHTTPServer):
         self.loads: list[str] = []
         self.ending = threading.Event()
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of clients that were killed."""
 
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server_address[1]}"
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-
+class _Handler(http_server.Handler):
     def do_GET(self) -> None:
         stub = cast(StubServer, self.server)
         answers: dict[str, Any] = {
@@ -104,30 +94,18 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer({"choices": [choice] * sampling.get("n", 1)})
 
     def _answer(self, content: dict[str, Any], status: int = 200) -> None:
-        body = json.dumps(content).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Say nothing."""
+        self.answer(status, json.dumps(content).encode(), {"Content-Type": "application/json"})
 
 
 @contextmanager
 def stub_server(*, version: int = 0) -> Iterator[StubServer]:
     """A stub in this process."""
     stub = StubServer(version=str(version))
-    thread = threading.Thread(target=stub.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
-    thread.start()
-    try:
-        yield stub
-    finally:
-        stub.ending.set()
-        stub.shutdown()
-        stub.server_close()
-        thread.join()
+    with http_server.running(stub):
+        try:
+            yield stub
+        finally:
+            stub.ending.set()
 
 
 def tell(url: str, mode: str) -> None:
