@@ -144,3 +144,43 @@ class PackedScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     """As in ScoredGroup."""
     environment_version: str = ""
     """As in ScoredGroup."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """One group to play, and the right to settle it."""
+
+    group: str
+    token: str
+    run: str
+    environment: str
+    args: JsonObject
+    split: Split
+    problem_index: int
+    """Position in the environment's problems; wrap it by their count."""
+    group_size: int
+    """Rollouts to play."""
+    temperature: float
+    max_tokens: int
+    max_turns: int
+    policy_version: int
+    """Live when it was claimed. An evaluation stays on it: publishing waits."""
+
+
+class Withheld(StrEnum):
+    """Why a claim gave nothing."""
+
+    NOTHING = ""
+    """It gave something, or nothing was asked for, or a supervised run is not being evaluated now."""
+    CAPACITY = "capacity"
+    """Generation is as far ahead of the trainer as it may be."""
+    NO_POLICY = "no_policy"
+    """No version is live yet."""
+    OVER = "over"
+    """The run takes no more work."""
+
+
+class Claims(msgspec.Struct, frozen=True, kw_only=True):
+    """What a claim gave, and when it gave nothing, why."""
+
+    claims: list[Claim]
+    reason: Withheld = Withheld.NOTHING

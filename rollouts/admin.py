@@ -82,9 +82,9 @@ class StoreAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
 class OfRunAdmin(StoreAdmin):
     """Rows of a run, found by its key."""
 
-    list_select_related = ("run",)
+    list_select_related: ClassVar[tuple[str, ...]] = ("run",)
     defers = RUN_PAYLOAD
-    search_fields = ("=run__key",)
+    search_fields: ClassVar[tuple[str, ...]] = ("=run__key",)
 
 
 class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]

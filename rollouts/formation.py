@@ -40,7 +40,7 @@ class Demand:
 
 
 @dataclass(frozen=True)
-class Share:
+class MixtureShare:
     """An environment's part in the mixture."""
 
     name: str
@@ -72,7 +72,7 @@ class Stuck:
 
 
 def choose(
-    candidates: Sequence[Candidate], demand: Demand, shares: Mapping[int, Share], clock: float
+    candidates: Sequence[Candidate], demand: Demand, shares: Mapping[int, MixtureShare], clock: float
 ) -> Chosen | Waiting | Stuck:
     """The groups of the next batch. ``candidates`` are in the order of their ids; every environment has a share."""
     turns = _Turns(shares, clock)
@@ -110,7 +110,7 @@ def choose(
 class _Turns:
     """Virtual times of the environments and the mixture's clock."""
 
-    def __init__(self, shares: Mapping[int, Share], clock: float) -> None:
+    def __init__(self, shares: Mapping[int, MixtureShare], clock: float) -> None:
         self._shares = shares
         self.times = {key: share.virtual_time for key, share in shares.items()}
         self.clock = clock

@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from django.conf import settings
+from safetensors.numpy import save_file
 
 from rollouts.models import Model, ModelOrigin, Project, Run
 from rollouts.services import models
@@ -49,16 +51,7 @@ def write_model(directory: Path, **config: Any) -> Path:
 
 def write_weights(path: Path, shapes: dict[str, list[int]]) -> None:
     """A safetensors file of zeros."""
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, shape in shapes.items():
-        begin, elements = end, 1
-        for size in shape:
-            elements *= size
-        end += 4 * elements
-        header[name] = {"dtype": "F32", "shape": shape, "data_offsets": [begin, end]}
-    text = json.dumps(header).encode()
-    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(end))
+    save_file({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, path, metadata={"format": "pt"})
 
 
 def make_warm(project: Project | None = None) -> Model:

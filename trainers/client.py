@@ -18,9 +18,9 @@ from typing import Any, NamedTuple, Self, TypeVar
 import httpx
 import msgspec
 
-from environments.client.http import TIMEOUT_S, Connection, Refused, Unreachable, retry_reason
+from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, retry_reason
 from trainers import wire
-from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunOver, StaleEpoch
+from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunEnded, Superseded
 
 _RETRY_BUDGET_S = 600.0
 """Seconds for which requests are retried: longer than a restart of everything on a slow machine."""
@@ -59,7 +59,7 @@ class ControlPlane:
         first_pause_s: float = 0.1,
     ) -> None:
         self._run = run
-        self._connection = Connection(url, token, run, retry_budget_s=retry_budget_s, first_pause_s=first_pause_s)
+        self._connection = ApiConnection(url, token, run, retry_budget_s=retry_budget_s, first_pause_s=first_pause_s)
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -76,11 +76,11 @@ class ControlPlane:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def register(self, world_size: int, hostname: str, pid: int) -> wire.Registration:
+    def register(self, world_size: int, hostname: str, pid: int) -> wire.TrainerRegistration:
         """Register as the run's trainer and take the next fencing epoch: writes of trainers that registered before are
         refused from now on."""
         body = {"world_size": world_size, "hostname": hostname, "pid": pid}
-        registration = self._decode(self._post("trainer", body), wire.Registration)
+        registration = self._decode(self._post("trainer", body), wire.TrainerRegistration)
         self._connection.headers[wire.EPOCH_HEADER] = str(registration.epoch)
         return registration
 
@@ -111,7 +111,7 @@ class ControlPlane:
         while True:
             try:
                 body, sha256 = self.fetch_batch(step, wait_s=wait_s)
-            except RunOver:
+            except RunEnded:
                 return
             batch = _decode_batch(body)
             if verify:
@@ -124,7 +124,7 @@ class ControlPlane:
         step: int,
         metrics: Mapping[str, float],
         batch_sha256: str | None = None,
-        token_values: Sequence[wire.TokenValues] = (),
+        token_values: Sequence[wire.TokenValuesIn] = (),
     ) -> int:
         """Acknowledge that `step` is done; returns the next step the control plane expects. Idempotent.
 
@@ -156,9 +156,9 @@ class ControlPlane:
             raise ControlPlaneUnreachable(str(error)) from error
         except Refused as error:
             if error.status == httpx.codes.GONE:
-                raise RunOver(error.detail) from None
+                raise RunEnded(error.detail) from None
             if error.code == "stale_epoch":
-                raise StaleEpoch(error.detail) from None
+                raise Superseded(error.detail) from None
             raise ControlPlaneRefused(error.status, error.code, error.detail) from error
 
     @staticmethod

@@ -1,10 +1,10 @@
-"""What can go wrong in a trainer. All of these end the process; only `RunOver` ends it with exit status 0.
+"""What can go wrong in a trainer. All of these end the process; only `RunEnded` ends it with exit status 0.
 
 TrainerError
 |-- ControlPlaneUnreachable   no usable answer within the retry budget
 |-- ControlPlaneRefused       a 4xx that retrying cannot mend
-|-- StaleEpoch                a newer trainer has registered: this one must not write any more
-|-- RunOver                   the run was stopped or is finished: leave quietly
+|-- Superseded                a newer trainer has registered: this one must not write any more
+|-- RunEnded                   the run was stopped or is finished: leave quietly
 |-- CheckpointCorrupt         a manifest or a file behind it does not verify
 |-- DataUnreachable           training data that the hub did not give
 |-- InputFault                what the run was given cannot be trained: another attempt would end the same
@@ -32,11 +32,11 @@ class ControlPlaneRefused(TrainerError):
         self.code = code
 
 
-class StaleEpoch(TrainerError):
+class Superseded(TrainerError):
     """A newer trainer of this run has registered."""
 
 
-class RunOver(TrainerError):
+class RunEnded(TrainerError):
     """The run is stopped or finished."""
 
 

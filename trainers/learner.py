@@ -58,7 +58,7 @@ _log = logging.getLogger(__name__)
 class Learner:
     """The policy in training. Methods are collective: every rank calls each of them."""
 
-    def __init__(self, config: RunConfig, registration: wire.Registration, link: RunLink, world: World) -> None:
+    def __init__(self, config: RunConfig, registration: wire.TrainerRegistration, link: RunLink, world: World) -> None:
         self.config = config
         self._registration = registration
         self._link = link

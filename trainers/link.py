@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from trainers import wire
 from trainers.client import ControlPlane, FetchedBatch
-from trainers.errors import RunOver
+from trainers.errors import RunEnded
 
 _log = logging.getLogger(__name__)
 
@@ -36,13 +36,13 @@ class RunLink:
         self._plane = ControlPlane.from_environment() if self.is_main else None
         self._over = False
 
-    def register(self) -> wire.Registration:
+    def register(self) -> wire.TrainerRegistration:
         """Register this trainer, which fences off every one before it; the answer is broadcast."""
         answer = b""
         if self._plane is not None:
             registration = self._plane.register(dist.get_world_size(), socket.gethostname(), os.getpid())
             answer = msgspec.msgpack.encode(registration)
-        return msgspec.msgpack.decode(self._broadcast_bytes(answer), type=wire.Registration)
+        return msgspec.msgpack.decode(self._broadcast_bytes(answer), type=wire.TrainerRegistration)
 
     def next_batch(self, step: int) -> FetchedBatch | None:
         """Wait for the batch of `step`, without a deadline; it is broadcast. None when the run is over."""
@@ -83,7 +83,7 @@ class RunLink:
         step: int,
         metrics: Mapping[str, float],
         batch_sha256: str | None = None,
-        token_values: Sequence[wire.TokenValues] = (),
+        token_values: Sequence[wire.TokenValuesIn] = (),
     ) -> None:
         """Acknowledge a step. Not collective, like `send`."""
         self.send(lambda plane: plane.ack_step(step, metrics, batch_sha256, token_values))
@@ -102,7 +102,7 @@ class RunLink:
             return
         try:
             request(self._plane)
-        except RunOver as error:
+        except RunEnded as error:
             self._end(error)
 
     def _poll(self, step: int) -> FetchedBatch | None:
@@ -111,11 +111,11 @@ class RunLink:
             return None
         try:
             return self._plane.poll_batch(step)
-        except RunOver as error:
+        except RunEnded as error:
             self._end(error)
             return None
 
-    def _end(self, error: RunOver) -> None:
+    def _end(self, error: RunEnded) -> None:
         _log.info("the run is over: %s", error)
         self._over = True
 

@@ -11,7 +11,7 @@ SHA256_HEADER = "Rollyard-SHA256"
 """Response header of a batch: hex SHA-256 of the body."""
 MSGPACK = "application/msgpack"
 MAX_VALUE_TOKENS = 500_000
-"""Tokens of all `TokenValues` of one acknowledgement: about 12 MB as JSON."""
+"""Tokens of all `TokenValuesIn` of one acknowledgement: about 12 MB as JSON."""
 MAX_TOKEN_TEXT = 200
 """Characters of the text of one token."""
 
@@ -61,7 +61,7 @@ class CheckpointRef(msgspec.Struct, frozen=True, kw_only=True):
     manifest_sha256: str
 
 
-class Registration(msgspec.Struct, frozen=True, kw_only=True):
+class TrainerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to `POST /runs/<key>/trainer`: everything a trainer needs to start."""
 
     run: str
@@ -111,7 +111,7 @@ IN_LOSS = SCORED - {MaskReason.ECHO}
 """What a token has a ratio and an advantage with."""
 
 
-class TokenValues(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class TokenValuesIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What the optimizer saw of one rollout of a batch, before it moved the weights.
 
     Arrays have the rollout's length T. A value that its token's mask reason says there is none of is 0. Logprobs and
@@ -140,7 +140,7 @@ class StepAck(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     metrics: dict[str, float]
     batch_sha256: str | None = None
     """Hash of the batch that was trained; None for SFT, which has no batches."""
-    token_values: list[TokenValues] = []
+    token_values: list[TokenValuesIn] = []
     """Of some rollouts of the batch, each once; for people who look at them."""
 
 

@@ -19,7 +19,9 @@ from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services import evaluations, leases, models, policies, runs, tokens
+from rollouts.services import models
+from rollouts.services.groups import evaluations, leases
+from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
 from workers.fleet import commands, forking, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import HopelessError
@@ -109,7 +111,7 @@ def _begin(run: Run) -> None:
         for environment in run.environments.all():
             _try_environment(environment.name, environment.args)
         policies.register_initial(run, path=commands.start_weights(run.parsed))
-    runs.start(run)
+    life.start(run)
 
 
 def _make_model(run: Run) -> None:
@@ -158,4 +160,4 @@ def _end(run: Run, *, to: RunState, reason: Reason | None = None) -> None:
     """End every process of the run, then the run."""
     lifecycle.end(fleet.list_alive(run), reason=Reason(ReasonCode.RUN_ENDING, state=to.value))
     tokens.revoke_run_tokens(run)
-    runs.end(run, to=to, reason=reason)
+    life.end(run, to=to, reason=reason)

@@ -26,12 +26,12 @@ from environments.config import SamplingParams
 from environments.env import Environment
 from environments.errors import EpisodeError, ProblemError, as_data
 from environments.runner import play_group
-from environments.types import Problem, Rollout, StopReason
+from environments.types import Claim, Problem, Rollout, StopReason, Withheld
 from rollouts.bell import Listener, group_of
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
-from rollouts.services import groups, leases, metrics
-from rollouts.services.leases import Claim
+from rollouts.services import metrics
+from rollouts.services.groups import intake, leases
 from rollouts.states import RUN_GENERATING, GroupState
 from workers.database import in_database
 from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
@@ -147,7 +147,7 @@ class Driver:
                     log.warning("run %s: cannot claim (%s); trying again", self.run.key, error)
                     not_before = time.monotonic() + _DATABASE_PAUSE_S
                 else:
-                    if answer.reason is leases.Withheld.OVER:
+                    if answer.reason is Withheld.OVER:
                         return self._drop_all()
                     for claim in answer.claims:
                         self._playing[claim.token] = asyncio.create_task(self._play(claim))
@@ -218,7 +218,7 @@ class Driver:
         while True:
             try:
                 state = await in_database(
-                    groups.settle,
+                    intake.settle,
                     token=claim.token,
                     problem_key=played.problem_key,
                     rollouts=played.rollouts,
@@ -260,9 +260,9 @@ class Driver:
                 log.info("run %s: lost the lease %s; its episodes are dropped", self.run.key, token)
                 task.cancel()
 
-    async def _note_waiting(self, reason: leases.Withheld) -> None:
+    async def _note_waiting(self, reason: Withheld) -> None:
         """Record how long this driver could claim nothing because it waits for a newer policy version."""
-        if reason is leases.Withheld.CAPACITY and not self._playing:
+        if reason is Withheld.CAPACITY and not self._playing:
             if self._waiting_since is None:
                 version = (await in_database(leases.capacity, self.run)).live_version
                 self._waiting_since = (time.monotonic(), max(version, 0))

@@ -14,7 +14,10 @@ def main() -> None:
     status = subprocess.run(command, check=False).returncode
     suite = next(ElementTree.parse(report).iter("testsuite")).attrib if report.exists() else {}
     counts = {name: int(suite.get(name, 0)) for name in ("tests", "failures", "errors", "skipped")}
-    finish(counts, "" if status == 0 else f"exit status {status}")
+    fault = "" if status == 0 else f"exit status {status}"
+    if not fault and asked.device == "cuda" and counts["skipped"]:
+        fault = "tests were skipped although there is a GPU: see why in its output"
+    finish(counts, fault)
 
 
 if __name__ == "__main__":

@@ -72,7 +72,7 @@ def measure(directory: Path, overrides: Sequence[str]) -> tuple[dict[str, float]
     config = run_config(directory, work, overrides)
     bodies = [training_batch(step, rollouts) for step, rollouts in enumerate(work["steps"])]
     world = make_world(config.trainer)
-    registration = wire.Registration(run="benchmark", epoch=1, config={}, run_dir=str(directory), checkpoints=[])
+    registration = wire.TrainerRegistration(run="benchmark", epoch=1, config={}, run_dir=str(directory), checkpoints=[])
     learner = Learner(config, registration, cast(RunLink, FreshRun()), world)
     objective = SUPERVISED if work["kind"] == "sft" else rl_objective(config)
     seconds: list[float] = []

@@ -28,7 +28,7 @@ def plan_fork(name: str, *, with_optimizer: bool) -> Any:
             raise ConfigError([ConfigProblem("--fork-optimizer", "is about --fork-from: say which run.")])
         return None
     from rollouts.errors import ControlPlaneError
-    from rollouts.services import forks
+    from rollouts.services.runs import forks
 
     try:
         key, step = forks.parse(name)
@@ -113,7 +113,7 @@ def export_checkpoint(
 def _complete(key: str, step: int | None) -> list[Any]:
     """Complete checkpoints of a run, newest first, or that of a step; ends the program when there is none."""
     from rollouts.errors import ControlPlaneError
-    from rollouts.services import forks
+    from rollouts.services.runs import forks
     from rollouts.states import CheckpointState
 
     run = run_of(key)

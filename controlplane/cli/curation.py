@@ -37,7 +37,7 @@ def export_sft(
     if as_json and output is None:
         raise typer.BadParameter("would mix with the examples: give a file too (-o)", param_hint="--json")
     connect()
-    from rollouts.services import examples, exchange
+    from rollouts.services.curation import examples, exchange
 
     row = run_of(run)
     states = known_states(state) or list(examples.CURATED)

@@ -58,7 +58,7 @@ def import_atropos(
     from django.db import DatabaseError, InterfaceError
 
     from rollouts.errors import ControlPlaneError
-    from rollouts.services import exchange
+    from rollouts.services.curation import exchange
 
     row = run_of(run) if run else _launch_external(project)
     _start(row)
@@ -111,7 +111,7 @@ def export_groups(
     if as_json and output is None:
         raise typer.BadParameter("would mix with the groups: give a file too (-o)", param_hint="--json")
     connect()
-    from rollouts.services import exchange
+    from rollouts.services.curation import exchange
 
     row = run_of(run)
     states = known_states(state) or list(exchange.EXPORTED)
@@ -141,7 +141,7 @@ def replay(
         raise typer.BadParameter("give a step, such as 5, or the first and the last, such as 5:9", param_hint="STEPS")
     connect()
     from rollouts.errors import ControlPlaneError
-    from rollouts.services import replays
+    from rollouts.services.batches import replays
 
     target, origin = run_of(into), run_of(source)
     try:
@@ -160,7 +160,7 @@ def replay(
 def verify_batches(run: RunKey, as_json: Json = False) -> None:
     """Encode every batch that was ever formed again and compare it with its hash. Exit status 1 if one differs."""
     connect()
-    from rollouts.services.verification import verify_batches
+    from rollouts.services.batches.verification import verify_batches
 
     row = run_of(run)
     count, faults = 0, []
@@ -183,11 +183,11 @@ def verify_batches(run: RunKey, as_json: Json = False) -> None:
 def _launch_external(project: str) -> Any:
     from django.conf import settings
 
-    from rollouts.services import runs
+    from rollouts.services.runs import life
     from trainers.config import resolve
 
     resolved = resolve("external-trainer", environ=os.environ)
-    row = runs.create(project=project_of(project), user=None, resolved=resolved, actor=actor())
+    row = life.create(project=project_of(project), user=None, resolved=resolved, actor=actor())
     typer.echo(f"run {row.key}  {settings.ROLLYARD_URL}/runs/{row.key}", err=True)
     return row
 
@@ -199,7 +199,7 @@ def _start(row: Any) -> None:
     """
     from rollouts.errors import StateConflict
     from rollouts.models import RunKind
-    from rollouts.services import runs
+    from rollouts.services.runs import life
     from rollouts.states import RunState
 
     if row.state != RunState.PENDING:
@@ -207,13 +207,13 @@ def _start(row: Any) -> None:
     if row.kind != RunKind.EXTERNAL:
         fail(f"run {row.key} has not been started: start `rollyard up`, wait until it is running, and import again")
     try:
-        runs.start(row, actor=actor())
+        life.start(row, actor=actor())
     except StateConflict:  # the reconciler did it in this moment
         pass
 
 
 def _lines(files: list[Path], meter: Meter, totals: Any) -> Iterator[Any]:
-    from rollouts.services import exchange
+    from rollouts.services.curation import exchange
 
     before = 0
     for path in files:

@@ -164,7 +164,7 @@ class _Job:
         from controlplane.cli import follow
         from rollouts.errors import ControlPlaneError
         from rollouts.models import Run
-        from rollouts.services import launches, projects
+        from rollouts.services.runs import launches, projects
 
         try:
             run = launches.launch(

@@ -23,7 +23,7 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
     found: dict[str, commands.Command] = {}
     if config.kind == "external":
         return found
-    if config.kind == "rl":
+    if config.is_played:
         for slot in range(config.inference.replicas):
             name = f"inference-{slot}"
             found[name] = commands.server(

@@ -146,7 +146,7 @@ def create_token(
     from django.contrib.auth.models import User
 
     from rollouts.models import Scope
-    from rollouts.services import tokens
+    from rollouts.services.runs import tokens
 
     if unknown := set(scope) - set(Scope.values):
         raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--scope")
@@ -224,6 +224,9 @@ def launch(
     try:
         run = models.launch(project_of(project), resolved, fork=fork, make_model=make_model, show=show)
     except ControlPlaneError as error:
+        if as_json:
+            faults = [{"key": path, "message": message, "suggestion": ""} for path, message in error.fields.items()]
+            print_json({"problems": faults})
         fail(complaint(error))
     if as_json:
         addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": run.atropos_url}
@@ -296,10 +299,10 @@ def stop_run(key: RunKey, reason: Annotated[str, typer.Option()] = "", as_json: 
     """Ask a run to end now."""
     connect()
     from rollouts.errors import StateConflict
-    from rollouts.services import runs
+    from rollouts.services.runs import life
 
     try:
-        run = runs.request_stop(run_of(key), actor=actor(), reason=reason)
+        run = life.request_stop(run_of(key), actor=actor(), reason=reason)
     except StateConflict as error:
         fail(str(error))
     print_json(_run_row(run)) if as_json else typer.echo(f"{run.key} is {run.state}")

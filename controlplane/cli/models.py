@@ -29,7 +29,7 @@ def launch(project: Any, resolved: Any, *, fork: Any, make_model: bool, show: Ca
     """
     from rollouts.errors import ModelMissing
     from rollouts.models import Run
-    from rollouts.services import launches
+    from rollouts.services.runs import launches
 
     def attempt() -> Any:
         return launches.launch(
@@ -63,7 +63,7 @@ def _make(project: Any, name: str, show: Callable[[str], None]) -> None:
     from controlplane.cli.follow import follow
     from rollouts.models import Run
     from rollouts.selectors import models
-    from rollouts.services import launches
+    from rollouts.services.runs import launches
     from trainers.config import resolve
 
     maker = models.find_maker(project, name)

@@ -8,7 +8,7 @@ from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
 
 from controlplane.web import login
-from rollouts.services import projects
+from rollouts.services.runs import projects
 
 
 def prepare(login_digest: str) -> None:

@@ -24,8 +24,8 @@ import httpx
 import msgspec
 
 from environments.client.http import (
+    ApiConnection,
     ClientError,
-    Connection,
     Refused,
     Unreachable,
     problem_of,
@@ -33,7 +33,7 @@ from environments.client.http import (
     retry_reason,
 )
 from environments.client.spool import Spool, SpoolFull
-from environments.types import JsonObject, PackedRollout, PackedScoredGroup, Rollout, ScoredGroup, Split
+from environments.types import Claim, Claims, PackedRollout, PackedScoredGroup, Rollout, ScoredGroup
 
 __all__ = ["Claim", "Claims", "ClientError", "Flushed", "GroupClient", "Refused", "SpoolFull", "Unreachable", "pack"]
 
@@ -52,33 +52,6 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode_list = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 T = TypeVar("T")
-
-
-class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """One problem of the run to play, and the right to settle it."""
-
-    group: str
-    token: str
-    run: str
-    environment: str
-    args: JsonObject
-    split: Split
-    problem_index: int
-    """Position in the environment's problems; wrap it by their count."""
-    group_size: int
-    """Rollouts to play."""
-    temperature: float
-    max_tokens: int
-    max_turns: int
-    policy_version: int
-    """Live when it was claimed."""
-
-
-class Claims(msgspec.Struct, frozen=True, kw_only=True):
-    """What a claim gave, and when it gave nothing, why: `capacity`, `no_policy` or `over`."""
-
-    claims: list[Claim]
-    reason: str = ""
 
 
 class Flushed(NamedTuple):
@@ -114,7 +87,7 @@ class GroupClient:
         first_pause_s: float = 0.1,
     ) -> None:
         """Without ``spool_dir`` groups that cannot be sent within the budget raise Unreachable."""
-        self._connection = Connection(url, token, run, retry_budget_s=retry_budget_s, first_pause_s=first_pause_s)
+        self._connection = ApiConnection(url, token, run, retry_budget_s=retry_budget_s, first_pause_s=first_pause_s)
         self._spool = None if spool_dir is None else Spool(Path(spool_dir) / run, max_spool_bytes)
         self._max_request_bytes = max_request_bytes
         self._is_away = False

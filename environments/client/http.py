@@ -69,7 +69,7 @@ def retry_after_s(answer: httpx.Response) -> float:
     return min(wish_s, _LONGEST_WISH_S) if wish_s > 0 else 0.0
 
 
-class Connection:
+class ApiConnection:
     """A token's connection to one run. Safe to use from several threads."""
 
     def __init__(self, url: str, token: str, run: str, *, retry_budget_s: float, first_pause_s: float = 0.1) -> None:

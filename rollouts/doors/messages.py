@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
-from rollouts.services.batches import Outgoing
+from rollouts.services.batches.forming import Outgoing
 
 Scope = dict[str, Any]
 Message = dict[str, Any]

@@ -6,8 +6,8 @@ import logging
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.doors.messages import Message, Receive, Send
 from rollouts.doors.threads import in_thread
-from rollouts.services import deliveries
-from rollouts.services.batches import Outgoing
+from rollouts.services.batches.forming import Outgoing
+from rollouts.services.outside import deliveries
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """A scored group on its way into the store: what is said of each rollout, and one set of token arrays for all of them.
 
     JSON lists ──────────┐
-    MessagePack, packed ─┼─> PackedGroup ─> validation ─> services.groups ─> GroupTokens, one row per group
+    MessagePack, packed ─┼─> PackedGroup ─> validation ─> services.groups.intake ─> GroupTokens, one row per group
     Atropos items ───────┘
 
 Arrays of the G rollouts lie end to end, N = T_0 + ... + T_{G-1} entries, so a group is checked, stored and read in a

@@ -13,7 +13,7 @@ from rollouts.states import AttemptState, ClientState
 
 
 class Attempt(Stateful):
-    """One trainer's registration, until somebody resets. Written by ``services.attempts``.
+    """One trainer's registration, until somebody resets. Written by ``services.outside.attempts``.
 
     What Atropos forgets on a reset lives here: the run itself, its groups and batches remain.
     """
@@ -68,7 +68,7 @@ class Attempt(Stateful):
 class EnvironmentClient(Stateful):
     """One registration of an environment process. Several may play the same environment.
 
-    Written by ``services.clients``. What its state says holds as long as its attempt is not closed.
+    Written by ``services.outside.clients``. What its state says holds as long as its attempt is not closed.
     """
 
     attempt = models.ForeignKey(Attempt, on_delete=models.CASCADE, related_name="clients")
@@ -89,7 +89,7 @@ class EnvironmentClient(Stateful):
     """Share of every batch that must be of this environment; lapses while the process is silent."""
     registered_at = models.DateTimeField(db_default=Now())
     seen_at = models.DateTimeField(db_default=Now())
-    """Last request, to within ``services.attempts.HEARTBEAT_S``."""
+    """Last request, to within ``services.outside.attempts.HEARTBEAT_S``."""
     lapsed_at = models.DateTimeField(null=True)
     """When its allocation lapsed."""
 

@@ -134,7 +134,7 @@ class ScoredGroup(Stateful):
 class Lease(models.Model):
     """Exclusive, expiring claim on a playing group. Tiny and hot, so it is apart from the group.
 
-    Written only by ``services.leases``; deleted when the group is settled.
+    Written only by ``services.groups.leases``; deleted when the group is settled.
     """
 
     group = models.OneToOneField(ScoredGroup, primary_key=True, on_delete=models.CASCADE, related_name="lease")

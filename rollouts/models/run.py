@@ -35,7 +35,7 @@ class RunKind(models.TextChoices):
 
 
 class Run(Stateful):
-    """One job with a frozen config. Written by ``services.runs``; never deleted by the system."""
+    """One job with a frozen config. Written by ``services.runs.life``; never deleted by the system."""
 
     key = models.CharField(max_length=16, unique=True, default=new_key, editable=False)
     project = models.ForeignKey(Project, on_delete=models.PROTECT, related_name="runs")

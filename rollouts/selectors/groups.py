@@ -1,19 +1,22 @@
 """Reads of groups and their rollouts. Token arrays are never touched here."""
 
-from django.db.models import Exists, OuterRef, Prefetch, QuerySet
+from django.db.models import Prefetch, QuerySet
 
 from rollouts.errors import NotFound
 from rollouts.models import BatchItem, GroupTokens, Rollout, Run, ScoredGroup
 
 
 def get(run: Run, key: str) -> ScoredGroup:
-    """One group with its rollouts and the batches it was in, and whether it `has_token_advantages`. Raises NotFound."""
-    groups = ScoredGroup.objects.filter(run=run, key=key)
-    sent = GroupTokens.objects.filter(group=OuterRef("pk"), advantages__isnull=False)
-    group = with_rollouts(groups.annotate(has_token_advantages=Exists(sent))).first()
+    """One group with its rollouts and the batches it was in. Raises NotFound."""
+    group = with_rollouts(ScoredGroup.objects.filter(run=run, key=key)).first()
     if group is None:
         raise NotFound(f"Run {run.key} has no group {key}.")
     return group
+
+
+def has_token_advantages(group: ScoredGroup) -> bool:
+    """Whether its environment sent an advantage for each token."""
+    return GroupTokens.objects.filter(group=group, advantages__isnull=False).exists()
 
 
 def with_rollouts(groups: QuerySet[ScoredGroup]) -> QuerySet[ScoredGroup]:

@@ -39,7 +39,7 @@ def list_runs(model: Model, limit: int = 20) -> list[Run]:
 
 def find_checkpoint(model: Model) -> Checkpoint | None:
     """The complete checkpoint of the run and step that a model is the result of, to fork from."""
-    if model.run is None:
+    if model.run is None or model.step is None:
         return None
     return Checkpoint.objects.filter(run=model.run, step=model.step, state=CheckpointState.COMPLETE).first()
 

@@ -6,7 +6,7 @@ from statistics import fmean
 from django.db import connection
 from django.db.models import F, QuerySet
 
-from rollouts.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
+from rollouts.formation import Candidate, Chosen, Demand, MixtureShare, Stuck, Waiting, choose
 from rollouts.models import Attempt, Batch, Purpose, Replay, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.selectors.clients import minimums
 from rollouts.sql import load
@@ -128,7 +128,7 @@ def preview(run: Run, step: int, demand: Demand) -> Chosen | Waiting | Stuck:
 def _choose(run: Run, candidates: list[Candidate], demand: Demand) -> Chosen | Waiting | Stuck:
     # The environments are read after the groups: one that was just added comes with its first group.
     environments = RunEnvironment.objects.filter(run=run)
-    shares = {row.pk: Share(row.name, row.weight, row.virtual_time) for row in environments}
+    shares = {row.pk: MixtureShare(row.name, row.weight, row.virtual_time) for row in environments}
     return choose(candidates, demand, shares, run.mixture_clock)
 
 

@@ -33,7 +33,7 @@ class Pressure(Enum):
 
 
 @dataclass(frozen=True)
-class Waiting:
+class QueuedGroups:
     """Groups of one size from one environment that wait for a batch."""
 
     environment_id: int
@@ -46,7 +46,7 @@ class _Answer:
     taken_at: float
     """Monotonic."""
     cost_s: float
-    waiting: list[Waiting]
+    waiting: list[QueuedGroups]
 
     def holds(self, now: float, max_age_s: float) -> bool:
         is_short = sum(each.groups for each in self.waiting) <= SHORT
@@ -58,7 +58,7 @@ _answers: dict[int, _Answer] = {}
 """By run id. Replaced whole, so threads need no lock."""
 
 
-def waiting(run: Run, *, max_age_s: float = 0.0) -> list[Waiting]:
+def waiting(run: Run, *, max_age_s: float = 0.0) -> list[QueuedGroups]:
     """What waits for a batch of the run, not older than ``max_age_s`` unless counting is expensive."""
     started = time.monotonic()
     answer = _answers.get(run.pk)
@@ -69,7 +69,7 @@ def waiting(run: Run, *, max_age_s: float = 0.0) -> list[Waiting]:
             .annotate(groups=Count("id"))
             .order_by("environment_id", "rollout_count")
         )
-        counted = [Waiting(*row) for row in rows]
+        counted = [QueuedGroups(*row) for row in rows]
         ended = time.monotonic()
         answer = _answers[run.pk] = _Answer(ended, ended - started, counted)
     return answer.waiting

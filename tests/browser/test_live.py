@@ -7,7 +7,7 @@ from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
 from rollouts import bell
 from rollouts.models import Run
-from rollouts.services import runs
+from rollouts.services.runs import life
 from rollouts.states import RunState
 from tests.browser.server import Server
 from tests.browser.watched import Watched
@@ -69,9 +69,9 @@ def test_a_change_of_state_reaches_the_page_and_the_list(watched: Watched) -> No
     page = watched.open("/")
     expect(page.locator("live-status")).to_have_attribute("data-state", "live")
     expect(page.get_by_role("row", name="followed")).to_contain_text("running")
-    runs.request_stop(run, actor="user:ada")
+    life.request_stop(run, actor="user:ada")
     expect(page.get_by_role("row", name="followed")).to_contain_text("stopping")
-    runs.end(run, to=RunState.STOPPED)
+    life.end(run, to=RunState.STOPPED)
     expect(page.get_by_role("row", name="followed")).to_contain_text("stopped")
     assert not watched.was_reloaded
 

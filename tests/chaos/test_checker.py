@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from rollouts.formats.batch_body import encode
 from rollouts.models import Batch, Lease
-from rollouts.services import runs
+from rollouts.services.runs import life
 from rollouts.services.transitions import record_creation
 from rollouts.states import GroupState, RunState
 from tests import factories
@@ -212,7 +212,7 @@ def test_a_planted_fault_is_found_by_name_and_nothing_else_is(world: World, plan
 
 
 def test_what_the_store_asks_of_an_ended_run_is_asked_too(world: World) -> None:
-    runs.end(runs.request_stop(world.run, actor="user:ada"), to=RunState.STOPPED)
+    life.end(life.request_stop(world.run, actor="user:ada"), to=RunState.STOPPED)
     assert world.violations() == set()
     world.sql("UPDATE rollouts_scoredgroup SET rollout_count = 5 WHERE key = 'c1-90'")
     assert world.violations() == {"the_invariants_of_an_ended_run_hold"}

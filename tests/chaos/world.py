@@ -11,7 +11,7 @@ from django.test import Client as DjangoClient
 from environments.types import ScoredGroup
 from rollouts.doors.atropos.app import application
 from rollouts.models import Run, Scope
-from rollouts.services import runs
+from rollouts.services.runs import life
 from tests.chaos import atropos_clients, history, native_clients
 from tests.chaos.checker import check
 from tests.chaos.client import Client, parser
@@ -68,7 +68,7 @@ class Scene:
             "workers.lease_s": TERM_S,
         }
         resolved = resolve("external-trainer", overrides=overrides)
-        self.run = runs.start(runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
+        self.run = life.start(life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
         self.directory = directory
 
     def client(

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rollouts.models import Run
-from rollouts.services import runs
+from rollouts.services.runs import checkpoints
 from tests.controlplane.command_line import Rollyard
 from tests.rollouts import story
 from trainers.storage.durable import write_directory
@@ -33,7 +33,7 @@ def source(tmp_path: Path, settings: pytest.FixtureRequest) -> Run:
         found = CheckpointIn(
             step=step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
         )
-        runs.add_checkpoint(run, epoch=epoch, checkpoint=found)
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=found)
     return run
 
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner, Result
 
 from controlplane.cli import main
 from rollouts.models import Run
-from rollouts.services import projects
+from rollouts.services.runs import projects
 from tests.factories import make_run
 
 pytestmark = pytest.mark.django_db
@@ -90,7 +90,7 @@ def test_a_dry_run_prints_the_config_with_origins_and_starts_nothing() -> None:
     assert [line.split() for line in plain.splitlines() if line.startswith("max_steps ")] == [
         ["max_steps", "3", "command", "line"]
     ]
-    assert "-m vllm.entrypoints.openai.api_server --model" in plain
+    assert "--served-model-name policy" in plain
     assert "Nothing was started" in plain
 
 
@@ -116,6 +116,12 @@ def test_a_dry_run_shows_adapters_and_where_they_would_lie(tmp_path: Path) -> No
     trainer = printed["commands"][-1]
     assert trainer["argv"][-1] == "trainers.rl"
     assert trainer["environ"]["ROLLYARD_TOKEN"] == "SECRET"
+
+
+def test_a_dry_run_starts_servers_for_a_supervised_run_only_to_evaluate_it() -> None:
+    assert [each["name"] for each in dry_run("reverse-text-sft")["commands"]] == ["trainer-0"]
+    evaluated = dry_run("reverse-text-sft", "evaluation.problems=4")
+    assert [each["name"] for each in evaluated["commands"]] == ["inference-0", "trainer-0"]
 
 
 def test_an_unknown_command_names_the_one_that_was_meant(

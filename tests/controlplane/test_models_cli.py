@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from controlplane.cli import follow, models
 from controlplane.cli.main import app
 from rollouts.models import Model, Run
-from rollouts.services import projects
+from rollouts.services.runs import projects
 from rollouts.states import RunState
 from tests.factories import make_run
 from tests.model_files import make_warm, write_model
@@ -82,7 +82,9 @@ def test_a_launch_without_its_model_says_which_flag_makes_it() -> None:
 
 
 def test_a_model_that_would_not_load_is_refused_at_its_key() -> None:
-    assert "model.path: /nowhere does not exist" in rollyard(*RUN, "model.path=/nowhere", status=1).stderr
+    refused = rollyard(*RUN, "model.path=/nowhere", "--json", status=1)
+    assert "model.path: /nowhere does not exist" in refused.stderr
+    assert [each["key"] for each in json.loads(refused.stdout)["problems"]] == ["model.path"]
     assert not Run.objects.exists()
 
 

@@ -81,7 +81,8 @@ def test_a_run_that_learns_preferences_shows_them_beside_the_held_out_loss(clien
     plain = body(client, make_run(preset="reverse-text-sft"))
     assert "loss/validation" not in plain
     assert "preference/" not in plain
-    overrides = {"data.validation.share": 0.1, "data.preference.beta": 0.1}
+    pairs = {"data.solutions": False, "data.path": "pairs.jsonl", "data.preference.beta": 0.1}
+    overrides = {"data.validation.share": 0.1, **pairs}
     page = body(client, make_run(preset="reverse-text-sft", overrides=overrides))
     for key in ("loss/mean", "loss/validation", "preference/accuracy/mean", "preference/margin/validation"):
         assert key in page

@@ -28,7 +28,7 @@ def test_an_empty_list_tells_a_viewer_what_they_lack(viewer_client: Client) -> N
 def test_a_row_shows_state_progress_reward_and_person(client: Client, operator: User) -> None:
     make_lively_run(steps=20, name="lively", user=operator)
     page = client.get("/").content.decode()
-    for text in ("lively", "running", "<b>20</b> / 80", "min", "reverse_text", "demo/warm-model", "ada"):
+    for text in ("lively", "running", "<b>20</b> / 80", "min", "reverse_text", "reverse-text-warm", "ada"):
         assert text in page
     assert 'aria-label="Reward from' in page
 
@@ -54,7 +54,7 @@ def test_every_word_of_the_search_must_match_something(client: Client, operator:
     assert names(client, q="alpha") == ["alpha"]
     assert names(client, q="reverse_text ada") == ["alpha"]
     assert names(client, q="alpha nowhere") == []
-    assert set(names(client, q="warm-model")) == {"alpha", "beta"}
+    assert set(names(client, q="text-warm")) == {"alpha", "beta"}
 
 
 def test_a_search_without_a_match_offers_the_way_back(client: Client) -> None:

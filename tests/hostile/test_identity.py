@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 
 from rollouts.models import ApiToken, Role, Run, Scope, ScoredGroup
-from rollouts.services import runs
+from rollouts.services.runs import life
 from tests.factories import make_project, make_run, make_user
 from tests.hostile.application import JSON, Answer, Target, call, check_refusal, check_whole
 from tests.hostile.case import good
@@ -184,7 +184,7 @@ def test_of_fifty_different_groups_with_one_key_at_once_one_is_stored(aimed: Tar
 def test_a_key_of_the_other_api_that_was_rotated_opens_nothing(aimed: Target) -> None:
     old = aimed.external.atropos_key
     assert aimed.atropos("POST", "scored_data", ITEM).status == 200
-    aimed.external = runs.rotate_atropos_key(aimed.external, actor="user:ada")
+    aimed.external = life.rotate_atropos_key(aimed.external, actor="user:ada")
     before = row_counts()
     for method, path, body in ATROPOS_CALLS:
         answer = aimed.ask(method, f"/atropos/{old}/{path}", body, **JSON)

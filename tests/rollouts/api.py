@@ -11,7 +11,7 @@ from django.db import connection
 from django.test import Client
 
 from rollouts.models import Project, Role, Run, Scope
-from rollouts.services import tokens
+from rollouts.services.runs import tokens
 from tests.factories import make_project, make_user
 
 ALL = list(Scope)

@@ -8,20 +8,21 @@ from typing import Any
 import msgspec
 from django.db import connection
 
-from environments.types import Rollout, ScoredGroup, StopReason
+from environments.types import Claim, Rollout, ScoredGroup, StopReason
 from rollouts.formats.arrays import pack_group
 from rollouts.models import PolicyVersion, Run
-from rollouts.services import batches, groups, leases, policies, runs
-from rollouts.services.leases import Claim
+from rollouts.services.batches import forming
+from rollouts.services.groups import intake, leases
+from rollouts.services.runs import life, policies, trainer_writes
 from rollouts.states import GroupState
 from tests.factories import make_project, with_environments
 from trainers.config import resolve
 from trainers.wire import (
     MaskReason,
     PolicyVersionIn,
-    Registration,
     StepAck,
-    TokenValues,
+    TokenValuesIn,
+    TrainerRegistration,
     TrainingBatch,
     TrainingRollout,
 )
@@ -43,12 +44,12 @@ def create(**overrides: Any) -> Run:
     resolved = resolve("reverse-text-rl", overrides=values)
     if environments is not None:
         resolved = with_environments(resolved, environments)
-    return runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada")
+    return life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada")
 
 
 def launch(**overrides: Any) -> Run:
     """A small run that has started, with version 0 live."""
-    run = runs.start(create(**overrides))
+    run = life.start(create(**overrides))
     policies.published(policies.register_initial(run, path="/models/tiny"))
     return fresh(run)
 
@@ -72,11 +73,11 @@ def expire(run: Run) -> None:
 def launch_supervised() -> Run:
     """A supervised run that has started."""
     resolved = resolve("reverse-text-sft", overrides={"max_steps": 3, "optimizer.warmup_steps": 0})
-    return runs.start(runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
+    return life.start(life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
 
 
-def register(run: Run) -> Registration:
-    return runs.register_trainer(run, world_size=1, hostname="node", pid=7, actor="api:trainer")
+def register(run: Run) -> TrainerRegistration:
+    return trainer_writes.register_trainer(run, world_size=1, hostname="node", pid=7, actor="api:trainer")
 
 
 def fresh(run: Run) -> Run:
@@ -109,7 +110,7 @@ def scored(key: str | None = None, rewards: Sequence[float | None] = (1.0, 0.0),
 
 def submit(run: Run, scored_groups: Sequence[ScoredGroup], *, actor: str) -> list[str]:
     packed = [pack_group(group, ("groups", at)) for at, group in enumerate(scored_groups)]
-    return groups.submit(run, packed, actor=actor)
+    return intake.submit(run, packed, actor=actor)
 
 
 def claim(run: Run, limit: int = 100, *, holder: str = "driver", lease_s: float = 30.0) -> list[Claim]:
@@ -121,7 +122,7 @@ def settle(claim: Claim, rewards: Sequence[float | None] | None = None, *, versi
     rewards = [float(index % 2) for index in range(claim.group_size)] if rewards is None else rewards
     version = claim.policy_version if version is None else version
     played = [rollout(reward, version=version) for reward in rewards]
-    return groups.settle(token=claim.token, problem_key=f"p/{claim.problem_index}", rollouts=played, worker="w")
+    return intake.settle(token=claim.token, problem_key=f"p/{claim.problem_index}", rollouts=played, worker="w")
 
 
 def generate(run: Run) -> int:
@@ -133,13 +134,13 @@ def generate(run: Run) -> int:
 
 
 def ack(
-    run: Run, epoch: int, step: int, sha256: str | None, values: Sequence[TokenValues] = (), **metrics: float
+    run: Run, epoch: int, step: int, sha256: str | None, values: Sequence[TokenValuesIn] = (), **metrics: float
 ) -> int:
     said = StepAck(metrics=metrics, batch_sha256=sha256, token_values=list(values))
-    return runs.ack_step(run, epoch=epoch, step=step, ack=said)
+    return trainer_writes.ack_step(run, epoch=epoch, step=step, ack=said)
 
 
-def seen(rollout: TrainingRollout, *, ratio: float = 1.5, **fields: Any) -> TokenValues:
+def seen(rollout: TrainingRollout, *, ratio: float = 1.5, **fields: Any) -> TokenValuesIn:
     """What a trainer says of a rollout of a batch: the same numbers of each token that it trained on."""
     mask = list(rollout.loss_mask)
 
@@ -156,13 +157,13 @@ def seen(rollout: TrainingRollout, *, ratio: float = 1.5, **fields: Any) -> Toke
         "mask_reasons": bytes(MaskReason.TRAINED if each else MaskReason.NOT_SAMPLED for each in mask),
         "texts": [f"t{at}" for at in range(len(mask))],
     }
-    return TokenValues(**(values | fields))
+    return TokenValuesIn(**(values | fields))
 
 
-def see(run: Run, epoch: int, number: int = 0, **fields: Any) -> list[TokenValues]:
+def see(run: Run, epoch: int, number: int = 0, **fields: Any) -> list[TokenValuesIn]:
     """Train a step and say what the optimizer saw of its rollouts."""
     generate(run)
-    delivery = batches.fetch(run, epoch=epoch, step=number)
+    delivery = forming.fetch(run, epoch=epoch, step=number)
     assert delivery is not None
     batch = msgspec.msgpack.decode(delivery.body, type=TrainingBatch)
     values = [seen(rollout, **fields) for rollout in batch.rollouts]
@@ -182,10 +183,10 @@ def publish(run: Run) -> int | None:
     return None if version is None else policies.published(version).version
 
 
-def step(run: Run, epoch: int, number: int) -> batches.Outgoing:
+def step(run: Run, epoch: int, number: int) -> forming.Outgoing:
     """One whole step: generate, fetch, acknowledge, announce, publish."""
     generate(run)
-    delivery = batches.fetch(run, epoch=epoch, step=number)
+    delivery = forming.fetch(run, epoch=epoch, step=number)
     assert delivery is not None, f"no batch for step {number}"
     ack(run, epoch, number, delivery.sha256)
     announce(run, epoch, number + 1)

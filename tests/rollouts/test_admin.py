@@ -27,7 +27,8 @@ from rollouts.models import (
     ReplicaKind,
     Run,
 )
-from rollouts.services import batches, replays, replicas, runs
+from rollouts.services.batches import forming, replays
+from rollouts.services.runs import checkpoints, replicas
 from tests.factories import make_project
 from tests.model_files import make_warm
 from tests.rollouts import story
@@ -97,12 +98,12 @@ def world() -> Run:
     for each in story.claim(run, 10)[4:]:
         story.settle(each)
     for step in range(3):
-        delivery = batches.fetch(run, epoch=epoch, step=step)
+        delivery = forming.fetch(run, epoch=epoch, step=step)
         assert delivery is not None
         rollout = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts[0]
         story.ack(run, epoch, step, delivery.sha256, [story.seen(rollout)], **{"loss/mean": 1.0})
         story.announce(run, epoch, step + 1)
-        runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
         replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
     for step in range(3):
         replays.order(story.launch(), source=run, first_step=step, last_step=step, actor="user:ada")

@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from rollouts.doors.native import access
 from rollouts.models import ApiToken, Membership, Role, Run, Scope
-from rollouts.services import tokens
+from rollouts.services.runs import tokens
 from tests.factories import make_project, make_run, make_user
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts

@@ -7,7 +7,7 @@ from django.db import OperationalError
 from django.test import Client
 
 from rollouts.models import Event, Role, Run, Scope
-from rollouts.services import runs
+from rollouts.services.runs import checkpoints, life
 from tests.factories import (
     make_event,
     make_group,
@@ -51,7 +51,7 @@ def test_a_run_is_launched_from_a_preset_with_changes(api: Api) -> None:
 def test_a_run_is_forked_over_the_api_and_says_from_where(api: Api) -> None:
     source, epoch = story.train()
     found = {"path": str(source.directory / "checkpoints" / "step_1"), "manifest_sha256": "b" * 64, "size_bytes": 5}
-    runs.add_checkpoint(source, epoch=epoch, checkpoint=CheckpointIn(step=1, **found))  # type: ignore[arg-type]
+    checkpoints.add_checkpoint(source, epoch=epoch, checkpoint=CheckpointIn(step=1, **found))  # type: ignore[arg-type]
     answer = api.post("runs", {"preset": "reverse-text-rl", "fork_from": source.key})
     assert answer.status_code == 201
     assert api.get(f"runs/{answer.json()['run']}").json()["forked_from"] == f"{source.key}@1"
@@ -72,7 +72,7 @@ def test_a_model_that_is_missing_or_would_not_load_is_refused_at_its_key(api: Ap
 def test_a_token_forks_no_run_of_a_foreign_project_by_its_model_path(api: Api) -> None:
     source, epoch = story.train()
     found = {"path": str(source.directory / "checkpoints" / "step_1"), "manifest_sha256": "b" * 64, "size_bytes": 5}
-    runs.add_checkpoint(source, epoch=epoch, checkpoint=CheckpointIn(step=1, **found))  # type: ignore[arg-type]
+    checkpoints.add_checkpoint(source, epoch=epoch, checkpoint=CheckpointIn(step=1, **found))  # type: ignore[arg-type]
     body = {"preset": "reverse-text-rl", "overrides": {"model.path": f"{source.key}@1"}}
     both = make_user("both", project=make_project("theirs"))
     source.project.memberships.create(user=both, role=Role.OPERATOR)
@@ -282,7 +282,7 @@ def test_a_database_that_is_away_is_answered_503_and_asks_to_come_back(
     def away(*args: Any, **kwargs: Any) -> None:
         raise OperationalError("the connection is lost")
 
-    monkeypatch.setattr(runs, "request_stop", away)
+    monkeypatch.setattr(life, "request_stop", away)
     answer = api.post(f"runs/{run.key}/stop")
     problem(answer, 503, "unavailable")
     assert answer.headers["Retry-After"] == "1"
@@ -292,5 +292,5 @@ def test_a_bug_is_not_dressed_up_as_a_refusal(monkeypatch: pytest.MonkeyPatch) -
     run = make_run()
     api = Api(make_token([Scope.LAUNCH]))
     api.client = Client(raise_request_exception=False)
-    monkeypatch.setattr(runs, "request_stop", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(life, "request_stop", lambda *args, **kwargs: 1 / 0)
     assert api.post(f"runs/{run.key}/stop").status_code == 500

@@ -10,12 +10,12 @@ import pytest
 from django.db import connection
 
 from rollouts.models import Batch, Run
-from rollouts.services import runs
+from rollouts.services.runs import life
 from rollouts.states import RunState
 from tests.factories import words
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
-from trainers.wire import MSGPACK, SHA256_HEADER, Registration, TrainingBatch
+from trainers.wire import MSGPACK, SHA256_HEADER, TrainerRegistration, TrainingBatch
 
 pytestmark = pytest.mark.django_db
 
@@ -30,7 +30,7 @@ def register(run: Run) -> Api:
     token = make_token(run=run)
     answer = Api(token).post(f"runs/{run.key}/trainer", {"world_size": 2, "hostname": "node-1", "pid": 7})
     assert answer.status_code == 200
-    return Api(token, epoch=msgspec.json.decode(answer.content, type=Registration).epoch)
+    return Api(token, epoch=msgspec.json.decode(answer.content, type=TrainerRegistration).epoch)
 
 
 def test_a_trainer_does_a_whole_run() -> None:
@@ -147,7 +147,7 @@ def test_a_waiting_fetch_is_told_when_the_run_is_stopped() -> None:
     trainer = register(run)
     answer, _ = story.together(
         lambda: trainer.get(f"runs/{run.key}/batches/0?wait_s=20"),
-        lambda: runs.request_stop(run, actor="user:ada"),
+        lambda: life.request_stop(run, actor="user:ada"),
     )
     problem(answer, 410, "run_over")
 
@@ -155,7 +155,7 @@ def test_a_waiting_fetch_is_told_when_the_run_is_stopped() -> None:
 def test_a_run_that_ended_says_so_to_every_write() -> None:
     run = story.launch()
     trainer = register(run)
-    runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test"))
+    life.end(story.fresh(run), to=RunState.FAILED, reason=words("test"))
     base = f"runs/{run.key}"
     for answer in (
         trainer.get(f"{base}/batches/0"),

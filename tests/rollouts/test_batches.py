@@ -9,9 +9,11 @@ from django.db import IntegrityError, transaction
 
 from environments.types import StopReason
 from rollouts.errors import Conflict, NotFound, RunOver, StaleEpoch, StateConflict
-from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Rollout, ScoredGroup
+from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Rollout, Run, ScoredGroup
 from rollouts.selectors.next_batch import Outlook, look
-from rollouts.services import batches, groups, runs
+from rollouts.services.batches import forming
+from rollouts.services.groups import intake
+from rollouts.services.runs import life, trainer_writes
 from rollouts.services.transitions import move
 from rollouts.states import BatchState, GroupState
 from tests.rollouts import story
@@ -21,12 +23,12 @@ pytestmark = pytest.mark.django_db
 concurrent = pytest.mark.django_db(transaction=True)
 
 
-def decode(delivery: batches.Outgoing) -> TrainingBatch:
+def decode(delivery: forming.Outgoing) -> TrainingBatch:
     return msgspec.msgpack.decode(delivery.body, type=TrainingBatch)
 
 
-def fetch(run: runs.Run, epoch: int, step: int) -> batches.Outgoing:
-    delivery = batches.fetch(run, epoch=epoch, step=step)
+def fetch(run: Run, epoch: int, step: int) -> forming.Outgoing:
+    delivery = forming.fetch(run, epoch=epoch, step=step)
     assert delivery is not None
     return delivery
 
@@ -49,7 +51,7 @@ def test_a_batch_is_formed_only_when_it_is_full() -> None:
     run, epoch = story.train()
     [first, second] = story.claim(run, 2)
     story.settle(first)
-    assert batches.fetch(run, epoch=epoch, step=0) is None
+    assert forming.fetch(run, epoch=epoch, step=0) is None
     assert not Batch.objects.exists()
     story.settle(second)
     assert len(decode(fetch(run, epoch, 0)).rollouts) == 4
@@ -72,7 +74,7 @@ def test_a_batch_has_the_same_bytes_on_every_fetch_also_for_a_later_epoch_and_af
 def test_two_fetchers_at_the_same_time_get_the_same_batch() -> None:
     run, epoch = story.train()
     story.generate(run)
-    deliveries = story.together(*[lambda: batches.fetch(run, epoch=epoch, step=0)] * 4)
+    deliveries = story.together(*[lambda: forming.fetch(run, epoch=epoch, step=0)] * 4)
     assert len(set(deliveries)) == 1
     assert deliveries[0] is not None
     assert Batch.objects.count() == 1
@@ -84,7 +86,7 @@ def test_a_step_is_formed_once_while_groups_settle() -> None:
     run, epoch = story.train(algorithm__max_async_level=2)
     claims = story.claim(run)
     settles = [lambda claim=claim: story.settle(claim) for claim in claims]
-    story.together(*settles, *[lambda: batches.fetch(run, epoch=epoch, step=0)] * 3)
+    story.together(*settles, *[lambda: forming.fetch(run, epoch=epoch, step=0)] * 3)
     first, second = fetch(run, epoch, 0), fetch(run, epoch, 1)
     members = [each.group for each in [*decode(first).rollouts, *decode(second).rollouts]]
     assert len(set(members)) == 4
@@ -102,8 +104,8 @@ def test_a_group_rejected_while_its_batch_is_formed_is_in_none(monkeypatch: pyte
         return outlook
 
     with monkeypatch.context() as meanwhile:
-        meanwhile.setattr(batches, "look", look_before_a_person_does)
-        assert batches.fetch(run, epoch=epoch, step=0) is None
+        meanwhile.setattr(forming, "look", look_before_a_person_does)
+        assert forming.fetch(run, epoch=epoch, step=0) is None
     assert not Batch.objects.exists()
     assert not ScoredGroup.objects.filter(state=GroupState.BATCHED).exists()
     assert rejected.key not in {each.group for each in decode(fetch(run, epoch, 0)).rollouts}
@@ -147,7 +149,7 @@ def test_stale_groups_are_dropped_even_when_they_are_too_few_for_a_batch() -> No
     run, epoch = story.train(algorithm__max_off_policy_steps=0, algorithm__max_async_level=0)
     story.step(run, epoch, 0)
     story.submit(run, [story.scored("late", version=0)], actor="api:x")
-    assert batches.fetch(run, epoch=epoch, step=1) is None
+    assert forming.fetch(run, epoch=epoch, step=1) is None
     assert ScoredGroup.objects.get(key="late").state == GroupState.STALE
 
 
@@ -175,7 +177,7 @@ def test_rollouts_that_were_cut_off_are_left_out_but_their_reward_counts() -> No
     run, epoch = story.train(algorithm__advantage="mean", algorithm__corrections__mask_overlong=True)
     for claim in story.claim(run, 2):
         cut = story.rollout(1.0, stop_reason=StopReason.LENGTH)
-        groups.settle(token=claim.token, problem_key="p", rollouts=[cut, story.rollout(0.0, tokens=5)], worker="w")
+        intake.settle(token=claim.token, problem_key="p", rollouts=[cut, story.rollout(0.0, tokens=5)], worker="w")
     batch = decode(fetch(run, epoch, 0))
     assert [(each.index, each.advantage) for each in batch.rollouts] == [(1, -0.5), (1, -0.5)]
     assert Batch.objects.get().token_count == 2 * 3
@@ -185,7 +187,7 @@ def test_a_baseline_by_length_weighs_with_sampled_tokens() -> None:
     run, epoch = story.train(algorithm__loss__type="opo")
     for claim in story.claim(run, 2):
         played = [story.rollout(1.0, tokens=2 + 10), story.rollout(0.0, tokens=2 + 30)]
-        groups.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
+        intake.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
     assert [each.advantage for each in decode(fetch(run, epoch, 0)).rollouts] == [0.75, -0.25] * 2
 
 
@@ -193,7 +195,7 @@ def test_rollouts_without_a_sampled_token_are_not_sent() -> None:
     run, epoch = story.train()
     for claim in story.claim(run, 2):
         mute = story.rollout(1.0, loss_mask=[0] * 4)
-        groups.settle(token=claim.token, problem_key="p", rollouts=[mute, story.rollout(0.0)], worker="w")
+        intake.settle(token=claim.token, problem_key="p", rollouts=[mute, story.rollout(0.0)], worker="w")
     assert [each.index for each in decode(fetch(run, epoch, 0)).rollouts] == [1, 1]
 
 
@@ -230,11 +232,11 @@ def test_every_write_of_an_older_trainer_is_refused_and_changes_nothing() -> Non
     new = story.register(run).epoch
     events = Event.objects.count()
     for write in (
-        lambda: batches.fetch(run, epoch=old, step=0),
-        lambda: batches.fetch(run, epoch=new + 1, step=0),
+        lambda: forming.fetch(run, epoch=old, step=0),
+        lambda: forming.fetch(run, epoch=new + 1, step=0),
         lambda: story.ack(run, old, 0, delivery.sha256),
         lambda: story.announce(run, old, 1),
-        lambda: runs.finish_training(run, epoch=old),
+        lambda: trainer_writes.finish_training(run, epoch=old),
     ):
         with pytest.raises(StaleEpoch):
             write()
@@ -274,12 +276,12 @@ def test_no_step_is_formed_out_of_turn() -> None:
     run, epoch = story.train()
     story.generate(run)
     with pytest.raises(StateConflict, match="0 is the next"):
-        batches.fetch(run, epoch=epoch, step=1)
+        forming.fetch(run, epoch=epoch, step=1)
     with pytest.raises(RunOver):
-        batches.fetch(run, epoch=epoch, step=run.max_steps)
-    runs.request_stop(run, actor="user:ada")
+        forming.fetch(run, epoch=epoch, step=run.max_steps)
+    life.request_stop(run, actor="user:ada")
     with pytest.raises(RunOver):
-        batches.fetch(run, epoch=epoch, step=0)
+        forming.fetch(run, epoch=epoch, step=0)
 
 
 def test_a_batch_whose_rows_were_changed_is_never_sent() -> None:
@@ -288,13 +290,13 @@ def test_a_batch_whose_rows_were_changed_is_never_sent() -> None:
     fetch(run, epoch, 0)
     Rollout.objects.filter(group__state=GroupState.BATCHED).update(reward=0.25)
     with pytest.raises(AssertionError, match="no longer encodes to its hash"):
-        batches.fetch(run, epoch=epoch, step=0)
+        forming.fetch(run, epoch=epoch, step=0)
 
 
 def test_asking_in_vain_locks_and_writes_nothing(django_assert_num_queries: Any) -> None:
     run, epoch = story.train()
     with django_assert_num_queries(5) as seen:
-        assert batches.fetch(run, epoch=epoch, step=0) is None
+        assert forming.fetch(run, epoch=epoch, step=0) is None
     assert not [query for query in seen.captured_queries if "FOR " in query["sql"] or "UPDATE" in query["sql"]]
 
 

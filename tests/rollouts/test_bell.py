@@ -19,7 +19,8 @@ from django.db import connection, transaction
 
 from rollouts import bell
 from rollouts.models import Run
-from rollouts.services import metrics, runs
+from rollouts.services import metrics
+from rollouts.services.runs import life
 from rollouts.services.transitions import transition
 from rollouts.states import RunState
 from tests.factories import make_run
@@ -137,7 +138,7 @@ def test_what_rings_between_two_waits_is_heard_by_the_second() -> None:
 
 def _until_published(run: Run) -> None:
     """A second subscriber of its own says that the ring has gone through Redis."""
-    runs.request_stop(run, actor="user:bob")
+    life.request_stop(run, actor="user:bob")
     connection.close()
     ears = server().pubsub()
     ears.subscribe(f"asgi__group__{bell.ALL_RUNS}")

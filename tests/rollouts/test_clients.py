@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from environments.client.group_client import Claim, GroupClient, Refused, pack
-from environments.types import Rollout
-from rollouts.models import Batch, GroupTokens, ScoredGroup
+from environments.client.group_client import GroupClient, Refused, pack
+from environments.types import Claim, Rollout
+from rollouts.models import Batch, GroupTokens, Run, ScoredGroup
 from rollouts.models import Rollout as RolloutRow
-from rollouts.services import leases, runs
+from rollouts.services.runs import life
 from rollouts.states import BatchState, GroupState
 from tests.browser.server import Server
 from tests.factories import make_project
@@ -36,9 +36,9 @@ def served(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
     server.stop()
 
 
-def launch_external(**overrides: Any) -> runs.Run:
+def launch_external(**overrides: Any) -> Run:
     resolved = resolve("external-trainer", overrides={key.replace("__", "."): each for key, each in overrides.items()})
-    return runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada")
+    return life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada")
 
 
 def test_submitted_groups_are_stored_once_however_they_are_packed(served: str) -> None:
@@ -82,15 +82,8 @@ def test_the_runs_own_problems_are_claimed_renewed_and_settled(served: str) -> N
         assert client.claim("player") == msgspec.convert({"claims": [], "reason": "over"}, type(client.claim("player")))
 
 
-def test_a_claim_of_the_client_is_a_claim_of_the_store() -> None:
-    def fields(kind: Any) -> dict[str, Any]:
-        return {field.name: field.type for field in msgspec.structs.fields(kind)}
-
-    assert fields(Claim) == fields(leases.Claim)
-
-
 def test_a_trainer_from_outside_iterates_over_its_batches_until_the_run_is_over(served: str) -> None:
-    run = runs.start(launch_external(batch__batch_size=2, max_steps=3))
+    run = life.start(launch_external(batch__batch_size=2, max_steps=3))
     with GroupClient(served, make_token(), run.key) as client:
         client.submit([story.scored(key) for key in ("a", "b", "c")])
     seen = []
@@ -119,7 +112,7 @@ def test_every_snippet_of_the_document_works(served: str, tmp_path: Path, monkey
         "url": served,
         "submit_token": make_token(["submit"]),
         "train_token": make_token(["train"]),
-        "run": runs.start(launch_external(batch__batch_size=2)).key,
+        "run": life.start(launch_external(batch__batch_size=2)).key,
         "rl_run": own.key,
         "play": play,
     }

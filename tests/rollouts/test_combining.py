@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollouts.services.combining import Combiner
+from rollouts.services.groups.combining import Combiner
 from tests.workers.waiting import eventually
 
 DEADLINE_S = 30

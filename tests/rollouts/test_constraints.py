@@ -7,7 +7,8 @@ import pytest
 from django.db import IntegrityError, connection, transaction
 
 from rollouts.models import Batch, BatchItem, Evaluation, Lease, MetricPoint, PolicyVersion, Rollout, Run, ScoredGroup
-from rollouts.services import batches, token_values
+from rollouts.services.batches import forming
+from rollouts.services.runs import token_values
 from tests.rollouts import story
 from trainers.wire import TrainingBatch
 
@@ -70,7 +71,7 @@ def world() -> Run:
     assert evaluation.split == "eval"
     for each in others[:2]:
         story.settle(each)
-    delivery = batches.fetch(run, epoch=epoch, step=0)
+    delivery = forming.fetch(run, epoch=epoch, step=0)
     assert delivery is not None
     rollout = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts[0]
     token_values.store(Batch.objects.get(run=run), [story.seen(rollout)])

@@ -12,8 +12,8 @@ import pytest
 from environments.types import Message, Rollout, ScoredGroup, StopReason
 from rollouts.models import Run
 from rollouts.models import ScoredGroup as Group
-from rollouts.services import examples, exchange
-from rollouts.services.examples import Selection
+from rollouts.services.curation import examples, exchange
+from rollouts.services.curation.examples import Selection
 from rollouts.states import GroupState
 from tests.rollouts import story
 from tests.rollouts.test_exchange import launch

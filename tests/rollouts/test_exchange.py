@@ -13,8 +13,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollouts.models import Run, ScoredGroup
-from rollouts.services import batches, exchange, runs
-from rollouts.services.exchange import BadLine, Imported, Line
+from rollouts.services.batches import forming
+from rollouts.services.curation import exchange
+from rollouts.services.curation.exchange import BadLine, Imported, Line
+from rollouts.services.runs import life
 from rollouts.states import GroupState
 from tests.factories import make_project
 from tests.rollouts import story
@@ -32,7 +34,7 @@ def run() -> Run:
 
 def launch() -> Run:
     resolved = resolve("external-trainer", overrides={"batch.batch_size": 4})
-    return runs.start(runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
+    return life.start(life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
 
 
 def item(number: int = 0, **more: Any) -> Item:
@@ -190,7 +192,7 @@ def test_importing_again_stores_nothing_twice_and_equal_lines_are_groups_of_thei
 def test_groups_that_were_trained_meanwhile_are_known_too(run: Run) -> None:
     load(run, lines([item(1), item(2)]))
     epoch = story.register(run).epoch
-    delivery = batches.fetch(run, epoch=epoch, step=0)
+    delivery = forming.fetch(run, epoch=epoch, step=0)
     assert delivery is not None
     story.ack(run, epoch, 0, delivery.sha256)
     assert load(run, lines([item(1), item(2)]))[0] == Imported(known=2)
@@ -334,7 +336,7 @@ def test_groups_of_our_own_drivers_are_exported_with_labels_and_filled_logprobs(
 def test_states_and_environments_can_be_chosen() -> None:
     run, epoch = story.train()
     story.submit(run, [story.scored(str(n), environment="ab"[n % 2], problem_key=str(n)) for n in range(5)], actor="x")
-    batches.fetch(run, epoch=epoch, step=0)
+    forming.fetch(run, epoch=epoch, step=0)
     ScoredGroup.objects.filter(key="4").update(state=GroupState.REJECTED)
     assert len(dump(run)) == 4
     assert len(dump(run, states=[GroupState.BATCHED])) == 2

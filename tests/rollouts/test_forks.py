@@ -7,7 +7,7 @@ import pytest
 
 from rollouts.errors import Conflict, Invalid, NotFound
 from rollouts.models import Run
-from rollouts.services import forks, runs
+from rollouts.services.runs import checkpoints, forks, life
 from tests.rollouts import story
 from trainers.config import resolve
 from trainers.wire import CheckpointIn
@@ -22,14 +22,14 @@ def source_run(**overrides: Any) -> tuple[Run, int]:
     for step in (1, 2, 3):
         path = str(run.directory / "checkpoints" / f"step_{step}")
         found = CheckpointIn(step=step, path=path, manifest_sha256="b" * 64, size_bytes=5)
-        runs.add_checkpoint(run, epoch=epoch, checkpoint=found)
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=found)
     return run, epoch
 
 
 def launch(fork: forks.Fork, **overrides: Any) -> Run:
     values = story.SMALL | {key.replace("__", "."): value for key, value in overrides.items()}
     resolved = resolve("reverse-text-rl", overrides=values | fork.overrides)
-    return runs.create(project=fork.checkpoint.run.project, user=None, resolved=resolved, actor="user:ada", fork=fork)
+    return life.create(project=fork.checkpoint.run.project, user=None, resolved=resolved, actor="user:ada", fork=fork)
 
 
 def test_a_fork_starts_from_a_model_of_its_own_and_names_where_it_is_from() -> None:
@@ -49,14 +49,14 @@ def test_without_a_step_the_newest_checkpoint_is_forked() -> None:
 def test_a_checkpoint_stays_while_a_run_is_forked_from_it() -> None:
     source, _ = source_run()
     launch(forks.plan(source, step=1))
-    assert [each.step for each in runs.delete_checkpoints(source)] == [2]
+    assert [each.step for each in checkpoints.delete_checkpoints(source)] == [2]
     assert [each.step for each in story.register(source).checkpoints] == [3, 1]
 
 
 def test_a_checkpoint_that_is_deleted_meanwhile_is_not_forked() -> None:
     source, _ = source_run()
     fork = forks.plan(source, step=1)
-    runs.delete_checkpoints(source)
+    checkpoints.delete_checkpoints(source)
     with pytest.raises(Conflict, match=f"{source.key}@1 was deleted meanwhile"):
         launch(fork)
     assert Run.objects.count() == 1
@@ -67,7 +67,9 @@ def test_a_fork_and_the_deletion_of_its_checkpoint_never_both_happen() -> None:
     for _ in range(5):
         source, _ = source_run()
         fork = forks.plan(source, step=1)
-        done = story.together(lambda fork=fork: launch(fork), lambda source=source: runs.delete_checkpoints(source))  # type: ignore[misc]
+        done = story.together(
+            lambda fork=fork: launch(fork), lambda source=source: checkpoints.delete_checkpoints(source)
+        )  # type: ignore[misc]
         forked, deleted = not isinstance(done[0], Exception), 1 in [each.step for each in done[1]]
         assert forked != deleted
 
@@ -89,10 +91,10 @@ def test_a_name_is_a_run_or_a_run_and_a_step() -> None:
 def test_the_trainer_is_told_whose_optimizer_state_to_take() -> None:
     source, _ = source_run()
     with_state, without = launch(forks.plan(source, step=2, with_optimizer=True)), launch(forks.plan(source))
-    offered = story.register(runs.start(with_state)).optimizer_from
+    offered = story.register(life.start(with_state)).optimizer_from
     assert offered is not None
     assert (offered.step, offered.path) == (2, str(source.directory / "checkpoints" / "step_2"))
-    assert story.register(runs.start(without)).optimizer_from is None
+    assert story.register(life.start(without)).optimizer_from is None
 
 
 @pytest.mark.parametrize(("of_source", "of_fork"), [(8, 0), (0, 8), (8, 8)])

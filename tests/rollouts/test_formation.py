@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollouts.formation import Candidate, Chosen, Demand, Share, Stuck, Waiting, choose
+from rollouts.formation import Candidate, Chosen, Demand, MixtureShare, Stuck, Waiting, choose
 
 
 def queue(*groups: tuple[int, int], tokens: int = 10) -> list[Candidate]:
@@ -13,11 +13,13 @@ def queue(*groups: tuple[int, int], tokens: int = 10) -> list[Candidate]:
     return [Candidate(at, environment, rollouts, tokens) for at, (environment, rollouts) in enumerate(groups)]
 
 
-def shares(candidates: list[Candidate]) -> dict[int, Share]:
-    return {each.environment_id: Share(f"e{each.environment_id}") for each in candidates}
+def shares(candidates: list[Candidate]) -> dict[int, MixtureShare]:
+    return {each.environment_id: MixtureShare(f"e{each.environment_id}") for each in candidates}
 
 
-def chosen_sizes(candidates: list[Candidate], demand: Demand, mixture: dict[int, Share] | None = None) -> list[int]:
+def chosen_sizes(
+    candidates: list[Candidate], demand: Demand, mixture: dict[int, MixtureShare] | None = None
+) -> list[int]:
     result = choose(candidates, demand, mixture or shares(candidates), 0.0)
     assert isinstance(result, Chosen), result
     by_id = {each.group_id: each.rollouts for each in candidates}
@@ -47,7 +49,7 @@ def test_sizes_are_combined_where_a_simple_scan_would_be_stuck() -> None:
 
 
 def test_what_cannot_make_the_size_is_told_with_a_way_out() -> None:
-    result = choose(queue((1, 8), (1, 8)), Demand(rollouts=12, exact=True), {1: Share("gsm")}, 0.0)
+    result = choose(queue((1, 8), (1, 8)), Demand(rollouts=12, exact=True), {1: MixtureShare("gsm")}, 0.0)
     assert isinstance(result, Stuck)
     assert "groups of 8 rollouts cannot make exactly 12" in result.reason
     assert "batch size" in result.reason
@@ -59,19 +61,21 @@ def test_a_batch_that_need_not_be_exact_is_as_small_as_it_can_be() -> None:
 
 
 def test_too_little_waits_and_says_how_much_there_is() -> None:
-    assert choose(queue((1, 4)), Demand(rollouts=8), {1: Share("e")}, 0.0) == Waiting("4 of 8 rollouts are ready")
+    assert choose(queue((1, 4)), Demand(rollouts=8), {1: MixtureShare("e")}, 0.0) == Waiting(
+        "4 of 8 rollouts are ready"
+    )
     assert choose([], Demand(rollouts=8), {}, 0.0) == Waiting("0 of 8 rollouts are ready")
 
 
 def test_weights_steer_the_mixture_over_many_batches() -> None:
-    mixture = {1: Share("heavy", 3.0), 2: Share("light", 1.0)}
+    mixture = {1: MixtureShare("heavy", 3.0), 2: MixtureShare("light", 1.0)}
     clock, served = 0.0, Counter[int]()
     candidates = queue(*[(1 + at % 2, 4) for at in range(400)])
     for _ in range(25):
         result = choose(candidates, Demand(rollouts=8, exact=True), mixture, clock)
         assert isinstance(result, Chosen)
         clock = result.clock
-        mixture = {key: Share(old.name, old.weight, result.virtual_times[key]) for key, old in mixture.items()}
+        mixture = {key: MixtureShare(old.name, old.weight, result.virtual_times[key]) for key, old in mixture.items()}
         taken = set(result.group_ids)
         served += Counter(each.environment_id for each in candidates if each.group_id in taken)
         candidates = [each for each in candidates if each.group_id not in taken]
@@ -79,7 +83,7 @@ def test_weights_steer_the_mixture_over_many_batches() -> None:
 
 
 def test_an_environment_that_was_away_neither_waits_nor_catches_up() -> None:
-    mixture = {1: Share("busy", 1.0, 1000.0), 2: Share("back", 1.0, 3.0)}
+    mixture = {1: MixtureShare("busy", 1.0, 1000.0), 2: MixtureShare("back", 1.0, 3.0)}
     candidates = queue(*[(1 + at % 2, 4) for at in range(40)])
     result = choose(candidates, Demand(rollouts=40), mixture, 998.0)
     assert isinstance(result, Chosen)
@@ -89,21 +93,25 @@ def test_an_environment_that_was_away_neither_waits_nor_catches_up() -> None:
 
 def test_weights_never_block_an_environment_that_is_alone() -> None:
     assert (
-        len(chosen_sizes(queue(*[(2, 4)] * 4), Demand(rollouts=16), {1: Share("gone", 9.0), 2: Share("here", 0.1)}))
+        len(
+            chosen_sizes(
+                queue(*[(2, 4)] * 4), Demand(rollouts=16), {1: MixtureShare("gone", 9.0), 2: MixtureShare("here", 0.1)}
+            )
+        )
         == 4
     )
 
 
 def test_minimum_allocations_are_met_first() -> None:
     candidates = queue(*[(1, 4)] * 20, *[(2, 4)] * 4)
-    mixture = {1: Share("heavy", 100.0), 2: Share("light", 1.0)}
+    mixture = {1: MixtureShare("heavy", 100.0), 2: MixtureShare("light", 1.0)}
     result = choose(candidates, Demand(rollouts=16, exact=True, minimums={2: 8}), mixture, 0.0)
     assert isinstance(result, Chosen)
     assert result.group_ids == [0, 1, 20, 21]
 
 
 def test_a_minimum_that_is_not_there_is_waited_for_by_name() -> None:
-    mixture = {1: Share("one"), 2: Share("two")}
+    mixture = {1: MixtureShare("one"), 2: MixtureShare("two")}
     result = choose(queue(*[(1, 4)] * 20), Demand(rollouts=16, exact=True, minimums={2: 8}), mixture, 0.0)
     assert result == Waiting("environment two has 0 of the 8 rollouts allocated to it")
 

@@ -10,7 +10,8 @@ import pytest
 
 from rollouts.errors import Invalid, ModelMissing
 from rollouts.models import Run
-from rollouts.services import launches, models, runs
+from rollouts.services import models
+from rollouts.services.runs import checkpoints, launches
 from rollouts.states import RunState
 from tests import http_server
 from tests.factories import make_project, make_run
@@ -88,7 +89,7 @@ def checkpointed(project: str = "words") -> Run:
     run, epoch = story.train()
     Run.objects.filter(pk=run.pk).update(project=make_project(project))
     path = str(run.directory / "checkpoints" / "step_2")
-    runs.add_checkpoint(
+    checkpoints.add_checkpoint(
         run, epoch=epoch, checkpoint=CheckpointIn(step=2, path=path, manifest_sha256="b" * 64, size_bytes=5)
     )
     return run

@@ -9,7 +9,9 @@ import pytest
 from environments.types import ErrorKind, Message, RolloutError, Split, StopReason
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Evaluation, Event, Lease, Rollout, Run, RunEnvironment, ScoredGroup
-from rollouts.services import batches, groups, leases, runs
+from rollouts.services.batches import forming
+from rollouts.services.groups import intake, leases
+from rollouts.services.runs import life
 from rollouts.states import GroupState, RunState
 from tests.factories import words
 from tests.rollouts import story
@@ -119,7 +121,7 @@ def test_generation_runs_ahead_by_the_async_level(level: int, ahead: int) -> Non
     assert story.generate(run) == 2 * ahead
     assert leases.claim(run, holder="d", limit=9, lease_s=9).reason == "capacity"
 
-    delivery = batches.fetch(run, epoch=epoch, step=0)
+    delivery = forming.fetch(run, epoch=epoch, step=0)
     assert delivery is not None
     assert story.generate(run) == 0, "a batch that is formed does not make room: the live version did not change"
     story.ack(run, epoch, 0, delivery.sha256)
@@ -147,9 +149,9 @@ def test_submitted_groups_of_another_size_never_stop_generation_for_good() -> No
     """Counted as groups, four submitted ones of one rollout would fill a batch that they are too small for."""
     run, epoch = story.train(batch__batch_size=8, algorithm__max_async_level=0)
     story.submit(run, [story.scored(f"small-{number}", [1.0]) for number in range(4)], actor="api:x")
-    assert batches.fetch(run, epoch=epoch, step=0) is None
+    assert forming.fetch(run, epoch=epoch, step=0) is None
     assert story.generate(run) == 2
-    assert batches.fetch(run, epoch=epoch, step=0) is not None
+    assert forming.fetch(run, epoch=epoch, step=0) is not None
 
 
 def test_problems_of_an_environment_are_handed_out_in_order_and_environments_by_weight() -> None:
@@ -224,7 +226,7 @@ def test_group_of_which_no_token_was_sampled_is_not_trained_on() -> None:
     run = story.launch()
     [claim] = story.claim(run, 1)
     unsampled = [story.rollout(reward, loss_mask=[0] * 4) for reward in (1.0, 0.0)]
-    state = groups.settle(token=claim.token, problem_key="p", rollouts=unsampled, worker="w")
+    state = intake.settle(token=claim.token, problem_key="p", rollouts=unsampled, worker="w")
     assert state == GroupState.FAILED
 
 
@@ -237,7 +239,7 @@ def test_text_that_postgres_cannot_hold_is_repaired_when_a_driver_settles() -> N
         story.rollout(1.0, messages=[Message(role="tool", content=hostile, name=hostile)]),
         story.rollout(None, stop_reason=StopReason.ERROR, error=broken),
     ]
-    groups.settle(token=claim.token, problem_key=hostile, rollouts=played, worker="w")
+    intake.settle(token=claim.token, problem_key=hostile, rollouts=played, worker="w")
     group = ScoredGroup.objects.get()
     assert group.problem_key == "a\ufffdb\ufffd"
     first, second = group.rollouts.order_by("index")
@@ -249,11 +251,11 @@ def test_text_that_postgres_cannot_hold_is_repaired_when_a_driver_settles() -> N
 def test_a_claim_on_its_way_leaves_nothing_behind_in_a_run_that_ends() -> None:
     for _ in range(5):
         run = story.launch(batch__batch_size=32)
-        runs.request_stop(run, actor="user:ada")
+        life.request_stop(run, actor="user:ada")
         Run.objects.filter(pk=run.pk).update(state=RunState.RUNNING)  # a claim that read the state before the stop
         story.together(
             lambda run=run: story.claim(run),
-            lambda run=run: runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test")),
+            lambda run=run: life.end(story.fresh(run), to=RunState.FAILED, reason=words("test")),
         )
         assert not Lease.objects.filter(run=run).exists()
         assert not ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING).exists()

@@ -18,10 +18,12 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from environments.types import Claim
 from rollouts.errors import LeaseLost, RunOver, StaleEpoch
 from rollouts.models import Batch, BatchItem, Event, Lease, Rollout, Run, ScoredGroup
-from rollouts.services import batches, leases, runs
-from rollouts.services.leases import Claim
+from rollouts.services.batches import forming
+from rollouts.services.groups import leases
+from rollouts.services.runs import life
 from rollouts.states import GROUP_TRANSITIONS, RunState
 from tests.rollouts import story
 
@@ -100,9 +102,9 @@ class Ledger(RuleBasedStateMachine):
         step = len(self.batches)
         if self.over or step >= self.run.max_steps:
             with pytest.raises(RunOver):
-                batches.fetch(self.run, epoch=self.epoch, step=step)
+                forming.fetch(self.run, epoch=self.epoch, step=step)
             return
-        delivery = batches.fetch(self.run, epoch=self.epoch, step=step)
+        delivery = forming.fetch(self.run, epoch=self.epoch, step=step)
         stale = ScoredGroup.objects.filter(run=self.run, state="stale").values_list("key", "min_policy_version")
         assert all(version < step for _, version in stale)
         self.states |= {key: "stale" for key, _ in stale}
@@ -121,7 +123,7 @@ class Ledger(RuleBasedStateMachine):
     @rule(data=st.data())
     def fetch_again(self, data: Any) -> None:
         step = data.draw(st.integers(0, len(self.batches) - 1))
-        delivery = batches.fetch(self.run, epoch=self.epoch, step=step)
+        delivery = forming.fetch(self.run, epoch=self.epoch, step=step)
         assert delivery is not None
         assert delivery.body == self.bodies[step]
 
@@ -148,7 +150,7 @@ class Ledger(RuleBasedStateMachine):
     def replace_the_trainer(self) -> None:
         zombie, self.epoch = self.epoch, story.register(self.run).epoch
         for write in (
-            lambda: batches.fetch(self.run, epoch=zombie, step=0),
+            lambda: forming.fetch(self.run, epoch=zombie, step=0),
             lambda: story.ack(self.run, zombie, 0, "0" * 64),
             lambda: story.announce(self.run, zombie, 1),
         ):
@@ -169,8 +171,8 @@ class Ledger(RuleBasedStateMachine):
     @precondition(lambda self: not self.over and len(self.batches) > 1)
     @rule()
     def stop(self) -> None:
-        runs.request_stop(self.run, actor="user:ada")
-        runs.end(story.fresh(self.run), to=RunState.STOPPED)
+        life.request_stop(self.run, actor="user:ada")
+        life.end(story.fresh(self.run), to=RunState.STOPPED)
         self.over = True
         self.lost += self.claims.values()
         self.claims = {}

@@ -15,7 +15,9 @@ from rollouts.models import (
 )
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import metrics as metric_selectors
-from rollouts.services import batches, evaluations, leases, runs
+from rollouts.services.batches import forming
+from rollouts.services.groups import evaluations, leases
+from rollouts.services.runs import life, trainer_writes
 from rollouts.states import (
     BatchState,
     EvaluationState,
@@ -46,12 +48,12 @@ def test_a_run_lives_from_launch_to_its_last_evaluation() -> None:
         assert (batch.run, batch.step, len(batch.rollouts)) == (run.key, number, 4)
     assert story.fresh(run).live_version == 3
 
-    assert runs.finish_training(run, epoch=epoch).state == RunState.FINISHING
+    assert trainer_writes.finish_training(run, epoch=epoch).state == RunState.FINISHING
     for each in story.claim(run):
         assert (each.split, each.policy_version) == (Split.EVAL, 3)
         story.settle(each, [0.5])
     evaluations.conclude(run)
-    run = runs.end(story.fresh(run), to=RunState.FINISHED)
+    run = life.end(story.fresh(run), to=RunState.FINISHED)
 
     assert (run.state, run.next_step) == (RunState.FINISHED, 3)
     assert set(Batch.objects.values_list("state", flat=True)) == {BatchState.TRAINED}
@@ -88,12 +90,12 @@ def test_every_change_of_a_group_is_an_event_that_says_who_and_why() -> None:
 def test_nothing_is_claimed_before_a_version_is_live_nor_after_the_end() -> None:
     run = story.create()
     assert leases.claim(run, holder="a", limit=1, lease_s=9).reason == "no_policy"
-    run = runs.start(run)
+    run = life.start(run)
     assert leases.claim(run, holder="a", limit=1, lease_s=9).reason == "no_policy"
     run = story.launch()
-    runs.request_stop(run, actor="user:ada")
+    life.request_stop(run, actor="user:ada")
     assert leases.claim(run, holder="a", limit=1, lease_s=9).reason == "over"
-    runs.end(run, to=RunState.STOPPED)
+    life.end(run, to=RunState.STOPPED)
     assert leases.claim(run, holder="a", limit=1, lease_s=9).reason == "over"
 
 
@@ -106,7 +108,7 @@ def test_a_trained_token_is_attributable_to_everything_behind_it() -> None:
     assert stored.group.batch_items.get().batch.step == 0
     assert (stored.first_policy_version, stored.worker) == (0, "w")
     assert stored.group.environment.name == first.environment == "reverse_text"
-    assert batches.fetch(run, epoch=epoch, step=0) == delivery
+    assert forming.fetch(run, epoch=epoch, step=0) == delivery
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_a_trained_token_is_attributable_to_everything_behind_it() -> None:
 def test_the_checker_of_the_ledger_sees_what_is_wrong(tampering: str) -> None:
     run, epoch = story.train()
     story.step(run, epoch, 0)
-    runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test"))
+    life.end(story.fresh(run), to=RunState.FAILED, reason=words("test"))
     check_ledger(run)
     with connection.cursor() as cursor:
         cursor.execute(tampering)

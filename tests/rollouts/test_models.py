@@ -47,9 +47,9 @@ def spoil(directory: Path, how: str) -> None:
             (directory / "config.json").unlink()
         case "no weights":
             weights.unlink()
-        case "instead of":
+        case "file not fully covered":
             weights.write_bytes(weights.read_bytes()[:-1])
-        case "not a safetensors file":
+        case "header too large":
             weights.write_bytes(b"\xff" * 100)
         case "no tokenizer":
             (directory / "tokenizer.json").unlink()
@@ -63,7 +63,7 @@ def spoil(directory: Path, how: str) -> None:
 
 
 FAULTS = [
-    *("no config.json", "no weights", "instead of", "not a safetensors file", "no tokenizer"),
+    *("no config.json", "no weights", "file not fully covered", "header too large", "no tokenizer"),
     *("lacks 1 of 2 weight files", "no model_type", "no JSON object"),
 ]
 

@@ -11,7 +11,8 @@ from django.test.utils import CaptureQueriesContext
 from rollouts.formation import Chosen, Demand
 from rollouts.models import Run
 from rollouts.selectors import events, groups, metrics, next_batch, pages, runs
-from rollouts.services import batches, evaluations, leases
+from rollouts.services.batches import forming
+from rollouts.services.groups import evaluations, leases
 from tests.rollouts import story
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
@@ -70,7 +71,7 @@ QUESTIONS: dict[str, Callable[[Run, int], Any]] = {
     "claim": lambda run, epoch: story.claim(run),
     "capacity": lambda run, epoch: leases.capacity(run),
     "capacity in tokens": lambda run, epoch: leases.capacity(in_tokens(run)),
-    "fetch in vain": lambda run, epoch: batches.fetch(run, epoch=epoch, step=0),
+    "fetch in vain": lambda run, epoch: forming.fetch(run, epoch=epoch, step=0),
     "quarantine": lambda run, epoch: leases.quarantine_expired(run),
     "conclude": lambda run, epoch: evaluations.conclude(run),
     "newest groups": lambda run, epoch: list(pages.list_groups(run, limit=20)),

@@ -8,7 +8,9 @@ from django.utils import timezone
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Event, MetricPoint, PolicyVersion, Rollout, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import batches, evaluations, policies, runs
+from rollouts.services.batches import forming
+from rollouts.services.groups import evaluations
+from rollouts.services.runs import life, policies
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
 from tests.factories import words
 from tests.rollouts import story
@@ -64,7 +66,7 @@ def test_nothing_is_published_in_a_run_that_is_over() -> None:
     run, epoch = story.train(evaluation={"problems": 1}, max_steps=1)
     story.announce(run, epoch, 1)
     version = PolicyVersion.objects.get(version=1)
-    runs.end(run, to=RunState.FAILED, reason=words("test"))
+    life.end(run, to=RunState.FAILED, reason=words("test"))
     with pytest.raises(StateConflict, match="nothing is published"):
         policies.published(version)
     assert set(Evaluation.objects.values_list("state", flat=True)) == {EvaluationState.EXPIRED}
@@ -172,7 +174,7 @@ def test_a_strict_run_publishes_only_when_its_groups_are_generated() -> None:
     first, *others = story.claim(run, 3)
     for claim in others:
         story.settle(claim)
-    delivery = batches.fetch(run, epoch=epoch, step=0)
+    delivery = forming.fetch(run, epoch=epoch, step=0)
     assert delivery is not None
     story.ack(run, epoch, 0, delivery.sha256)
     story.announce(run, epoch, 1)

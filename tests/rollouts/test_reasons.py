@@ -11,7 +11,7 @@ from django.db import connection
 
 from rollouts.models import Event, Run, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import runs
+from rollouts.services.runs import life
 from rollouts.services.transitions import stored, transition
 from rollouts.states import GroupState, RunState
 from tests.factories import make_event, make_group, make_run, words
@@ -88,8 +88,8 @@ def test_no_parameter_is_too_long_or_strange_to_be_stored() -> None:
 @pytest.mark.django_db
 def test_the_words_of_whoever_stops_a_run_are_a_parameter() -> None:
     first, second = make_run(), make_run()
-    assert runs.request_stop(first, actor="user:ada", reason="enough").reason == words("enough")
-    assert runs.request_stop(second, actor="user:ada").reason == Reason(ReasonCode.STOP_ASKED, actor="user:ada")
+    assert life.request_stop(first, actor="user:ada", reason="enough").reason == words("enough")
+    assert life.request_stop(second, actor="user:ada").reason == Reason(ReasonCode.STOP_ASKED, actor="user:ada")
 
 
 @pytest.mark.django_db
@@ -97,7 +97,7 @@ def test_an_event_says_whether_something_was_made_or_changed_or_only_happened() 
     run = make_run()
     made = make_event(run)
     changed = make_event(run, from_state="starting")
-    runs.rotate_atropos_key(run, actor="user:ada")
+    life.rotate_atropos_key(run, actor="user:ada")
     noted = Event.objects.order_by("-id")[0]
     assert [event.kind for event in (made, changed, noted)] == ["created", "changed", "noted"]
     assert (noted.from_state, noted.to_state) == ("running", "running")

@@ -8,8 +8,9 @@ import pytest
 from rollouts.errors import Conflict, Invalid, RunOver
 from rollouts.models import Batch, BatchItem, Event, MetricPoint, Replay, Run, Scope, ScoredGroup
 from rollouts.selectors import runs as run_selectors
-from rollouts.services import batches, replays, runs
-from rollouts.services.verification import verify_batches
+from rollouts.services.batches import forming, replays
+from rollouts.services.batches.verification import verify_batches
+from rollouts.services.runs import life
 from rollouts.states import BatchState, GroupState, RunState
 from tests.factories import make_project, make_run
 from tests.rollouts import story
@@ -28,7 +29,7 @@ def source() -> Run:
         first, second = story.claim(run, 2)
         story.settle(first, [1.0, 0.0])
         story.settle(second, [0.25, 1.0])
-        delivery = batches.fetch(run, epoch=epoch, step=step)
+        delivery = forming.fetch(run, epoch=epoch, step=step)
         assert delivery is not None
         story.ack(run, epoch, step, delivery.sha256)
         story.announce(run, epoch, step + 1)
@@ -43,7 +44,7 @@ def order(run: Run, source: Run, first_step: int, last_step: int) -> Replay:
 
 
 def fetch(run: Run, epoch: int, step: int) -> TrainingBatch:
-    delivery = batches.fetch(run, epoch=epoch, step=step)
+    delivery = forming.fetch(run, epoch=epoch, step=step)
     assert delivery is not None
     return msgspec.msgpack.decode(delivery.body, type=TrainingBatch)
 
@@ -92,7 +93,7 @@ def test_the_source_keeps_its_ledger_also_when_the_target_ends(source: Run) -> N
     fetch(target, epoch, 0)
     story.ack(target, epoch, 0, target.batches.get(step=0).sha256)
     fetch(target, epoch, 1)
-    runs.end(runs.request_stop(target, actor="user:ada"), to=RunState.STOPPED)
+    life.end(life.request_stop(target, actor="user:ada"), to=RunState.STOPPED)
     assert run_selectors.ledger(source) == ledger
     assert Event.objects.filter(run=source).count() == events
     assert set(ScoredGroup.objects.filter(run=source).values_list("state", flat=True)) == {GroupState.TRAINED}
@@ -115,9 +116,9 @@ def test_replays_come_before_batches_of_ones_own_and_in_the_order_they_were_orde
 def test_a_replay_that_is_ordered_late_comes_after_the_batches_that_exist(source: Run) -> None:
     target, epoch = story.train(max_steps=5)
     story.generate(target)
-    first = batches.fetch(target, epoch=epoch, step=0)
+    first = forming.fetch(target, epoch=epoch, step=0)
     order(target, source, 0, 0)
-    assert batches.fetch(target, epoch=epoch, step=0) == first
+    assert forming.fetch(target, epoch=epoch, step=0) == first
     fetch(target, epoch, 1)
     assert members(target, 1) == members(source, 0)
 
@@ -156,9 +157,9 @@ def test_two_runs_that_replay_the_same_step_at_the_same_time_count_apart(source:
 def test_a_replay_is_fetched_again_with_the_same_bytes_also_by_a_later_epoch(source: Run) -> None:
     target, epoch = story.train()
     order(target, source, 0, 0)
-    first = batches.fetch(target, epoch=epoch, step=0)
+    first = forming.fetch(target, epoch=epoch, step=0)
     later = story.register(target).epoch
-    assert batches.fetch(target, epoch=later, step=0) == first
+    assert forming.fetch(target, epoch=later, step=0) == first
     assert first is not None
     assert story.ack(target, later, 0, first.sha256) == 1
 
@@ -173,9 +174,9 @@ def test_old_groups_are_not_stale_in_a_replay(source: Run) -> None:
 
 def test_a_replay_needs_no_ready_group_and_goes_into_an_external_run(source: Run) -> None:
     resolved = resolve("external-trainer")
-    target = runs.start(runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
+    target = life.start(life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
     epoch = story.register(target).epoch
-    assert batches.fetch(target, epoch=epoch, step=0) is None
+    assert forming.fetch(target, epoch=epoch, step=0) is None
     order(target, source, 0, 0)
     assert len(fetch(target, epoch, 0).rollouts) == 4
 
@@ -197,7 +198,7 @@ def test_runs_that_cannot_replay_are_refused(source: Run) -> None:
     with pytest.raises(Conflict, match="name another run"):
         order(story.launch_supervised(), source, 0, 0)
     over = story.launch()
-    runs.end(runs.request_stop(over, actor="user:ada"), to=RunState.STOPPED)
+    life.end(life.request_stop(over, actor="user:ada"), to=RunState.STOPPED)
     with pytest.raises(RunOver):
         order(over, source, 0, 0)
 

@@ -6,7 +6,7 @@ from django.db import IntegrityError, transaction
 from rollouts.errors import StateConflict
 from rollouts.models import Event, Replica, ReplicaKind, Run
 from rollouts.selectors import fleet
-from rollouts.services import replicas
+from rollouts.services.runs import replicas
 from rollouts.states import ReplicaState
 from tests.factories import words
 from tests.rollouts import story

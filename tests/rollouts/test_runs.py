@@ -7,7 +7,9 @@ import pytest
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StaleEpoch, StateConflict
 from rollouts.models import Checkpoint, Evaluation, Event, Lease, MetricPoint, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.selectors import runs as run_selectors
-from rollouts.services import batches, leases, replicas, runs
+from rollouts.services.batches import forming
+from rollouts.services.groups import leases
+from rollouts.services.runs import checkpoints, life, replicas, trainer_writes
 from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
 from tests.factories import words
 from tests.rollouts import story
@@ -40,43 +42,43 @@ def test_a_run_that_does_not_fit_the_database_is_refused() -> None:
 
 def test_stopping_twice_is_stopping_once() -> None:
     run = story.launch()
-    runs.request_stop(run, actor="user:ada", reason="enough")
-    again = runs.request_stop(run, actor="user:bob", reason="mine")
+    life.request_stop(run, actor="user:ada", reason="enough")
+    again = life.request_stop(run, actor="user:bob", reason="mine")
     assert (again.state, again.state_reason) == (RunState.STOPPING, "enough")
     assert Event.objects.filter(to_state="stopping").count() == 1
-    runs.end(run, to=RunState.STOPPED)
-    assert runs.request_stop(run, actor="user:bob").state == RunState.STOPPED
+    life.end(run, to=RunState.STOPPED)
+    assert life.request_stop(run, actor="user:bob").state == RunState.STOPPED
 
 
 @concurrent
 def test_of_two_who_stop_a_run_at_once_one_is_in_the_log() -> None:
     run = story.launch()
-    results = story.together(*[lambda: runs.request_stop(story.fresh(run), actor="user:ada")] * 2)
+    results = story.together(*[lambda: life.request_stop(story.fresh(run), actor="user:ada")] * 2)
     assert [result.state for result in results] == [RunState.STOPPING] * 2
     assert Event.objects.filter(to_state="stopping").count() == 1
 
 
 def test_a_run_that_is_over_cannot_be_stopped() -> None:
     run = story.launch()
-    runs.end(run, to=RunState.FAILED, reason=words("test"))
+    life.end(run, to=RunState.FAILED, reason=words("test"))
     with pytest.raises(StateConflict, match="nothing to stop"):
-        runs.request_stop(run, actor="user:ada")
+        life.request_stop(run, actor="user:ada")
 
 
 def test_a_state_is_changed_only_from_one_that_allows_it() -> None:
     run = story.launch()
     with pytest.raises(StateConflict, match="is starting, which cannot become starting"):
-        runs.start(run)
+        life.start(run)
     with pytest.raises(StateConflict, match="cannot become finished"):
-        runs.end(run, to=RunState.FINISHED)
+        life.end(run, to=RunState.FINISHED)
     with pytest.raises(ValueError, match="is not an end"):
-        runs.end(run, to=RunState.RUNNING)
+        life.end(run, to=RunState.RUNNING)
 
 
 @concurrent
 def test_of_two_processes_that_start_a_run_one_wins() -> None:
     run = story.create()
-    results = story.together(*[lambda: runs.start(story.fresh(run))] * 2)
+    results = story.together(*[lambda: life.start(story.fresh(run))] * 2)
     assert sorted(type(result).__name__ for result in results) == ["Run", "StateConflict"]
 
 
@@ -86,9 +88,9 @@ def test_the_end_leaves_no_group_lease_or_evaluation_open() -> None:
     assert evaluation.split == "eval"
     for claim in claims[:3]:
         story.settle(claim)
-    batches.fetch(run, epoch=epoch, step=0)
-    runs.request_stop(run, actor="user:ada")
-    runs.end(run, to=RunState.STOPPED)
+    forming.fetch(run, epoch=epoch, step=0)
+    life.request_stop(run, actor="user:ada")
+    life.end(run, to=RunState.STOPPED)
     states = dict(ScoredGroup.objects.values_list("pk", "state"))
     assert set(states.values()) == {GroupState.SURPLUS}
     assert {str(group.reason) for group in ScoredGroup.objects.all()} == {"the run was stopped"}
@@ -106,21 +108,21 @@ def test_the_ledger_sums_to_the_groups_that_were_created() -> None:
     for number in range(4):
         if number == 3:
             story.submit(story.fresh(run), [story.scored("late", version=0)], actor="api:x")
-            assert batches.fetch(run, epoch=epoch, step=3) is None
+            assert forming.fetch(run, epoch=epoch, step=3) is None
         for claim in story.claim(run):
             story.settle(claim)
-        delivery = batches.fetch(run, epoch=epoch, step=number)
+        delivery = forming.fetch(run, epoch=epoch, step=number)
         if delivery is None:  # two leases are still held
             Lease.objects.filter(run=run).update(claimed_at="2000-01-01T00:00Z", expires_at="2000-01-02T00:00Z")
             story.generate(run)
-            delivery = batches.fetch(run, epoch=epoch, step=number)
+            delivery = forming.fetch(run, epoch=epoch, step=number)
         assert delivery is not None
         story.ack(run, epoch, number, delivery.sha256)
         story.announce(run, epoch, number + 1)
         story.publish(run)
-    runs.finish_training(run, epoch=epoch)
+    trainer_writes.finish_training(run, epoch=epoch)
     story.claim(run)
-    runs.end(story.fresh(run), to=RunState.FINISHED)
+    life.end(story.fresh(run), to=RunState.FINISHED)
     lines = run_selectors.ledger(run)
     assert sum(line.groups for line in lines) == ScoredGroup.objects.count()
     created = Event.objects.filter(object_kind="scoredgroup", from_state="").count()
@@ -137,20 +139,20 @@ def test_registering_raises_the_epoch_and_names_the_checkpoints_newest_first() -
     run, epoch = story.train(trainer__keep_checkpoints=1)
     assert epoch == 1
     for step in (1, 2):
-        runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
     registration = story.register(run)
     assert (registration.epoch, registration.run, registration.config) == (2, run.key, run.config)
     assert [each.step for each in registration.checkpoints] == [2, 1]
     assert registration.run_dir == str(run.directory)
-    assert [each.step for each in runs.delete_checkpoints(run)] == [1]
+    assert [each.step for each in checkpoints.delete_checkpoints(run)] == [1]
     assert [each.step for each in story.register(run).checkpoints] == [2]
 
 
 def test_the_newest_checkpoints_and_every_so_many_steps_one_are_kept() -> None:
     run, epoch = story.train(trainer__keep_checkpoints=2, trainer__keep_every=4, max_steps=9)
     for step in range(1, 10):
-        runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
-        runs.delete_checkpoints(run)
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
+        checkpoints.delete_checkpoints(run)
     assert [each.step for each in story.register(run).checkpoints] == [9, 8, 4]
 
 
@@ -174,8 +176,8 @@ def test_two_trainers_that_register_at_once_get_different_epochs() -> None:
 def test_a_run_that_is_over_takes_no_trainer_and_none_of_its_writes(to: RunState) -> None:
     run, epoch = story.train()
     if to == RunState.STOPPED:
-        runs.request_stop(run, actor="user:ada")
-    runs.end(run, to=to)
+        life.request_stop(run, actor="user:ada")
+    life.end(run, to=to)
     with pytest.raises(RunOver):
         story.register(run)
     with pytest.raises(RunOver):
@@ -183,23 +185,23 @@ def test_a_run_that_is_over_takes_no_trainer_and_none_of_its_writes(to: RunState
     with pytest.raises(RunOver):
         story.announce(run, epoch, 1)
     with pytest.raises(RunOver):
-        runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run))
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run))
 
 
 def test_training_finishes_once_and_only_after_its_last_step() -> None:
     run, epoch = story.train()
     with pytest.raises(Conflict, match="0 of 3 steps"):
-        runs.finish_training(run, epoch=epoch)
+        trainer_writes.finish_training(run, epoch=epoch)
     for number in range(3):
         story.step(run, epoch, number)
-    first = runs.finish_training(run, epoch=epoch)
-    second = runs.finish_training(run, epoch=epoch)
+    first = trainer_writes.finish_training(run, epoch=epoch)
+    second = trainer_writes.finish_training(run, epoch=epoch)
     assert first.trainer_finished_at == second.trainer_finished_at
     assert second.state == RunState.FINISHING
     with pytest.raises(RunOver):
         story.register(run)
     with pytest.raises(RunOver):
-        batches.fetch(run, epoch=epoch, step=2)
+        forming.fetch(run, epoch=epoch, step=2)
 
 
 def test_groups_that_wait_when_training_finishes_are_surplus() -> None:
@@ -207,7 +209,7 @@ def test_groups_that_wait_when_training_finishes_are_surplus() -> None:
     story.generate(run)
     story.submit(run, [story.scored("late")], actor="api:x")
     story.step(run, epoch, 0)
-    runs.finish_training(run, epoch=epoch)
+    trainer_writes.finish_training(run, epoch=epoch)
     late = ScoredGroup.objects.get(key="late")
     assert (late.state, late.state_reason) == (GroupState.SURPLUS, "every step has its batch")
 
@@ -218,7 +220,7 @@ def test_a_supervised_run_acknowledges_steps_without_batches() -> None:
     assert story.ack(run, epoch, 0, None, **{"loss/mean": 2.0}) == 1
     assert MetricPoint.objects.get(run=run).value == 2.0
     with pytest.raises(Conflict, match="no batches"):
-        batches.fetch(run, epoch=epoch, step=1)
+        forming.fetch(run, epoch=epoch, step=1)
     assert leases.claim(run, holder="x", limit=1, lease_s=9).reason == "over"
     with pytest.raises(Conflict, match="takes no groups"):
         story.submit(run, [story.scored("a")], actor="api:x")
@@ -231,7 +233,7 @@ def test_a_supervised_run_acknowledges_steps_without_batches() -> None:
 def test_a_checkpoint_outside_its_folder_is_refused(path: str) -> None:
     run, epoch = story.train()
     with pytest.raises(Invalid) as caught:
-        runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, path=path.format(run=run.directory)))
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, path=path.format(run=run.directory)))
     assert set(caught.value.fields) == {"path"}
     assert not Checkpoint.objects.exists()
 
@@ -252,15 +254,15 @@ def test_a_checkpoint_outside_its_folder_is_refused(path: str) -> None:
 def test_a_checkpoint_that_makes_no_sense_is_refused(field: str, value: Any) -> None:
     run, epoch = story.train()
     with pytest.raises(Invalid) as caught:
-        runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, **{field: value}))
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, **{field: value}))
     assert set(caught.value.fields) == {field}
 
 
 def test_a_checkpoint_that_is_written_again_replaces_its_manifest() -> None:
     run, epoch = story.train()
-    runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run))
+    checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run))
     epoch = story.register(run).epoch
-    runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, manifest_sha256="c" * 64))
+    checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, manifest_sha256="c" * 64))
     row = Checkpoint.objects.get()
     assert (row.manifest_sha256, row.epoch) == ("c" * 64, 2)
     assert Event.objects.filter(object_kind="checkpoint").count() == 1
@@ -268,7 +270,7 @@ def test_a_checkpoint_that_is_written_again_replaces_its_manifest() -> None:
 
 def test_deaths_of_the_trainer_are_counted_until_a_step_of_progress() -> None:
     run, epoch = story.train()
-    assert [runs.count_trainer_restart(run) for _ in range(2)] == [1, 2]
+    assert [trainer_writes.count_trainer_restart(run) for _ in range(2)] == [1, 2]
     story.step(run, epoch, 0)
     assert story.fresh(run).trainer_restarts == 0
 
@@ -278,7 +280,7 @@ def test_a_zombie_that_acknowledges_while_its_successor_registers_is_refused_or_
     for _ in range(4):
         run, epoch = story.train()
         story.generate(run)
-        delivery = batches.fetch(run, epoch=epoch, step=0)
+        delivery = forming.fetch(run, epoch=epoch, step=0)
         assert delivery is not None
         acked, registered = story.together(
             lambda run=run, epoch=epoch, sha=delivery.sha256: story.ack(run, epoch, 0, sha),

@@ -10,7 +10,7 @@ from django.utils import timezone
 from rollouts.errors import Forbidden, NotFound
 from rollouts.models import Membership, MetricPoint, ReplicaKind, Role, Run
 from rollouts.selectors import events, groups, pages, runs
-from rollouts.services import projects
+from rollouts.services.runs import projects
 from rollouts.states import RunState
 from tests.factories import make_event, make_group, make_metrics, make_project, make_replica, make_run, make_user
 

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from rollouts.models import Evaluation, PolicyVersion, Run, ScoredGroup
-from rollouts.services import evaluations, leases, policies, runs
+from rollouts.services.groups import evaluations, leases
+from rollouts.services.runs import life, policies
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState
 from tests.factories import make_project
 from tests.rollouts import story
@@ -18,7 +19,7 @@ def train(**overrides: Any) -> tuple[Run, int]:
     """A supervised run of six steps whose first version is live, and its trainer's epoch."""
     values = {"max_steps": 6, "optimizer.warmup_steps": 0, "evaluation": {"problems": 2, "every": 2}} | overrides
     resolved = resolve("reverse-text-sft", overrides=values)
-    run = runs.start(runs.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
+    run = life.start(life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
     if run.parsed.is_played:
         policies.published(policies.register_initial(run, path="/models/tiny"))
     return story.fresh(run), story.register(run).epoch

@@ -13,8 +13,10 @@ import pytest
 from django.db import connection
 
 from rollouts.errors import Conflict, ControlPlaneError, LeaseLost, RunOver, StaleEpoch, StateConflict
-from rollouts.models import Run
-from rollouts.services import batches, evaluations, groups, leases, policies, runs
+from rollouts.models import Run, ScoredGroup
+from rollouts.services.batches import forming
+from rollouts.services.groups import evaluations, leases
+from rollouts.services.runs import life, policies, trainer_writes
 from rollouts.states import GroupState, RunState
 from tests.rollouts import story
 from tests.rollouts.invariants import check_ledger
@@ -109,17 +111,17 @@ def test_a_run_that_everybody_pulls_at_keeps_every_promise(ending: str, level: i
         epoch, fresh = epochs[-1], story.fresh(run)
         step = fresh.next_step
         if step == STEPS:
-            runs.finish_training(run, epoch=epoch)
+            trainer_writes.finish_training(run, epoch=epoch)
             crowd.over.wait(0.05)
             return
         if dice.random() < 0.05:
             epochs.append(story.register(run).epoch)
             return
-        delivery = batches.fetch(run, epoch=epoch, step=step)
+        delivery = forming.fetch(run, epoch=epoch, step=step)
         if delivery is None:
             crowd.over.wait(0.01)
             return
-        assert batches.fetch(run, epoch=epoch, step=step) == delivery
+        assert forming.fetch(run, epoch=epoch, step=step) == delivery
         story.ack(run, epoch, step, delivery.sha256, **{"time/step": 0.1})
         story.announce(run, epoch, step + 1)
 
@@ -134,12 +136,12 @@ def test_a_run_that_everybody_pulls_at_keeps_every_promise(ending: str, level: i
         if version is not None:
             policies.published(version)
         if ending == "is stopped" and fresh.next_step >= STEPS // 2:
-            runs.request_stop(fresh, actor="user:ada")
-            runs.end(story.fresh(run), to=RunState.STOPPED)
+            life.request_stop(fresh, actor="user:ada")
+            life.end(story.fresh(run), to=RunState.STOPPED)
             crowd.over.wait(0.2)  # let the others run into it
             crowd.over.set()
         elif fresh.state == RunState.FINISHING and fresh.live_version == STEPS:
-            runs.end(fresh, to=RunState.FINISHED)
+            life.end(fresh, to=RunState.FINISHED)
             crowd.over.set()
 
     for act in (drive, drive, drive, submit, submit, train, zombie, reconcile):
@@ -150,5 +152,5 @@ def test_a_run_that_everybody_pulls_at_keeps_every_promise(ending: str, level: i
     expected = {each.__name__ for each in (Conflict, LeaseLost, RunOver, StaleEpoch, StateConflict)}
     assert set(crowd.refusals) <= expected | {"NotFound"}
     check_ledger(run)
-    trained = groups.ScoredGroup.objects.filter(run=run, state=GroupState.TRAINED)
+    trained = ScoredGroup.objects.filter(run=run, state=GroupState.TRAINED)
     assert trained.exists()

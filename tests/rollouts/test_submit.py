@@ -7,7 +7,8 @@ import pytest
 from environments.types import ScoredGroup as ScoredGroupIn
 from rollouts.errors import Conflict, Invalid, RunOver, StateConflict
 from rollouts.models import Event, GroupTokens, Rollout, RunEnvironment, ScoredGroup
-from rollouts.services import groups, runs
+from rollouts.services.groups import intake
+from rollouts.services.runs import life
 from rollouts.states import GroupState, RunState
 from tests.factories import words
 from tests.rollouts import story
@@ -173,7 +174,7 @@ def test_a_run_that_has_not_started_asks_to_come_back() -> None:
 def test_a_run_that_trains_no_more_takes_no_groups(state: RunState) -> None:
     run = story.launch()
     if state == RunState.FAILED:
-        runs.end(run, to=state)
+        life.end(run, to=state)
     else:
         type(run).objects.filter(pk=run.pk).update(state=state)
     with pytest.raises(RunOver, match=f"is {state}"):
@@ -187,7 +188,7 @@ def test_no_group_is_left_behind_by_a_submit_while_the_run_ends() -> None:
         run = story.launch()
         submitted, _ = story.together(
             lambda run=run: story.submit(run, [story.scored("a")], actor="api:x"),
-            lambda run=run: runs.end(story.fresh(run), to=RunState.FAILED, reason=words("test")),
+            lambda run=run: life.end(story.fresh(run), to=RunState.FAILED, reason=words("test")),
         )
         states = list(ScoredGroup.objects.filter(run=run).values_list("state", flat=True))
         assert states == ([] if isinstance(submitted, RunOver) else [GroupState.SURPLUS])
@@ -195,7 +196,7 @@ def test_no_group_is_left_behind_by_a_submit_while_the_run_ends() -> None:
 
 def test_a_run_has_a_limited_number_of_environments() -> None:
     run = story.launch()
-    named = [story.scored(environment=f"env-{number}") for number in range(groups.MAX_ENVIRONMENTS - 1)]
+    named = [story.scored(environment=f"env-{number}") for number in range(intake.MAX_ENVIRONMENTS - 1)]
     story.submit(run, named, actor="api:x")
     with pytest.raises(Invalid, match="too many environments"):
         story.submit(run, [story.scored(environment="one-more")], actor="api:x")

@@ -7,7 +7,8 @@ import msgspec
 import pytest
 
 from rollouts.selectors.next_batch import demand_of, measure_of, preview
-from rollouts.services import batches, groups
+from rollouts.services.batches import forming
+from rollouts.services.groups import intake
 from tests.rollouts import story
 from trainers.wire import TrainingBatch
 
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 def settle(claim: Any, tokens: int) -> None:
     played = [story.rollout(reward, tokens=tokens, version=claim.policy_version) for reward in (1.0, 0.0)]
-    groups.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
+    intake.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
 
 
 def test_one_group_is_played_first_and_then_as_many_as_fill_the_batches_that_may_be_ahead() -> None:
@@ -30,7 +31,7 @@ def test_one_group_is_played_first_and_then_as_many_as_fill_the_batches_that_may
     for claim in claims:
         settle(claim, tokens=5)
     assert story.claim(run) == []
-    delivery = batches.fetch(run, epoch=epoch, step=0)
+    delivery = forming.fetch(run, epoch=epoch, step=0)
     assert delivery is not None
     assert len(msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts) == 20
     assert story.claim(run) == [], "nothing newer is live"
@@ -47,7 +48,7 @@ def test_a_run_gets_to_its_end_whatever_lengths_come(level: int, lengths: tuple[
             claims = story.claim(run)
             for claim in claims:
                 settle(claim, dice.randint(*lengths))
-            delivery = batches.fetch(run, epoch=epoch, step=step)
+            delivery = forming.fetch(run, epoch=epoch, step=step)
             assert delivery is not None or claims, f"step {step}: {preview(run, step, demand_of(run))}"
         rollouts = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts
         assert sum(len(each.loss_mask) for each in rollouts) <= 120 or len(rollouts) == 2
@@ -64,10 +65,10 @@ def test_a_group_may_overtake_as_many_as_a_batch_holds() -> None:
     assert len(claims) > 6
     for claim in claims[3:]:
         settle(claim, tokens=5)
-    assert batches.fetch(run, epoch=epoch, step=0) is not None, "three are behind, and a batch holds three"
+    assert forming.fetch(run, epoch=epoch, step=0) is not None, "three are behind, and a batch holds three"
     slow, epoch = story.train(batch__token_batch_size=30, algorithm__max_async_level=4)
     [first] = story.claim(slow)
     settle(first, tokens=5)
     for claim in story.claim(slow)[4:]:
         settle(claim, tokens=5)
-    assert batches.fetch(slow, epoch=epoch, step=0) is None, "four are"
+    assert forming.fetch(slow, epoch=epoch, step=0) is None, "four are"

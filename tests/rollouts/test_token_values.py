@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from rollouts.models import Batch, Project, Role, Run, TokenValues
-from rollouts.services import batches
+from rollouts.services.batches import forming
 from tests.factories import make_project, make_user
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
@@ -28,7 +28,7 @@ class Trainer:
     def __init__(self) -> None:
         self.run, self.epoch = story.train()
         story.generate(self.run)
-        delivery = batches.fetch(self.run, epoch=self.epoch, step=0)
+        delivery = forming.fetch(self.run, epoch=self.epoch, step=0)
         assert delivery is not None
         self.sha256 = delivery.sha256
         self.rollouts = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts

@@ -6,8 +6,9 @@ import pytest
 
 from rollouts.models import Batch, BatchEncoding, BatchItem, GroupTokens, Rollout, Run, ScoredGroup
 from rollouts.selectors.next_batch import demand_of, look
-from rollouts.services import batches, groups
-from rollouts.services.verification import verify_batches
+from rollouts.services.batches import forming
+from rollouts.services.batches.verification import verify_batches
+from rollouts.services.groups import intake
 from tests.rollouts import story
 
 pytestmark = pytest.mark.django_db
@@ -91,8 +92,8 @@ def test_tampering_is_found_and_only_that(name: str) -> None:
 def test_batches_in_the_encoding_of_atropos_are_verified_too() -> None:
     run, _ = story.train()
     story.generate(run)
-    formed = batches.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS)
-    assert isinstance(formed, batches.Outgoing)
+    formed = forming.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS)
+    assert isinstance(formed, forming.Outgoing)
     assert formed.body.startswith(b'{"batch":[')
     assert differing(run) == []
     flip(formed.batch)
@@ -104,9 +105,9 @@ def test_a_batch_that_an_earlier_version_formed_keeps_its_bytes() -> None:
     run, _ = story.train()
     played = [story.rollout(reward, inference_logprobs=[0.0, 0.0, -0.7, -0.1]) for reward in (1.0, 0.25)]
     for claim in story.claim(run):
-        groups.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
-    old = batches.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS_DOUBLES)
-    assert isinstance(old, batches.Outgoing)
+        intake.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
+    old = forming.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS_DOUBLES)
+    assert isinstance(old, forming.Outgoing)
     assert (old.batch.encoding, old.batch.sha256) == ("atropos", EARLIER_SHA256)
     assert b"[[1.0,1.0,-0.699999988079071,-0.10000000149011612]," in old.body
     assert differing(run) == []
@@ -117,6 +118,6 @@ def test_a_batch_that_an_earlier_version_formed_keeps_its_bytes() -> None:
 def test_a_batch_that_was_formed_but_never_sent_is_looked_at_too() -> None:
     run, epoch = story.train()
     story.generate(run)
-    batches.fetch(run, epoch=epoch, step=0)
+    forming.fetch(run, epoch=epoch, step=0)
     Batch.objects.filter(run=run).update(state="formed", delivered_at=None, sha256="1" * 64)
     assert differing(run) == [0]

@@ -9,7 +9,8 @@ import pytest
 from environments.types import PackedRollout, PackedScoredGroup
 from rollouts.formats.arrays import pack_group
 from rollouts.models import ScoredGroup
-from rollouts.services import groups, policies, runs
+from rollouts.services.groups import intake
+from rollouts.services.runs import life, policies
 from rollouts.states import GroupState
 from tests.rollouts import story
 
@@ -59,7 +60,7 @@ def test_only_groups_that_carry_no_gradient_are_filtered(
 ) -> None:
     wanted = {f"algorithm__{key}": value for key, value in algorithm.items()}
     run = story.launch(algorithm__filter_zero_advantage=True, **wanted)
-    [key] = groups.submit(run, [packed(rewards, **fields)], actor="api:env")
+    [key] = intake.submit(run, [packed(rewards, **fields)], actor="api:env")
     assert ScoredGroup.objects.get(key=key).state == state
 
 
@@ -67,7 +68,7 @@ def test_a_run_stored_when_its_config_was_still_allowed_goes_on_and_loses_no_gro
     run = story.create()
     run.config["algorithm"] |= {"loss": {"type": "dppo"}, "filter_zero_advantage": True}
     run.save(update_fields=["config"])
-    run = runs.start(story.fresh(run))
+    run = life.start(story.fresh(run))
     policies.published(policies.register_initial(run, path="/models/tiny"))
     [claim] = story.claim(story.fresh(run), 1)
     assert story.settle(claim, [1.0, 1.0]) == GroupState.READY

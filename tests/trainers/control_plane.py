@@ -58,13 +58,13 @@ class FakeControlPlane:
                 self.batches[step] = msgspec.msgpack.encode(self.make_batch(step))
             return self.batches.get(step)
 
-    def registration(self, body: bytes) -> wire.Registration:
+    def registration(self, body: bytes) -> wire.TrainerRegistration:
         """Raise the epoch and answer like the real route."""
         self.epoch += 1
         self.trainers.append(json.loads(body))
         newest_first = sorted(self.checkpoints.values(), key=lambda checkpoint: -checkpoint.step)
         refs = [wire.CheckpointRef(step=c.step, path=c.path, manifest_sha256=c.manifest_sha256) for c in newest_first]
-        return wire.Registration(
+        return wire.TrainerRegistration(
             run=RUN,
             epoch=self.epoch,
             config=self.config,

@@ -49,7 +49,7 @@ def spread_steps(model: str, into: str, options: dict[str, Any], until: int) -> 
     if (step := newest_step(run_dir / "checkpoints")) > 0:
         held = verify_directory(step_directory(run_dir / "checkpoints", step))
         checkpoints.append(wire.CheckpointRef(step=step, path=str(held.path), manifest_sha256=held.manifest_sha256))
-    registration = wire.Registration(run="r", epoch=1, config={}, run_dir=str(run_dir), checkpoints=checkpoints)
+    registration = wire.TrainerRegistration(run="r", epoch=1, config={}, run_dir=str(run_dir), checkpoints=checkpoints)
     world = make_world(config.trainer)
     learner = Learner(config, registration, FreshRun(), world)
     metrics = json.loads(written.read_text()) if learner.step else []

@@ -14,7 +14,7 @@ import pytest
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
 from trainers import wire
 from trainers.client import ControlPlane
-from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunOver, StaleEpoch
+from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunEnded, Superseded
 
 
 def rollout(*, logprobs: int = 2, advantages: bytes | None = None) -> wire.TrainingRollout:
@@ -66,7 +66,7 @@ def test_registering_raises_the_epoch_and_fences_the_older_trainer(plane: FakeCo
         assert old.register(1, "a", 1).epoch == 1
         assert old.ack_step(0, {"loss/mean": 1.0}) == 1
         assert new.register(1, "b", 2).epoch == 2
-        with pytest.raises(StaleEpoch):
+        with pytest.raises(Superseded):
             old.ack_step(1, {})
         assert plane.ack_log == [0]
 
@@ -132,7 +132,7 @@ def test_batches_of_a_trainer_that_was_replaced_end_with_an_error(
     batches = client.batches()
     next(batches)
     plane.epoch += 1
-    with pytest.raises(StaleEpoch):
+    with pytest.raises(Superseded):
         next(batches)
 
 
@@ -156,7 +156,7 @@ def test_what_a_batch_says_is_verified_unless_one_does_not_want_it(
 
 def test_a_run_that_is_over_says_so_at_once(plane: FakeControlPlane, client: ControlPlane) -> None:
     plane.over_at_step = 2
-    with pytest.raises(RunOver):
+    with pytest.raises(RunEnded):
         client.fetch_batch(2)
     assert plane.requests == ["GET batches/2"]
 

@@ -99,7 +99,11 @@ def test_override_values_are_toml_or_plain_strings(text: str, value: Any) -> Non
 @pytest.mark.parametrize(
     ("overrides", "path", "hint"),
     [
-        ({"environments": []}, "environments", "an SFT run is evaluated"),
+        (
+            {"environments": [], "data.solutions": False, "data.path": "mine.jsonl"},
+            "environments",
+            "an SFT run is evaluated",
+        ),
         ({"inference.replicas": 0}, "inference.replicas", "at least 1"),
         ({"sampling.max_tokens": 512}, "sampling.max_tokens", "no room for a prompt"),
     ],
@@ -107,9 +111,10 @@ def test_override_values_are_toml_or_plain_strings(text: str, value: Any) -> Non
 def test_an_evaluation_of_a_supervised_run_that_nobody_could_play_is_refused(
     overrides: dict[str, Any], path: str, hint: str
 ) -> None:
+    overrides = {"data.solutions": False, "data.path": "x.jsonl"} | overrides
     with pytest.raises(ConfigError) as caught:
         resolve("reverse-text-sft", overrides=overrides | {"evaluation.problems": 4})
-    assert hint in dict(caught.value.problems)[path]
+    assert hint in {problem.path: problem.message for problem in caught.value.problems}[path]
     assert not resolve("reverse-text-sft", overrides=overrides).config.is_played
 
 

@@ -156,7 +156,7 @@ def test_a_trainer_that_was_replaced_stops_with_an_error(model_dir: Path, tmp_pa
             acks = len(plane.ack_log)
         output, _ = torchrun.communicate(timeout=60)
     assert torchrun.returncode not in (0, -signal.SIGKILL)
-    assert "StaleEpoch" in output
+    assert "Superseded" in output
     assert len(plane.ack_log) <= acks + 1  # one may have been on its way
 
 

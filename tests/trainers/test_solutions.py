@@ -10,6 +10,7 @@ from environments.__main__ import main
 from trainers.config import RunConfig, resolve
 from trainers.data.dataset import open_dataset
 from trainers.errors import DataError
+from trainers.run_config import EnvironmentRef
 
 ENVIRONMENT = {"name": "reverse_text", "args": {"min_length": 3, "max_length": 6, "words": 1}}
 
@@ -51,5 +52,5 @@ def test_environments_take_turns(tmp_path: Path) -> None:
 
 def test_an_environment_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"data\.solutions: .*nonsuch"):
-        open_dataset(config(environments=[{"name": "nonsuch"}]), tmp_path)
+        open_dataset(config().model_copy(update={"environments": [EnvironmentRef(name="nonsuch")]}), tmp_path)
     assert not any(path.name.startswith("solutions") for path in tmp_path.iterdir())

@@ -19,7 +19,7 @@ from trainers.model.policy import load_policy, load_tokenizer, score_tokens
 from trainers.objective.step import Objective
 from trainers.packing import batch_sequences, pack
 from trainers.run_config import ModelConfig
-from trainers.wire import MaskReason, TokenValues, TrainingBatch
+from trainers.wire import MaskReason, TokenValuesIn, TrainingBatch
 
 SEQ_LEN = 128
 FLOATS = ("trainer_logprobs", "entropies", "ratios", "advantages")
@@ -47,7 +47,7 @@ def watched(
     share: float = 1.0,
     seq_len: int = SEQ_LEN,
     echo: bool = False,
-) -> list[TokenValues]:
+) -> list[TokenValuesIn]:
     config = ModelConfig(path=str(model_dir))
     model = load_policy(config, world)
     sequences = batch_sequences(batch, seq_len, echo=echo)
@@ -58,11 +58,11 @@ def watched(
     return watch.collect(load_tokenizer(config))
 
 
-def arrays(values: TokenValues) -> dict[str, np.ndarray]:
+def arrays(values: TokenValuesIn) -> dict[str, np.ndarray]:
     return {name: np.frombuffer(getattr(values, name), "<f4") for name in FLOATS}
 
 
-def reasons(values: TokenValues) -> list[MaskReason]:
+def reasons(values: TokenValuesIn) -> list[MaskReason]:
     return [MaskReason(number) for number in values.mask_reasons]
 
 
@@ -201,7 +201,7 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def acknowledged(directory: Path, model: Path, world_size: int, options: dict[str, Any]) -> list[list[TokenValues]]:
+def acknowledged(directory: Path, model: Path, world_size: int, options: dict[str, Any]) -> list[list[TokenValuesIn]]:
     plane = FakeControlPlane(rl_config(model, **OPTIONS, **options, trainer__world_size=world_size), directory)
     plane.make_batch = two_turns
     with serving(plane) as url:

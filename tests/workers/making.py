@@ -7,7 +7,7 @@ from django.db.models import Value
 from django.db.models.functions import Now
 
 from rollouts.models import Lease, Replica, ReplicaKind, Run
-from rollouts.services import policies, projects, replicas, runs
+from rollouts.services.runs import life, policies, projects, replicas
 from tests.factories import with_environments
 from trainers.config import resolve
 
@@ -32,14 +32,14 @@ def make_run(**overrides: Any) -> Run:
     resolved = resolve(overrides={**SMALL, **keys}, environ={})
     if environments is not None:
         resolved = with_environments(resolved, environments)
-    return runs.create(
+    return life.create(
         project=projects.ensure_default(), user=projects.ensure_admin(), resolved=resolved, actor="user:admin"
     )
 
 
 def make_started_run(**overrides: Any) -> Run:
     """A run that is starting and whose initial version is live."""
-    run = runs.start(make_run(**overrides))
+    run = life.start(make_run(**overrides))
     policies.published(policies.register_initial(run, path="somebody/some-model"))
     run.refresh_from_db()
     return run

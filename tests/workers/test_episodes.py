@@ -11,7 +11,8 @@ from django.db import connection, transaction
 
 from environments.library.reverse_text import ReverseText
 from rollouts.models import Lease, MetricPoint, PolicyVersion, Replica, Rollout, Run, ScoredGroup
-from rollouts.services import leases, policies, replicas, runs
+from rollouts.services.groups import leases
+from rollouts.services.runs import life, policies, replicas
 from rollouts.states import GroupState, RunState
 from tests.factories import words
 from tests.workers.making import expire, make_run, make_server, make_started_run
@@ -194,7 +195,7 @@ def test_stop_of_the_run_ends_the_driver(stub: StubServer) -> None:
     stub.mode = "hang"
     with driving(run) as thread:
         eventually(lambda: count(run, GroupState.PLAYING) == 2)
-        runs.request_stop(run, actor="user:admin")
+        life.request_stop(run, actor="user:admin")
         thread.join(20)
         assert not thread.is_alive()
 
@@ -244,14 +245,14 @@ def test_doubled_message_starts_one_driver(stub: StubServer) -> None:
         assert not second.is_alive()
         assert first.is_alive()
     finally:
-        runs.request_stop(run, actor="user:admin")
+        life.request_stop(run, actor="user:admin")
         first.join(20)
     assert not first.is_alive()
 
 
 def test_message_for_a_run_that_is_over_or_unknown_does_nothing() -> None:
     run = make_run()
-    runs.end(runs.request_stop(run, actor="user:admin"), to=RunState.STOPPED)
+    life.end(life.request_stop(run, actor="user:admin"), to=RunState.STOPPED)
     for run_id in (run.pk, 10**9):
         with_connection(tasks.drive, run_id)
 
@@ -266,6 +267,6 @@ def test_polling_drives_a_run_that_nobody_rang_for(stub: StubServer) -> None:
         eventually(ready(run, 4))
     finally:
         stop.set()
-        runs.request_stop(run, actor="user:admin")
+        life.request_stop(run, actor="user:admin")
         thread.join(20)
         eventually(lambda: not any(each.name == f"drive-{run.pk}" for each in threading.enumerate()))

@@ -6,7 +6,7 @@ import pytest
 from django.utils import timezone
 
 from rollouts.models import Model, PolicyVersion, Run
-from rollouts.services import runs
+from rollouts.services.runs import life
 from rollouts.states import RunState
 from tests.factories import make_run
 from tests.model_files import write_model
@@ -44,7 +44,7 @@ def test_a_reconciler_that_dies_between_both_leaves_it_to_the_next(monkeypatch: 
         raise Died
 
     with monkeypatch.context() as patch:
-        patch.setattr(runs, "end", die)
+        patch.setattr(life, "end", die)
         with pytest.raises(Died):
             Convergence().converge(run.pk)
     run.refresh_from_db()

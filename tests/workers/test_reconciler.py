@@ -14,7 +14,9 @@ from django.db import connection
 
 from environments.types import Rollout
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
-from rollouts.services import batches, groups, leases, policies, replicas, runs
+from rollouts.services.batches import forming
+from rollouts.services.groups import intake, leases
+from rollouts.services.runs import life, policies, replicas, trainer_writes
 from rollouts.states import GroupState, ReplicaState, RunState
 from tests.factories import words
 from tests.workers.making import expire, make_run
@@ -41,9 +43,9 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.
 
 def train(run: Run) -> None:
     """Be the run's trainer until its last step, through the services that the REST API calls."""
-    epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
+    epoch = trainer_writes.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
     for step in range(run.max_steps):
-        delivery = eventually(lambda step=step: batches.fetch(run, epoch=epoch, step=step), within_s=120)  # type: ignore[misc]
+        delivery = eventually(lambda step=step: forming.fetch(run, epoch=epoch, step=step), within_s=120)  # type: ignore[misc]
         assert delivery is not None
         batch = msgspec.msgpack.decode(delivery.body, type=TrainingBatch)
         assert batch.step == step
@@ -53,8 +55,8 @@ def train(run: Run) -> None:
         (path / "model.safetensors").write_bytes(b"")
         version = PolicyVersionIn(version=step + 1, path=str(path), manifest_sha256="0" * 64, size_bytes=1)
         policies.announce(run, epoch=epoch, version_in=version)
-        runs.ack_step(run, epoch=epoch, step=step, ack=StepAck(metrics={}, batch_sha256=delivery.sha256))
-    runs.finish_training(run, epoch=epoch)
+        trainer_writes.ack_step(run, epoch=epoch, step=step, ack=StepAck(metrics={}, batch_sha256=delivery.sha256))
+    trainer_writes.finish_training(run, epoch=epoch)
 
 
 @contextmanager
@@ -113,12 +115,12 @@ def test_the_evaluation_of_a_supervised_run_is_played_on_every_version_that_is_d
     with polling(run), reconciling():
         trainer = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
         assert trainer is not None
-        epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
+        epoch = trainer_writes.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
         for step in range(run.max_steps):
-            runs.ack_step(run, epoch=epoch, step=step, ack=StepAck(metrics={}))
+            trainer_writes.ack_step(run, epoch=epoch, step=step, ack=StepAck(metrics={}))
             if step % 2:
                 write_version(run, step + 1)
-        runs.finish_training(run, epoch=epoch)
+        trainer_writes.finish_training(run, epoch=epoch)
         os.kill(child_pid(trainer), signal.SIGTERM)
         eventually(lambda: state(run) == RunState.FINISHED, within_s=180)
     evaluated = Evaluation.objects.filter(run=run).order_by("version")
@@ -132,9 +134,9 @@ def test_supervised_run_is_finished_when_its_trainer_is() -> None:
     with reconciling():
         trainer = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
         assert trainer is not None
-        epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
-        runs.ack_step(run, epoch=epoch, step=0, ack=StepAck(metrics={}))
-        runs.finish_training(run, epoch=epoch)
+        epoch = trainer_writes.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
+        trainer_writes.ack_step(run, epoch=epoch, step=0, ack=StepAck(metrics={}))
+        trainer_writes.finish_training(run, epoch=epoch)
         os.kill(child_pid(trainer), signal.SIGTERM)
         eventually(lambda: state(run) == RunState.FINISHED)
     assert not Replica.objects.filter(run=run, kind=ReplicaKind.INFERENCE).exists()
@@ -146,7 +148,7 @@ def test_stop_ends_every_process_of_the_run() -> None:
         ready_server(run)
         eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
         assert len(processes(run)) == 4
-        runs.request_stop(run, actor="user:admin", reason="enough")
+        life.request_stop(run, actor="user:admin", reason="enough")
         eventually(lambda: state(run) == RunState.STOPPED)
         assert processes(run) == set()
     run.refresh_from_db()
@@ -172,7 +174,7 @@ def test_process_of_a_run_that_is_over_is_swept() -> None:
     with reconciling():
         server = ready_server(run)
     # As if the reconciler had died between ending the run and ending its processes.
-    runs.end(Run.objects.get(pk=run.pk), to=RunState.FAILED, reason=words("for the test"))
+    life.end(Run.objects.get(pk=run.pk), to=RunState.FAILED, reason=words("for the test"))
     replicas.lost(server, exit_code=None, reason=words("for the test"))
     assert len(processes(run)) == 4
     with reconciling():
@@ -267,6 +269,6 @@ def test_submitted_groups_need_no_driver() -> None:
         eventually(is_live(run, 0))
     rollout = Rollout(token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -1.0], reward=1.0)
     claims = leases.claim(Run.objects.get(pk=run.pk), holder="outside", limit=1, lease_s=60).claims
-    groups.settle(token=claims[0].token, problem_key="a", rollouts=[rollout, rollout], worker="outside")
+    intake.settle(token=claims[0].token, problem_key="a", rollouts=[rollout, rollout], worker="outside")
     assert rang == []
     with_connection(tasks.drive, run.pk)

@@ -9,7 +9,9 @@ import pytest
 
 from environments.types import Rollout
 from rollouts.models import Checkpoint, Event, PolicyVersion, Replica, ReplicaKind, Run
-from rollouts.services import batches, groups, leases, policies, replicas, runs
+from rollouts.services.batches import forming
+from rollouts.services.groups import intake, leases
+from rollouts.services.runs import checkpoints, life, policies, replicas, trainer_writes
 from rollouts.states import CheckpointState, PolicyVersionState, ReplicaState, RunState
 from tests.workers.making import make_run
 from tests.workers.reconciling import (
@@ -153,17 +155,17 @@ def test_killed_trainer_is_started_again_and_progress_resets_the_count() -> None
     with reconciling():
         first = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
         assert first is not None
-        epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
+        epoch = trainer_writes.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
         os.kill(child_pid(first), signal.SIGKILL)
         eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING, other_than=first.pk))
         assert Run.objects.get(pk=run.pk).trainer_restarts == 1
-        runs.ack_step(run, epoch=epoch, step=0, ack=StepAck(metrics={}))
+        trainer_writes.ack_step(run, epoch=epoch, step=0, ack=StepAck(metrics={}))
         assert Run.objects.get(pk=run.pk).trainer_restarts == 0
 
 
 def test_row_without_a_process_is_replaced() -> None:
     run = make_run()
-    runs.start(run)
+    life.start(run)
     policies.register_initial(run, path="somebody/some-model")
     # As if the reconciler had died between the row and the process.
     abandoned = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=0, launcher="local")
@@ -177,7 +179,7 @@ def test_old_weights_and_checkpoints_are_removed_and_the_newest_kept() -> None:
     run = make_run(kind="rl", trainer__keep_weights=3, trainer__keep_checkpoints=1, inference__replicas=0, max_steps=9)
     with reconciling():
         eventually(lambda: state(run) == RunState.STARTING)
-        epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
+        epoch = trainer_writes.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
         for number in range(1, 7):
             write_version(run, number)
             eventually(is_live(run, number))
@@ -186,7 +188,7 @@ def test_old_weights_and_checkpoints_are_removed_and_the_newest_kept() -> None:
             path = directory / "checkpoints" / f"step_{step}"
             path.mkdir(parents=True)
             checkpoint = CheckpointIn(step=step, path=str(path), manifest_sha256="0" * 64, size_bytes=1)
-            runs.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint)
+            checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint)
         eventually(lambda: Checkpoint.objects.filter(run=run, state=CheckpointState.DELETED).exists())
         eventually(lambda: PolicyVersion.objects.filter(run=run, version__lt=3, version__gt=0, path="").count() == 2)
     assert sorted(path.name for path in (directory / "checkpoints").iterdir()) == ["step_4"]
@@ -201,11 +203,11 @@ def test_trainer_that_hangs_in_a_step_is_replaced(monkeypatch: pytest.MonkeyPatc
         first = eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
         assert first is not None
         eventually(is_live(run, 0))
-        epoch = runs.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
+        epoch = trainer_writes.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
         rollout = Rollout(token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -1.0], reward=1.0)
         for claim in leases.claim(Run.objects.get(pk=run.pk), holder="test", limit=2, lease_s=60).claims:
-            groups.settle(token=claim.token, problem_key="a", rollouts=[rollout, rollout], worker="test")
-        assert batches.fetch(run, epoch=epoch, step=0) is not None
+            intake.settle(token=claim.token, problem_key="a", rollouts=[rollout, rollout], worker="test")
+        assert forming.fetch(run, epoch=epoch, step=0) is not None
         eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING, other_than=first.pk))
     first.refresh_from_db()
     assert "step 0 was not done" in first.state_reason

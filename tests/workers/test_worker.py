@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import connection
 
 from rollouts.models import Lease, Run, ScoredGroup
-from rollouts.services import runs
+from rollouts.services.runs import life
 from rollouts.states import GroupState
 from tests.workers.making import make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
@@ -102,4 +102,4 @@ def test_worker_that_is_told_to_end_gives_its_leases_back(stub: StubServer, is_r
     with worker(settings.REDIS_URL):
         eventually(lambda: ready(run, 4))
     assert not Lease.objects.filter(run=run).exists()
-    runs.request_stop(run, actor="user:admin")
+    life.request_stop(run, actor="user:admin")

@@ -72,7 +72,7 @@ def open_dataset(config: RunConfig, spool_dir: Path) -> Dataset:
     def check(line: bytes, where: str) -> None:
         parse(line, where, data.roles)
 
-    found = [write_solutions(config, spool_dir)] if data.solutions else find_files(data.path, data.split)
+    found = [write_solutions(config, spool_dir)] if data.trains_on_solutions else find_files(data.path, data.split)
     train = Table(found, spool_dir, check)
     if data.validation is None:
         return Dataset(config, Part(train), None)

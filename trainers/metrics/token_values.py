@@ -8,7 +8,7 @@ Nothing is recorded of rollouts that are not chosen. Every rank knows all that a
 so one sum over the ranks brings them together, wherever each was trained.
 
 Shapes: K scored tokens of a micro-batch, L of one rollout, T all tokens of one rollout. Rows are the arrays of a
-`TokenValues`, in that order.
+`TokenValuesIn`, in that order.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from trainers.distributed.mesh import World
 from trainers.model.lm_head import TokenScores
 from trainers.objective.step import Evaluated
 from trainers.packing import MicroBatch, TrainingSequence
-from trainers.wire import MAX_TOKEN_TEXT, MAX_VALUE_TOKENS, MaskReason, TokenValues, TrainingBatch, TrainingRollout
+from trainers.wire import MAX_TOKEN_TEXT, MAX_VALUE_TOKENS, MaskReason, TokenValuesIn, TrainingBatch, TrainingRollout
 
 _ROWS = 5
 
@@ -70,7 +70,7 @@ class TokenWatch:
         for at, key in present:
             self._found[key] = rows_K[:, batch.sequence_K == at]
 
-    def collect(self, tokenizer: PreTrainedTokenizerBase) -> list[TokenValues]:
+    def collect(self, tokenizer: PreTrainedTokenizerBase) -> list[TokenValuesIn]:
         """The values of the chosen rollouts on rank 0, an empty list on the others. Collective."""
         if not self._chosen:
             return []
@@ -125,13 +125,13 @@ def _scored_positions(sequence: TrainingSequence) -> np.ndarray:
     return np.concatenate([np.flatnonzero(sequence.trained_T), np.flatnonzero(echo_T)])
 
 
-def _laid_out(rollout: TrainingRollout, at_L: np.ndarray, rows_L: np.ndarray, texts: dict[int, str]) -> TokenValues:
+def _laid_out(rollout: TrainingRollout, at_L: np.ndarray, rows_L: np.ndarray, texts: dict[int, str]) -> TokenValuesIn:
     loss_mask_T = np.frombuffer(rollout.loss_mask, np.uint8)
     rows_T = np.zeros((_ROWS, len(loss_mask_T)), "<f4")
     rows_T[-1] = np.where(loss_mask_T, MaskReason.NOT_SCORED, MaskReason.NOT_SAMPLED)
     rows_T[:, at_L] = rows_L
     logprobs, entropies, ratios, advantages, reasons = rows_T
-    return TokenValues(
+    return TokenValuesIn(
         group=rollout.group,
         index=rollout.index,
         trainer_logprobs=logprobs.tobytes(),

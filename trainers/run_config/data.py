@@ -44,7 +44,7 @@ class DataConfig(Section):
     the name of a data set of the hub. Examples have `messages`, or `prompt` and `completion`; pairs have `chosen` and
     `rejected`."""
     solutions: bool = False
-    """Train on solutions that the run's environments give for their own problems, instead of a path."""
+    """Without a path, train on solutions that the run's environments give for their own problems."""
     echo: float = Field(default=0.0, ge=0, le=1)
     """Share of these solutions whose last answer repeats the problem instead: flawed examples leave RL something to
     mend."""
@@ -65,12 +65,17 @@ class DataConfig(Section):
     preference: PreferenceConfig | None = None
     """Learn from pairs of answers; without this section the examples are imitated."""
 
+    @property
+    def trains_on_solutions(self) -> bool:
+        """Whether the examples come from the environments: a path wins, so that a preset can be given another file."""
+        return self.solutions and not self.path
+
     @model_validator(mode="after")
-    def _need_one_source(self) -> Self:
-        if bool(self.path) == self.solutions:
-            message = "is required, or `data.solutions`, one of them: name a JSONL or Parquet file of examples."
+    def _need_a_source(self) -> Self:
+        if not self.path and not self.solutions:
+            message = "is required, or `data.solutions`: name a JSONL or Parquet file of examples."
             raise CrossFieldError([ConfigProblem("path", message)])
-        if self.solutions and self.preference is not None:
+        if self.trains_on_solutions and self.preference is not None:
             message = "are single answers, and preference is between two. Name a file of pairs in `data.path`."
             raise CrossFieldError([ConfigProblem("solutions", message)])
         return self

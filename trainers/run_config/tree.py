@@ -99,7 +99,7 @@ class RunConfig(Section):
         problems = []
         if self.data is None:
             problems.append(("data.path", "is required for an SFT run: name a JSONL or Parquet file of examples."))
-        elif self.data.solutions and not self.environments:
+        elif self.data.trains_on_solutions and not self.environments:
             problems.append(("data.solutions", "are those of environments, and `environments` is empty. Name one."))
         if self.evaluation is not None:
             problems += self._play_problems("an SFT run is evaluated on the problems of at least one environment")

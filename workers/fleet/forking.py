@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rollouts.models import Checkpoint, Run
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services.forks import name_of
+from rollouts.services.runs.forks import name_of
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import find_directory, verify_directory, write_directory
 from workers.fleet.lifecycle import HopelessError

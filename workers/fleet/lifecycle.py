@@ -16,7 +16,7 @@ from pathlib import Path
 from rollouts.errors import StateConflict
 from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import replicas
+from rollouts.services.runs import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
 from workers.fleet.commands import Command
 from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation

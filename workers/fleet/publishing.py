@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rollouts.models import PolicyVersion, Replica, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services import policies, replicas
+from rollouts.services.runs import policies, replicas
 from rollouts.states import RunState
 from workers.fleet.inference import InferenceError
 from workers.fleet.serving import admin_of, files_of, load_deadline_s

@@ -19,7 +19,7 @@ from environments.policy import Completion, OpenAIPolicy
 from environments.types import Message
 from rollouts.models import Replica, Run
 from rollouts.selectors import fleet
-from rollouts.services import replicas
+from rollouts.services.runs import replicas
 from workers.database import in_database
 from workers.fleet.inference import SERVED_MODEL
 

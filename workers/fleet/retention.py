@@ -9,7 +9,7 @@ from pathlib import Path
 
 from environments.disk import remove_directory
 from rollouts.models import Run
-from rollouts.services import policies, runs
+from rollouts.services.runs import checkpoints, policies
 
 
 def prune(run: Run) -> None:
@@ -20,7 +20,7 @@ def prune(run: Run) -> None:
         _remove(Path(version.path), root)
     policies.forget_files([version for version in superseded if not Path(version.path).exists()])
     # The row first: a trainer must not be offered a checkpoint that is going away.
-    for checkpoint in runs.delete_checkpoints(run):
+    for checkpoint in checkpoints.delete_checkpoints(run):
         _remove(Path(checkpoint.path), root)
 
 

@@ -19,7 +19,7 @@ from django.utils import timezone
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services import replicas
+from rollouts.services.runs import replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
 from workers.fleet import adapters, commands, lifecycle
 from workers.fleet.inference import InferenceError, VllmAdmin, WeightsNotLoaded

@@ -16,7 +16,7 @@ from django.utils import timezone
 from rollouts.models import Batch, Replica, ReplicaKind, Run, Scope
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services import projects, replicas, runs, tokens
+from rollouts.services.runs import projects, replicas, tokens, trainer_writes
 from rollouts.states import BatchState, ReplicaState
 from workers.fleet import commands, lifecycle
 from workers.fleet.lifecycle import HopelessError
@@ -71,7 +71,7 @@ def _watch(run: Run, replica: Replica) -> None:
 
 def _eject(run: Run, replica: Replica, reason: Reason) -> None:
     lifecycle.eject(replica, reason=reason)
-    runs.count_trainer_restart(run)
+    trainer_writes.count_trainer_restart(run)
 
 
 def _record_exit(run: Run, replica: Replica, seen: Observation) -> None:
@@ -84,7 +84,7 @@ def _record_exit(run: Run, replica: Replica, seen: Observation) -> None:
         return
     lifecycle.mark_lost(replica, seen)
     if seen.end not in _OUTSIDE_ENDS:
-        restarts = runs.count_trainer_restart(run)
+        restarts = trainer_writes.count_trainer_restart(run)
         log.warning(
             "run %s: trainer died, %s of %s without progress: %s", run.key, restarts, MAX_RESTARTS, replica.state_reason
         )
@@ -112,7 +112,7 @@ def _start(run: Run) -> None:
     lifecycle.launch(replica, command)
     replica.refresh_from_db()
     if replica.state == ReplicaState.LOST:
-        runs.count_trainer_restart(run)
+        trainer_writes.count_trainer_restart(run)
 
 
 def _age_s(moment: datetime) -> float:

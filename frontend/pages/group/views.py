@@ -6,7 +6,7 @@ from django.views.decorators.http import require_safe
 
 from frontend.access import page
 from frontend.pages.group.advantage import explain
-from frontend.pages.run.rollouts import split_prompt
+from frontend.pages.run.rollouts.rollouts import split_prompt
 from rollouts.selectors import groups, runs, token_values
 
 
@@ -22,7 +22,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
     is_shared = all(prompt == shared for prompt, _ in prompts)
     item = next(iter(row.batch_items.all()), None)
     seen = token_values.of_group(run, row.pk)
-    explanation = explain(run, rollouts, item.advantages if item else None, per_token=row.has_token_advantages)
+    explanation = explain(run, rollouts, item.advantages if item else None, per_token=groups.has_token_advantages(row))
     context = {
         "run": run,
         "group": row,

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 from importlib.resources import files
 from typing import Any
 
-from frontend.pages.launch.form import EnvironmentRow, Field, Section, build_environments, build_sections, read
-from frontend.pages.run.config_table import leaves
+from frontend.pages.launch.form import EnvironmentRow, Field, FormSection, build_environments, build_sections, read
+from frontend.pages.run.config.config_table import leaves
 from rollouts.errors import Invalid, ModelMissing
 from rollouts.models import Run
 from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, load_preset, preset_names, resolve
@@ -108,7 +108,7 @@ class LaunchRequest:
     """A form that was filled in: its fields with what was typed, and what came of it."""
 
     source: Source
-    sections: list[Section]
+    sections: list[FormSection]
     environments: list[EnvironmentRow]
     toml: str = ""
     toml_error: str = ""

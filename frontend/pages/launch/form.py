@@ -69,7 +69,7 @@ class Field:
 
 
 @dataclass
-class Section:
+class FormSection:
     """A fieldset: the fields in sight, and those that are folded."""
 
     key: str
@@ -132,11 +132,11 @@ _UNITS = {"s": "s", "gib": "GiB"}
 _TITLES = {"rl": "RL", "": "Run", "inference": "Inference servers", "workers": "Episode drivers"}
 
 
-def build_sections(kind: str, values: Mapping[str, Any], origins: Mapping[str, Origin]) -> list[Section]:
+def build_sections(kind: str, values: Mapping[str, Any], origins: Mapping[str, Origin]) -> list[FormSection]:
     """All sections for a kind of run, filled with the values of a config."""
     hidden = _HIDDEN | _FOREIGN[kind]
     top: list[Field] = []
-    sections: list[Section] = []
+    sections: list[FormSection] = []
     for name, schema in _SCHEMA["properties"].items():
         if name in hidden:
             continue
@@ -146,7 +146,7 @@ def build_sections(kind: str, values: Mapping[str, Any], origins: Mapping[str, O
             continue
         content = values.get(name)
         sections.append(
-            Section(
+            FormSection(
                 key=name,
                 title=_TITLES.get(name, name.capitalize()),
                 help=resolved.get("description", ""),
@@ -155,7 +155,7 @@ def build_sections(kind: str, values: Mapping[str, Any], origins: Mapping[str, O
                 is_on=content is not None or not is_optional,
             )
         )
-    return [Section("", _TITLES[""], "", top), *sections]
+    return [FormSection("", _TITLES[""], "", top), *sections]
 
 
 def build_environments(values: Mapping[str, Any], origins: Mapping[str, Origin]) -> list[EnvironmentRow]:

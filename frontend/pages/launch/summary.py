@@ -10,14 +10,14 @@ SMALL_GROUP = 8
 
 
 @dataclass(frozen=True)
-class Summary:
+class LaunchSummary:
     """Labelled figures, and hints."""
 
     figures: list[tuple[str, str]]
     hints: list[str]
 
 
-def summarise(config: RunConfig) -> Summary:
+def summarise(config: RunConfig) -> LaunchSummary:
     """Counts that follow from the config alone; how long it takes depends on the machine."""
     if config.kind == "sft":
         return _sft(config)
@@ -25,7 +25,7 @@ def summarise(config: RunConfig) -> Summary:
     if config.kind == "external":
         size = f"{numbers.count(config.batch.batch_size)} rollouts" if tokens is None else _at_most(tokens)
         per_step = f"{size}, unless the trainer registers for another number"
-        return Summary([("Per step", per_step), ("Processes started here", "none")], [])
+        return LaunchSummary([("Per step", per_step), ("Processes started here", "none")], [])
     figures = [
         *(_by_rollouts(config) if tokens is None else _by_tokens(config, tokens)),
         ("Lag at most", f"{config.algorithm.max_async_level} steps when nothing is late"),
@@ -38,7 +38,7 @@ def summarise(config: RunConfig) -> Summary:
         hints.append(f"In groups under {SMALL_GROUP} all rewards are often equal, and such a group teaches nothing.")
     if config.inference.replicas == 0:
         hints.append("No inference server is started: groups must be submitted from outside.")
-    return Summary(figures, hints)
+    return LaunchSummary(figures, hints)
 
 
 def _by_rollouts(config: RunConfig) -> list[tuple[str, str]]:
@@ -63,14 +63,14 @@ def _at_most(tokens: int) -> str:
     return f"at most {numbers.count(tokens)} tokens"
 
 
-def _sft(config: RunConfig) -> Summary:
+def _sft(config: RunConfig) -> LaunchSummary:
     size = config.data.batch_size if config.data else 0
     figures = [
         ("Per step", f"{numbers.count(size)} conversations"),
         ("Conversations in all", numbers.count(size * config.max_steps)),
         *_evaluation(config),
     ]
-    return Summary(figures, [])
+    return LaunchSummary(figures, [])
 
 
 def _evaluation(config: RunConfig) -> list[tuple[str, str]]:

@@ -14,7 +14,7 @@ from frontend.pages.launch.summary import summarise
 from rollouts.errors import NotFound
 from rollouts.models import Project, Role, Run
 from rollouts.selectors import models, runs
-from rollouts.services import launches
+from rollouts.services.runs import launches
 from trainers.config import ConfigError, Resolved, resolve
 
 

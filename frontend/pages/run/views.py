@@ -15,13 +15,14 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, may_operate, page
-from frontend.pages.run import charts, config_table, ledger
-from frontend.pages.run import rollouts as rollout_lines
-from frontend.pages.run.tiles import of_run as tiles_of
+from frontend.pages.run.config import config_table
+from frontend.pages.run.overview import charts, ledger
+from frontend.pages.run.overview.tiles import of_run as tiles_of
+from frontend.pages.run.rollouts import rollouts as rollout_lines
 from rollouts.errors import Conflict
 from rollouts.models import Role, Run
 from rollouts.selectors import pages, runs
-from rollouts.services import runs as run_services
+from rollouts.services.runs import life
 from rollouts.states import GroupState
 
 OVERVIEW_GROUPS = 4
@@ -38,7 +39,7 @@ def overview(request: HttpRequest, key: str) -> HttpResponse:
     run = runs.get(request.user, key)
     context = _head(request, run, tab="overview") | _body(run)
     context["charts"] = charts.of_run(run, context["environments"])
-    return render(request, "run/overview.html", context)
+    return render(request, "run/overview/overview.html", context)
 
 
 @page
@@ -63,7 +64,7 @@ def rollouts(request: HttpRequest, key: str) -> HttpResponse:
     """Groups and their rollouts, newest first, filtered by state or purpose."""
     run = runs.get(request.user, key)
     context = _head(request, run, tab="rollouts") | _rollouts(request, run)
-    return render(request, "run/rollouts.html", context)
+    return render(request, "run/rollouts/rollouts.html", context)
 
 
 @page
@@ -72,7 +73,7 @@ def events(request: HttpRequest, key: str) -> HttpResponse:
     """What changed state, when, by whom and why."""
     run = runs.get(request.user, key)
     context = _head(request, run, tab="events") | _events(request, run)
-    return render(request, "run/events.html", context)
+    return render(request, "run/events/events.html", context)
 
 
 @page
@@ -81,7 +82,7 @@ def config(request: HttpRequest, key: str) -> HttpResponse:
     """The resolved config, with where each value came from."""
     run = runs.get(request.user, key)
     context = _head(request, run, tab="config") | {"sections": config_table.sections(run)}
-    return render(request, "run/config.html", context)
+    return render(request, "run/config/config.html", context)
 
 
 @page
@@ -94,7 +95,7 @@ def connect(request: HttpRequest, key: str) -> HttpResponse:
         "attempt": pages.open_attempt(run),
         "clients": pages.list_clients(run),
     }
-    return render(request, "run/connect.html", context)
+    return render(request, "run/connect/connect.html", context)
 
 
 @page
@@ -102,7 +103,7 @@ def connect(request: HttpRequest, key: str) -> HttpResponse:
 def rotate_key(request: HttpRequest, key: str) -> HttpResponse:
     """Give the Atropos-compatible API of the run another address. Needs the operator role."""
     run = runs.get(request.user, key, Role.OPERATOR)
-    run_services.rotate_atropos_key(run, actor=actor(request))
+    life.rotate_atropos_key(run, actor=actor(request))
     messages.success(request, "The address was changed: give the new one to environments and trainers.")
     return HttpResponseRedirect(reverse("run-connect", args=[run.key]))
 
@@ -113,7 +114,7 @@ def stop(request: HttpRequest, key: str) -> HttpResponse:
     """Ask the run to end. Needs the operator role."""
     run = runs.get(request.user, key, Role.OPERATOR)
     try:
-        run_services.request_stop(run, actor=actor(request))
+        life.request_stop(run, actor=actor(request))
     except Conflict as error:
         messages.error(request, error.message)
     return HttpResponseRedirect(reverse("run", args=[run.key]))

@@ -2,9 +2,9 @@
 
     app ──► environments | data | trainers                   one module per kind of caller, all of them thin
                 │              │        │
-                │              │        └► services.deliveries   a batch, handed out until it arrived
+                │              │        └► services.outside.deliveries   a batch, handed out until it arrived
                 │              └► formats.atropos                JSON to a PackedGroup, and back
-                └► services.attempts, queue                      who takes part, and how much is waiting
+                └► services.outside.attempts, queue                      who takes part, and how much is waiting
 
 What differs from Atropos' own server is listed in docs/atropos.md.
 """

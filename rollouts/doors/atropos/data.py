@@ -17,8 +17,8 @@ from rollouts.formats.atropos.groups import pack_item
 from rollouts.formats.atropos.items import Item, decode_many, decode_one
 from rollouts.models import Run, ScoredGroup
 from rollouts.selectors import queue
-from rollouts.services import groups
-from rollouts.services.clients import UNNAMED
+from rollouts.services.groups import intake
+from rollouts.services.outside.clients import UNNAMED
 from rollouts.states import GroupState
 
 RECEIVED = {"status": "received"}
@@ -28,7 +28,7 @@ FIELDS = {"token_ids": "tokens", "loss_mask": "masks", "reward": "scores"}
 
 def scored_data(call: Call) -> Answer:
     """`POST /scored_data`"""
-    with groups.preparing():
+    with intake.preparing():
         item = decode_one(call.body, is_json=call.is_json)
         caller = _caller(call, item)
         _store(caller.run, [(item, caller.client, ())])
@@ -39,7 +39,7 @@ def scored_data(call: Call) -> Answer:
 
 def scored_data_list(call: Call) -> Answer:
     """`POST /scored_data_list`: all or none."""
-    with groups.preparing():
+    with intake.preparing():
         items = decode_many(call.body, is_json=call.is_json)
         if not items:
             lookup.find(call.key)
@@ -73,7 +73,7 @@ def _store(run: Run, items: Sequence[tuple[Item, Client | None, Loc]]) -> None:
     packed = [pack_item(item, client.environment if client else UNNAMED, at) for item, client, at in items]
     client = items[0][1]
     try:
-        groups.submit(run, packed, actor=f"environment:{client.wandb_name}" if client else "environment")
+        intake.submit(run, packed, actor=f"environment:{client.wandb_name}" if client else "environment")
     except Invalid as error:
         places = [at for _, _, at in items]
         raise Invalid(faults=[Fault(_place(each.loc, places), each.message) for each in error.faults]) from None

@@ -13,8 +13,8 @@ from rollouts.errors import Fault, Invalid
 from rollouts.formats.atropos.bodies import ENV_IDENTIFIER, REGISTER_ENV, check_storable, validated
 from rollouts.models import Attempt, EnvironmentClient, Run
 from rollouts.selectors import queue
-from rollouts.services import clients
-from rollouts.services.clients import Introduction
+from rollouts.services.outside import clients
+from rollouts.services.outside.clients import Introduction
 from rollouts.states import ClientState
 
 WAIT = {"status": "wait for trainer to start"}

@@ -10,8 +10,8 @@ from functools import lru_cache
 
 from rollouts.errors import NotFound
 from rollouts.models import Run, RunKind
-from rollouts.services import clients
-from rollouts.services.attempts import Terms, check_takes_part, own_terms
+from rollouts.services.outside import clients
+from rollouts.services.outside.attempts import Terms, check_takes_part, own_terms
 from rollouts.sql import binary_cursor, load
 from rollouts.states import RunState
 

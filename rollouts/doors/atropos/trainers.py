@@ -10,8 +10,8 @@ from rollouts.doors.atropos.words import ok, text
 from rollouts.doors.messages import Answer
 from rollouts.errors import Conflict, Fault, Invalid, RunOver
 from rollouts.formats.atropos.bodies import REGISTRATION, check_storable, validated
-from rollouts.services import attempts, deliveries, resets
-from rollouts.services.attempts import NotRegistered, Terms
+from rollouts.services.outside import attempts, deliveries, resets
+from rollouts.services.outside.attempts import NotRegistered, Terms
 
 NO_BATCH = ok({"batch": None})
 

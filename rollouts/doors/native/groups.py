@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from environments.types import PackedScoredGroup, Rollout, ScoredGroup
+from environments.types import Claims, PackedScoredGroup, Rollout, ScoredGroup
 from rollouts.doors.messages import JSON, Answer
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_run
@@ -18,8 +18,7 @@ from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.native import decode_groups
 from rollouts.models import Lease, Run, Scope
 from rollouts.selectors import queue
-from rollouts.services import groups as group_services
-from rollouts.services import leases
+from rollouts.services.groups import intake, leases
 from rollouts.storable import MAX_ENVIRONMENT_VERSION, MAX_TEXT, is_storable, is_uuid
 from trainers.wire import MSGPACK
 
@@ -94,16 +93,16 @@ class GroupsApi(APIView):
 
 
 def submit(run: Run, content_type: str, body: bytes, idempotency_key: str | None, *, actor: str) -> Answer:
-    """Store what a body holds. Raises what decoding and ``services.groups.submit`` do, and QueueFull."""
+    """Store what a body holds. Raises what decoding and ``services.groups.intake.submit`` do, and QueueFull."""
     level = queue.pressure(run)
     if level is queue.Pressure.FULL:
         limit = run.parsed.batch.max_queued_rollouts
         raise QueueFull(f"{limit} rollouts or more wait for the trainer; submit again later.")
-    with group_services.preparing():
+    with intake.preparing():
         groups = decode_groups(body, is_msgpack=wire.media_type(content_type) == MSGPACK)
         if idempotency_key is not None:
             groups = _with_keys(groups, idempotency_key)
-        out = msgspec.json.encode(StoredOut(group_services.submit(run, groups, actor=actor)))
+        out = msgspec.json.encode(StoredOut(intake.submit(run, groups, actor=actor)))
     if level is queue.Pressure.HIGH:
         return Answer(out, 202, headers={"Retry-After": str(QueueFull.retry_after_s)})
     return Answer(out, 201)
@@ -112,7 +111,7 @@ def submit(run: Run, content_type: str, body: bytes, idempotency_key: str | None
 def _with_keys(groups: list[PackedGroup], idempotency_key: str) -> list[PackedGroup]:
     if not 0 < len(idempotency_key) <= MAX_TEXT or not is_storable(idempotency_key):
         raise Invalid(fields={"Idempotency-Key": f"must have 1 to {MAX_TEXT} characters"})
-    keys = group_services.derived_keys(idempotency_key, len(groups))
+    keys = intake.derived_keys(idempotency_key, len(groups))
     return [replace(group, key=group.key or key) for group, key in zip(groups, keys, strict=True)]
 
 
@@ -124,7 +123,7 @@ class ClaimApi(APIView):
     @extend_schema(
         operation_id="claimWork",
         request=wire.body(ClaimIn),
-        responses=wire.answer(leases.Claims),
+        responses=wire.answer(Claims),
     )
     def post(self, request: Request, key: str) -> Response:
         """Lease problems to play. An empty answer says why; ask again when the run changed."""
@@ -186,7 +185,7 @@ class SettleApi(APIView):
             raise Invalid(fields={"environment_version": fault})
         if not is_uuid(settled.token) or not Lease.objects.filter(run=run, token=settled.token).exists():
             raise LeaseLost
-        state = group_services.settle(
+        state = intake.settle(
             token=settled.token,
             problem_key=settled.problem_key,
             rollouts=settled.rollouts,

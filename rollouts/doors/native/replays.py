@@ -10,7 +10,7 @@ from rollouts.doors.messages import JSON
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_run
 from rollouts.models import Replay, Scope
-from rollouts.services import replays
+from rollouts.services.batches import replays
 
 
 class ReplayIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):

@@ -16,8 +16,7 @@ from rollouts.models import Event, Run, Scope
 from rollouts.selectors import events as event_selectors
 from rollouts.selectors import metrics as metric_selectors
 from rollouts.selectors import runs as run_selectors
-from rollouts.services import forks, launches
-from rollouts.services import runs as run_services
+from rollouts.services.runs import forks, launches, life
 from trainers.config import resolve
 from trainers.origins import REQUEST
 
@@ -173,7 +172,7 @@ class StopApi(APIView):
         """End a run now. Its groups, metrics and checkpoints stay. Stopping twice is stopping once."""
         run = get_run(request, key, Scope.LAUNCH)
         stop = wire.decode(request, StopIn)
-        run = run_services.request_stop(run, actor=actor_of(request), reason=stop.reason)
+        run = life.request_stop(run, actor=actor_of(request), reason=stop.reason)
         return Response(wire.json(RunOut(**_fields(run))))
 
 

@@ -25,17 +25,16 @@ from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_run
 from rollouts.errors import Invalid
 from rollouts.models import Run, Scope
-from rollouts.services import batches
-from rollouts.services import policies as policy_services
-from rollouts.services import runs as run_services
+from rollouts.services.batches import forming
+from rollouts.services.runs import checkpoints, policies, trainer_writes
 from trainers.wire import (
     EPOCH_HEADER,
     MSGPACK,
     SHA256_HEADER,
     CheckpointIn,
     PolicyVersionIn,
-    Registration,
     StepAck,
+    TrainerRegistration,
 )
 
 MAX_WAIT_S = 30
@@ -115,7 +114,7 @@ def fetch(run: Run, step: int, *, epoch: str, query: str) -> Later:
 
 
 def _look(run: Run, epoch: int, step: int) -> Answer | None:
-    if (outgoing := batches.fetch(run, epoch=epoch, step=step)) is None:
+    if (outgoing := forming.fetch(run, epoch=epoch, step=step)) is None:
         return None
     sha256 = outgoing.sha256
     headers = {SHA256_HEADER: sha256, "ETag": f'"{sha256}"', "Cache-Control": "no-store"}
@@ -128,13 +127,13 @@ class RegisterApi(TrainerView):
     @extend_schema(
         operation_id="registerTrainer",
         request=wire.body(RegisterIn),
-        responses=wire.answer(Registration),
+        responses=wire.answer(TrainerRegistration),
     )
     def post(self, request: Request, key: str) -> Response:
         """Begin a trainer attempt: raises the run's epoch, which shuts every earlier trainer out."""
         run = self.run_of(request, key)
         body = wire.decode(request, RegisterIn)
-        registration = run_services.register_trainer(
+        registration = trainer_writes.register_trainer(
             run,
             world_size=body.world_size,
             hostname=body.hostname[:100],
@@ -185,7 +184,7 @@ class StepApi(TrainerView):
         """The step is done. Acknowledging it again changes nothing but its metrics and token values."""
         run = self.run_of(request, key)
         epoch = self.epoch_of(request)
-        next_step = run_services.ack_step(run, epoch=epoch, step=step, ack=wire.decode(request, StepAck))
+        next_step = trainer_writes.ack_step(run, epoch=epoch, step=step, ack=wire.decode(request, StepAck))
         return Response(wire.json(NextStepOut(next_step)))
 
 
@@ -202,7 +201,7 @@ class PolicyVersionsApi(TrainerView):
         """Weights are complete on disk; the control plane publishes them to the inference replicas."""
         run = self.run_of(request, key)
         version_in = wire.decode(request, PolicyVersionIn)
-        version = policy_services.announce(run, epoch=self.epoch_of(request), version_in=version_in)
+        version = policies.announce(run, epoch=self.epoch_of(request), version_in=version_in)
         return Response(wire.json(VersionOut(version.version, version.state)))
 
 
@@ -219,7 +218,7 @@ class CheckpointsApi(TrainerView):
         """A checkpoint is complete on disk; later attempts may resume from it."""
         run = self.run_of(request, key)
         checkpoint = wire.decode(request, CheckpointIn)
-        row = run_services.add_checkpoint(run, epoch=self.epoch_of(request), checkpoint=checkpoint)
+        row = checkpoints.add_checkpoint(run, epoch=self.epoch_of(request), checkpoint=checkpoint)
         return Response(wire.json(StateOut(row.state)))
 
 
@@ -234,5 +233,5 @@ class FinishApi(TrainerView):
     )
     def post(self, request: Request, key: str) -> Response:
         """Every step is acknowledged; the trainer ends."""
-        run = run_services.finish_training(self.run_of(request, key), epoch=self.epoch_of(request))
+        run = trainer_writes.finish_training(self.run_of(request, key), epoch=self.epoch_of(request))
         return Response(wire.json(StateOut(run.state)))

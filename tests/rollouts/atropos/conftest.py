@@ -3,7 +3,7 @@
 import pytest
 
 from rollouts.selectors import queue
-from rollouts.services import clients
+from rollouts.services.outside import clients
 
 
 @pytest.fixture(autouse=True)

@@ -113,7 +113,7 @@ def test_a_group_of_the_native_api_is_an_item_too() -> None:
     from environments.types import Rollout as RolloutIn
     from environments.types import ScoredGroup as ScoredGroupIn
     from rollouts.formats.arrays import pack_group
-    from rollouts.services import groups
+    from rollouts.services.groups import intake
 
     api = Api()
     good = RolloutIn(
@@ -125,7 +125,7 @@ def test_a_group_of_the_native_api_is_an_item_too() -> None:
         error=RolloutError(kind="policy", type="Timeout", message="no answer"),
     )  # fmt: skip
     group = ScoredGroupIn(environment="own", problem_key="1", rollouts=[good, failed, good])
-    groups.submit(api.run, [pack_group(group, ("groups", 0))], actor="api:test")
+    intake.submit(api.run, [pack_group(group, ("groups", 0))], actor="api:test")
     example = api.get("/latest_example")
     assert example["tokens"] == [[1, 2]] * 2
     assert example["masks"] == [[-100, 2]] * 2

@@ -6,7 +6,7 @@ import pytest
 
 from rollouts.models import EnvironmentClient, Event, Run, RunEnvironment
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import attempts
+from rollouts.services.outside import attempts
 from rollouts.states import ClientState, RunState
 from tests.factories import make_run
 from tests.rollouts.atropos.api import Api, JsonObject, make_external_run

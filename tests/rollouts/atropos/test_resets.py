@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from rollouts.models import Attempt, Batch, Delivery, Event, Run, ScoredGroup
-from rollouts.services import deliveries
+from rollouts.services.outside import deliveries
 from rollouts.states import BatchState, GroupState
 from tests.rollouts.atropos.api import Api, make_external_run, tags
 

@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 from rollouts.doors import sending
 from rollouts.doors.atropos.app import application
 from rollouts.models import Delivery, Run
-from rollouts.services import deliveries
+from rollouts.services.outside import deliveries
 from tests.rollouts.atropos.api import Api, tags
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]

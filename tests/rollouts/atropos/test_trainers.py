@@ -11,7 +11,8 @@ from django.db.models.functions import Now
 
 from rollouts.models import Attempt, Batch, BatchItem, Delivery, EnvironmentClient, Event, Run, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services import clients, deliveries, runs
+from rollouts.services.outside import clients, deliveries
+from rollouts.services.runs import life
 from rollouts.states import BatchState, GroupState, RunState
 from tests.rollouts.atropos.api import Api, make_external_run, registration, tags
 
@@ -121,7 +122,7 @@ def test_the_last_batch_ends_the_run_although_nobody_asks_again() -> None:
     response = api.request("GET", "/batch")
     assert (response.status_code, response.json()["status"]) == (410, "error")
     assert "finishing" in response.json()["message"]
-    runs.end(run, to=RunState.FINISHED)
+    life.end(run, to=RunState.FINISHED)
 
 
 def test_two_requests_at_the_same_time_get_two_batches() -> None:
@@ -263,7 +264,7 @@ def test_a_lapse_is_told_once() -> None:
 
 
 def test_every_batch_can_be_rebuilt_byte_for_byte() -> None:
-    from rollouts.services.batches import body_of
+    from rollouts.services.batches.forming import body_of
 
     api = started(batch_size=4)
     messages = [[{"role": "user", "content": "é 🙂"}], []]
@@ -275,7 +276,7 @@ def test_every_batch_can_be_rebuilt_byte_for_byte() -> None:
 
 def test_a_trainer_of_a_run_that_was_stopped_is_told_why() -> None:
     api = started()
-    runs.request_stop(Run.objects.get(), actor="user:ada")
+    life.request_stop(Run.objects.get(), actor="user:ada")
     response = api.request("GET", "/batch")
     assert response.status_code == 410
     assert "is stopping" in response.json()["message"]

@@ -5,7 +5,7 @@ This directory alone is put on the server's PYTHONPATH, so a server may live in 
 
 from typing import Any
 
-from rollyard_faults import blaming_input
+from rollyard_faults import blaming_input  # type: ignore[import-not-found]
 from vllm.lora.request import LoRARequest
 from vllm.model_executor.model_loader.base_loader import BaseModelLoader
 
@@ -18,7 +18,7 @@ def _load(*args: Any, **kwargs: Any) -> Any:
         return _load_model(*args, **kwargs)
 
 
-BaseModelLoader.load_model = _load
+BaseModelLoader.load_model = _load  # type: ignore[method-assign]
 
 
 class WeightLoading:

@@ -1,0 +1,251 @@
+"""Form the batch of a step, once, and deliver it as often as it is asked for.
+
+    candidates -> chosen (rollouts.formation) -> advantages -> hash -> stored -> sent
+
+The run's row is locked while a batch is formed, so formation is serial per run; (run, step) and (group, replay) are
+unique in the database, so neither a second batch of a step nor a second step of a group can be committed.
+Lock order: run -> environments -> groups.
+"""
+
+import hashlib
+import statistics
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from django.db import transaction
+from django.db.models import F
+
+from rollouts.crashpoints import CrashPoint, crash_point
+from rollouts.errors import Conflict, RunOver, StaleEpoch, StateConflict
+from rollouts.formation import Chosen
+from rollouts.formats.batch_body import encode
+from rollouts.models import Batch, BatchEncoding, BatchItem, Run, RunKind, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors.next_batch import Outlook, look
+from rollouts.services import metrics
+from rollouts.services.batches import replays
+from rollouts.services.transitions import DB_NOW, record_creation, transition
+from rollouts.sql import binary_cursor, load
+from rollouts.states import RUN_TRAINING, BatchState, GroupState
+from trainers.advantages import algorithm_advantages
+
+
+@dataclass(frozen=True)
+class Outgoing:
+    """A stored batch on its way to a trainer."""
+
+    batch: Batch
+    body: bytes
+    """In the batch's encoding."""
+    token: uuid.UUID | None = None
+    """The right to say that it arrived, for a trainer that cannot acknowledge; see ``services.outside.deliveries``."""
+
+    @property
+    def sha256(self) -> str:
+        return self.batch.sha256
+
+
+class Overtaken(StateConflict):
+    """A group that a batch was to be made of was taken away meanwhile. Nothing was stored: ask again."""
+
+
+def fetch(run: Run, *, epoch: int, step: int) -> Outgoing | None:
+    """The batch of ``step``, formed now if enough groups are ready; None if not yet.
+
+    The same step is the same bytes on every call, also for a later epoch that trains it again after a resume. Raises
+    StaleEpoch for an older trainer, RunOver when there is nothing more to train, StateConflict when ``step`` is not the
+    next one that can be formed. Locks the run's row while it forms; asking in vain locks and writes nothing.
+    """
+    run = Run.objects.get(pk=run.pk)
+    batch = _find(run, epoch, step)
+    outgoing = _form_once(run, epoch, step) if batch is None else Outgoing(batch, body_of(batch))
+    if outgoing is not None:
+        count_delivery(outgoing.batch, actor=f"trainer:{epoch}")
+    return outgoing
+
+
+def _form_once(run: Run, epoch: int, step: int) -> Outgoing | None:
+    """The batch of ``step``, formed by us or by whoever was faster; None if there is not enough for one."""
+    outlook = look(run, step)
+    if not outlook.is_worth_forming:
+        return None
+    batch = formed = None
+    with suppress(Overtaken), transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        batch = _find(run, epoch, step)
+        formed = form(run, step, outlook) if batch is None else None
+    if batch is None and formed is None:
+        return None
+    crash_point(CrashPoint.BEFORE_SEND)
+    return Outgoing(batch, body_of(batch)) if batch is not None else formed
+
+
+def count_delivery(batch: Batch, *, actor: str) -> None:
+    """The batch goes out: for the first time, which is a change of its state, or once more."""
+    if not transition(Batch, [batch.pk], to=BatchState.DELIVERED, actor=actor, delivered_at=DB_NOW, deliveries=1):
+        Batch.objects.filter(pk=batch.pk).update(deliveries=F("deliveries") + 1)
+
+
+def body_of(batch: Batch) -> bytes:
+    """The body of a stored batch, as it was hashed when it was formed."""
+    body = encode(batch)
+    if hashlib.sha256(body).hexdigest() != batch.sha256:
+        raise AssertionError(f"batch {batch.pk} no longer encodes to its hash {batch.sha256}: its rows were changed")
+    return body
+
+
+def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = BatchEncoding.MSGPACK) -> Outgoing | None:
+    """Store the batch of ``step``, or nothing if there is none yet. Groups that are too old for it become stale.
+
+    The caller holds the lock on the run's row, in a transaction, and checked that the batch does not exist. Then what
+    ``outlook`` chose without a lock still stands, because nothing but forming moves the mixture; unless somebody was
+    faster with one of its groups: raises Overtaken.
+    """
+    crash_point(CrashPoint.BEFORE_ASSEMBLY)
+    if (source := replays.take_source(run)) is not None:
+        items = source.items.order_by("position").values_list("group_id", flat=True)
+        return _store(run, step, list(items), encoding, replay_of=source)
+    limit = run.parsed.algorithm.max_off_policy_steps
+    reason = Reason(ReasonCode.LAGGED, limit=limit, step=step)
+    if outlook.stale:
+        transition(ScoredGroup, outlook.stale, to=GroupState.STALE, actor="control plane", reason=reason)
+    chosen = outlook.choice
+    if not isinstance(chosen, Chosen):
+        return None
+    _advance_mixture(run, chosen)
+    moved = transition(
+        ScoredGroup,
+        chosen.group_ids,
+        to=GroupState.BATCHED,
+        actor=f"trainer:{run.epoch}",
+        reason=Reason(ReasonCode.STEP, step=step),
+    )
+    if len(moved) != len(chosen.group_ids):
+        raise Overtaken(f"Groups of step {step} were changed while its batch was formed; ask again.")
+    return _store(run, step, chosen.group_ids, encoding, replay_of=None)
+
+
+def _advance_mixture(run: Run, chosen: Chosen) -> None:
+    with binary_cursor() as cursor:
+        cursor.execute(
+            load("advance_mixture"),
+            {
+                "run_id": run.pk,
+                "clock": chosen.clock,
+                "environment_ids": list(chosen.virtual_times),
+                "virtual_times": list(chosen.virtual_times.values()),
+            },
+        )
+
+
+def check_epoch(run: Run, epoch: int) -> None:
+    """Raise StaleEpoch unless ``epoch`` is the run's newest. Only sound while the run's row is locked."""
+    if epoch != run.epoch:
+        raise StaleEpoch(
+            f"Epoch {epoch} was superseded by {run.epoch}: a newer trainer registered. End without writing."
+        )
+
+
+def _find(run: Run, epoch: int, step: int) -> Batch | None:
+    """The batch of ``step`` if it was formed. Raises what `fetch` does when the trainer may not have it."""
+    check_epoch(run, epoch)
+    if run.kind not in {RunKind.RL, RunKind.EXTERNAL}:
+        raise Conflict(f"Run {run.key} is supervised: it has no batches.")
+    if run.state not in RUN_TRAINING or step >= run.max_steps:
+        raise RunOver(f"Run {run.key} is {run.state}: there is no step {step} to train.")
+    newest = Batch.objects.filter(run=run).order_by("-step").first()
+    formed = 0 if newest is None else newest.step + 1
+    if step > formed:
+        raise StateConflict(f"Step {step} cannot be formed: {formed} is the next.")
+    if newest is None or step == formed:
+        return None
+    batch = newest if newest.step == step else Batch.objects.get(run=run, step=step)
+    batch.run = run  # which has parsed its config already
+    return batch
+
+
+def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncoding, replay_of: Batch | None) -> Outgoing:
+    groups = _facts(group_ids)
+    algorithm = run.parsed.algorithm
+    advantages = [algorithm_advantages(algorithm, group.rewards, group.lengths, group.is_cut) for group in groups]
+    trained = sum(
+        length
+        for group, values in zip(groups, advantages, strict=True)
+        for length, advantage in zip(group.lengths, values, strict=True)
+        if advantage is not None
+    )
+    batch = Batch.objects.create(
+        run=run,
+        step=step,
+        epoch=run.epoch,
+        encoding=encoding,
+        sha256="",
+        size_bytes=0,
+        token_count=trained,
+        replay_of=replay_of,
+    )
+    numbers = replays.numbers(group_ids) if replay_of else {}
+    BatchItem.objects.bulk_create(
+        BatchItem(
+            batch=batch,
+            group_id=group.group_id,
+            position=position,
+            replay=numbers.get(group.group_id, 0),
+            advantages=values,
+        )
+        for position, (group, values) in enumerate(zip(groups, advantages, strict=True))
+    )
+    body = encode(batch)
+    batch.sha256 = hashlib.sha256(body).hexdigest()
+    batch.size_bytes = len(body)
+    batch.save(update_fields=["sha256", "size_bytes"])
+    reason = Reason(ReasonCode.REPLAYED, step=replay_of.step, run=replay_of.run.key) if replay_of else None
+    record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}", reason=reason)
+    metrics.record(run, step=step, values=_statistics(step, groups, is_replay=replay_of is not None))
+    return Outgoing(batch, body)
+
+
+class _Facts(NamedTuple):
+    """What forming a batch needs to know of a group; columns of batch_facts.sql. Lists are in rollout order."""
+
+    group_id: int
+    environment: str
+    min_policy_version: int | None
+    rewards: list[float | None]
+    lengths: list[int]
+    is_cut: list[bool]
+
+    @property
+    def scored(self) -> list[float]:
+        return [reward for reward in self.rewards if reward is not None]
+
+
+def _facts(group_ids: Sequence[int]) -> list[_Facts]:
+    with binary_cursor() as cursor:
+        cursor.execute(load("batch_facts"), {"group_ids": list(group_ids)})
+        facts = {row[0]: _Facts(*row) for row in cursor.fetchall()}
+    return [facts[group_id] for group_id in group_ids]
+
+
+def _statistics(step: int, groups: Sequence[_Facts], *, is_replay: bool) -> dict[str, float]:
+    every = [reward for group in groups for reward in group.scored]
+    # Outside, a version may be in use before the step that trains on it is even formed: that is no lag.
+    lags = [max(0, step - (group.min_policy_version or 0)) for group in groups]
+    values = {
+        "reward/mean": statistics.fmean(every),
+        "reward/std": statistics.pstdev(every),
+        "reward/zero_advantage_share": statistics.fmean(
+            float(min(group.scored) == max(group.scored)) for group in groups
+        ),
+        "batch/groups": len(groups),
+        "batch/failed_rollouts": sum(len(group.rewards) for group in groups) - len(every),
+    }
+    if not is_replay:  # whose groups count their versions by the run they were made in
+        values |= {"lag/max": max(lags), "lag/mean": statistics.fmean(lags)}
+    for name in {group.environment for group in groups}:
+        members = [reward for group in groups if group.environment == name for reward in group.scored]
+        values[f"reward/{name}/mean"[:100]] = statistics.fmean(members)
+    return {key: float(value) for key, value in values.items()}

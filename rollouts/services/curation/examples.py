@@ -1,0 +1,134 @@
+"""The best rollouts of a run as examples for supervised training, and best beside worst as pairs for DPO.
+
+    ids of the groups, page by page ─► their scored rollouts, best first ─► those that are good enough ─► lines
+
+A line has the rollout's messages, or its tokens where an environment sent no messages, and says where it is from. What
+trains on it: `trainers/data/examples.py`. Memory does not grow with the run.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from environments.types import StopReason
+from rollouts.formats.arrays import COUNT, MASK, TOKEN_ID
+from rollouts.models import Run, ScoredGroup
+from rollouts.services.curation.exchange import EXPORTED, exportable, pages_of
+from rollouts.sql import binary_cursor, load
+from rollouts.states import GroupState
+
+CURATED = tuple(state for state in EXPORTED if state != GroupState.FAILED)
+"""States that are exported unless others are named: every training group that no person rejected."""
+_encoder = msgspec.json.Encoder()
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rollouts of a group are good enough."""
+
+    best: int | None = 1
+    """At most so many of each group, the best; None: all."""
+    min_reward: float | None = None
+    """Only with at least this reward. Of a pair it is asked of the chosen answer."""
+    min_gap: float = 0.0
+    """Of a pair: the chosen answer's reward is higher by more than this."""
+    truncated: bool = False
+    """Also rollouts that a token budget ended: they teach no end. A pair's rejected answer may always be one."""
+
+    def takes(self, rollout: "_Rollout") -> bool:
+        """Whether a rollout may be learned from."""
+        is_good = self.min_reward is None or rollout.reward >= self.min_reward
+        return is_good and (self.truncated or rollout.stop_reason != StopReason.LENGTH)
+
+
+class _Rollout(msgspec.Struct, frozen=True, array_like=True):
+    index: int
+    reward: float
+    stop_reason: str
+    messages: str
+
+    @property
+    def roles(self) -> list[Any]:
+        """Who speaks in its messages."""
+        return [message.get("role") for message in msgspec.json.decode(self.messages)]
+
+    @property
+    def is_conversation(self) -> bool:
+        """Whether the policy speaks, and is asked before it does; else only the tokens say what it did."""
+        return "assistant" in self.roles and self.roles[0] != "assistant"
+
+
+def export_examples(
+    run: Run, selection: Selection, *, states: Iterable[str] = CURATED, environment: str | None = None
+) -> Iterator[bytes]:
+    """The selected rollouts as lines of JSON: groups oldest first, in each the best first."""
+    for group, rollouts in _groups(run, states, environment):
+        chosen = [rollout for rollout in rollouts if selection.takes(rollout)][: selection.best]
+        for rollout in chosen:
+            form = {"messages": msgspec.Raw(rollout.messages)} if rollout.is_conversation else group.tokens(rollout)
+            yield _line(form | group.source | {"rollout": rollout.index, "reward": rollout.reward})
+
+
+def export_pairs(
+    run: Run, selection: Selection, *, states: Iterable[str] = CURATED, environment: str | None = None
+) -> Iterator[bytes]:
+    """Of each group its best rollout beside its worst, as lines of JSON, where rewards and answers differ."""
+    for group, rollouts in _groups(run, states, environment):
+        good = [rollout for rollout in rollouts if selection.takes(rollout)]
+        if not good or good[0].reward - rollouts[-1].reward <= selection.min_gap:
+            continue
+        chosen, rejected = good[0], rollouts[-1]
+        form: dict[str, Any]
+        if chosen.is_conversation and rejected.is_conversation and _answer_differently(chosen, rejected):
+            form = {"chosen": msgspec.Raw(chosen.messages), "rejected": msgspec.Raw(rejected.messages)}
+        else:
+            form = {"chosen": group.tokens(chosen), "rejected": group.tokens(rejected)}
+            if form["chosen"] == form["rejected"]:
+                continue
+        rewards = {"chosen_reward": chosen.reward, "rejected_reward": rejected.reward}
+        yield _line(form | group.source | rewards)
+
+
+@dataclass(frozen=True, slots=True)
+class _Group:
+    id: int
+    source: dict[str, Any]
+    """Where its lines are from."""
+
+    def tokens(self, rollout: _Rollout) -> dict[str, list[int]]:
+        """What the policy read and wrote. Asked of the database, because most rollouts have messages instead."""
+        with binary_cursor() as cursor:
+            cursor.execute(load("group_tokens"), {"group_id": self.id})
+            [(lengths, token_ids, loss_mask)] = cursor
+        ends = np.cumsum(np.frombuffer(lengths, COUNT))
+        part = slice(int(ends[rollout.index - 1]) if rollout.index else 0, int(ends[rollout.index]))
+        ids, mask = np.frombuffer(token_ids, TOKEN_ID)[part], np.frombuffer(loss_mask, MASK)[part]
+        return {"token_ids": ids.tolist(), "loss_mask": mask.tolist()}
+
+
+def _groups(run: Run, states: Iterable[str], environment: str | None) -> Iterator[tuple[_Group, list[_Rollout]]]:
+    for ids in pages_of(exportable(run, states=states, environment=environment)):
+        rollouts: dict[int, list[_Rollout]] = {group_id: [] for group_id in ids}
+        with binary_cursor() as cursor:
+            cursor.execute(load("curated_rollouts"), {"group_ids": ids})
+            for group_id, *rest in cursor:
+                rollouts[group_id].append(_Rollout(*rest))
+        rows = ScoredGroup.objects.filter(id__in=ids).order_by("id")
+        columns = ("id", "key", "problem_key", "environment__name", "environment_version")
+        for group_id, key, problem_key, name, version in rows.values_list(*columns):
+            source = {"run": run.key, "group": key, "environment": name, "environment_version": version}
+            yield _Group(group_id, source | {"problem_key": problem_key}), rollouts[group_id]
+
+
+def _answer_differently(one: _Rollout, other: _Rollout) -> bool:
+    """Whether the policy speaks in both behind what they have in common."""
+    mine, theirs = msgspec.json.decode(one.messages), msgspec.json.decode(other.messages)
+    common = next((at for at, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), None)
+    return common is not None and "assistant" in one.roles[common:] and "assistant" in other.roles[common:]
+
+
+def _line(fields: dict[str, Any]) -> bytes:
+    return _encoder.encode(fields).replace(b"\n", b" ") + b"\n"

@@ -1,0 +1,254 @@
+"""Hand out work, keep it and take it back: leases on playing groups.
+
+    claim -> plays outside any transaction, renewing -> groups.settle
+      ^                                   |
+      '--- expired: taken over by the next claim under a new token; after MAX_ATTEMPTS given up
+
+Lock order: environments of the run -> evaluations -> leases -> groups, each in id order. Expiry is by the database
+clock, and the token in the WHERE clause, not the time, is what keeps a holder that slept from settling.
+"""
+
+import uuid
+from collections.abc import Iterable
+from datetime import timedelta
+
+import msgspec
+from django.db import connection, models, transaction
+from django.db.models.functions import Now
+
+from environments.types import Claim, Claims, Split, Withheld
+from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors.next_batch import measure_of
+from rollouts.services.transitions import DB_NOW, record_creation, transition
+from rollouts.sql import load
+from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
+
+MAX_ATTEMPTS = 3
+"""Leases on one group before it is given up: a problem that kills its worker must not kill every worker."""
+
+
+class Sampling(msgspec.Struct, frozen=True):
+    group_size: int
+    """Rollouts per problem."""
+    temperature: float
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    state: str
+    live_version: int
+    capacity: int
+    """Training groups that may still be claimed; negative when the limit was lowered."""
+
+
+def capacity(run: Run) -> Capacity:
+    """How far generation may still run ahead: at most ``max_async_level`` batches beyond the live version."""
+    measure = measure_of(run)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            load("capacity"),
+            {
+                "run_id": run.pk,
+                "max_async_level": run.parsed.algorithm.max_async_level,
+                "batch": measure.batch,
+                "group": measure.group,
+                "is_tokens": measure.is_tokens,
+            },
+        )
+        row = cursor.fetchone()
+    assert row is not None, "runs are never deleted"
+    return Capacity(*row)
+
+
+def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
+    """Lease up to ``limit`` groups: first those whose holder died, then evaluation, then training up to capacity.
+
+    Locks the run's environments, so that claims of one run are serial and problems are handed out in order, and its
+    open evaluations.
+    """
+    with transaction.atomic():
+        environments = list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
+        now = capacity(run)
+        is_generating = now.state in RUN_GENERATING or now.state == RunState.PENDING
+        if not run.parsed.is_played or not is_generating:
+            return Claims(claims=[], reason=Withheld.OVER)
+        if now.live_version < 0:
+            return Claims(claims=[], reason=Withheld.NO_POLICY)
+        open_evaluations = _lock_evaluations(run)
+        group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s)
+        created = _evaluation_groups(run, open_evaluations, limit - len(group_ids))
+        if run.kind == RunKind.RL:
+            room = min(limit - len(group_ids) - len(created), now.capacity)
+            created += _training_groups(run, environments, room)
+        _insert(run, created, holder=holder, lease_s=lease_s)
+        group_ids += [group.pk for group in created]
+        if not group_ids:
+            is_held_up = limit > 0 and run.kind == RunKind.RL
+            return Claims(claims=[], reason=Withheld.CAPACITY if is_held_up else Withheld.NOTHING)
+        leases = Lease.objects.filter(group_id__in=group_ids).select_related("group__environment").order_by("group_id")
+        return Claims(claims=[_claim(run, lease, now.live_version) for lease in leases])
+
+
+def renew(tokens: Iterable[uuid.UUID | str], *, lease_s: float) -> set[uuid.UUID]:
+    """Extend leases by ``lease_s`` from now; return the tokens that are still held. Drop the work of all others."""
+    with transaction.atomic():
+        held = _lock(Lease.objects.filter(token__in=list(tokens)))
+        Lease.objects.filter(pk__in=[lease.pk for lease in held]).update(
+            expires_at=Now() + models.Value(timedelta(seconds=lease_s))
+        )
+    return {lease.token for lease in held}
+
+
+def release(tokens: Iterable[uuid.UUID | str]) -> None:
+    """Give leases back at once, for a holder that ends in good order: the next claim takes them over.
+
+    It does not count as an attempt: three restarts of a worker say nothing against a problem.
+    """
+    with transaction.atomic():
+        ids = [lease.pk for lease in _lock(Lease.objects.filter(token__in=list(tokens)))]
+        Lease.objects.filter(pk__in=ids).update(
+            claimed_at=Now() - models.Value(timedelta(seconds=1.0)),
+            expires_at=Now() - models.Value(timedelta(seconds=0.5)),
+        )
+        ScoredGroup.objects.filter(pk__in=ids, attempts__gt=0).update(attempts=models.F("attempts") - 1)
+
+
+def end_all(leases: models.QuerySet[Lease]) -> None:
+    """Delete leases: their holders can no longer settle. Waits for those that are settling now."""
+    Lease.objects.filter(pk__in=[lease.pk for lease in _lock(leases)]).delete()
+
+
+def _lock(leases: models.QuerySet[Lease]) -> list[Lease]:
+    """Lock leases in one order, so that two callers cannot deadlock."""
+    return list(leases.select_for_update(of=("self",)).order_by("pk"))
+
+
+def quarantine_expired(run: Run) -> list[int]:
+    """Give up groups that lost ``MAX_ATTEMPTS`` leases, with the evidence in the reason; return their ids."""
+    with transaction.atomic():
+        lost = list(
+            Lease.objects.select_for_update(of=("self",), skip_locked=True)
+            .filter(run=run, expires_at__lt=Now(), group__attempts__gte=MAX_ATTEMPTS)
+            .order_by("group_id")
+        )
+        moved: list[int] = []
+        for lease in lost:
+            moved += transition(
+                ScoredGroup,
+                [lease.group_id],
+                to=GroupState.FAILED,
+                actor="reconciler",
+                reason=Reason(ReasonCode.LEASES_LOST, leases=MAX_ATTEMPTS, holder=lease.holder),
+                settled_at=DB_NOW,
+            )
+        Lease.objects.filter(group_id__in=moved).delete()
+    return moved
+
+
+def _take_over(run: Run, *, holder: str, limit: int, lease_s: float) -> list[int]:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            load("take_over_leases"),
+            {
+                "run_id": run.pk,
+                "max_attempts": MAX_ATTEMPTS,
+                "limit": max(0, limit),
+                "holder": holder,
+                "lease_s": lease_s,
+                "actor": f"driver:{holder}",
+                "reason_code": str(ReasonCode.LEASE_TAKEN_OVER),
+            },
+        )
+        return [row[0] for row in cursor.fetchall()]
+
+
+def _lock_evaluations(run: Run) -> list[Evaluation]:
+    """Open evaluations with problems left to hand out, locked before any lease is."""
+    open_evaluations = Evaluation.objects.filter(
+        run=run, state=EvaluationState.PLAYING, cursor__lt=models.F("problems")
+    )
+    return list(open_evaluations.select_for_update(no_key=True).order_by("id"))
+
+
+def _evaluation_groups(run: Run, open_evaluations: list[Evaluation], room: int) -> list[ScoredGroup]:
+    groups: list[ScoredGroup] = []
+    for evaluation in open_evaluations:
+        count = min(room - len(groups), evaluation.problems - evaluation.cursor)
+        if count <= 0:
+            break
+        groups += [
+            ScoredGroup(
+                run=run,
+                environment_id=evaluation.environment_id,
+                purpose=Purpose.EVAL,
+                evaluation=evaluation,
+                problem_index=evaluation.cursor + offset,
+                state=GroupState.PLAYING,
+            )
+            for offset in range(count)
+        ]
+        evaluation.cursor += count
+        evaluation.save(update_fields=["cursor"])
+    return groups
+
+
+def _training_groups(run: Run, environments: list[RunEnvironment], room: int) -> list[ScoredGroup]:
+    """Problems in order of each environment, environments in proportion to their weights."""
+    played = run.environment_names
+    environments = [environment for environment in environments if environment.name in played]
+    groups = []
+    for _ in range(room if environments else 0):
+        environment = min(environments, key=lambda env: ((env.cursor + 1) / env.weight, env.pk))
+        groups.append(
+            ScoredGroup(
+                run=run,
+                environment=environment,
+                problem_index=environment.cursor,
+                state=GroupState.PLAYING,
+            )
+        )
+        environment.cursor += 1
+    if groups:
+        RunEnvironment.objects.bulk_update(environments, ["cursor"])
+    return groups
+
+
+def _insert(run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float) -> None:
+    if not groups:
+        return
+    ScoredGroup.objects.bulk_create(groups)
+    expires_at = Now() + models.Value(timedelta(seconds=lease_s))
+    Lease.objects.bulk_create(
+        Lease(group=group, run=run, holder=holder, claimed_at=Now(), expires_at=expires_at) for group in groups
+    )
+    record_creation(groups, run_id=run.pk, state=GroupState.PLAYING, actor=f"driver:{holder}")
+
+
+def sampling_of(run: Run, group: ScoredGroup) -> Sampling:
+    """How the episodes of a group are sampled, and how many there are."""
+    config = run.parsed
+    if group.purpose == Purpose.TRAIN:
+        return Sampling(config.sampling.group_size, config.sampling.temperature)
+    assert config.evaluation is not None, "evaluation groups exist only in runs that evaluate"
+    return Sampling(config.evaluation.rollouts_per_problem, config.evaluation.temperature)
+
+
+def _claim(run: Run, lease: Lease, live_version: int) -> Claim:
+    config = run.parsed
+    group = lease.group
+    sampling = sampling_of(run, group)
+    assert group.problem_index is not None, "leased groups have a problem"
+    return Claim(
+        group=group.key,
+        token=str(lease.token),
+        run=run.key,
+        environment=group.environment.name,
+        args=group.environment.args,
+        split=Split.EVAL if group.purpose == Purpose.EVAL else Split.TRAIN,
+        problem_index=group.problem_index,
+        group_size=sampling.group_size,
+        temperature=sampling.temperature,
+        max_tokens=config.sampling.max_tokens,
+        max_turns=config.sampling.max_turns,
+        policy_version=live_version,
+    )

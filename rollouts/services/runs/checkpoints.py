@@ -1,0 +1,94 @@
+"""Checkpoints and their files: taken from a trainer, marked as deleted. Fenced like all that a trainer writes."""
+
+import re
+from pathlib import Path
+
+from django.db import transaction
+
+from rollouts.errors import Invalid
+from rollouts.models import (
+    Checkpoint,
+    Run,
+)
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.runs.trainer_writes import lock_for_trainer
+from rollouts.services.transitions import record_creation, transition
+from rollouts.states import (
+    CheckpointState,
+)
+from rollouts.storable import is_storable
+from trainers.wire import CheckpointIn, PolicyVersionIn
+
+MAX_PATH = 1000
+
+
+SHA256 = re.compile("[0-9a-f]{64}")
+
+
+def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpoint:
+    """Make a complete checkpoint known, so that a trainer may resume from it. Raises Invalid for a path outside."""
+    with transaction.atomic():
+        run = lock_for_trainer(run, epoch)
+        check_files(run, "checkpoints", checkpoint)
+        if not 0 <= checkpoint.step <= run.max_steps:
+            raise Invalid("No such step.", fields={"step": f"must be 0 to {run.max_steps}"})
+        row, created = Checkpoint.objects.update_or_create(
+            run=run,
+            step=checkpoint.step,
+            defaults={
+                "path": checkpoint.path,
+                "manifest_sha256": checkpoint.manifest_sha256,
+                "size_bytes": checkpoint.size_bytes,
+                "epoch": epoch,
+            },
+        )
+        if created:
+            record_creation([row], run_id=run.pk, state=CheckpointState.COMPLETE, actor=f"trainer:{epoch}")
+        return row
+
+
+def delete_checkpoints(run: Run) -> list[Checkpoint]:
+    """Mark checkpoints that the config does not keep, and return them for their files to be removed.
+
+    Kept are the newest, every so many steps one, and those that another run was forked from. Mark first, remove after:
+    no trainer resumes from a marked one, and nobody forks it. Locks the run's complete checkpoints.
+    """
+    config = run.parsed.trainer
+    with transaction.atomic():
+        complete = Checkpoint.objects.select_for_update().filter(run=run, state=CheckpointState.COMPLETE)
+        older = list(complete.order_by("-step"))[config.keep_checkpoints :]
+        if not older:
+            return []
+        forked = set(Run.objects.filter(forked_from__in=older).values_list("forked_from_id", flat=True))
+        doomed = [
+            row
+            for row in older
+            if row.pk not in forked and not (config.keep_every and row.step % config.keep_every == 0)
+        ]
+        transition(
+            Checkpoint,
+            [row.pk for row in doomed],
+            to=CheckpointState.DELETED,
+            actor="reconciler",
+            reason=Reason(ReasonCode.NOT_KEPT, kept=config.keep_checkpoints),
+        )
+    return doomed
+
+
+def check_files(run: Run, folder: str, announced: CheckpointIn | PolicyVersionIn) -> None:
+    """Raise Invalid unless what a trainer announces can be its own: it is later loaded, and deleted.
+
+    The path must be a directory of its own inside ``folder`` of the run's directory.
+    """
+    root = run.directory.resolve() / folder
+    fields = {}
+    if len(announced.path) > MAX_PATH or not is_storable(announced.path) or not announced.path:
+        fields["path"] = f"must have 1 to {MAX_PATH} characters, and no NUL"
+    elif root not in Path(announced.path).resolve().parents:
+        fields["path"] = f"must lie under {root}"
+    if not SHA256.fullmatch(announced.manifest_sha256):
+        fields["manifest_sha256"] = "must be 64 hexadecimal digits in lower case"
+    if not 0 <= announced.size_bytes < 2**63:
+        fields["size_bytes"] = "must be a number of bytes"
+    if fields:
+        raise Invalid("Nothing was stored: these files cannot be the run's.", fields=fields)

@@ -1,0 +1,133 @@
+"""Create a run, and move it through its life."""
+
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+
+from rollouts.errors import StateConflict
+from rollouts.models import (
+    Evaluation,
+    Lease,
+    Model,
+    Project,
+    Run,
+    RunEnvironment,
+    ScoredGroup,
+)
+from rollouts.models.run import new_atropos_key
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.groups import leases
+from rollouts.services.groups.intake import close_gate
+from rollouts.services.runs import forks
+from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, transition
+from rollouts.states import (
+    RUN_TERMINAL,
+    EvaluationState,
+    GroupState,
+    RunState,
+)
+from rollouts.storable import check_fits
+from trainers.config import Resolved
+
+
+def create(
+    *,
+    project: Project,
+    user: User | None,
+    resolved: Resolved,
+    actor: str,
+    fork: forks.Fork | None = None,
+    model: Model | None = None,
+) -> Run:
+    """Store a run with its frozen config; the reconciler sees it and starts what it wants.
+
+    Doors call ``services.launches``, which makes sure that its model loads; ``model`` is the registered one it starts
+    from. Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from
+    here. A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
+    """
+    config = resolved.config
+    check_fits(config)
+    with transaction.atomic():
+        lineage = forks.hold(fork, config) if fork else {}
+        run = Run.objects.create(
+            **lineage,
+            model=model,
+            project=project,
+            created_by=user,
+            kind=config.kind,
+            name=config.name,
+            config=config.model_dump(mode="json"),
+            config_origins={**resolved.origins, **({"model.path": fork.origin} if fork else {})},
+            max_steps=config.max_steps,
+        )
+        RunEnvironment.objects.bulk_create(
+            RunEnvironment(run=run, name=ref.name, args=ref.args, weight=ref.weight) for ref in config.environments
+        )
+        record_creation([run], run_id=run.pk, state=RunState.PENDING, actor=actor)
+    return run
+
+
+def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
+    """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Idempotent.
+
+    ``reason`` is in the words of whoever asks.
+    """
+    asked = Reason(ReasonCode.TEXT, text=reason) if reason else Reason(ReasonCode.STOP_ASKED, actor=actor)
+    if not transition(Run, [run.pk], to=RunState.STOPPING, actor=actor, reason=asked):
+        run.refresh_from_db()
+        if run.state not in {RunState.STOPPING, RunState.STOPPED}:
+            raise StateConflict(f"Run {run.key} is {run.state}; there is nothing to stop.")
+    run.refresh_from_db()
+    return run
+
+
+def rotate_atropos_key(run: Run, *, actor: str) -> Run:
+    """Give the run's Atropos-compatible API another address; whoever knew the old one is out at once."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        run.atropos_key = new_atropos_key()
+        run.save(update_fields=["atropos_key"])
+        record_note(run, run_id=run.pk, actor=actor, reason=Reason(ReasonCode.ATROPOS_KEY_ROTATED))
+    return run
+
+
+def start(run: Run, *, actor: str = "reconciler") -> Run:
+    """Its replicas are being started."""
+    return move(run, to=RunState.STARTING, actor=actor, started_at=DB_NOW)
+
+
+def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | None = None) -> Run:
+    """Close a run for good: what is left of its groups becomes surplus, its leases and open evaluations end with it.
+
+    Call it when no process of the run is alive. A claim or a settle that is on its way is waited for. Locks the run,
+    then in the order of ``services.groups.leases`` its environments, evaluations, leases and groups.
+    """
+    if to not in RUN_TERMINAL:
+        raise ValueError(f"{to} is not an end")
+    with transaction.atomic():
+        Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        close_gate(run)
+        list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
+        open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
+        transition(
+            Evaluation,
+            open_evaluations.values_list("pk", flat=True),
+            to=EvaluationState.EXPIRED,
+            actor=actor,
+            reason=Reason(ReasonCode.RUN_ENDED, state=str(to)),
+            finished_at=DB_NOW,
+        )
+        leases.end_all(Lease.objects.filter(run=run))
+        for state in (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED):
+            left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
+            columns: dict[str, Any] = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
+            transition(
+                ScoredGroup,
+                left,
+                to=GroupState.SURPLUS,
+                actor=actor,
+                reason=Reason(ReasonCode.RUN_ENDED, state=str(to)),
+                **columns,
+            )
+        return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)

@@ -1,0 +1,133 @@
+"""Policy versions: announced by the trainer, published to the replicas, superseded by the next."""
+
+from datetime import timedelta
+
+from django.db import transaction
+from django.db.models.functions import Now
+
+from rollouts.errors import Invalid, StateConflict
+from rollouts.models import Evaluation, PolicyVersion, Purpose, Run, RunKind, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.groups import leases
+from rollouts.services.runs.checkpoints import check_files
+from rollouts.services.runs.trainer_writes import lock_for_trainer
+from rollouts.services.transitions import DB_NOW, move, record_creation, transition
+from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
+from trainers.wire import PolicyVersionIn
+
+
+def register_initial(run: Run, *, path: str, actor: str = "reconciler") -> PolicyVersion:
+    """Version 0 is the model that the run starts from. Idempotent."""
+    with transaction.atomic():
+        row, created = PolicyVersion.objects.get_or_create(run=run, version=0, defaults={"path": path})
+        if created:
+            record_creation([row], run_id=run.pk, state=PolicyVersionState.WRITTEN, actor=actor)
+    return row
+
+
+def announce(run: Run, *, epoch: int, version_in: PolicyVersionIn) -> PolicyVersion:
+    """Weights of a version are complete on disk. A version that is known stays as it is: a resumed trainer repeats.
+
+    Locks the run's row to check the fencing epoch. Raises Invalid for a path outside the run's directory.
+    """
+    with transaction.atomic():
+        run = lock_for_trainer(run, epoch)
+        check_files(run, "weights", version_in)
+        if not 1 <= version_in.version <= run.max_steps:
+            raise Invalid("No such version.", fields={"version": f"must be 1 to {run.max_steps}"})
+        row, created = PolicyVersion.objects.get_or_create(
+            run=run,
+            version=version_in.version,
+            defaults={
+                "path": version_in.path,
+                "manifest_sha256": version_in.manifest_sha256,
+                "size_bytes": version_in.size_bytes,
+                "epoch": epoch,
+            },
+        )
+        if created:
+            record_creation(
+                [row],
+                run_id=run.pk,
+                state=PolicyVersionState.WRITTEN,
+                actor=f"trainer:{epoch}",
+            )
+    return row
+
+
+def find_publishable(run: Run) -> PolicyVersion | None:
+    """The version that should go live now, if any: the newest one written, unless something still needs the live one.
+
+    A supervised run writes versions to be evaluated, and each is: there the oldest goes first. An evaluation holds
+    publishing back until it is done. With ``strict_async_level`` so do the groups that are to be generated on the live
+    version, so that every batch lags by the same number of steps.
+    """
+    written = PolicyVersion.objects.filter(run=run, state=PolicyVersionState.WRITTEN, version__gt=run.live_version)
+    chosen = written.order_by("version" if run.kind == RunKind.SFT else "-version").first()
+    if chosen is None:
+        return None
+    if Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists():
+        return None
+    is_strict = run.kind == RunKind.RL and run.parsed.algorithm.strict_async_level
+    if run.live_version >= 0 and is_strict and run.state == RunState.RUNNING:
+        playing = ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, purpose=Purpose.TRAIN)
+        if playing.exists() or leases.capacity(run).capacity > 0:
+            return None
+    return chosen
+
+
+def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVersion:
+    """Every ready replica serves it now: it becomes live, older ones are superseded, due evaluations are opened.
+
+    Raises StateConflict when it was published already, or its run is over. Locks the run's row.
+    """
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=version.run_id)
+        if run.is_over:
+            raise StateConflict(f"Run {run.key} is {run.state}; nothing is published any more.")
+        older = PolicyVersion.objects.filter(run=run, version__lt=version.version)
+        transition(
+            PolicyVersion,
+            older.values_list("pk", flat=True),
+            to=PolicyVersionState.SUPERSEDED,
+            actor=actor,
+            reason=Reason(ReasonCode.VERSION_SUPERSEDED, version=version.version),
+        )
+        version = move(version, to=PolicyVersionState.LIVE, actor=actor, published_at=DB_NOW)
+        run.live_version = version.version
+        run.save(update_fields=["live_version"])
+        _open_evaluations(run)
+    return version
+
+
+def list_prunable(run: Run) -> list[PolicyVersion]:
+    """Superseded versions of which the files may be removed: all but the newest ``keep_weights``, never version 0."""
+    keep = run.parsed.trainer.keep_weights
+    superseded = PolicyVersion.objects.filter(run=run, version__gt=0, state=PolicyVersionState.SUPERSEDED)
+    return list(superseded.exclude(path="").order_by("-version")[keep:])
+
+
+def forget_files(versions: list[PolicyVersion]) -> None:
+    """The files of these versions are gone; their rows stay for lineage."""
+    PolicyVersion.objects.filter(pk__in=[row.pk for row in versions]).update(path="")
+
+
+def _open_evaluations(run: Run) -> None:
+    plan = run.parsed.evaluation
+    version = run.live_version
+    if plan is None:
+        return
+    if not plan.is_due(version, run.max_steps):
+        return
+    rows = [
+        Evaluation(
+            run=run,
+            environment=environment,
+            version=version,
+            problems=plan.problems,
+            deadline_at=Now() + timedelta(seconds=plan.deadline_s),
+        )
+        for environment in run.environments.filter(name__in=run.environment_names).order_by("id")
+    ]
+    Evaluation.objects.bulk_create(rows)
+    record_creation(rows, run_id=run.pk, state=EvaluationState.PLAYING, actor="reconciler")
