@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollouts.services import projects
+from rollouts.services.runs import projects
 from tests.controlplane.command_line import Rollyard
 from tests.model_files import make_warm
 
