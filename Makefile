@@ -54,12 +54,13 @@ check: setup ## Lint, types and the fast tests beside each other, under two minu
 fast: setup ## The fast tests
 	$(BIN)/pytest -q -n logical --maxprocesses 4 --dist worksteal -m "not ($(SLOW)) and not gpu"
 
-lint: setup ## Style, import rules, templates, front end, Django's own checks
+lint: setup ## Style, import rules, templates, the islands and their tests, Django's own checks
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/djlint --check --lint --quiet frontend
 	cd frontend && $(NPX) biome check
+	@$(NPM) run --silent test
 	$(CHECK_ENV) $(BIN)/python manage.py check
 
 types: setup ## Type checks: Python and TypeScript

@@ -1,4 +1,4 @@
-"""The doorbell: "run R changed". It carries no data and may be lost; whoever hears it reads Postgres.
+"""The doorbell: a notification "run R changed", sent at most once. It carries no data; who gets it reads Postgres.
 
     transition commits -> ring_after_commit -> a thread of this process -> Channels group "runs" and "run.<key>"
                                                                             |              |

@@ -42,6 +42,25 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
     assert [target for target in targets if not (document.parent / target).exists()] == []
 
 
+@pytest.mark.parametrize(
+    "source", [*DOCUMENTS, *map(ROOT.joinpath, sources())], ids=lambda path: str(path.relative_to(ROOT))
+)
+def test_what_is_named_in_backticks_is_there(source: Path) -> None:
+    text = source.read_text()
+    packages = "|".join(PACKAGES)
+    paths = re.findall(rf"`((?:{packages}|tests|benchmarks|docs)/[\w./-]*)`", text)
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+    modules = re.findall(rf"`((?:{packages})(?:\.\w+)+)`", text)
+    assert [name for name in modules if not is_module_or_inside_one(name)] == []
+
+
+def is_module_or_inside_one(dotted: str) -> bool:
+    """Whether a prefix of the name is a file, or all of it a package."""
+    parts = dotted.split(".")
+    files = (ROOT.joinpath(*parts[:length]).with_suffix(".py") for length in range(2, len(parts) + 1))
+    return ROOT.joinpath(*parts).is_dir() or any(map(Path.exists, files))
+
+
 def test_file_map_lists_nothing_that_is_not_there() -> None:
     assert [path for path in mapped() if not list(ROOT.glob(path.rstrip("/")))] == []
 

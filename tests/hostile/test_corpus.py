@@ -111,7 +111,8 @@ def repaired(value: Any) -> Any:
 
 
 def short_float(value: Any) -> float:
-    return float(np.float32(value))
+    """As it is printed: the shortest decimal that reads back as the same 32 bits."""
+    return float(str(np.float32(value)))
 
 
 def each(kind: Callable[[Any], Any], value: Any) -> Any:

@@ -190,7 +190,6 @@ def test_null_override_removes_an_optional_section() -> None:
         ({"data__path": "x"}, "data", "kind to 'sft'"),
         ({"kind": "sft"}, "data.path", "JSONL"),
         ({"kind": "sft", "data__batch_size": 4}, "data.path", "or `data.solutions`"),
-        ({"kind": "sft", "data__path": "x", "data__solutions": True}, "data.path", "one of them"),
         ({"kind": "sft", "environments": [], "data__solutions": True}, "data.solutions", "Name one"),
         (
             {"kind": "sft", "data__solutions": True, "data__preference__beta": 0.1},

@@ -33,6 +33,13 @@ def test_a_run_trains_on_the_solutions_that_the_command_writes(
     assert sorted(trained) == sorted((tmp_path / "solutions.jsonl").read_bytes().splitlines(keepends=True))
 
 
+def test_a_path_wins_so_that_a_preset_can_be_given_another_file(tmp_path: Path) -> None:
+    lines = [json.dumps({"prompt": "?", "completion": answer}) for answer in ("one", "two")]
+    (tmp_path / "own.jsonl").write_text("\n".join(lines))
+    dataset = open_dataset(config(data__path=str(tmp_path / "own.jsonl"), data__batch_size=2), tmp_path / "run")
+    assert sorted(json.loads(line)["completion"] for line, _ in dataset.batch(0)) == ["one", "two"]
+
+
 def test_every_attempt_sees_the_same_lines(tmp_path: Path) -> None:
     one, other = open_dataset(config(), tmp_path / "one"), open_dataset(config(), tmp_path / "other")
     again = open_dataset(config(), tmp_path / "one")

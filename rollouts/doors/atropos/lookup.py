@@ -62,7 +62,7 @@ def find(key: str, env_id: int | None = None) -> Caller:
     run.state, steps, attempt_id, is_started, first_step = row[1:6]
     client = None if row[14] is None else Client(*row[14:])
     if client is not None:
-        clients.hear(client.id)
+        clients.heartbeat(client.id)
     if run.kind == RunKind.RL:
         is_taking = run.state != RunState.PENDING
         return Caller(run, attempt_id, own_terms(run), is_taking, steps, client)

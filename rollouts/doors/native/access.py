@@ -24,6 +24,8 @@ ROLE_FOR = {
     Scope.TRAIN: Role.OPERATOR,
 }
 """What a person signed in by session needs for the same call."""
+_ROLES = {scope: [role.value for role in Role if role.includes(least)] for scope, least in ROLE_FOR.items()}
+"""Every role that suffices."""
 
 
 class Opened(NamedTuple):
@@ -37,11 +39,15 @@ class Opened(NamedTuple):
 
 def opened(key: str, token: str, scope: Scope) -> Opened | None:
     """The run ``key``, if ``token`` as it was sent may do this with it."""
-    roles = [role.value for role in Role if role.includes(ROLE_FOR[scope])]
     with binary_cursor() as cursor:
         cursor.execute(
             load("open_run"),
-            {"run": key, "token_key": token[: CONSTANTS.TOKEN_KEY_LENGTH], "scope": scope.value, "roles": roles},
+            {
+                "run": key,
+                "token_key": token[: CONSTANTS.TOKEN_KEY_LENGTH],
+                "scope": scope.value,
+                "roles": _ROLES[scope],
+            },
         )
         rows = cursor.fetchall()
     for digest, name, run_id in rows:

@@ -1,11 +1,11 @@
-"""Do together what several threads ask for at the same time: one transaction, one fsync, for all who wait.
+"""Group commit: what several threads submit at the same time shares one transaction and one fsync.
 
     thread A: [item] ─┐
-    thread B: [item] ─┼─ whoever gets a lane does all that wait ─► every thread gets its own result, or its own error
+    thread B: [item] ─┼─ the leader, a thread with a lane, commits all that wait ─► each gets its result or error
     thread C: [item] ─┘
 
-A lone item is done at once, and while the lanes are busy the next ones gather. Whoever has a lane waits a moment for
-items that other threads are `preparing`: one more in the same transaction costs far less than one of its own.
+A lone item is committed at once; while all lanes are busy the next items queue. A leader waits up to `patience_s` for
+items that other threads are `preparing`: one more in its transaction costs far less than a transaction of its own.
 """
 
 import threading

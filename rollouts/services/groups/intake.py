@@ -1,7 +1,7 @@
 """Store scored groups: those our drivers played (settle) and those of external environments (submit).
 
 A return means the rows are committed and survive kill -9. Lock order: lease -> group when settling; submitting locks no
-row, only the run's gate (see `close_gate`).
+row, only the run's gate: an advisory lock, shared by submissions and exclusive for the end of a run (see `close_gate`).
 """
 
 import hashlib
@@ -197,10 +197,10 @@ def derived_keys(idempotency_key: str, count: int) -> list[str]:
 
 
 def close_gate(run: Run) -> None:
-    """Wait for submissions on their way to commit, and let none through before this transaction ends.
+    """Take the run's advisory lock exclusively until this transaction ends. Waits for submissions that hold it shared.
 
-    For whoever moves the run to a state in which it takes no groups, or archives those it has: none slips in between.
-    A shared advisory lock is cheaper than a shared lock on the run's row, which every submission would write to.
+    To be called before the run is moved to a state in which it takes no groups, or its waiting groups are archived: no
+    submission can commit in between. A shared lock on the run's row would be a write to it by every submission.
     """
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [GATE, run.pk % 2**31])
@@ -210,7 +210,7 @@ class _Gate(NamedTuple):
     """What a submission must know of its run."""
 
     state: str
-    """Stays so until we commit: whoever ends the run closes the gate first."""
+    """Cannot change before we commit: ending a run takes the gate exclusively first."""
     next_step: int
     live_version: int
     environments: dict[str, int]

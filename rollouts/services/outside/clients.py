@@ -1,7 +1,8 @@
-"""Environments that take part over the Atropos-compatible API: register, be heard, fall silent, leave.
+"""Environments that take part over the Atropos-compatible API: registration, heartbeat, lapse, leaving.
 
-A client is one process; several may play one environment, which is known by its name. Of each it is written when it was
-last heard, because nobody says goodbye: the minimum share of a silent one lapses instead of holding up every batch.
+A client is one process; several may play one environment, which is known by its name. Every request of a client is a
+heartbeat. Processes die without signing off, so the minimum share of a client without a heartbeat lapses after
+ALLOCATION_LAPSE_S, instead of holding up every batch.
 """
 
 import math
@@ -23,7 +24,7 @@ from rollouts.states import AttemptState, ClientState, RunState
 from rollouts.storable import MAX_ENVIRONMENT, MAX_WEIGHT, displayable
 
 HEARTBEAT_S = 5.0
-"""Being heard is written at most this often per client and process."""
+"""A heartbeat is written at most this often per client and process."""
 SMALLEST_WEIGHT = 1e-6
 LARGEST_WEIGHT = math.nextafter(MAX_WEIGHT, 0.0)
 CONTROL_PLANE = "control plane"
@@ -114,15 +115,15 @@ def disconnect(client_id: int) -> None:
     transition(EnvironmentClient, [client_id], to=ClientState.LEFT, actor=actor, reason=reason, lapsed_at=None)
 
 
-def hear(client_id: int) -> None:
-    """The environment made a request. A comparison in memory, and every HEARTBEAT_S a write."""
+def heartbeat(client_id: int) -> None:
+    """Record that the client made a request: a comparison in memory, and a write every HEARTBEAT_S."""
     now = time.monotonic()
-    if now - _heard.get(client_id, -math.inf) < HEARTBEAT_S:
+    if now - _heartbeats.get(client_id, -math.inf) < HEARTBEAT_S:
         return
-    _heard[client_id] = now
+    _heartbeats[client_id] = now
     with transaction.atomic():
         with connection.cursor() as cursor:
-            cursor.execute(load("hear_client"), {"client_id": client_id, "heartbeat_s": HEARTBEAT_S})
+            cursor.execute(load("client_heartbeat"), {"client_id": client_id, "heartbeat_s": HEARTBEAT_S})
             row = cursor.fetchone()
         if row is not None and row[0] == ClientState.LAPSED:
             _recover(EnvironmentClient.objects.get(pk=client_id))
@@ -135,8 +136,8 @@ def _recover(client: EnvironmentClient) -> None:
     )
 
 
-_heard: dict[int, float] = {}
-"""Client id -> when this process last wrote that it was heard. One entry per registration."""
+_heartbeats: dict[int, float] = {}
+"""Client id -> when this process last wrote a heartbeat of it (monotonic seconds). One entry per registration."""
 
 
 def lapse_silent(attempt: Attempt) -> None:

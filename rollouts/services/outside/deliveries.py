@@ -30,7 +30,7 @@ from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import AttemptState, BatchState, GroupState, RunState
 
 TERM_S = 15
-"""A delivery that was not renewed for so long is given to whoever asks next."""
+"""A lease that was not renewed for so long has expired: the next request gets the batch."""
 RENEW_S = 4.0
 
 
@@ -59,17 +59,17 @@ def take(run: Run) -> Outgoing | None:
 
 
 def renew(outgoing: Outgoing) -> bool:
-    """Still sending. False: somebody else has the batch now, or its attempt was reset; stop sending it."""
+    """Renew the lease while the batch is being sent. False: it was lost to another request or a reset; stop."""
     return _held(outgoing).update(expires_at=Now() + timedelta(seconds=TERM_S)) > 0
 
 
 def release(outgoing: Outgoing) -> None:
-    """It did not arrive: whoever asks next gets it."""
+    """Give the lease back: the batch did not arrive, and the next request gets it."""
     _held(outgoing).update(expires_at=Now())
 
 
 def finish(outgoing: Outgoing) -> bool:
-    """All of it was handed to the connection. False: it is somebody else's by now.
+    """Mark the batch as sent: all of it was handed to the connection. False: the lease was lost before.
 
     After the last batch of a run nobody asks for more, so that one is acknowledged at once, and the run ends.
     """
@@ -120,7 +120,7 @@ def acknowledge_sent(run: Run, *, reason: Reason) -> None:
 
 
 def abandon(run: Run, attempt: Attempt, *, reason: Reason) -> None:
-    """Archive the groups of batches that did not arrive; whoever sends one cannot finish it. The run is locked."""
+    """Archive the groups of batches that did not arrive; their leases end with them. The run is locked."""
     # Locked, so that none of them can arrive between this look and the update.
     under_way = _under_way(attempt).select_for_update(no_key=True).order_by("pk")
     broken = list(under_way.values_list("batch_id", flat=True))

@@ -42,7 +42,7 @@ def create(
 ) -> Run:
     """Store a run with its frozen config; the reconciler sees it and starts what it wants.
 
-    Doors call ``services.launches``, which makes sure that its model loads; ``model`` is the registered one it starts
+    Doors call `launches.py`, which makes sure that its model loads; ``model`` is the registered one it starts
     from. Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from
     here. A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
     """

@@ -18,7 +18,7 @@ def _load(*args: Any, **kwargs: Any) -> Any:
         return _load_model(*args, **kwargs)
 
 
-BaseModelLoader.load_model = _load  # type: ignore[method-assign]
+BaseModelLoader.load_model = _load
 
 
 class WeightLoading:
