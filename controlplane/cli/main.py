@@ -47,8 +47,10 @@ def main() -> None:
     if word in {*ours, "--help", "--install-completion", "--show-completion"}:
         app(prog_name=Path(sys.argv[0]).name)
         return
+    import django
     from django.core.management import execute_from_command_line, get_commands
 
+    django.setup()  # before that, Django knows no command of an app
     if not word.startswith("-") and word not in {*get_commands(), "help"}:
         from trainers.run_config.suggestions import suggest
 

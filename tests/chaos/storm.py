@@ -58,12 +58,14 @@ class Strike(NamedTuple):
 
 
 def schedule(seed: int, kills: int) -> Iterator[Strike]:
-    """What is killed when: the same for the same seed."""
+    """What is killed when: the same for the same seed. In every round each kind comes once, in any order."""
     dice = random.Random(seed)
+    left: list[str] = []
     for _ in range(kills):
+        left = left or dice.sample(KINDS, len(KINDS))
         client = dice.random()
         yield Strike(
-            kind=dice.choice(KINDS),
+            kind=left.pop(),
             pause_s=dice.expovariate(1 / MEAN_PAUSE_S),
             choice=dice.random(),
             client=client / CLIENT_SHARE if client < CLIENT_SHARE else None,
@@ -136,10 +138,6 @@ class Storm:
 
     def until(self, condition: Callable[[], T | None], *, what: str) -> T:
         return until(condition, within_s=RECOVERY_DEADLINE_S, what=what)
-
-
-def _has_cut(proxy: Proxy, left: int) -> bool:
-    return proxy.left < left
 
 
 def _has_cut(proxy: Proxy, left: int) -> bool:

@@ -22,8 +22,11 @@ from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
 VICTIMS = ["worker", "web", "reconciler", "redis", "postgres", "vllm", "trainer"]
-STEPS = 120
-FLUSHES = 60
+ROUNDS = amount(1, 3)
+"""In each of which every kind is killed once, and then, as the storm of `tests/chaos` spares them, two kinds again."""
+AGAIN = ["vllm", "trainer"]
+STEPS = amount(120, 360)
+FLUSHES = amount(45, 180)
 
 
 class Submitter(threading.Thread):

@@ -1,7 +1,6 @@
 """Checkpoints under fire: trainers of several ranks are killed while they save, and go on as if nothing had been."""
 
 import itertools
-import os
 import random
 import shutil
 import signal
@@ -14,6 +13,7 @@ import psutil
 import pytest
 import torch
 
+from tests.lanes import amount
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.crew import Crew
 from tests.trainers.support import end_trainer, random_batch, rl_config, start_trainer
@@ -24,8 +24,8 @@ from trainers.wire import CheckpointIn, CheckpointRef
 
 pytestmark = [pytest.mark.slow]
 
-KILLS = int(os.environ.get("ROLLYARD_TEST_KILLS", "4"))
-"""At least two of each kind. Raise it for a longer siege: the test takes about as many times ten seconds."""
+KILLS = amount(4, 40)
+"""Half of them of each kind. The test takes about as many times ten seconds."""
 LONGEST_SAVE_S = 0.15
 """A kill comes at a random moment within so long after a save has begun: inside it, or soon after."""
 KEPT = 2
