@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
+from tests.lanes import amount
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1500)]
 
