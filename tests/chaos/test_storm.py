@@ -31,9 +31,8 @@ def test_a_small_storm_breaks_no_promise(tmp_path: Path) -> None:
     seed = os.environ.get("ROLLYARD_STORM_SEED", str(random.SystemRandom().randrange(10**6)))
     print(f"ROLLYARD_STORM_SEED={seed}")
     argv = [sys.executable, "-m", "tests.chaos.storm", "--seed", seed, "--kills", str(KILLS), "--cuts", str(CUTS)]
-    done = subprocess.run(
-        [*argv, "--keep", str(tmp_path)], capture_output=True, text=True, timeout=amount(1400, 3900), check=False
-    )
+    argv += ["--keep", str(tmp_path)]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=amount(1400, 3900), check=False)
     print(done.stdout)
     assert done.returncode == 0, done.stderr[-4000:]
     summary = json.loads(done.stdout.splitlines()[-1])
