@@ -20,7 +20,7 @@ from typing import Any, Self
 from channels.layers import get_channel_layer
 from django.db import connection, transaction
 
-from rollouts.selectors.events import marks
+from rollouts.models import Run
 
 log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class _Ringer:
             with self._lock:
                 run_ids, self._pending = self._pending, set()
             try:
-                loop.run_until_complete(_send(_marks(run_ids)))
+                loop.run_until_complete(_send(_keys(run_ids)))
                 quiet = False
             except Exception as error:  # noqa: BLE001 - a bell that fails must never touch its caller
                 if not quiet:
@@ -96,19 +96,18 @@ class _Ringer:
             time.sleep(INTERVAL_S)
 
 
-async def _send(marks: list[tuple[str, int]]) -> None:
+async def _send(keys: list[str]) -> None:
     layer = get_channel_layer()
     async with asyncio.timeout(SEND_DEADLINE_S):
-        for key, seq in marks:
-            message = {"type": "bell", "run": key, "seq": seq}
+        for key in keys:
+            message = {"type": "bell", "run": key}
             await layer.group_send(group_of(key), message)
             await layer.group_send(ALL_RUNS, message)
 
 
-def _marks(run_ids: set[int]) -> list[tuple[str, int]]:
-    """(key, newest event id) of runs. The event id is the sequence number shown on pages."""
+def _keys(run_ids: set[int]) -> list[str]:
     try:
-        return marks(run_ids)
+        return list(Run.objects.filter(pk__in=run_ids).values_list("key", flat=True))
     finally:
         connection.close()  # back to the pool: no request ends in this thread that would do it
 

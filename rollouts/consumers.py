@@ -1,24 +1,23 @@
-"""One websocket per page. It says only "run R changed, seq n"; the page pulls what it shows.
+"""One websocket per page. It says only "run R changed"; the page pulls what it shows.
 
 A lost message therefore cannot lie, and there is nothing to replay after a reconnect. A browser subscribes to runs it
 may see; messages of one run are merged to at most one per INTERVAL_S.
 
     client -> {"subscribe": ["<run key>", ...]} or {"subscribe": ["*"]}
-    server -> {"run": "<run key>", "seq": n}, at once for every run subscribed to, then whenever it changed
+    server -> {"run": "<run key>"}, at once for every run subscribed to, then whenever it changed
 """
 
 import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from rollouts.bell import ALL_RUNS, SEND_DEADLINE_S, group_of
-from rollouts.selectors import events, runs
+from rollouts.selectors import runs
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +38,7 @@ class ChangesConsumer(AsyncWebsocketConsumer):
         self.asked = 0
         self.visible: dict[str, tuple[float, bool]] = {}
         """Run key -> (asked at, whether the user may see it)."""
-        self.pending: dict[str, int] = {}
+        self.pending: set[str] = set()
         self.sender: asyncio.Task[None] | None = None
         if not self.scope["user"].is_authenticated:
             await self.close(FORBIDDEN)
@@ -66,40 +65,39 @@ class ChangesConsumer(AsyncWebsocketConsumer):
         if self.asked > MAX_SUBSCRIPTIONS:
             await self.close(TOO_MANY)
             return
-        marks = await database_sync_to_async(self._query_marks, thread_sensitive=False)(set(wanted) - {"*"})
-        groups = {group_of(key) for key in marks} | ({ALL_RUNS} if "*" in wanted else set())
+        visible = await database_sync_to_async(self._query_visible, thread_sensitive=False)(set(wanted) - {"*"})
+        groups = {group_of(key) for key in visible} | ({ALL_RUNS} if "*" in wanted else set())
         for group in groups - self.joined:
             await self.channel_layer.group_add(group, self.channel_name)
             self.joined.add(group)
         # What changed between the rendering of the page and its subscription.
-        self.pending |= marks
+        self.pending |= visible
 
     async def bell(self, message: dict[str, Any]) -> None:
         """A run changed. Through the group of all runs come also those of other projects."""
         key = message["run"]
         asked_at, is_visible = self.visible.get(key, (0.0, False))
         if time.monotonic() - asked_at > VISIBLE_FOR_S or asked_at == 0.0:
-            await database_sync_to_async(self._query_marks, thread_sensitive=False)([key])
+            await database_sync_to_async(self._query_visible, thread_sensitive=False)({key})
             _, is_visible = self.visible[key]
         if is_visible:
-            self.pending[key] = max(message["seq"], self.pending.get(key, 0))
+            self.pending.add(key)
 
-    def _query_marks(self, keys: Iterable[str]) -> dict[str, int]:
-        """Key -> newest event id of those of the runs that the user may see."""
+    def _query_visible(self, keys: set[str]) -> set[str]:
+        """The keys of runs that the user may see."""
         if not keys:
-            return {}
-        found = runs.for_user(self.scope["user"]).filter(key__in=list(keys)).values_list("pk", flat=True)
-        marks = dict(events.marks(list(found)))
+            return set()
+        found = set(runs.for_user(self.scope["user"]).filter(key__in=keys).values_list("key", flat=True))
         now = time.monotonic()
-        self.visible |= {key: (now, key in marks) for key in keys}
-        return marks
+        self.visible |= {key: (now, key in found) for key in keys}
+        return found
 
     async def _send_pending(self) -> None:
         while True:
             await asyncio.sleep(INTERVAL_S)
-            pending, self.pending = self.pending, {}
-            for key, seq in pending.items():
-                await self.send(json.dumps({"run": key, "seq": seq}))
+            pending, self.pending = self.pending, set()
+            for key in pending:
+                await self.send(json.dumps({"run": key}))
 
 
 def _subscription(text: str | None) -> list[str] | None:

@@ -1,4 +1,4 @@
-// One websocket per page. It carries only "run R changed, seq n"; the page answers by refetching what it shows, so a
+// One websocket per page. It carries only "run R changed"; the page answers by refetching what it shows, so a
 // lost message, a sleeping laptop or a restarted server can delay what is shown, never falsify it.
 //
 //   socket message | reconnect | tab becomes visible | every 10 s
