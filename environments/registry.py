@@ -21,7 +21,7 @@ _BUILT_IN = {
 
 
 @cache
-def _places() -> dict[str, str]:
+def places() -> dict[str, str]:
     """Name -> `module:Class`. A built-in name cannot be taken over by an installed package."""
     installed = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
     return installed | _BUILT_IN
@@ -29,12 +29,12 @@ def _places() -> dict[str, str]:
 
 def names() -> list[str]:
     """Return every known name, sorted."""
-    return sorted(_places())
+    return sorted(places())
 
 
 def find_class(name: str) -> type[Environment[Any]]:
     """Import an environment's class. Raises `RegistryError`."""
-    place = _places().get(name)
+    place = places().get(name)
     if place is None:
         raise UnknownEnvironment(f"No environment is named {name!r}. Known: {', '.join(names())}.")
     module, _, attribute = place.partition(":")

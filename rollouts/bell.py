@@ -53,7 +53,7 @@ class _Ring:
         self.__qualname__ = f"ring of run {run_id}"  # Django names a hook that broke
 
     def __call__(self) -> None:
-        _ringer().ring(self.run_id)
+        ringer().ring(self.run_id)
 
 
 class _Ringer:
@@ -117,13 +117,14 @@ def _named(error: BaseException) -> str:
 
 
 _the_ringer: _Ringer | None = None
-_ringer_lock = threading.Lock()
+ringer_lock = threading.Lock()
+"""Held while the ringer of this process is made."""
 
 
-def _ringer() -> _Ringer:
+def ringer() -> _Ringer:
     """The ringer of this process."""
     global _the_ringer
-    with _ringer_lock:
+    with ringer_lock:
         if _the_ringer is None:
             _the_ringer = _Ringer()
         return _the_ringer
@@ -139,8 +140,8 @@ def wait_until_sent(timeout_s: float) -> bool:
 
 def _forget_ringer() -> None:
     """A fork has neither the thread nor, perhaps, an owner for the lock: it makes its own."""
-    global _the_ringer, _ringer_lock
-    _the_ringer, _ringer_lock = None, threading.Lock()
+    global _the_ringer, ringer_lock
+    _the_ringer, ringer_lock = None, threading.Lock()
 
 
 os.register_at_fork(after_in_child=_forget_ringer)

@@ -30,7 +30,7 @@ from workers.fleet.serving import Servers
 log = logging.getLogger(__name__)
 
 _ENVIRONMENT_DEADLINE_S = 60.0
-_BROKEN_DEADLINE_S = 300.0
+BROKEN_DEADLINE_S = 300.0
 _MAX_STATES = 4
 """Transitions of one run per pass; the next pass goes on."""
 
@@ -60,7 +60,7 @@ class Convergence:
                 raise
             except Exception as error:
                 since = self._broken_since.setdefault(run_id, time.monotonic())
-                if time.monotonic() - since < _BROKEN_DEADLINE_S:
+                if time.monotonic() - since < BROKEN_DEADLINE_S:
                     raise
                 # A bug of ours, or a disk that stays full: a person has to see it on the run, not in a log.
                 self._give_up(run, Reason(ReasonCode.RECONCILER_BROKEN, error=f"{type(error).__name__}: {error}"))

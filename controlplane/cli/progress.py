@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-_LINE_EVERY_S = 5.0
+LINE_EVERY_S = 5.0
 
 
 class Meter:
@@ -24,7 +24,7 @@ class Meter:
         """Show it, unless something was shown a moment ago."""
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=done, text=text)
-        elif time.monotonic() - self._shown_at >= _LINE_EVERY_S:
+        elif time.monotonic() - self._shown_at >= LINE_EVERY_S:
             self._shown_at = time.monotonic()
             share = f"{done / self._total:.0%}  " if self._total else ""
             self.say(f"{share}{text}")

@@ -22,7 +22,7 @@ from typing import IO, Any
 
 import uvicorn
 
-_PATIENCE_S, _LONGEST_PATIENCE_S = 0.002, 0.02
+PATIENCE_S, LONGEST_PATIENCE_S = 0.002, 0.02
 """What a process leaves to the others for each connection that it is ahead by. The longest, because a process that
 died keeps its last number until it is back."""
 _FULL_S = 1.0
@@ -62,7 +62,7 @@ class Share:
     def patience_s(self) -> float:
         """Seconds to wait before accepting, so that processes with fewer connections do first. 0: none has fewer."""
         ahead = self._counts[self._place] - min(self._counts)
-        return min(ahead * _PATIENCE_S, _LONGEST_PATIENCE_S)
+        return min(ahead * PATIENCE_S, LONGEST_PATIENCE_S)
 
 
 class _Shown(set[Any]):

@@ -31,7 +31,7 @@ def test_anything_else_gets_plain_lines_now_and_then(capfd: pytest.CaptureFixtur
 def test_a_line_says_the_share_when_the_whole_is_known(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("controlplane.cli.progress._LINE_EVERY_S", 0.0)
+    monkeypatch.setattr("controlplane.cli.progress.LINE_EVERY_S", 0.0)
     with progress(4) as meter:
         meter.update(1, "1 group")
     assert capfd.readouterr().err == "25%  1 group\n"

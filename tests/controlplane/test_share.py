@@ -21,8 +21,8 @@ async def _hello(scope: dict[str, object], receive: Callable, send: Callable) ->
 @pytest.fixture
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Longer than a busy machine keeps a thread from running."""
-    monkeypatch.setattr("controlplane.web.share._PATIENCE_S", 0.05)
-    monkeypatch.setattr("controlplane.web.share._LONGEST_PATIENCE_S", 0.5)
+    monkeypatch.setattr("controlplane.web.share.PATIENCE_S", 0.05)
+    monkeypatch.setattr("controlplane.web.share.LONGEST_PATIENCE_S", 0.5)
 
 
 @contextmanager

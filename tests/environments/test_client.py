@@ -307,7 +307,8 @@ def test_a_client_that_is_killed_loses_nothing_that_it_spooled(store: GroupStore
         later.flush()
         assert store.keys[: len(told)] == told
         assert len(store.keys) <= len(told) + 1, "one may be on the disk of which nobody was told"
-        later._spool.add(b"")  # type: ignore[union-attr]
+    with impatient(closed_port(), tmp_path) as much_later:
+        much_later.submit([group()])
     assert not list((tmp_path / RUN).glob("*.partial")), "what a dead process began to write is removed"
 
 

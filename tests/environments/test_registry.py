@@ -30,7 +30,7 @@ def test_wrong_arguments_are_named(args: dict[str, object], words: str) -> None:
 
 @pytest.mark.parametrize("place", ["no.such.module:Thing", "environments.types:Nothing", "environments.types:Split"])
 def test_an_entry_point_that_cannot_be_loaded_is_a_registry_error(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    monkeypatch.setitem(registry._places(), "broken", place)
+    monkeypatch.setitem(registry.places(), "broken", place)
     with pytest.raises(RegistryError, match="broken"):
         registry.load("broken")
 

@@ -10,11 +10,12 @@ from rollouts.models import ScoredGroup
 from tests.hostile.application import Target, check_refusal, check_whole
 from tests.hostile.case import good
 from tests.hostile.wires import Unwritable, Wire, item_of, json_of, messagepack_of, packed, written
+from tests.lanes import amount
 from tests.rollouts.api import row_counts
 from tests.rollouts.atropos.api import item
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
-EXAMPLES = 500
+EXAMPLES = amount(150, 3000)
 FULL = good() | {"key": None}
 FULL["rollouts"][0] |= {
     "metrics": {"a": 1.0},

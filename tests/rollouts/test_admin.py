@@ -39,7 +39,8 @@ from trainers.wire import TrainingBatch
 pytestmark = pytest.mark.django_db
 
 MODELS = list(apps.get_app_config("rollouts").get_models())
-STORE = [model for model in MODELS if isinstance(admin.site._registry.get(model), StoreAdmin)]
+REGISTERED = [model for model in MODELS if admin.site.is_registered(model)]
+STORE = [model for model in REGISTERED if isinstance(admin.site.get_model_admin(model), StoreAdmin)]
 EDITABLE = [Project, Membership]
 PAYLOADS = {
     "config",
@@ -134,7 +135,7 @@ def payload_columns(sql: str) -> set[str]:
 
 
 def test_every_model_is_registered() -> None:
-    assert [model for model in MODELS if model not in admin.site._registry] == []
+    assert MODELS == REGISTERED
     assert set(MODELS) - set(STORE) == set(EDITABLE)
 
 

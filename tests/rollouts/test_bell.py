@@ -142,7 +142,7 @@ def _until_published(run: Run) -> None:
     connection.close()
     ears = server().pubsub()
     ears.subscribe(f"asgi__group__{bell.ALL_RUNS}")
-    bell._ringer().ring(run.pk)
+    bell.ringer().ring(run.pk)
     deadline = time.monotonic() + LONG_S
     while time.monotonic() < deadline:
         message = ears.get_message(timeout=1.0)
@@ -164,7 +164,7 @@ def test_the_bell_survives_flushall_and_the_loss_of_every_subscription() -> None
             deadline = time.monotonic() + LONG_S
             while await listener.wait(0.5) != {run.key}:
                 assert time.monotonic() < deadline, "deaf after its connection was lost"
-                bell._ringer().ring(run.pk)
+                bell.ringer().ring(run.pk)
 
     asyncio.run(listen())
 
@@ -205,7 +205,7 @@ def test_a_bell_that_cannot_even_be_made_is_not_its_callers_problem(monkeypatch:
     def broken() -> None:
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(bell, "_ringer", broken)
+    monkeypatch.setattr(bell, "ringer", broken)
     run = make_run()
     with transaction.atomic():
         stop(run)
@@ -213,18 +213,17 @@ def test_a_bell_that_cannot_even_be_made_is_not_its_callers_problem(monkeypatch:
 
 
 def test_a_forked_process_rings_by_itself() -> None:
-    bell._ringer()
-    with bell._ringer_lock:  # held at the fork by a thread that the child does not have
+    parents = bell.ringer()
+    with bell.ringer_lock:  # held at the fork by a thread that the child does not have
         child = os.fork()
         if child == 0:
-            parents = bell._the_ringer
-            os._exit(0 if parents is None and bell._ringer() is not parents else 1)
+            os._exit(0 if bell.ringer() is not parents else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
 
 
 def test_a_process_that_rang_can_end(tmp_path: Path) -> None:
-    script = "import django; django.setup(); from rollouts import bell; bell._ringer().ring(1)"
+    script = "import django; django.setup(); from rollouts import bell; bell.ringer().ring(1)"
     environ = os.environ | {
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "ROLLYARD_HOME": str(tmp_path),

@@ -35,7 +35,7 @@ class Gate:
 
 def gathered(combiner: Combiner[int, Any], count: int) -> None:
     """Wait until so many items wait for a lane."""
-    eventually(lambda: len(combiner._waiting) == count, what=f"{count} items wait")
+    eventually(lambda: len(combiner.waiting) == count, what=f"{count} items wait")
 
 
 def test_a_lone_item_is_done_at_once() -> None:
@@ -89,7 +89,7 @@ def test_many_threads_get_their_own_results_and_nothing_is_done_twice() -> None:
     with ThreadPoolExecutor(16) as threads:
         assert list(threads.map(combiner, range(5000))) == [item * 10 for item in range(5000)]
     assert sorted(done) == list(range(5000))
-    assert combiner._free_lanes == 3
+    assert combiner.free_lanes == 3
 
 
 def test_an_item_that_is_prepared_elsewhere_is_waited_for() -> None:
@@ -108,7 +108,7 @@ def test_an_item_that_is_prepared_elsewhere_is_waited_for() -> None:
         slow = threads.submit(ask, 1)
         assert first_asked.wait(DEADLINE_S)
         quick = threads.submit(combiner, 2)
-        eventually(lambda: not combiner._free_lanes, what="the quick one has the lane")
+        eventually(lambda: not combiner.free_lanes, what="the quick one has the lane")
         may_ask.set()
         assert [slow.result(DEADLINE_S), quick.result(DEADLINE_S)] == [10, 20]
     assert gate.calls == [[2, 1]]

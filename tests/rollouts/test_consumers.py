@@ -84,7 +84,7 @@ def play(user: User | None, story: Story) -> None:
 
 async def ring(run: Run) -> None:
     """As if the run had changed."""
-    await asyncio.to_thread(bell._ringer().ring, run.pk)
+    await asyncio.to_thread(bell.ringer().ring, run.pk)
 
 
 async def elsewhere(act: Callable[[], Any]) -> Any:

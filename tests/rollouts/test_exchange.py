@@ -19,6 +19,7 @@ from rollouts.services.curation.exchange import BadLine, Imported, Line
 from rollouts.services.runs import life
 from rollouts.states import GroupState
 from tests.factories import make_project
+from tests.lanes import amount
 from tests.rollouts import story
 from trainers.config import resolve
 
@@ -145,7 +146,7 @@ def items(draw: st.DrawFn) -> Item:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=amount(30, 600), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(items(), min_size=1, max_size=3))
 def test_whatever_was_imported_comes_back(sent: list[Item]) -> None:
     run = launch()

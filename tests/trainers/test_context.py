@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainers.model.attention import _block_attention, packed_layout
+from trainers.model.attention import block_attention, packed_layout
 from trainers.model.context import ContextSlice, slice_tokens
 from trainers.packing import micro_batch, training_sequence
 
@@ -59,7 +59,7 @@ def test_attention_of_the_slices_is_attention_of_the_whole(window: int | None) -
         layout = packed_layout(part.lengths_S if part else lengths, query.device, part)
         assert layout.longest_keys >= layout.longest
         inputs = (query[tokens], key[keys], value[keys])
-        return torch.cat([_block_attention(*inputs, block, None, window) for block in layout.blocks])
+        return torch.cat([block_attention(*inputs, block, None, window) for block in layout.blocks])
 
     size = sum(lengths) // ranks
     parts = [

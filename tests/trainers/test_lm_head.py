@@ -18,7 +18,7 @@ def naive(
 
 @pytest.fixture(params=[1, 3 * VOCABULARY, 10**9], ids=["a token a chunk", "three tokens", "one chunk"])
 def _chunked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lm_head, "_CHUNK_LOGITS", request.param)
+    monkeypatch.setattr(lm_head, "CHUNK_LOGITS", request.param)
 
 
 @pytest.mark.usefixtures("_chunked")

@@ -115,7 +115,11 @@ def attend(**options: object) -> torch.Tensor:
     lengths = [12, 9, 3]
     tokens = torch.randint(32, (1, sum(lengths)))
     positions = torch.cat([torch.arange(length) for length in lengths])[None]
-    extra = {"packed_layout": packed_layout(lengths, tokens.device)} if config._attn_implementation != "eager" else {}
+    extra = (
+        {"packed_layout": packed_layout(lengths, tokens.device)}
+        if options["attn_implementation"] == PACKED_ATTENTION
+        else {}
+    )
     logits: torch.Tensor = model(tokens, position_ids=positions, use_cache=False, **extra).logits
     return logits
 

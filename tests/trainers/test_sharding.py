@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, LlamaForCausalLM, Olm
 from tests.trainers.conftest import tiny_llama_config
 from trainers.distributed import sharding
 from trainers.distributed.mesh import World
-from trainers.distributed.sharding import _keep_stage, shard
+from trainers.distributed.sharding import keep_stage, shard
 from trainers.errors import ModelUnsupported
 from trainers.model.policy import load_policy, score_tokens
 from trainers.packing import micro_batch, training_sequence
@@ -41,7 +41,7 @@ def test_an_unknown_architecture_is_refused_by_name(world: World) -> None:
     with pytest.raises(ModelUnsupported, match=r"not olmo: set trainer\.tensor_parallel to 1"):
         shard(OlmoForCausalLM(config), world, torch.float32, TrainerConfig(tensor_parallel=2))
     with pytest.raises(ModelUnsupported, match=r"not olmo: set trainer\.pipeline_parallel to 1"):
-        _keep_stage(OlmoForCausalLM(config), cast(World, Place(0, 2)))
+        keep_stage(OlmoForCausalLM(config), cast(World, Place(0, 2)))
 
 
 def test_heads_that_do_not_divide_are_refused(world: World) -> None:
@@ -51,7 +51,7 @@ def test_heads_that_do_not_divide_are_refused(world: World) -> None:
 
 def test_more_stages_than_layers_are_refused() -> None:
     with pytest.raises(ModelUnsupported, match=r"2 layers cannot fill 3 stages: lower trainer\.pipeline_parallel"):
-        _keep_stage(tiny_llama(2, tied=False), cast(World, Place(0, 3)))
+        keep_stage(tiny_llama(2, tied=False), cast(World, Place(0, 3)))
 
 
 @pytest.mark.parametrize("tied", [True, False])
@@ -62,14 +62,14 @@ def test_stages_hold_every_part_once_under_its_name_and_tied_embeddings_at_both_
     layers = []
     for stage in range(stages):
         model = tiny_llama(5, tied=tied)
-        _keep_stage(model, cast(World, Place(stage, stages)))
+        keep_stage(model, cast(World, Place(stage, stages)))
         held += [name for name, _ in model.named_parameters()]
         layers.append(len({name.split(".")[2] for name, _ in model.named_parameters() if ".layers." in name}))
     assert sorted(held) == sorted(whole + ["model.embed_tokens.weight"] * tied)
     assert max(layers) - min(layers) <= 1
 
 
-@pytest.mark.parametrize("kind", sharding._SPLITTABLE)
+@pytest.mark.parametrize("kind", sharding.SPLITTABLE)
 def test_tokens_pass_through_the_stages_of_every_known_model_as_through_the_whole(kind: str) -> None:
     options = tiny_llama_config(layers=3).to_diff_dict()
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**options | {"model_type": kind}))
@@ -77,7 +77,7 @@ def test_tokens_pass_through_the_stages_of_every_known_model_as_through_the_whol
     hidden, inputs = model.base_model(tokens).last_hidden_state, {"input_ids": tokens}
     for stage in range(3):
         part = copy.deepcopy(model)
-        _keep_stage(part, cast(World, Place(stage, 3)))
+        keep_stage(part, cast(World, Place(stage, 3)))
         inputs = {"inputs_embeds": part.base_model(**inputs).last_hidden_state}
     assert torch.equal(inputs["inputs_embeds"], hidden)
 

@@ -162,7 +162,7 @@ def test_a_step_chooses_the_same_rollouts_whenever_it_is_asked_and_another_step_
 
     def chosen(step: int, share: float) -> list[tuple[str, int]]:
         of_step = msgspec.structs.replace(batch, step=step)
-        return [(each.group, each.index) for each in token_values._choose(of_step, sequences, share)]
+        return [(each.group, each.index) for each in token_values.choose_watched(of_step, sequences, share)]
 
     assert chosen(0, 0.1) == chosen(0, 0.1)
     assert chosen(0, 0.1) != chosen(1, 0.1)
@@ -177,7 +177,7 @@ def test_no_more_is_chosen_than_an_acknowledgement_takes(monkeypatch: pytest.Mon
     batch = random_batch(0, rollouts=40)
     monkeypatch.setattr(token_values, "MAX_VALUE_TOKENS", 200)
     lengths = {(rollout.group, rollout.index): len(rollout.loss_mask) for rollout in batch.rollouts}
-    chosen = token_values._choose(batch, batch_sequences(batch, SEQ_LEN), 1.0)
+    chosen = token_values.choose_watched(batch, batch_sequences(batch, SEQ_LEN), 1.0)
     assert 100 < sum(lengths[each.group, each.index] for each in chosen) <= 200
 
 

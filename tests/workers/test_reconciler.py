@@ -192,7 +192,7 @@ def test_run_with_an_unknown_environment_fails_before_anything_starts() -> None:
 
 
 def test_run_on_which_every_look_breaks_fails_visibly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convergence, "_BROKEN_DEADLINE_S", 0.5)
+    monkeypatch.setattr(convergence, "BROKEN_DEADLINE_S", 0.5)
 
     def full(*_: object, **__: object) -> None:
         raise OSError("no space left on device")

@@ -34,8 +34,8 @@ from trainers.run_config import TrainerConfig
 
 _log = logging.getLogger(__name__)
 
-_SPLITTABLE = ("llama", "mistral", "qwen2", "qwen3")
-"""`model_type`s whose parts have the names and the data flow that `_split` and `_keep_stage` rely on."""
+SPLITTABLE = ("llama", "mistral", "qwen2", "qwen3")
+"""`model_type`s whose parts have the names and the data flow that `_split` and `keep_stage` rely on."""
 
 
 def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: TrainerConfig) -> None:
@@ -44,7 +44,7 @@ def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: Trai
     Raises ModelUnsupported for a model that cannot be split as the config asks.
     """
     if world.stages > 1:
-        _keep_stage(model, world)
+        keep_stage(model, world)
     on_gpu = world.device.type == "cuda"
     layer_names = set(model._no_split_modules or ())
     layers: list[Any] = [module for module in model.modules() if type(module).__name__ in layer_names]
@@ -89,7 +89,7 @@ class _Elsewhere(torch.nn.Module):
         return hidden_states
 
 
-def _keep_stage(model: PreTrainedModel, world: World) -> None:
+def keep_stage(model: PreTrainedModel, world: World) -> None:
     """Leave of the model what this rank's stage has: equally many layers, one more or less, and an end of the model.
 
     Where the embedding is the output layer too, both the first and the last stage keep it.
@@ -114,8 +114,8 @@ def _keep_stage(model: PreTrainedModel, world: World) -> None:
 
 
 def _refuse_unknown(model: PreTrainedModel, kind: str) -> None:
-    if (found := model.config.model_type) not in _SPLITTABLE:
-        known = ", ".join(_SPLITTABLE)
+    if (found := model.config.model_type) not in SPLITTABLE:
+        known = ", ".join(SPLITTABLE)
         raise ModelUnsupported(f"{kind} parallelism knows {known} and not {found}: set trainer.{kind}_parallel to 1")
 
 

@@ -37,7 +37,7 @@ class TokenWatch:
 
     def __init__(self, batch: TrainingBatch, sequences: Sequence[TrainingSequence], share: float, world: World) -> None:
         rollouts = {_key(rollout): rollout for rollout in batch.rollouts}
-        chosen = _choose(batch, sequences, share)
+        chosen = choose_watched(batch, sequences, share)
         self._chosen = {_key(sequence): (sequence, rollouts[_key(sequence)]) for sequence in chosen}
         self._found: dict[Key, torch.Tensor] = {}
         # Ranks that share their micro-batches see the same: the first of them records. The last stage alone sees any.
@@ -95,8 +95,8 @@ def _key(rollout: TrainingSequence | TrainingRollout) -> Key:
     return rollout.group, rollout.index
 
 
-def _choose(batch: TrainingBatch, sequences: Sequence[TrainingSequence], share: float) -> list[TrainingSequence]:
-    """At least one unless the share is 0, and no more than an acknowledgement takes."""
+def choose_watched(batch: TrainingBatch, sequences: Sequence[TrainingSequence], share: float) -> list[TrainingSequence]:
+    """Which of a batch's rollouts are watched: at least one unless the share is 0, no more than an ack takes."""
     if not share or not sequences:
         return []
     lengths = {_key(rollout): len(rollout.loss_mask) for rollout in batch.rollouts}

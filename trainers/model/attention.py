@@ -134,11 +134,11 @@ def packed_attention(
         )
         assert isinstance(out, torch.Tensor)
         return out[None], None
-    parts = [_block_attention(query, key, value, block, scaling, sliding_window) for block in packed_layout.blocks]
+    parts = [block_attention(query, key, value, block, scaling, sliding_window) for block in packed_layout.blocks]
     return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
 
 
-def _block_attention(
+def block_attention(
     query_NHE: torch.Tensor,
     key_NHE: torch.Tensor,
     value_NHE: torch.Tensor,
@@ -146,6 +146,7 @@ def _block_attention(
     scaling: float | None,
     sliding_window: int | None,
 ) -> torch.Tensor:
+    """What the sequences of one block attend to, [tokens of the block, H, E], where keys may have fewer heads."""
     heads_per_key = query_NHE.shape[1] // key_NHE.shape[1]
     if heads_per_key > 1 and query_NHE.is_cuda:
         # Grouped queries would leave only the kernel that makes an L x L array of scores for every head.

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd.function import once_differentiable
 
-_CHUNK_LOGITS = 2**25
+CHUNK_LOGITS = 2**25
 """Logits of one chunk, 128 MiB in float32: small beside a model, large enough for efficient matrix products."""
 
 
@@ -92,7 +92,7 @@ class _ChunkedScores(torch.autograd.Function):
 
 
 def _chunks(hidden_KD: torch.Tensor, weight_VD: torch.Tensor) -> list[slice]:
-    size = max(1, _CHUNK_LOGITS // len(weight_VD))
+    size = max(1, CHUNK_LOGITS // len(weight_VD))
     return [slice(begin, begin + size) for begin in range(0, len(hidden_KD), size)]
 
 

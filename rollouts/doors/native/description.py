@@ -15,7 +15,8 @@ _making = threading.Lock()
 
 
 @cache
-def _made() -> dict[str, Any]:
+def made_schema() -> dict[str, Any]:
+    """The description of the API, made once in a process."""
     schema: dict[str, Any] = SchemaGenerator().get_schema(public=True)  # type: ignore[no-untyped-call]
     return schema
 
@@ -27,4 +28,4 @@ class SchemaApi(SpectacularAPIView):
     def get(self, request: Request) -> Response:
         """The schema, in YAML or JSON. It is the same for everybody, and made once."""
         with _making:
-            return Response(_made())
+            return Response(made_schema())

@@ -69,10 +69,10 @@ def read_items(group_ids: Iterable[int]) -> list[Item]:
             rollouts[group_id].append((reward, messages))
         cursor.execute(load("item_tokens"), named)
         tokens = {row[0]: row[1:] for row in cursor}
-    return [_item(*tokens[group_id], rollouts=rollouts[group_id]) for group_id in named["group_ids"]]
+    return [written_item(*tokens[group_id], rollouts=rollouts[group_id]) for group_id in named["group_ids"]]
 
 
-def _item(
+def written_item(
     lengths: bytes,
     token_ids: bytes,
     loss_mask: bytes,
@@ -83,6 +83,7 @@ def _item(
     *,
     rollouts: list[tuple[float | None, str]],
 ) -> Item:
+    """One group as a trainer gets it, from its packed arrays and (reward, messages as JSON text) of each rollout."""
     extras = unpack(packed)
     counts = np.frombuffer(lengths, COUNT)
     tokens = np.frombuffer(token_ids, TOKEN_ID)

@@ -50,8 +50,9 @@ class Combiner(Generic[T, R]):
         self._work = work
         self._limit = limit
         self._patience_s = patience_s
-        self._free_lanes = lanes
-        self._waiting: list[_Slot[T, R]] = []
+        self.free_lanes = lanes
+        self.waiting: list[_Slot[T, R]] = []
+        """Items that no lane has taken yet."""
         self._prepares = _Prepares()
         self._preparing = 0
         """Threads that are."""
@@ -76,12 +77,12 @@ class Combiner(Generic[T, R]):
         slot: _Slot[T, R] = _Slot(item)
         with self._lock:
             self._is_prepared()
-            if self._free_lanes:  # then nobody waits
-                self._free_lanes -= 1
+            if self.free_lanes:  # then nobody waits
+                self.free_lanes -= 1
                 slot.batch = [slot]
             else:
-                self._waiting.append(slot)
-                if len(self._waiting) >= self._limit - 1:
+                self.waiting.append(slot)
+                if len(self.waiting) >= self._limit - 1:
                     self._gathered.notify_all()
         if not slot.batch:
             slot.woken.acquire()
@@ -102,7 +103,7 @@ class Combiner(Generic[T, R]):
         """Do the leader's batch, wake its threads, and hand the lane to the first who waits."""
         with self._lock:
             self._gathered.wait_for(
-                lambda: not self._preparing or len(leader.batch) + len(self._waiting) >= self._limit,
+                lambda: not self._preparing or len(leader.batch) + len(self.waiting) >= self._limit,
                 self._patience_s,
             )
             self._top_up(leader.batch)
@@ -110,19 +111,19 @@ class Combiner(Generic[T, R]):
             self._do(leader.batch)
         finally:
             with self._lock:
-                following = self._waiting[:1]
+                following = self.waiting[:1]
                 if following:
                     self._top_up(following[0].batch)
                 else:
-                    self._free_lanes += 1
+                    self.free_lanes += 1
             for slot in [*following, *leader.batch]:
                 if slot is not leader:
                     slot.woken.release()
 
     def _top_up(self, batch: list[_Slot[T, R]]) -> None:
         room = self._limit - len(batch)
-        batch += self._waiting[:room]
-        del self._waiting[:room]
+        batch += self.waiting[:room]
+        del self.waiting[:room]
 
     def _do(self, batch: list[_Slot[T, R]]) -> None:
         try:

@@ -11,6 +11,7 @@ from rollouts.errors import Invalid, Malformed
 from rollouts.formats.atropos import items
 from rollouts.formats.atropos.groups import pack_item
 from rollouts.models import ScoredGroup
+from tests.lanes import amount
 from tests.rollouts.atropos.api import Api, introduction, item, registration
 
 JSON = {"content-type": "application/json"}
@@ -236,7 +237,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=amount(100, 3000), deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_whatever_stands_in_a_field_is_decoded_or_refused(data: st.DataObject) -> None:
     key = data.draw(st.sampled_from(items.KEYS))
@@ -244,7 +245,7 @@ def test_whatever_stands_in_a_field_is_decoded_or_refused(data: st.DataObject) -
     assert outcome(body) in {200, 400, 422}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=amount(100, 3000), deadline=None)
 @given(st.binary(max_size=60), st.integers(0, 150), st.integers(0, 150))
 def test_a_body_that_is_cut_and_mended_with_noise_is_never_an_error_of_ours(noise: bytes, start: int, end: int) -> None:
     body = json.dumps(item()).encode()

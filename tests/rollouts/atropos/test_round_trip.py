@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.atropos import numbers
-from rollouts.formats.atropos.encoding import _item
+from rollouts.formats.atropos.encoding import written_item
 from rollouts.formats.atropos.groups import pack_item
 from rollouts.formats.atropos.items import KEYS, decode_many, decode_one
 from rollouts.formats.json_arrays import encode
 from rollouts.models import GroupTokens, Rollout
 from rollouts.storable import data_faults
+from tests.lanes import amount
 from tests.rollouts.atropos.api import Api, JsonObject, item
 
 JSON = "application/json"
@@ -36,7 +37,9 @@ def given_back(sent: JsonObject) -> JsonObject:
             arrays.advantages,
         )
     ]
-    answer = _item(*rows, group.extras, rollouts=[(each.reward, stored_text(each.messages)) for each in group.rollouts])
+    answer = written_item(
+        *rows, group.extras, rollouts=[(each.reward, stored_text(each.messages)) for each in group.rollouts]
+    )
     content: JsonObject = json.loads(encode(answer))
     assert tuple(content) == KEYS
     return content
@@ -118,14 +121,14 @@ def items(draw: st.DrawFn) -> JsonObject:
 
 
 @pytest.mark.slow
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=amount(150, 3000), deadline=None)
 @given(items())
 def test_an_item_comes_back_as_it_was_sent(sent: JsonObject) -> None:
     same(sent, given_back(sent))
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=amount(60, 1500), deadline=None)
 @given(items())
 def test_every_way_to_parse_an_item_makes_the_same_group(sent: JsonObject) -> None:
     quick, listed = json.dumps(sent).encode(), json.dumps([sent]).encode()
