@@ -4,6 +4,8 @@ import atexit
 import getpass
 import json
 import os
+import time
+from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -12,6 +14,8 @@ from controlplane.home import Home
 
 _NEWEST_RUNS = 500
 """Among which a key that is not found is looked for with a letter or two changed."""
+_START_DEADLINE_S = 60.0
+"""Starting PostgreSQL and migrating an empty database takes ten seconds on a slow machine."""
 _RING_S = 1.0
 """For which a command that ends waits until the reconciler and pages have been told what it changed."""
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
@@ -19,12 +23,11 @@ Project = Annotated[str, typer.Option(help="Slug of the project.")]
 
 
 def connect(*, check_database: bool = True) -> None:
-    """Load Django, and end with a hint when the database does not answer."""
+    """Load Django. Waits for the database while `rollyard up` still starts; ends with a hint if there is none."""
     # A command makes a query or two: connections of its own, and an error at once instead of after the pool's patience.
     os.environ.setdefault("ROLLYARD_DATABASE_POOL_SIZE", "0")
-    _point_at_up()
+    is_up = _point_at_up()
     import django
-    from django.db import OperationalError, connection
 
     django.setup()
     from rollouts import bell
@@ -32,19 +35,41 @@ def connect(*, check_database: bool = True) -> None:
     atexit.register(bell.wait_until_sent, _RING_S)
     if not check_database:
         return
+    deadline, said = time.monotonic() + (_START_DEADLINE_S if is_up else 0.0), False
+    while (missing := _missing()) is not None:
+        if time.monotonic() > deadline:
+            fail(missing)
+        if not said:
+            typer.echo("Waiting for `rollyard up`, which still starts ...", err=True)
+            said = True
+        time.sleep(0.2)
+
+
+def _missing() -> str | None:
+    """What keeps a command from using the database, with the fix; None when nothing does."""
+    from django.db import OperationalError, connection
+    from django.db.migrations.recorder import MigrationRecorder
+
+    from rollouts import migrations
+
+    newest = ("rollouts", max(path.stem for path in Path(migrations.__path__[0]).glob("0*.py")))
     try:
-        connection.ensure_connection()
+        if newest in MigrationRecorder(connection).applied_migrations():
+            return None
     except OperationalError as error:
-        fail(f"the database does not answer ({str(error).splitlines()[0]}): start `rollyard up`, or set DATABASE_URL")
+        why = str(error).splitlines()[0]
+        return f"the database does not answer ({why}): start `rollyard up`, or set DATABASE_URL"
+    return "the database is not up to this code: `rollyard up` or `rollyard migrate` brings it there"
 
 
-def _point_at_up() -> None:
-    """Let links point at the `rollyard up` of this home, whichever port it got."""
+def _point_at_up() -> bool:
+    """Let links point at the `rollyard up` of this home, whichever port it got; say whether it is there."""
     try:
         record = json.loads(Home.from_environ().record_file.read_text())
     except (OSError, json.JSONDecodeError):
-        return
+        return False
     os.environ.setdefault("ROLLYARD_URL", record["url"])
+    return Path(f"/proc/{record['pid']}").exists()
 
 
 def project_of(slug: str) -> Any:

@@ -14,8 +14,8 @@ from rollouts.services.runs import projects
 def prepare(login_digest: str) -> None:
     """Bring a database and a home of any age up to this code. Doing it again changes nothing."""
     call_command("migrate", interactive=False, verbosity=1 if sys.stdout.isatty() else 0)
+    admin = projects.ensure_admin()  # a command that waits for the schema finds its project right after it
     collect_static()
-    admin = projects.ensure_admin()
     if login_digest:
         login.register(admin, login_digest)
 

@@ -177,3 +177,17 @@ def test_children_of_a_killed_up_end_by_themselves(temporary_home: Home) -> None
     _, alive = psutil.wait_procs(children, timeout=30)
     processes.sweep(up.first["id"], 1)
     assert alive == []
+
+
+def test_a_command_that_comes_while_up_starts_waits_for_the_database(temporary_home: Home) -> None:
+    up = Up(temporary_home)
+    try:
+        up.wait_for(event="url")
+        environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
+        environ |= {"ROLLYARD_HOME": str(temporary_home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
+        argv = [sys.executable, "-m", "controlplane.cli.main", "models", "list", "--json"]
+        done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
+        assert "which still starts" in done.stderr
+    finally:
+        up.stop()
