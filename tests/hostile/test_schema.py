@@ -20,6 +20,7 @@ from schemathesis.specs.openapi.checks import response_schema_conformance
 from controlplane.asgi import application
 from rollouts.models import Run
 from tests.factories import make_run
+from tests.lanes import amount
 from tests.rollouts import story
 from tests.rollouts.api import make_token
 from tests.rollouts.atropos.api import make_external_run
@@ -29,7 +30,7 @@ SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "openapi.json"
 OPERATIONS = [
     each["operationId"] for path in json.loads(SNAPSHOT.read_text())["paths"].values() for each in path.values()
 ]
-EXAMPLES = 30
+EXAMPLES = amount(30, 300)
 """For each operation: half of them fit the description, half do not."""
 
 

@@ -25,6 +25,7 @@ from rollouts.services.batches import forming
 from rollouts.services.groups import leases
 from rollouts.services.runs import life
 from rollouts.states import GROUP_TRANSITIONS, RunState
+from tests.lanes import amount
 from tests.rollouts import story
 
 REWARDS = st.sampled_from([[1.0, 0.0], [1.0, 1.0], [1.0, None], [None, None]])
@@ -211,7 +212,7 @@ class Ledger(RuleBasedStateMachine):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("examples", [4, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [4, pytest.param(amount(40, 400), marks=pytest.mark.slow)])
 def test_the_ledger_holds_whatever_happens(examples: int) -> None:
     wanted = settings(
         max_examples=examples,
