@@ -9,10 +9,10 @@ from django.utils import timezone
 
 from rollouts.errors import Forbidden, NotFound
 from rollouts.models import Membership, MetricPoint, ReplicaKind, Role, Run
-from rollouts.selectors import events, groups, pages, runs
+from rollouts.selectors import groups, pages, runs
 from rollouts.services.runs import projects
 from rollouts.states import RunState
-from tests.factories import make_event, make_group, make_metrics, make_project, make_replica, make_run, make_user
+from tests.factories import make_group, make_metrics, make_project, make_replica, make_run, make_user
 
 pytestmark = pytest.mark.django_db
 
@@ -116,18 +116,6 @@ def test_one_group_is_found_by_its_key_and_only_in_its_run() -> None:
     assert groups.get(run, group.key) == group
     with pytest.raises(NotFound):
         groups.get(make_run(), group.key)
-
-
-def test_marks_are_the_newest_events_and_zero_without_any() -> None:
-    first, second, third = make_run(), make_run(), make_run()
-    make_event(first)
-    newest = make_event(first)
-    other = make_event(second)
-    assert dict(events.marks([first.pk, second.pk, third.pk])) == {
-        first.key: newest.pk,
-        second.key: other.pk,
-        third.key: 0,
-    }
 
 
 def test_active_runs_are_those_that_are_not_over() -> None:
