@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -27,11 +27,11 @@ from trainers.packing import batch_sequences, count_trained
 from trainers.run_config import RunConfig
 
 
-class FreshRun:
-    """The part of a RunLink that a learner asks before its first step."""
+class FreshRun(RunLink):
+    """A run without a control plane."""
 
-    def choose(self, number: int) -> int:
-        return number
+    def __init__(self) -> None:
+        """Connect to nothing."""
 
 
 def run_config(directory: Path, work: dict[str, Any], overrides: Sequence[str]) -> RunConfig:
@@ -73,7 +73,7 @@ def measure(directory: Path, overrides: Sequence[str]) -> tuple[dict[str, float]
     bodies = [training_batch(step, rollouts) for step, rollouts in enumerate(work["steps"])]
     world = make_world(config.trainer)
     registration = wire.TrainerRegistration(run="benchmark", epoch=1, config={}, run_dir=str(directory), checkpoints=[])
-    learner = Learner(config, registration, cast(RunLink, FreshRun()), world)
+    learner = Learner(config, registration, FreshRun(), world)
     objective = SUPERVISED if work["kind"] == "sft" else rl_objective(config)
     seconds: list[float] = []
     cpu_seconds: list[float] = []

@@ -30,7 +30,7 @@ class FreshRun(RunLink):
     def __init__(self) -> None:
         """Connect to nothing."""
 
-    def tell(self, say: Callable[[ControlPlane], object]) -> None:
+    def send(self, request: Callable[[ControlPlane], object]) -> None:
         """Say nothing."""
 
 
