@@ -112,8 +112,8 @@ def count_a_step_too_few(world: World) -> None:
 
 def let_a_zombie_write(world: World) -> None:
     world.sql(
-        "INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason_code, reason_params,"
-        " actor) VALUES (%(run)s, now(), 'checkpoint', 1, '', 'complete', '', '{}', 'trainer:1')"
+        "INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason_code,"
+        " reason_params, actor) VALUES (%(run)s, now(), 'checkpoint', 1, '', 'complete', '', '{}', 'trainer:1')"
     )
 
 
