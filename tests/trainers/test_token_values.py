@@ -10,8 +10,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from tests.trainers.control_plane import FakeControlPlane, serving
+from tests.trainers.crew import Crew
 from tests.trainers.objectives import configured
-from tests.trainers.support import random_batch, rl_config, run_trainer
+from tests.trainers.support import random_batch, rl_config
 from trainers.distributed.mesh import World
 from trainers.metrics import token_values
 from trainers.metrics.token_values import TokenWatch
@@ -201,22 +202,26 @@ OPTIONS: dict[str, Any] = {
 }
 
 
-def acknowledged(directory: Path, model: Path, world_size: int, options: dict[str, Any]) -> list[list[TokenValuesIn]]:
+def acknowledged(
+    crew: Crew, directory: Path, model: Path, world_size: int, options: dict[str, Any]
+) -> list[list[TokenValuesIn]]:
     plane = FakeControlPlane(rl_config(model, **OPTIONS, **options, trainer__world_size=world_size), directory)
     plane.make_batch = two_turns
     with serving(plane) as url:
-        assert run_trainer("rl", url, world_size) == 0
+        crew.train("rl", url, world_size)
     return [plane.acks[step].token_values for step in range(OPTIONS["max_steps"])]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-def test_ranks_however_they_share_the_work_report_the_same_values(model_dir: Path, tmp_path: Path) -> None:
-    alone = acknowledged(tmp_path / "one", model_dir, 1, {})
+def test_ranks_however_they_share_the_work_report_the_same_values(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
+    alone = acknowledged(crew, tmp_path / "one", model_dir, 1, {})
     assert [len(step) for step in alone] == [8, 8]
     assert {MaskReason.TRAINED, MaskReason.NOT_SAMPLED, MaskReason.ECHO} <= set(reasons(alone[0][0]))
     for name, (world_size, options) in SPREAD.items():
-        for ours, theirs in zip(alone, acknowledged(tmp_path / name, model_dir, world_size, options), strict=True):
+        for ours, theirs in zip(
+            alone, acknowledged(crew, tmp_path / name, model_dir, world_size, options), strict=True
+        ):
             for one, two in zip(ours, theirs, strict=True):
                 assert (one.group, one.index, one.texts) == (two.group, two.index, two.texts)
                 assert one.mask_reasons == two.mask_reasons, name
