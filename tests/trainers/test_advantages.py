@@ -79,7 +79,8 @@ def test_a_rollout_alone_has_nothing_to_be_compared_with(method: AdvantageMethod
 
 @pytest.mark.parametrize("method", CENTRED)
 @given(
-    rewards=st.lists(st.floats(-100, 100), min_size=2, max_size=16),
+    # Rounded, since half of the smallest float is zero: there `max_rl` has a mean only in exact arithmetic.
+    rewards=st.lists(st.floats(-100, 100).map(lambda reward: round(reward, 6)), min_size=2, max_size=16),
     lengths=st.lists(st.integers(1, 1000), min_size=16, max_size=16),
 )
 def test_every_formula_holds_in_exact_arithmetic(
