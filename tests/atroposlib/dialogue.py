@@ -4,7 +4,7 @@ import gzip
 import json
 from typing import Any, NamedTuple
 
-from tests.rollouts.atropos.api import introduction, item, registration
+from tests.rollouts.doors.atropos.api import introduction, item, registration
 
 GZIP = {"content-type": "application/json", "content-encoding": "gzip"}
 JSON = {"content-type": "application/json"}

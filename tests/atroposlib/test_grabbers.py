@@ -17,7 +17,7 @@ from tests.atroposlib.parties import (
 )
 from tests.atroposlib.tables import JsonObject, batches, in_state, states, stored
 from tests.e2e.yard import Yard
-from tests.rollouts.atropos.api import item, registration, tags
+from tests.rollouts.doors.atropos.api import item, registration, tags
 from trainers.model.tiny import tiny_tokenizer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]

@@ -15,7 +15,7 @@ from rollouts.models import Batch, Replay, Rollout, Run, ScoredGroup
 from rollouts.states import GroupState, RunState
 from tests.controlplane.command_line import Done, Rollyard
 from tests.rollouts import story
-from tests.rollouts.test_exchange import COMPLETE, Item, given_values, item
+from tests.rollouts.curation.test_exchange import COMPLETE, Item, given_values, item
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 commits = pytest.mark.django_db(transaction=True)

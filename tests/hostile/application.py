@@ -16,7 +16,7 @@ from rollouts.models import Event, GroupTokens, Run, ScoredGroup
 from tests.factories import make_run
 from tests.hostile.wires import Wire
 from tests.rollouts.api import make_token
-from tests.rollouts.atropos.api import make_external_run
+from tests.rollouts.doors.atropos.api import make_external_run
 
 PROBLEM = "application/problem+json"
 JSON = {"content_type": "application/json"}

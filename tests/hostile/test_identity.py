@@ -15,7 +15,7 @@ from tests.hostile.application import JSON, Answer, Target, call, check_refusal,
 from tests.hostile.case import good
 from tests.hostile.wires import Wire, json_of, written
 from tests.rollouts.api import make_token, row_counts
-from tests.rollouts.atropos.api import registration
+from tests.rollouts.doors.atropos.api import registration
 
 # Slow, as the fast lane runs tests in any order, and after these the rows are gone that others of the package share.
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(300)]

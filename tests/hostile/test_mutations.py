@@ -12,7 +12,7 @@ from tests.hostile.case import good
 from tests.hostile.wires import Unwritable, Wire, item_of, json_of, messagepack_of, packed, written
 from tests.lanes import amount
 from tests.rollouts.api import row_counts
-from tests.rollouts.atropos.api import item
+from tests.rollouts.doors.atropos.api import item
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
 EXAMPLES = amount(150, 3000)

@@ -23,7 +23,7 @@ from tests.factories import make_run
 from tests.lanes import amount
 from tests.rollouts import story
 from tests.rollouts.api import make_token
-from tests.rollouts.atropos.api import make_external_run
+from tests.rollouts.doors.atropos.api import make_external_run
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(300)]
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "openapi.json"

@@ -10,7 +10,7 @@ from tests.hostile.case import MISSING
 from tests.hostile.corpus import ODD_VALUES
 from tests.hostile.wires import Wire, json_of
 from tests.rollouts.api import row_counts
-from tests.rollouts.atropos.api import introduction, item, registration
+from tests.rollouts.doors.atropos.api import introduction, item, registration
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
 FILES = {"path": "/x", "manifest_sha256": "a" * 64, "size_bytes": 1}

@@ -1,0 +1,238 @@
+"""The administration site: every page renders, lists never load payloads, and the store is not written by hand."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from django.apps import apps
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.db import connection
+from django.db.models import Model
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.urls import reverse
+from django.utils import timezone
+
+from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin
+from rollouts.models import (
+    ApiToken,
+    Attempt,
+    Delivery,
+    EnvironmentClient,
+    Event,
+    GroupTokens,
+    Membership,
+    Project,
+    ReplicaKind,
+    Run,
+)
+from rollouts.services.batches import forming, replays
+from rollouts.services.runs import checkpoints, replicas
+from tests.factories import make_project
+from tests.model_files import make_warm
+from tests.rollouts import story
+from tests.rollouts.api import make_token
+from tests.rollouts.runs.test_runs import checkpoint
+from trainers.wire import TrainingBatch
+
+pytestmark = pytest.mark.django_db
+
+MODELS = list(apps.get_app_config("rollouts").get_models())
+REGISTERED = [model for model in MODELS if admin.site.is_registered(model)]
+STORE = [model for model in REGISTERED if isinstance(admin.site.get_model_admin(model), StoreAdmin)]
+EDITABLE = [Project, Membership]
+PAYLOADS = {
+    "config",
+    "config_origins",
+    "messages",
+    "metrics",
+    "error",
+    "advantages",
+    "args",
+    "token_ids",
+    "loss_mask",
+    "inference_logprobs",
+    "ref_logprobs",
+    "extras",
+    "trainer_logprobs",
+    "mask_reasons",
+    "texts",
+}
+LIST_QUERIES = {"run": 7, "apitoken": 6, "membership": 6, "project": 5}
+"""Beyond the usual four: the session, its user, the count, the rows."""
+
+
+def serve_attempt(run: Run, number: int) -> None:
+    """A closed attempt of a trainer that speaks the Atropos protocol, with an environment and a batch it got."""
+    now = timezone.now()
+    attempt = Attempt.objects.create(
+        run=run,
+        number=number,
+        batch_size=4,
+        max_token_len=64,
+        save_checkpoint_interval=0,
+        starting_step=0,
+        num_steps=9,
+        state="closed",
+        closed_at=now,
+    )
+    EnvironmentClient.objects.create(
+        attempt=attempt,
+        index=0,
+        environment=run.environments.get(),
+        wandb_name="words_0",
+        max_token_length=64,
+        weight=1.0,
+        group_size=2,
+        batch_size=4,
+    )
+    Delivery.objects.create(batch=run.batches.get(step=number), attempt=attempt, expires_at=now, sent_at=now)
+
+
+@pytest.fixture
+def world() -> Run:
+    """At least three rows in every table."""
+    run, epoch = story.train(
+        evaluation={"problems": 4}, max_steps=9, algorithm__max_async_level=3, trainer__keep_weights=6
+    )
+    for each in story.claim(run, 10)[4:]:
+        story.settle(each)
+    for step in range(3):
+        delivery = forming.fetch(run, epoch=epoch, step=step)
+        assert delivery is not None
+        rollout = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts[0]
+        story.ack(run, epoch, step, delivery.sha256, [story.seen(rollout)], **{"loss/mean": 1.0})
+        story.announce(run, epoch, step + 1)
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
+        replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
+    for step in range(3):
+        replays.order(story.launch(), source=run, first_step=step, last_step=step, actor="user:ada")
+        serve_attempt(run, step)
+    for number in range(3):
+        story.launch(evaluation={"problems": 1})
+        make_project(f"project-{number}")
+        make_warm(make_project(f"project-{number}"))
+        make_token(project=make_project(f"project-{number}"), run=run if number else None)
+    return run
+
+
+@pytest.fixture
+def client(world: Run) -> Client:
+    client = Client()
+    client.force_login(User.objects.create_superuser("root"))
+    return client
+
+
+def address(model: type[Model], page: str, *args: Any) -> str:
+    return reverse(f"admin:rollouts_{model._meta.model_name}_{page}", args=args)
+
+
+def payload_columns(sql: str) -> set[str]:
+    """Payload columns that a query selects as they are; their lengths do not count."""
+    selected = sql.split(" FROM ")[0]
+    return {name for name in PAYLOADS if f'."{name}"' in selected.replace('LENGTH("rollouts_grouptokens"."', "(")}
+
+
+def test_every_model_is_registered() -> None:
+    assert MODELS == REGISTERED
+    assert set(MODELS) - set(STORE) == set(EDITABLE)
+
+
+def test_lists_render_in_few_queries_without_loading_payloads(client: Client) -> None:
+    for model in MODELS:
+        assert model._default_manager.count() >= 3
+        with CaptureQueriesContext(connection) as seen:
+            answer = client.get(address(model, "changelist"))
+        assert answer.status_code == 200
+        assert answer.content.count(b'<th class="field') + answer.content.count(b'<td class="action') >= 3
+        queries = [query["sql"] for query in seen.captured_queries if "SAVEPOINT" not in query["sql"]]
+        assert len(queries) == LIST_QUERIES.get(str(model._meta.model_name), 4), "\n".join(queries)
+        assert [payload_columns(sql) for sql in queries if payload_columns(sql)] == []
+
+
+def test_lists_are_searched(client: Client, world: Run) -> None:
+    for model in MODELS:
+        answer = client.get(address(model, "changelist"), {"q": world.key})
+        assert answer.status_code == 200
+        assert b'name="q"' in answer.content
+
+
+def test_the_page_of_every_row_renders(client: Client) -> None:
+    for model in MODELS:
+        row = model._default_manager.order_by("-pk").first()
+        assert row is not None
+        answer = client.get(address(model, "change", row.pk))
+        assert answer.status_code == 200
+        assert (b'name="_save"' in answer.content) == (model in EDITABLE)
+
+
+def test_rows_of_the_store_are_not_written_by_hand(client: Client) -> None:
+    for model in STORE:
+        row = model._default_manager.first()
+        assert row is not None
+        before = list(model._default_manager.order_by("pk").values_list())
+        assert client.get(address(model, "add")).status_code == 403
+        assert client.post(address(model, "add"), {}).status_code == 403
+        assert client.post(address(model, "change", row.pk), {"state": "failed"}).status_code == 403
+        if model is not ApiToken:
+            assert client.post(address(model, "delete", row.pk), {"post": "yes"}).status_code == 403
+            everything = {"action": "delete_selected", "_selected_action": [row.pk], "post": "yes"}
+            client.post(address(model, "changelist"), everything)
+        assert list(model._default_manager.order_by("pk").values_list()) == before
+
+
+def test_the_page_of_token_arrays_tells_their_sizes_and_never_reads_them(client: Client) -> None:
+    row = GroupTokens.objects.order_by("pk").defer("token_ids").first()
+    assert row is not None
+    with CaptureQueriesContext(connection) as seen:
+        answer = client.get(address(GroupTokens, "change", row.pk))
+    assert b"16" in answer.content
+    assert [payload_columns(query["sql"]) for query in seen.captured_queries if payload_columns(query["sql"])] == []
+
+
+def test_a_token_is_revoked_but_never_shown(client: Client) -> None:
+    token = ApiToken.objects.first()
+    assert token is not None
+    page = client.get(address(ApiToken, "change", token.pk)).content.decode()
+    assert token.name in page
+    assert token.digest not in page.replace(address(ApiToken, "change", token.pk), "").replace(
+        address(ApiToken, "delete", token.pk), ""
+    ).replace(address(ApiToken, "history", token.pk), "")
+    client.post(address(ApiToken, "delete", token.pk), {"post": "yes"})
+    assert not ApiToken.objects.filter(pk=token.pk).exists()
+
+
+def test_a_project_is_made_with_its_members(client: Client) -> None:
+    user = User.objects.get(username="root")
+    form = {
+        "name": "New",
+        "slug": "new",
+        "memberships-TOTAL_FORMS": "1",
+        "memberships-INITIAL_FORMS": "0",
+        "memberships-0-user": str(user.pk),
+        "memberships-0-role": "admin",
+    }
+    assert client.post(address(Project, "add"), form).status_code == 302
+    assert Membership.objects.get(project__slug="new").user == user
+
+
+def test_lists_are_filtered(client: Client) -> None:
+    query = {Run: {"state__exact": "running"}, Event: {"object_kind": "batch"}, ApiToken: {"created__year": "2026"}}
+    for model, wanted in query.items():
+        assert client.get(address(model, "changelist"), wanted).status_code == 200
+
+
+def test_who_is_no_staff_sees_nothing() -> None:
+    client = Client()
+    client.force_login(User.objects.create_user("ada"))
+    assert client.get(address(Run, "changelist")).status_code == 302
+    client.force_login(User.objects.create_user("staff", is_staff=True))
+    assert client.get(address(Run, "changelist")).status_code == 403
+
+
+def test_a_list_counts_no_further_than_it_must(world: Run) -> None:
+    paginator = BoundedPaginator(Event.objects.order_by("-id"), 50)
+    with CaptureQueriesContext(connection) as seen:
+        assert 0 < paginator.count < MAX_COUNTED
+    assert f"LIMIT {MAX_COUNTED}" in seen.captured_queries[0]["sql"]

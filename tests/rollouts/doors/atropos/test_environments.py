@@ -1,0 +1,247 @@
+"""Environments: register, ask how much is waiting, leave, and survive a reset that they did not hear of."""
+
+from typing import Any
+
+import pytest
+
+from rollouts.models import EnvironmentClient, Event, Run, RunEnvironment
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.outside import attempts
+from rollouts.states import ClientState, RunState
+from tests.factories import make_run
+from tests.rollouts.doors.atropos.api import Api, JsonObject, make_external_run
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def started(*names: str, **terms: Any) -> Api:
+    api = Api()
+    api.start(**terms)
+    for name in names:
+        api.register_env(name)
+    return api
+
+
+def test_every_registration_is_an_environment_of_its_own() -> None:
+    api = started()
+    answers = [api.register_env(name) for name in ("gsm8k", "code", "gsm8k")]
+    assert [(each["env_id"], each["wandb_name"]) for each in answers] == [(0, "gsm8k_0"), (1, "code_0"), (2, "gsm8k_1")]
+    api.post("/disconnect-env", {"env_id": 0})
+    assert api.register_env("gsm8k")["wandb_name"] == "gsm8k_2", "those that left count"
+    assert set(RunEnvironment.objects.values_list("name", flat=True)) == {"gsm8k", "code"}
+
+
+def test_the_newest_weight_is_the_one_of_the_mixture() -> None:
+    api = started()
+    for weight, expected in ((2.0, 2.0), (0.0, 1e-6), (-3.0, 1e-6), (2e9, 1e9)):
+        api.register_env(weight=weight)
+        assert RunEnvironment.objects.get().weight == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", ["", "\0", "x" * 300, "émoji 🙂", "a/b"])
+def test_a_name_may_be_anything(name: str) -> None:
+    api = started()
+    assert api.register_env(name)["wandb_name"] == f"{name}_0".replace("\0", "\ufffd")
+    api.submit(env_id=0)
+    assert RunEnvironment.objects.get().groups.count() == 1
+
+
+def test_an_environment_starts_where_the_run_is() -> None:
+    api = started("gsm8k", starting_step=7, batch_size=2)
+    for _ in range(3):
+        api.submit(env_id=0)
+    for _ in range(2):
+        api.get("/batch")
+    assert api.register_env("late")["starting_step"] == 9
+    assert api.get("/status")["current_step"] == 9
+
+
+def test_leaving_is_for_those_who_are_there() -> None:
+    api = started("gsm8k", "code")
+    assert api.post("/disconnect-env", {"env_id": -1}) == {"status": "success"}
+    states = EnvironmentClient.objects.order_by("index").values_list("state", flat=True)
+    assert list(states) == [ClientState.CONNECTED, ClientState.LEFT]
+    for unknown in (2, -3, 10**12):
+        answer = api.post("/disconnect-env", {"env_id": unknown})
+        assert answer == {"status": "failure", "error": f"There is no environment {unknown}."}
+
+
+def test_the_body_of_a_get_or_a_query_names_the_environment() -> None:
+    api = started("gsm8k")
+    expected = api.status_env(0)
+    assert api.get("/status-env?env_id=0") == expected
+    assert api.status_env(-1) == expected
+    for path in ("/status-env", "/status-env?env_id=x", "/status-env?env_id=", "/status-env?other=1"):
+        assert api.request("GET", path).status_code == 422
+
+
+def test_queues_are_counted_per_environment() -> None:
+    api = Api()
+    api.start(batch_size=64)
+    api.register_env("gsm8k", group_size=4, max_token_length=100, weight=3.0)
+    api.register_env("code", group_size=8, max_token_length=100, weight=1.0, min_batch_allocation=0.25)
+    for _ in range(3):
+        api.submit(env_id=0, size=4)
+    for _ in range(5):
+        api.submit(env_id=1, size=8)
+    assert api.status_env(0) == {
+        "current_step": 0,
+        "queue_size": (12 + 40 - 16) // 4,
+        "unallocated_fraction": 0.75,
+        "self_queue_size": 3,
+        "max_group_size": 8,
+        "env_weight": 0.75,
+    }
+    assert api.status_env(1) == {
+        "current_step": 0,
+        "queue_size": (40 + 16) // 8,
+        "unallocated_fraction": 0.75,
+        "self_queue_size": 5,
+        "max_group_size": 8,
+        "env_weight": 0.25,
+    }
+
+
+UNKNOWN = {
+    "queue_size": 0,
+    "unallocated_fraction": 1.0,
+    "self_queue_size": 0,
+    "max_group_size": 1,
+    "env_weight": 0.01,
+}
+
+
+@pytest.mark.parametrize("env_id", [0, 5, -1, 10**15])
+def test_an_environment_that_nobody_knows_goes_on(env_id: int) -> None:
+    assert Api().status_env(env_id) == {"current_step": 0, **UNKNOWN}
+    api = Api()
+    api.start(starting_step=4)
+    assert api.status_env(env_id) == {"current_step": 4, **UNKNOWN}
+
+
+def test_an_environment_that_did_not_hear_of_a_reset_is_taken_over() -> None:
+    api = started("gsm8k", "code")
+    before = api.status_env(1)
+    api.request("GET", "/reset_data")
+    assert api.status_env(1) == {"current_step": 0, **UNKNOWN}, "nobody registered yet"
+    api.register()
+    assert api.status_env(1) == before | {"env_weight": 1.0}, "alone by now"
+    api.submit(env_id=1)
+    client = EnvironmentClient.objects.order_by("id").last()
+    assert client is not None
+    assert (client.index, client.wandb_name, client.attempt.number) == (1, "code_0", 2)
+    assert client.environment.groups.count() == 1
+    api.get("/batch")
+    assert api.register_env("late")["env_id"] == 2, "ids are not given twice"
+    assert EnvironmentClient.objects.filter(attempt__number=2).count() == 2
+    event = Event.objects.filter(object_kind="environmentclient").order_by("id")[2]
+    assert event.reason == Reason(ReasonCode.CLIENT_TAKEN_OVER, number=2)
+
+
+def test_an_environment_that_did_not_hear_of_a_reset_is_told_lengths_in_batches_of_the_size_it_knows() -> None:
+    """It keeps three batches of the old size ahead; the new trainer's are larger than all of that."""
+    api = started("gsm8k")
+    api.request("GET", "/reset_data")
+    api.start(batch_size=32)
+    for _ in range(15):
+        api.submit(env_id=0)
+    assert api.get("/status")["queue_size"] == 15
+    told = api.status_env(0)
+    assert (told["queue_size"], told["self_queue_size"]) == (1, 1)
+    assert api.register_env("late")["env_id"] == 1
+    assert api.status_env(1)["queue_size"] == 15, "it knows how large batches are now"
+
+
+def test_groups_of_an_environment_that_did_not_hear_of_a_reset_keep_its_name() -> None:
+    api = started("gsm8k")
+    api.request("GET", "/reset_data")
+    api.submit(env_id=0)
+    assert RunEnvironment.objects.get().groups.count() == 1, "also between two attempts"
+    api.register()
+    api.submit(env_id=0)
+    assert RunEnvironment.objects.get().groups.count() == 2
+
+
+def test_every_request_is_a_sign_of_life() -> None:
+    api = started("gsm8k")
+
+    def seen() -> Any:
+        return EnvironmentClient.objects.get().seen_at
+
+    moments = [seen()]
+    for act in (
+        lambda: api.status_env(0),
+        lambda: api.submit(env_id=0),
+        lambda: api.post("/disconnect-env", {"env_id": 0}),
+    ):
+        act()
+        moments.append(seen())
+    assert moments == sorted(set(moments))
+
+
+def test_a_run_that_has_not_begun_makes_environments_wait() -> None:
+    api = Api(make_external_run(state=RunState.PENDING))
+    api.register()
+    assert api.get("/batch") == {"batch": None}
+    assert api.register_env() == {"status": "wait for trainer to start"}
+    Run.objects.update(state=RunState.STARTING)
+    assert api.get("/batch") == {"batch": None}
+    assert api.register_env()["status"] == "success"
+    assert Run.objects.get().state == RunState.RUNNING
+
+
+def rl_run(**columns: Any) -> Api:
+    """A run that our own trainer trains."""
+    return Api(make_run(next_step=3, **columns))
+
+
+def test_environments_are_told_how_many_rollouts_a_batch_of_tokens_is_expected_to_hold() -> None:
+    overrides = {"batch.token_batch_size": 100, "sampling.group_size": 2, "inference.max_model_len": 64}
+    api = rl_run(overrides=overrides | {"sampling.max_tokens": 8})
+    assert api.get("/info")["batch_size"] == 2, "a group of two may have 128 tokens, and a batch has one group at least"
+    api.register_env("gsm8k")
+    api.submit(env_id=0, size=2, length=5)
+    assert api.get("/info")["batch_size"] == 20, "ten groups of ten tokens"
+
+
+def test_environments_may_feed_a_run_with_a_trainer_of_ours() -> None:
+    api = rl_run()
+    config = api.run.parsed
+    assert api.get("/info") == {"batch_size": config.batch.batch_size, "max_token_len": config.trainer.seq_len}
+    assert api.get("/wandb_info") == {"group": api.run.key, "project": api.run.project.slug}
+    answer = api.register_env("gsm8k")
+    assert answer == {
+        "status": "success",
+        "env_id": 0,
+        "wandb_name": "gsm8k_0",
+        "checkpoint_dir": str(api.run.directory / "checkpoints"),
+        "starting_step": 0,
+        "checkpoint_interval": config.trainer.checkpoint_every,
+        "num_steps": api.run.max_steps,
+    }
+    assert api.submit(env_id=0) == {"status": "received"}
+    status = api.status_env(0)
+    assert (status["self_queue_size"], status["env_weight"]) == (1, 1.0)
+    assert RunEnvironment.objects.get(name="gsm8k").weight == 1.0
+
+
+def test_a_run_with_a_trainer_of_ours_is_not_trained_or_reset_from_outside() -> None:
+    api = rl_run()
+    api.submit()
+    before = Run.objects.values().get()
+    assert isinstance(api.register()["uuid"], int)
+    response = api.request("GET", "/batch")
+    assert response.status_code == 409
+    content: JsonObject = response.json()
+    assert content["status"] == "error"
+    assert "has a trainer of its own" in content["message"]
+    assert content["batch"] == []
+    assert api.request("GET", "/reset_data").text == "Reset successful"
+    assert Run.objects.values().get() == before
+    assert api.get("/status")["queue_size"] == 1
+    assert attempts.current(api.run) is None
+
+
+def test_a_run_of_ours_that_has_not_begun_makes_environments_wait() -> None:
+    api = Api(make_run(state=RunState.PENDING))
+    assert api.register_env() == {"status": "wait for trainer to start"}

@@ -1,0 +1,215 @@
+"""What `model.path` may name, and what of it is refused before anything is stored."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollouts.errors import Invalid, ModelMissing
+from rollouts.models import Run
+from rollouts.services import models
+from rollouts.services.runs import checkpoints, launches
+from rollouts.states import RunState
+from tests import http_server
+from tests.factories import make_project, make_run
+from tests.model_files import make_model, write_model
+from tests.rollouts import story
+from tests.rollouts.runs.test_models import FAULTS, spoil
+from trainers.config import resolve
+from trainers.wire import CheckpointIn
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def _no_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache of the hub that is empty, and no way to it."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def launch(path: str, **overrides: Any) -> Run:
+    values = {"model.path": path} | {key.replace("__", "."): value for key, value in overrides.items()}
+    run = launches.launch(
+        project=make_project(),
+        user=None,
+        resolved=resolve("reverse-text-rl", overrides=values),
+        actor="user:ada",
+        forkable=Run.objects.filter(project=make_project()),
+    )
+    return story.fresh(run)
+
+
+def refused(path: str, **overrides: Any) -> str:
+    with pytest.raises(Invalid) as refusal:
+        launch(path, **overrides)
+    assert list(refusal.value.fields) == ["model.path"]
+    assert not Run.objects.filter(state=RunState.PENDING).exists()
+    return refusal.value.fields["model.path"]
+
+
+def test_a_name_stands_for_its_directory_and_the_run_remembers_the_name(tmp_path: Path) -> None:
+    model = make_model(make_project(), "mine", tmp_path / "mine")
+    run = launch("mine")
+    assert (run.model, run.parsed.model.path) == (model, str(tmp_path / "mine"))
+    assert str(run.origins["model.path"]) == "model mine (command line)"
+
+
+def test_a_directory_that_has_a_name_is_linked_to_it(tmp_path: Path) -> None:
+    model = make_model(make_project(), "mine", tmp_path / "mine")
+    assert launch(str(tmp_path / "mine")).model == model
+    assert launch(str(write_model(tmp_path / "nameless"))).model is None
+
+
+def test_a_name_of_another_project_means_nothing(tmp_path: Path) -> None:
+    make_model(make_project("others"), "theirs", tmp_path / "theirs")
+    assert "has no model theirs" in refused("theirs")
+
+
+def test_a_misspelt_name_is_guessed(tmp_path: Path) -> None:
+    make_model(make_project(), "reversed", tmp_path / "mine")
+    assert "did you mean reversed?" in refused("reversd")
+
+
+def test_a_model_that_a_preset_makes_is_missing_and_not_wrong() -> None:
+    with pytest.raises(ModelMissing) as missing:
+        launch("reverse-text-warm")
+    assert "model.path" in missing.value.fields
+
+
+def test_the_model_of_the_warm_up_is_made_when_its_run_begins() -> None:
+    run = launch("tiny-qwen3")
+    assert (run.model, run.parsed.model.path) == (None, str(models.built_in_directory("tiny-qwen3")))
+
+
+def checkpointed(project: str = "words") -> Run:
+    run, epoch = story.train()
+    Run.objects.filter(pk=run.pk).update(project=make_project(project))
+    path = str(run.directory / "checkpoints" / "step_2")
+    checkpoints.add_checkpoint(
+        run, epoch=epoch, checkpoint=CheckpointIn(step=2, path=path, manifest_sha256="b" * 64, size_bytes=5)
+    )
+    return run
+
+
+def test_run_and_step_are_a_fork() -> None:
+    source = checkpointed()
+    run = launch(f"{source.key}@2")
+    assert run.forked_from is not None
+    assert (run.forked_from.run, run.forked_from.step) == (source, 2)
+    assert Path(run.parsed.model.path) == run.directory / "weights" / "step_0"
+    assert str(run.origins["model.path"]) == f"fork of {source.key}@2"
+
+
+def test_a_fork_needs_a_run_that_may_be_forked_and_a_step_with_a_checkpoint() -> None:
+    assert "no checkpoint of step 7. Steps with one: 2" in refused(f"{checkpointed().key}@7")
+    assert "There is no run" in refused(f"{checkpointed('others').key}@2")
+    assert "neither RUN nor RUN@STEP" in refused(f"{checkpointed().key}@last")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_directory_that_would_not_load_is_refused(tmp_path: Path, fault: str) -> None:
+    directory = write_model(tmp_path / "m")
+    spoil(directory, fault)
+    assert fault in refused(str(directory))
+
+
+def test_a_path_that_is_not_there_or_relative_or_empty_is_refused(tmp_path: Path) -> None:
+    assert "does not exist" in refused(str(tmp_path / "nowhere"))
+    assert "absolute path" in refused("./here")
+    assert "no config.json" in refused(str(tmp_path))
+
+
+def test_what_only_the_loading_code_can_tell_is_refused_too(tmp_path: Path) -> None:
+    unknown = write_model(tmp_path / "unknown", model_type="no-such-type")
+    assert "no-such-type" in refused(str(unknown))
+    encoder = write_model(tmp_path / "encoder", model_type="t5", architectures=["T5Model"])
+    assert "no causal language model" in refused(str(encoder))
+    broken = write_model(tmp_path / "broken")
+    (broken / "tokenizer.json").write_text('{"model": 1}')
+    assert "has a tokenizer that does not load" in refused(str(broken))
+
+
+def test_a_model_that_was_mended_is_looked_at_again(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m", model_type="no-such-type")
+    refused(str(directory))
+    write_model(directory)
+    assert launch(str(directory)).parsed.model.path == str(directory)
+
+
+def test_code_that_a_model_brings_along_is_not_run_at_its_launch(tmp_path: Path) -> None:
+    directory = write_model(tmp_path / "m", model_type="theirs", auto_map={"AutoConfig": "theirs.Config"})
+    (directory / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    refused(str(directory))
+    launch(str(directory), model__trust_remote_code=True)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_hub_name_that_is_not_cached_is_refused_without_a_network() -> None:
+    assert "is not in the hub's cache on this machine" in refused("someone/some-model")
+
+
+def test_a_cached_hub_model_is_launched_by_its_name(tmp_path: Path) -> None:
+    repository = tmp_path / "hub" / "models--someone--some-model"
+    write_model(repository / "snapshots" / "abc")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    assert launch("someone/some-model").parsed.model.path == "someone/some-model"
+    (repository / "snapshots" / "abc" / "tokenizer.json").unlink()
+    assert "no tokenizer" in refused_again("someone/some-model")
+
+
+def refused_again(path: str) -> str:
+    Run.objects.all().delete()
+    return refused(path)
+
+
+class Hub(http_server.Handler):
+    """The one route of the hub that a check asks: which files a model has."""
+
+    files: dict[str, list[str]] = {
+        "/api/models/someone/whole": ["config.json", "model.safetensors", "tokenizer.json"],
+        "/api/models/someone/mute": ["config.json", "model.safetensors"],
+    }
+
+    def do_GET(self) -> None:
+        names = self.files.get(self.path.partition("?")[0])
+        body = json.dumps({"id": "someone/x", "siblings": [{"rfilename": name} for name in names or []]}).encode()
+        error = {} if names else {"X-Error-Code": "RepoNotFound"}
+        self.answer(200 if names else 404, body, {"Content-Type": "application/json", **error})
+
+
+@pytest.fixture
+def hub(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with http_server.serving(Hub) as url:
+        monkeypatch.delenv("HF_HUB_OFFLINE")
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        monkeypatch.setenv("NO_PROXY", os.environ.get("NO_PROXY", "") + ",127.0.0.1")
+        yield
+
+
+def test_the_hub_is_asked_for_what_is_not_cached(hub: None) -> None:
+    assert launch("someone/whole").parsed.model.path == "someone/whole"
+    Run.objects.all().delete()
+    assert "no tokenizer" in refused("someone/mute")
+    assert "the hub has no model someone/nothing" in refused("someone/nothing")
+
+
+def test_an_external_run_needs_no_model() -> None:
+    resolved = resolve("external-trainer")
+    run = launches.launch(
+        project=make_project(), user=None, resolved=resolved, actor="user:ada", forkable=Run.objects.none()
+    )
+    assert run.parsed.model.path == ""
+
+
+def test_the_run_that_makes_a_model_is_found_by_project() -> None:
+    from rollouts.selectors.models import find_maker
+
+    make_run(preset="reverse-text-sft", state=RunState.FAILED)
+    run = make_run(preset="reverse-text-sft")
+    assert find_maker(make_project(), "reverse-text-warm") == run
+    assert find_maker(make_project("others"), "reverse-text-warm") is None
