@@ -32,6 +32,7 @@ from rollouts.states import (
     RunState,
 )
 
+NO_RUN = "There is no run {key}, or you may not see it."
 HEALTH_WINDOW = timedelta(seconds=60)
 BOTTLENECK_SHARE = 0.25
 """From this share of waiting on, the health sentence names who waits for whom."""
@@ -82,12 +83,17 @@ def projects(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QueryS
 
 def get(user: User | AnonymousUser, key: str, at_least: Role = Role.VIEWER) -> Run:
     """The run with this key. Raises NotFound if the user may not see it, Forbidden if the role does not suffice."""
-    run = for_user(user).select_related("project", "created_by", "model").filter(key=key).first()
+    run = with_relations(for_user(user)).filter(key=key).first()
     if run is None:
-        raise NotFound(f"There is no run {key}, or you may not see it.")
+        raise NotFound(NO_RUN.format(key=key))
     if at_least is not Role.VIEWER and not for_user(user, at_least).filter(pk=run.pk).exists():
         raise Forbidden(f"This needs the role {at_least.value} in project {run.project}.")
     return run
+
+
+def with_relations(runs: QuerySet[Run]) -> QuerySet[Run]:
+    """What is said of a run names its project, its model and who made it: fetched with it."""
+    return runs.select_related("project", "created_by", "model")
 
 
 def list_active() -> QuerySet[Run]:

@@ -1,5 +1,5 @@
--- The run that a token may use in this way, with the token's digest for the caller to compare: everything that
--- `doors.native.access.get_run` asks, in one statement.
+-- The run that a token may use in this way, with the token's digest for the caller to compare. The only place that says
+-- which token opens which run.
 -- Locks: nothing.
 -- Index: knox' on token_key, run's unique key, membership_once_per_project.
 SELECT token.digest, token.name, run.id
