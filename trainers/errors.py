@@ -7,7 +7,7 @@ TrainerError
 |-- RunEnded                   the run was stopped or is finished: leave quietly
 |-- CheckpointCorrupt         a manifest or a file behind it does not verify
 |-- DataUnreachable           training data that the hub did not give
-|-- InputFault                what the run was given cannot be trained: another attempt would end the same
+|-- InputFault                what the run was given cannot be trained: another start would end the same
 |   |-- AdapterUnsuitable     a LoRA adapter does not fit the model or the config
 |   |-- DataError             training data that cannot be trained on as asked
 |   `-- ModelUnsupported      a model that does not load, or cannot be trained in the way that was asked for

@@ -54,7 +54,7 @@ class ScoredGroup(Stateful):
     problem_key = models.CharField(max_length=200, blank=True)
 
     state = models.CharField(max_length=16, choices=[(s.value, s.name) for s in GroupState])
-    attempts = models.PositiveSmallIntegerField(default=1)
+    lease_count = models.PositiveSmallIntegerField(default=1)
     """How many leases were taken on it."""
     created_at = models.DateTimeField(auto_now_add=True)
 

@@ -77,7 +77,7 @@ class Run(Stateful):
     mixture_clock = models.FloatField(default=0.0)
     """Virtual time of the mixture: see ``rollouts.formation``."""
     trainer_restarts = models.PositiveIntegerField(default=0)
-    """Trainer attempts that died without a step of progress; a step of progress resets it."""
+    """Trainers that died without a step of progress; a step of progress resets it."""
 
     created_at = models.DateTimeField(auto_now_add=True)
     started_at = models.DateTimeField(null=True)

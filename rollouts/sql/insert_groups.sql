@@ -15,7 +15,7 @@ WITH incoming AS (
 ), stored AS (
     INSERT INTO rollouts_scoredgroup (
         id, run_id, environment_id, environment_version, key, purpose, problem_key, state, reason_code, reason_params,
-        state_at, attempts, created_at, settled_at, rollout_count, token_count, reward_mean, reward_std, min_policy_version,
+        state_at, lease_count, created_at, settled_at, rollout_count, token_count, reward_mean, reward_std, min_policy_version,
         max_policy_version
     )
     SELECT id, %(run_id)s, environment_id, environment_version, key, 'train', problem_key, state, reason_code,

@@ -4,7 +4,7 @@
 WITH expired AS (
     SELECT lease.group_id, lease.holder FROM rollouts_lease AS lease
     JOIN rollouts_scoredgroup AS grp ON grp.id = lease.group_id
-    WHERE lease.run_id = %(run_id)s AND lease.expires_at < clock_timestamp() AND grp.attempts < %(max_attempts)s
+    WHERE lease.run_id = %(run_id)s AND lease.expires_at < clock_timestamp() AND grp.lease_count < %(max_leases)s
     ORDER BY lease.group_id
     LIMIT %(limit)s
     FOR UPDATE OF lease SKIP LOCKED
@@ -15,7 +15,7 @@ WITH expired AS (
     FROM expired WHERE lease.group_id = expired.group_id
     RETURNING lease.group_id, expired.holder AS lost_by
 ), counted AS (
-    UPDATE rollouts_scoredgroup AS grp SET attempts = attempts + 1
+    UPDATE rollouts_scoredgroup AS grp SET lease_count = lease_count + 1
     FROM taken WHERE grp.id = taken.group_id
 ), logged AS (
     INSERT INTO rollouts_event (run_id, at, object_kind, object_id, from_state, to_state, reason_code, reason_params, actor)

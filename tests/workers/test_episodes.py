@@ -176,7 +176,7 @@ def test_lease_that_was_taken_over_is_dropped_and_played_by_the_new_holder(stub:
         # The driver has noticed when it claims the two that are left.
         eventually(ready(run, 2))
     assert Lease.objects.filter(run=run, holder="another").count() == 2
-    assert ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, attempts=2).count() == 2
+    assert ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, lease_count=2).count() == 2
 
 
 def test_driver_that_is_told_to_stop_gives_its_leases_back(stub: StubServer) -> None:

@@ -12,7 +12,7 @@ import pytest
 from channels.layers import channel_layers
 from django.db import connection
 
-from environments.types import Rollout
+from environments.types import PlayedRollout
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
@@ -255,7 +255,7 @@ def test_expired_leases_of_a_poison_problem_are_given_up() -> None:
     run = make_run()
     with reconciling():
         eventually(is_live(run, 0))
-        for _ in range(leases.MAX_ATTEMPTS):
+        for _ in range(leases.MAX_LEASES):
             assert leases.claim(run, holder="dying", limit=1, lease_s=60).claims
             expire(run)
         eventually(lambda: ScoredGroup.objects.filter(run=run, state=GroupState.FAILED).exists())
@@ -267,7 +267,7 @@ def test_submitted_groups_need_no_driver() -> None:
     rang: list[int] = []
     with reconciling(ring=rang.append):
         eventually(is_live(run, 0))
-    rollout = Rollout(token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -1.0], reward=1.0)
+    rollout = PlayedRollout(token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -1.0], reward=1.0)
     claims = leases.claim(Run.objects.get(pk=run.pk), holder="outside", limit=1, lease_s=60).claims
     intake.settle(token=claims[0].token, problem_key="a", rollouts=[rollout, rollout], worker="outside")
     assert rang == []

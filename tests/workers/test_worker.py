@@ -83,7 +83,7 @@ def test_groups_of_a_killed_worker_are_played_by_the_next(stub: StubServer) -> N
     stub.mode = "ok"
     with worker(settings.REDIS_URL):
         eventually(lambda: ready(run, 4))
-    assert ScoredGroup.objects.filter(run=run, attempts=2).count() == 2
+    assert ScoredGroup.objects.filter(run=run, lease_count=2).count() == 2
     assert ScoredGroup.objects.filter(run=run).count() == 4
 
 

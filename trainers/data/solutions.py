@@ -16,7 +16,7 @@ from trainers.run_config import RunConfig
 def write_solutions(config: RunConfig, directory: Path) -> Path:
     """Write a line for every example that the run trains on; returns the file. Environments take turns.
 
-    The lines are a function of the config: every rank, and every attempt, writes the same, and a file that is there is
+    The lines are a function of the config: every rank, at every start, writes the same, and a file that is there is
     complete. Raises DataError.
     """
     data = config.data

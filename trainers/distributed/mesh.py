@@ -33,7 +33,7 @@ from trainers.errors import InputFault
 from trainers.run_config import TrainerConfig
 
 FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
-"""Names the file in which a replica leaves why no other attempt would fare better."""
+"""Names the file in which a replica leaves why another start would fare no better."""
 _COLLECTIVE_TIMEOUT = timedelta(minutes=20)
 """Longer than rank 0 may spend retrying the control plane while the others wait for its broadcast."""
 
@@ -172,7 +172,7 @@ def run_rank(train: Callable[[], None]) -> None:
 
 
 def _leave_fault(message: str) -> None:
-    """Tell whoever started the trainer that another attempt would end the same: torchrun hides how a rank exits.
+    """Tell whoever started the trainer that another start would end the same: torchrun hides how a rank exits.
 
     The file is complete or absent; of several ranks any may be the last to write it.
     """

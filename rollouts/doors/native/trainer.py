@@ -130,7 +130,7 @@ class RegisterApi(TrainerView):
         responses=wire.answer(TrainerRegistration),
     )
     def post(self, request: Request, key: str) -> Response:
-        """Begin a trainer attempt: raises the run's epoch, which shuts every earlier trainer out."""
+        """Let a trainer begin: raises the run's epoch, which shuts every earlier trainer out."""
         run = self.run_of(request, key)
         body = wire.decode(request, RegisterIn)
         registration = trainer_writes.register_trainer(
@@ -215,7 +215,7 @@ class CheckpointsApi(TrainerView):
         responses=wire.answer(StateOut),
     )
     def post(self, request: Request, key: str) -> Response:
-        """A checkpoint is complete on disk; later attempts may resume from it."""
+        """A checkpoint is complete on disk; a trainer started later may resume from it."""
         run = self.run_of(request, key)
         checkpoint = wire.decode(request, CheckpointIn)
         row = checkpoints.add_checkpoint(run, epoch=self.epoch_of(request), checkpoint=checkpoint)

@@ -2,7 +2,7 @@
 
     claim -> plays outside any transaction, renewing -> groups.settle
       ^                                   |
-      '--- expired: taken over by the next claim under a new token; after MAX_ATTEMPTS given up
+      '--- expired: taken over by the next claim under a new token; after MAX_LEASES given up
 
 Lock order: environments of the run -> evaluations -> leases -> groups, each in id order. Expiry is by the database
 clock, and the token in the WHERE clause, not the time, is what keeps a holder that slept from settling.
@@ -24,7 +24,7 @@ from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
 from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
 
-MAX_ATTEMPTS = 3
+MAX_LEASES = 3
 """Leases on one group before it is given up: a problem that kills its worker must not kill every worker."""
 
 
@@ -102,7 +102,7 @@ def renew(tokens: Iterable[uuid.UUID | str], *, lease_s: float) -> set[uuid.UUID
 def release(tokens: Iterable[uuid.UUID | str]) -> None:
     """Give leases back at once, for a holder that ends in good order: the next claim takes them over.
 
-    It does not count as an attempt: three restarts of a worker say nothing against a problem.
+    It does not count: three restarts of a worker say nothing against a problem.
     """
     with transaction.atomic():
         ids = [lease.pk for lease in _lock(Lease.objects.filter(token__in=list(tokens)))]
@@ -110,7 +110,7 @@ def release(tokens: Iterable[uuid.UUID | str]) -> None:
             claimed_at=Now() - models.Value(timedelta(seconds=1.0)),
             expires_at=Now() - models.Value(timedelta(seconds=0.5)),
         )
-        ScoredGroup.objects.filter(pk__in=ids, attempts__gt=0).update(attempts=models.F("attempts") - 1)
+        ScoredGroup.objects.filter(pk__in=ids, lease_count__gt=0).update(lease_count=models.F("lease_count") - 1)
 
 
 def end_all(leases: models.QuerySet[Lease]) -> None:
@@ -124,11 +124,11 @@ def _lock(leases: models.QuerySet[Lease]) -> list[Lease]:
 
 
 def quarantine_expired(run: Run) -> list[int]:
-    """Give up groups that lost ``MAX_ATTEMPTS`` leases, with the evidence in the reason; return their ids."""
+    """Give up groups that lost ``MAX_LEASES`` leases, with the evidence in the reason; return their ids."""
     with transaction.atomic():
         lost = list(
             Lease.objects.select_for_update(of=("self",), skip_locked=True)
-            .filter(run=run, expires_at__lt=Now(), group__attempts__gte=MAX_ATTEMPTS)
+            .filter(run=run, expires_at__lt=Now(), group__lease_count__gte=MAX_LEASES)
             .order_by("group_id")
         )
         moved: list[int] = []
@@ -138,7 +138,7 @@ def quarantine_expired(run: Run) -> list[int]:
                 [lease.group_id],
                 to=GroupState.FAILED,
                 actor="reconciler",
-                reason=Reason(ReasonCode.LEASES_LOST, leases=MAX_ATTEMPTS, holder=lease.holder),
+                reason=Reason(ReasonCode.LEASES_LOST, leases=MAX_LEASES, holder=lease.holder),
                 settled_at=DB_NOW,
             )
         Lease.objects.filter(group_id__in=moved).delete()
@@ -151,7 +151,7 @@ def _take_over(run: Run, *, holder: str, limit: int, lease_s: float) -> list[int
             load("take_over_leases"),
             {
                 "run_id": run.pk,
-                "max_attempts": MAX_ATTEMPTS,
+                "max_leases": MAX_LEASES,
                 "limit": max(0, limit),
                 "holder": holder,
                 "lease_s": lease_s,

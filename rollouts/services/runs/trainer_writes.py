@@ -36,7 +36,7 @@ from trainers.wire import CheckpointRef, StepAck, TrainerRegistration
 
 
 def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> TrainerRegistration:
-    """Let a trainer attempt in and every earlier one out: raises the fencing epoch. Locks the run's row."""
+    """Let a trainer in and every earlier one out: raises the fencing epoch. Locks the run's row."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         if run.state == RunState.PENDING:
@@ -153,7 +153,7 @@ def finish_training(run: Run, *, epoch: int) -> Run:
 
 
 def count_trainer_restart(run: Run) -> int:
-    """Count a trainer attempt that died; return how many died since the last step of progress."""
+    """Count a trainer that died; return how many died since the last step of progress."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         run.trainer_restarts += 1

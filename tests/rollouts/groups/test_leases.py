@@ -88,27 +88,27 @@ def test_lease_that_is_renewed_is_not_taken_over() -> None:
 def test_lease_that_was_given_back_is_taken_over_at_once_and_counts_as_no_attempt() -> None:
     run = story.launch()
     [claim] = story.claim(run, 1)
-    for _ in range(2 * leases.MAX_ATTEMPTS):
+    for _ in range(2 * leases.MAX_LEASES):
         leases.release([claim.token])
         assert leases.quarantine_expired(run) == []
         [claim] = story.claim(run, 1)
-    assert ScoredGroup.objects.get().attempts == 1
+    assert ScoredGroup.objects.get().lease_count == 1
     assert story.settle(claim) == GroupState.READY
 
 
 def test_group_that_lost_three_leases_is_quarantined_with_the_evidence() -> None:
     run = story.launch()
     story.claim(run, 1, holder="driver-0")
-    for attempt in range(1, leases.MAX_ATTEMPTS):
+    for lost in range(1, leases.MAX_LEASES):
         story.expire(run)
         assert leases.quarantine_expired(run) == []
-        [claim] = story.claim(run, 1, holder=f"driver-{attempt}")
+        [claim] = story.claim(run, 1, holder=f"driver-{lost}")
     story.expire(run)
     [fresh] = story.claim(run, 1)
     assert fresh.group != claim.group, "a poison problem is not handed out again"
     [given_up] = leases.quarantine_expired(run)
     group = ScoredGroup.objects.get(pk=given_up)
-    assert (group.key, group.state, group.attempts) == (claim.group, GroupState.FAILED, 3)
+    assert (group.key, group.state, group.lease_count) == (claim.group, GroupState.FAILED, 3)
     assert group.state_reason.startswith("quarantined: 3 leases were lost")
     assert "driver-2" in group.state_reason
     with pytest.raises(LeaseLost):

@@ -30,7 +30,7 @@ def old_run() -> tuple[Run, int]:
         cursor.execute(
             """
             INSERT INTO rollouts_scoredgroup (run_id, environment_id, key, purpose, problem_index, problem_key, state,
-                reason_code, reason_params, state_at, attempts, created_at, settled_at, rollout_count, token_count,
+                reason_code, reason_params, state_at, lease_count, created_at, settled_at, rollout_count, token_count,
                 reward_mean, min_policy_version, max_policy_version)
             SELECT %(run)s, (SELECT id FROM rollouts_runenvironment WHERE run_id = %(run)s), 'old-' || n, 'train', n,
                 '', 'trained', 'step', jsonb_build_object('step', n / 2), now(), 1,
@@ -104,7 +104,7 @@ def long_queue() -> Run:
         cursor.execute(
             """
             INSERT INTO rollouts_scoredgroup (run_id, environment_id, key, purpose, problem_key, state, reason_code,
-                reason_params, state_at, attempts, created_at, settled_at, rollout_count, token_count, reward_mean,
+                reason_params, state_at, lease_count, created_at, settled_at, rollout_count, token_count, reward_mean,
                 min_policy_version, max_policy_version)
             SELECT %(run)s, (SELECT id FROM rollouts_runenvironment WHERE run_id = %(run)s), 'waits-' || n, 'train', '',
                 'ready', '', '{}', now(), 1, now(), now(), CASE WHEN n %% 10 = 0 THEN 4 ELSE 8 END, 8000, 0.5, 50, 50

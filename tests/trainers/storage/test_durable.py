@@ -115,7 +115,7 @@ def test_a_complete_directory_is_never_overwritten(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["step_4"]
 
 
-def test_what_dead_attempts_left_is_swept_and_a_live_writer_left_alone(tmp_path: Path) -> None:
+def test_what_dead_trainers_left_is_swept_and_a_live_writer_left_alone(tmp_path: Path) -> None:
     for step in (2, 9, 10):
         save(tmp_path, step)
     (tmp_path / "step_11.partial-1").mkdir()
