@@ -1,7 +1,7 @@
 """Reconcile one run: a step closer to what its row asks for. Idempotent, and may be killed at any line.
 
     pending ─▶ starting ─▶ running ─▶ finishing ─▶ finished
-                  └──────────┴───────────┴──▶ failed (HopelessError), or stopping ─▶ stopped
+                  └──────────┴───────────┴──▶ failed (UnrecoverableError), or stopping ─▶ stopped
 
 Blocks while it probes, publishes or ends replicas; each of these has a deadline, and every run has a thread of its own.
 """
@@ -24,7 +24,7 @@ from rollouts.services.groups import evaluations, leases
 from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
 from workers.fleet import commands, forking, lifecycle, publishing, retention, training
-from workers.fleet.lifecycle import HopelessError
+from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 
 log = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Convergence:
                 return
             try:
                 self._step(run)
-            except HopelessError as error:
+            except UnrecoverableError as error:
                 self._give_up(run, error.reason)
             except StateConflict as error:
                 log.info("run %s changed meanwhile: %s", run.key, error)
@@ -115,25 +115,25 @@ def _begin(run: Run) -> None:
 
 
 def _make_model(run: Run) -> None:
-    """Make the model that the run starts from, where it is one that is made when first needed. Raises HopelessError."""
+    """Make the model that the run starts from, where it is one that is made when first needed. Raises UnrecoverableError."""
     try:
         models.make_built_in(run)
     except Invalid as error:
-        raise HopelessError(Reason(ReasonCode.MODEL_NOT_MADE, error=error.message)) from error
+        raise UnrecoverableError(Reason(ReasonCode.MODEL_NOT_MADE, error=error.message)) from error
 
 
 def _try_environment(name: str, args: dict[str, Any]) -> None:
-    """Instantiate an environment once, so that its errors fail the run before processes start. Raises HopelessError."""
+    """Instantiate an environment once, so that its errors fail the run before processes start. Raises UnrecoverableError."""
     thread = ThreadPoolExecutor(max_workers=1)
     try:
         thread.submit(registry.load, name, args).result(_ENVIRONMENT_DEADLINE_S)
     except TimeoutError:
         log.warning("environment %s took more than %.0f s to load; the drivers will see", name, _ENVIRONMENT_DEADLINE_S)
     except RegistryError as error:
-        raise HopelessError(Reason(ReasonCode.ENVIRONMENT_REFUSED, error=str(error))) from error
+        raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_REFUSED, error=str(error))) from error
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
-        raise HopelessError(Reason(ReasonCode.ENVIRONMENT_BROKEN, environment=name, error=told)) from error
+        raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_BROKEN, environment=name, error=told)) from error
     finally:
         thread.shutdown(wait=False)
 

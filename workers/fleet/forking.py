@@ -13,7 +13,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs.forks import name_of
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import find_directory, verify_directory, write_directory
-from workers.fleet.lifecycle import HopelessError
+from workers.fleet.lifecycle import UnrecoverableError
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
 def make_start(run: Run) -> None:
     """Make the weights that a fork starts from, in float32 so that nothing is lost. Idempotent.
 
-    Does nothing for a run that is no fork. Raises HopelessError.
+    Does nothing for a run that is no fork. Raises UnrecoverableError.
     """
     checkpoint, weights = run.forked_from, run.directory / "weights"
     if checkpoint is None or find_directory(weights, 0):
@@ -55,4 +55,4 @@ def make_start(run: Run) -> None:
     try:
         write_directory(weights, 0, lambda path: export(checkpoint, path, dtype="float32"), epoch=0, run=run.key)
     except ExportFailed as error:
-        raise HopelessError(Reason(ReasonCode.FORK_FAILED, error=str(error))) from error
+        raise UnrecoverableError(Reason(ReasonCode.FORK_FAILED, error=str(error))) from error

@@ -53,7 +53,7 @@ _ENDS = {
 }
 
 
-class HopelessError(Exception):
+class UnrecoverableError(Exception):
     """The run cannot go on, for this reason."""
 
     def __init__(self, reason: Reason) -> None:

@@ -23,7 +23,7 @@ from rollouts.services.runs import replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
 from workers.fleet import adapters, commands, lifecycle
 from workers.fleet.inference import InferenceError, VllmAdmin, WeightsNotLoaded
-from workers.fleet.lifecycle import HopelessError
+from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.replica_pool import api_key
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class Servers:
         self._probed_at: dict[int, float] = {}
 
     def tend(self, run: Run) -> None:
-        """Bring the run's inference replicas one step closer to what is wanted. Raises HopelessError."""
+        """Bring the run's inference replicas one step closer to what is wanted. Raises UnrecoverableError."""
         alive = list(fleet.list_alive(run, ReplicaKind.INFERENCE))
         due = []
         for replica in alive:
@@ -163,7 +163,7 @@ def _handle_failed_probe(replica: Replica, failure: InferenceError) -> None:
 
 
 def _start(run: Run, slot: int) -> None:
-    """Start a server in an empty slot, unless it is too soon after the last failure. Raises HopelessError."""
+    """Start a server in an empty slot, unless it is too soon after the last failure. Raises UnrecoverableError."""
     past = Replica.objects.filter(run=run, kind=ReplicaKind.INFERENCE, slot=slot, state__in=REPLICA_TERMINAL)
     failed = []
     for replica in past.order_by("-id")[:MAX_FAILED_STARTS]:
@@ -171,10 +171,10 @@ def _start(run: Run, slot: int) -> None:
             break
         failed.append(replica)
     if failed and (fault := lifecycle.fault_of(failed[0])):
-        raise HopelessError(Reason(ReasonCode.SERVER_INPUT, fault=fault))
+        raise UnrecoverableError(Reason(ReasonCode.SERVER_INPUT, fault=fault))
     if len(failed) >= MAX_FAILED_STARTS:
         last = failed[0].reason
-        raise HopelessError(Reason(ReasonCode.SERVER_HOPELESS, slot=slot, times=len(failed), last=last))
+        raise UnrecoverableError(Reason(ReasonCode.SERVER_HOPELESS, slot=slot, times=len(failed), last=last))
     pause_s = lifecycle.back_off_s(len(failed), longest_s=LONGEST_BACK_OFF_S)
     if failed and failed[0].ended_at and _age_s(failed[0].ended_at) < pause_s:
         return

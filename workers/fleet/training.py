@@ -19,7 +19,7 @@ from rollouts.selectors import fleet
 from rollouts.services.runs import projects, replicas, tokens, trainer_writes
 from rollouts.states import BatchState, ReplicaState
 from workers.fleet import commands, lifecycle
-from workers.fleet.lifecycle import HopelessError
+from workers.fleet.lifecycle import UnrecoverableError
 from workers.launchers.base import End, Observation
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ _OUTSIDE_ENDS = frozenset({End.ASKED, End.ABANDONED})
 
 
 def tend(run: Run) -> None:
-    """Bring the run's trainer one step closer to what is wanted. Raises HopelessError."""
+    """Bring the run's trainer one step closer to what is wanted. Raises UnrecoverableError."""
     replica = fleet.list_alive(run, ReplicaKind.TRAINER).first()
     if replica is not None:
         seen = lifecycle.observe(replica)
@@ -93,10 +93,10 @@ def _record_exit(run: Run, replica: Replica, seen: Observation) -> None:
 def _start(run: Run) -> None:
     last = Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).order_by("-id").first()
     if last and (fault := lifecycle.fault_of(last)):
-        raise HopelessError(Reason(ReasonCode.TRAINER_INPUT, fault=fault))
+        raise UnrecoverableError(Reason(ReasonCode.TRAINER_INPUT, fault=fault))
     failures = run.trainer_restarts
     if failures >= MAX_RESTARTS:
-        raise HopelessError(Reason(ReasonCode.TRAINER_HOPELESS, times=failures, last=last.reason if last else None))
+        raise UnrecoverableError(Reason(ReasonCode.TRAINER_HOPELESS, times=failures, last=last.reason if last else None))
     if last and last.ended_at and _age_s(last.ended_at) < lifecycle.back_off_s(failures, longest_s=LONGEST_BACK_OFF_S):
         return
     replica = lifecycle.reserve(run, kind=ReplicaKind.TRAINER, slot=0)
