@@ -99,7 +99,7 @@ def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(crew: Crew, mode
     assert left == {"data.jsonl", "data.parquet", "weights", "checkpoints"}
 
 
-def test_preferences_are_learned_alike_on_any_number_of_ranks_and_when_resumed(
+def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(
     crew: Crew, model_dir: Path, tmp_path: Path
 ) -> None:
     data = {"preference": {"beta": 0.5}, "validation": {"share": 0.1, "every": 4}, "batch_size": 8}
@@ -112,10 +112,10 @@ def test_preferences_are_learned_alike_on_any_number_of_ranks_and_when_resumed(
         write_pairs(directory / "data.jsonl")
         with serving(plane) as url:
             if world_size == 2:
-                plane.over_at_step = 5
-                crew.train("sft", url, world_size)
-                assert (sorted(plane.checkpoints), plane.finished) == ([4], False)
-                plane.over_at_step = None
+                with start_trainer("sft", url, world_size) as torchrun:
+                    plane.wait_until(lambda plane=plane: 4 in plane.checkpoints)
+                    torchrun.kill()
+                assert not plane.finished
             crew.train("sft", url, world_size)
         planes.append(plane)
     one, two = planes
