@@ -16,7 +16,7 @@ from environments.errors import RegistryError
 from environments.policy import OpenAIPolicy
 from environments.runner import play_group
 from environments.solutions import NoSolutions, solved
-from environments.types import Rollout, ScoredGroup, Split
+from environments.types import PlayedGroup, PlayedRollout, Split
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -78,7 +78,7 @@ async def _play_all(args: argparse.Namespace, environment: Environment[Any], sam
             rollouts = await play_group(environment, problem, policy, sampling, args.n, deadline_s=args.deadline)
             failed = failed or any(rollout.error for rollout in rollouts)
             if args.json:
-                group = ScoredGroup(
+                group = PlayedGroup(
                     environment=args.name,
                     environment_version=environment.version,
                     problem_key=problem.key,
@@ -92,7 +92,7 @@ async def _play_all(args: argparse.Namespace, environment: Environment[Any], sam
     return int(failed)
 
 
-def _line(rollout: Rollout) -> str:
+def _line(rollout: PlayedRollout) -> str:
     if rollout.error is not None:
         return f"failed   {rollout.error.kind}: {rollout.error.type}: {rollout.error.message}"
     sampled = sum(rollout.loss_mask)

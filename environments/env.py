@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 import msgspec
 
-from environments.types import Message, Problem, Rollout, Split
+from environments.types import Message, PlayedRollout, Problem, Split
 
 
 class NoArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,11 +49,11 @@ class Environment(ABC, Generic[ArgsT]):
         """Answer the policy's reply; nothing to say ends the episode."""
         return None
 
-    def reward(self, problem: Problem, rollout: Rollout) -> float:
+    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
         """Score one rollout. May add figures to `rollout.metrics`."""
         raise NotImplementedError(f"{type(self).__name__} defines neither reward nor score_group")
 
-    async def score_group(self, problem: Problem, rollouts: Sequence[Rollout]) -> Sequence[float | Exception]:
+    async def score_group(self, problem: Problem, rollouts: Sequence[PlayedRollout]) -> Sequence[float | Exception]:
         """Score the rollouts that did not fail, in order; an exception in place of a reward fails that rollout only."""
         scores: list[float | Exception] = []
         for rollout in rollouts:
@@ -68,6 +68,6 @@ class Environment(ABC, Generic[ArgsT]):
         return None
 
 
-def last_reply(rollout: Rollout) -> str:
+def last_reply(rollout: PlayedRollout) -> str:
     """Return the text of the policy's last reply."""
     return next(message.content for message in reversed(rollout.messages) if message.role == "assistant")

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from environments.config import SamplingParams
 from environments.env import Environment, NoArgs, last_reply
 from environments.policy import Completion
-from environments.types import Message, Problem, Rollout, Split
+from environments.types import Message, PlayedRollout, Problem, Split
 
 START, END = 256, 257
 """Tokens around every message of `ScriptedPolicy`; the others are bytes."""
@@ -78,7 +78,7 @@ class TwoTurns(Environment[NoArgs]):
         state.append(reply.content)
         return [Message("user", "again")] if len(state) == 1 else None
 
-    def reward(self, problem: Problem, rollout: Rollout) -> float:
+    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
         replies = [message.content for message in rollout.messages if message.role == "assistant"]
         word: str = problem.data["word"]
         rollout.metrics["last_right"] = float(last_reply(rollout) == word)

@@ -22,7 +22,7 @@ from environments.config import SamplingParams
 from environments.env import Environment
 from environments.errors import BudgetError, EpisodeError, InvalidAnswer, ProblemError, RewardError, as_data, boundary
 from environments.policy import Completion, Policy
-from environments.types import ErrorKind, Message, Problem, Rollout, StopReason
+from environments.types import ErrorKind, Message, PlayedRollout, Problem, StopReason
 
 PolicyVersion = Callable[[], int | None]
 
@@ -37,7 +37,7 @@ class _Episode:
         self.state: Any = None
         self.turns = 0
         self.over = False
-        self.rollout = Rollout(
+        self.rollout = PlayedRollout(
             token_ids=[], loss_mask=[], inference_logprobs=[], messages=list(problem.messages), replica=replica
         )
 
@@ -197,7 +197,7 @@ async def play_group(
     deadline_s: float,
     version: PolicyVersion = lambda: None,
     replica: str = "",
-) -> list[Rollout]:
+) -> list[PlayedRollout]:
     """Play `group_size` episodes of a problem and score them.
 
     `deadline_s` bounds the playing, and once more the scoring; what is unfinished then fails with kind `budget`.

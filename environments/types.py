@@ -4,6 +4,7 @@ Plain msgspec structs, so one definition serves the runner, the REST API (JSON a
 ``None`` means *absent*; it is stated per field what absence means. Shape letters: T tokens, G rollouts of a group.
 """
 
+import warnings
 from enum import StrEnum
 from typing import Any, Literal
 
@@ -32,7 +33,7 @@ class StopReason(StrEnum):
     TURNS = "turns"
     """The environment's turn budget ran out."""
     ERROR = "error"
-    """The episode broke; ``Rollout.error`` says how. Such a rollout has no reward."""
+    """The episode broke; ``PlayedRollout.error`` says how. Such a rollout has no reward."""
 
 
 class ErrorKind(StrEnum):
@@ -93,8 +94,8 @@ class RolloutFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
     """Seconds spent waiting for the policy."""
 
 
-class Rollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """The record one episode leaves. The three token arrays have one length T.
+class PlayedRollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """The record one episode leaves, before it is stored. The three token arrays have one length T.
 
     Position t holds the token, whether the policy sampled it (and it trains), and the logprob the inference engine
     gave it after temperature, given all tokens before it.
@@ -122,12 +123,12 @@ class PackedRollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit
     """f32 [T], per token, in place of advantages from the rewards; in all rollouts of a group or in none."""
 
 
-class ScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+class PlayedGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """The G rollouts of one problem, scored together: the unit that is stored, leased, batched, trained or dropped."""
 
     environment: str
     problem_key: str
-    rollouts: list[Rollout]
+    rollouts: list[PlayedRollout]
     key: str | None = None
     """Chosen by the submitter to make a retry harmless: the same key is stored once per run."""
     environment_version: str = ""
@@ -141,9 +142,9 @@ class PackedScoredGroup(msgspec.Struct, kw_only=True, forbid_unknown_fields=True
     problem_key: str
     rollouts: list[PackedRollout]
     key: str | None = None
-    """As in ScoredGroup."""
+    """As in PlayedGroup."""
     environment_version: str = ""
-    """As in ScoredGroup."""
+    """As in PlayedGroup."""
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,3 +185,15 @@ class Claims(msgspec.Struct, frozen=True, kw_only=True):
 
     claims: list[Claim]
     reason: Withheld = Withheld.NOTHING
+
+
+_RENAMED: dict[str, type[msgspec.Struct]] = {"Rollout": PlayedRollout, "ScoredGroup": PlayedGroup}
+
+
+def __getattr__(name: str) -> type[msgspec.Struct]:
+    """The names of before, which rows of the store have too: environments that import them still work."""
+    if (renamed := _RENAMED.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    message = f"environments.types.{name} is called {renamed.__name__}"
+    warnings.warn(message, DeprecationWarning, stacklevel=2)
+    return renamed

@@ -1,14 +1,22 @@
-"""The layers, in a bare interpreter: what really is in `sys.modules` after an import. The linter sees only text."""
+"""The layers, in a bare interpreter: what really is in `sys.modules` after an import. The linter sees only text.
 
+And one name for one class.
+"""
+
+import ast
 import importlib.util
 import os
 import subprocess
 import sys
+from collections import defaultdict
+from pathlib import Path
 
 import pytest
 
 DJANGO = {"django", "rest_framework", "celery", "channels", "psycopg"}
 TORCH = {"torch", "vllm", "transformers"}
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("controlplane", "environments", "frontend", "rollouts", "trainers", "workers")
 
 
 def loaded_by(statement: str) -> set[str]:
@@ -70,3 +78,15 @@ def test_package_does_nothing_on_import(package: str) -> None:
     spec = importlib.util.find_spec(package)
     assert spec is not None
     assert loaded_by(f"import {package}") & (DJANGO | TORCH) == set()
+
+
+def test_a_public_class_has_its_name_alone() -> None:
+    modules_by_class = defaultdict(list)
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            if {"migrations", "management", "node_modules"} & {*path.relative_to(ROOT).parts}:
+                continue  # Django gives the names there
+            for node in ast.parse(path.read_text()).body:
+                if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                    modules_by_class[node.name].append(str(path.relative_to(ROOT)))
+    assert {name: modules for name, modules in modules_by_class.items() if len(modules) > 1} == {}

@@ -26,7 +26,7 @@ from environments.config import SamplingParams
 from environments.env import Environment
 from environments.errors import EpisodeError, ProblemError, as_data
 from environments.runner import play_group
-from environments.types import Claim, Problem, Rollout, StopReason, Withheld
+from environments.types import Claim, PlayedRollout, Problem, StopReason, Withheld
 from rollouts.bell import Listener, group_of
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
@@ -57,7 +57,7 @@ class _Played(NamedTuple):
 
     problem_key: str
     """Empty: no problem could be had."""
-    rollouts: list[Rollout]
+    rollouts: list[PlayedRollout]
     environment_version: str = ""
 
 
@@ -313,12 +313,14 @@ class Driver:
                 task.cancel()
 
 
-def _failed(group_size: int, error: Exception) -> list[Rollout]:
+def _failed(group_size: int, error: Exception) -> list[PlayedRollout]:
     """The rollouts of a group that could not be played."""
     told = error if isinstance(error, EpisodeError) else ProblemError(f"{type(error).__name__}: {error}")
     if told is not error:
         told.__cause__ = error
     return [
-        Rollout(token_ids=[], loss_mask=[], inference_logprobs=[], stop_reason=StopReason.ERROR, error=as_data(told))
+        PlayedRollout(
+            token_ids=[], loss_mask=[], inference_logprobs=[], stop_reason=StopReason.ERROR, error=as_data(told)
+        )
         for _ in range(group_size)
     ]

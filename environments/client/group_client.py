@@ -33,7 +33,7 @@ from environments.client.http import (
     retry_reason,
 )
 from environments.client.spool import Spool, SpoolFull
-from environments.types import Claim, Claims, PackedRollout, PackedScoredGroup, Rollout, ScoredGroup
+from environments.types import Claim, Claims, PackedRollout, PackedScoredGroup, PlayedGroup, PlayedRollout
 
 __all__ = ["Claim", "Claims", "ClientError", "Flushed", "GroupClient", "Refused", "SpoolFull", "Unreachable", "pack"]
 
@@ -110,7 +110,7 @@ class GroupClient:
     def __exit__(self, *_exc: object) -> None:
         self.close()
 
-    def submit(self, groups: Iterable[ScoredGroup | PackedScoredGroup]) -> list[str]:
+    def submit(self, groups: Iterable[PlayedGroup | PackedScoredGroup]) -> list[str]:
         """Have groups stored, or at least spooled, when this returns; their keys in order.
 
         They go in requests of a few megabytes, each of which is stored whole or not at all. Groups without a key get
@@ -151,7 +151,7 @@ class GroupClient:
         return set(self._ask("work/renew", {"tokens": list(tokens)}, _Held).held)
 
     def settle(
-        self, token: str, problem_key: str, rollouts: Sequence[Rollout], *, environment_version: str = ""
+        self, token: str, problem_key: str, rollouts: Sequence[PlayedRollout], *, environment_version: str = ""
     ) -> str:
         """Store what the episodes of a claim left, failed ones too; returns the state of the group.
 
@@ -194,14 +194,14 @@ class GroupClient:
         answer = self._connection.request("POST", path, content=_encode(body), headers=_HEADERS)
         return msgspec.json.decode(answer.content, type=of_type)
 
-    def _requests(self, groups: Iterable[ScoredGroup | PackedScoredGroup]) -> Iterator[tuple[bytes, list[str]]]:
+    def _requests(self, groups: Iterable[PlayedGroup | PackedScoredGroup]) -> Iterator[tuple[bytes, list[str]]]:
         """Bodies with the keys of the groups in them."""
         encoded: list[bytes] = []
         keys: list[str] = []
         size = 0
         for group in groups:
             group.key = group.key or uuid.uuid4().hex
-            one = _encode(pack(group) if isinstance(group, ScoredGroup) else group)
+            one = _encode(pack(group) if isinstance(group, PlayedGroup) else group)
             if encoded and (size + len(one) > self._max_request_bytes or len(encoded) == MAX_REQUEST_GROUPS):
                 yield _encode(list(map(msgspec.Raw, encoded))), keys
                 encoded, keys, size = [], [], 0
@@ -212,7 +212,7 @@ class GroupClient:
             yield _encode(list(map(msgspec.Raw, encoded))), keys
 
 
-def pack(group: ScoredGroup) -> PackedScoredGroup:
+def pack(group: PlayedGroup) -> PackedScoredGroup:
     """The same group with its arrays as little-endian bytes. Raises ValueError naming what no array can hold."""
     return PackedScoredGroup(
         environment=group.environment,
@@ -223,7 +223,7 @@ def pack(group: ScoredGroup) -> PackedScoredGroup:
     )
 
 
-def _pack_rollout(rollout: Rollout, at: str) -> PackedRollout:
+def _pack_rollout(rollout: PlayedRollout, at: str) -> PackedRollout:
     values = msgspec.structs.asdict(rollout)
     for name, code in (("token_ids", "I"), ("loss_mask", "B"), ("inference_logprobs", "f")):
         try:

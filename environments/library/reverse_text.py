@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Meta
 
 from environments.env import Environment, last_reply
-from environments.types import Message, Problem, Rollout, Split
+from environments.types import Message, PlayedRollout, Problem, Split
 
 _ONSETS = [
     "b",
@@ -84,7 +84,7 @@ class ReverseText(Environment[ReverseTextArgs]):
             data={"answer": text[::-1]},
         )
 
-    def reward(self, problem: Problem, rollout: Rollout) -> float:
+    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
         """Similarity of answer and reply, 0 to 1. Content of a `<reversed_text>` tag counts alone if there is one."""
         reply = last_reply(rollout)
         tagged = _TAGGED.search(reply)

@@ -22,11 +22,11 @@ from environments.types import (
     JsonObject,
     PackedRollout,
     PackedScoredGroup,
-    Rollout,
+    PlayedGroup,
+    PlayedRollout,
     RolloutError,
     StopReason,
 )
-from environments.types import ScoredGroup as ScoredGroupIn
 from rollouts.errors import Fault, Invalid, Loc
 
 COUNT = np.dtype("<u4")
@@ -107,7 +107,7 @@ class PackedGroup:
     """What else an external environment sent with the group, in the encoding of whoever received it."""
 
 
-def pack_group(group: ScoredGroupIn | PackedScoredGroup, at: Loc) -> PackedGroup:
+def pack_group(group: PlayedGroup | PackedScoredGroup, at: Loc) -> PackedGroup:
     """A group as it came over the wire. Raises Invalid, with faults below ``at``, when arrays cannot be packed."""
     packed = isinstance(group, PackedScoredGroup)
     return PackedGroup(
@@ -120,12 +120,12 @@ def pack_group(group: ScoredGroupIn | PackedScoredGroup, at: Loc) -> PackedGroup
     )
 
 
-def pack_rollouts(rollouts: Sequence[Rollout]) -> tuple[list[RolloutRecord], GroupArrays]:
+def pack_rollouts(rollouts: Sequence[PlayedRollout]) -> tuple[list[RolloutRecord], GroupArrays]:
     """What a holder of a lease played."""
     return [_record(rollout) for rollout in rollouts], pack_arrays(rollouts, ("work",))
 
 
-def pack_arrays(rollouts: Sequence[Rollout], at: Loc) -> GroupArrays:
+def pack_arrays(rollouts: Sequence[PlayedRollout], at: Loc) -> GroupArrays:
     """Arrays from lists of numbers. Raises Invalid, naming each field, for ragged lists and numbers of another kind."""
     faults: dict[Loc, str] = {}
     for index, rollout in enumerate(rollouts):
@@ -205,7 +205,7 @@ def _floats(lists: Sequence[Sequence[float]]) -> Array:
         return np.fromiter(chain.from_iterable(lists), np.float64, sum(map(len, lists))).astype(LOGPROB)
 
 
-def _record(rollout: Rollout | PackedRollout) -> RolloutRecord:
+def _record(rollout: PlayedRollout | PackedRollout) -> RolloutRecord:
     return RolloutRecord(
         reward=rollout.reward,
         messages=[msgspec.to_builtins(message) for message in rollout.messages],

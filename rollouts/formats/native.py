@@ -6,16 +6,16 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from environments.types import PackedScoredGroup, ScoredGroup
+from environments.types import PackedScoredGroup, PlayedGroup
 from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, PackedGroup, pack_group, split
 from rollouts.models import Batch
 from rollouts.sql import binary_cursor, load
 from trainers.wire import TrainingBatch, TrainingRollout
 
 _encoder = msgspec.msgpack.Encoder()
-_lists = msgspec.json.Decoder(ScoredGroup | list[ScoredGroup])
+_lists = msgspec.json.Decoder(PlayedGroup | list[PlayedGroup])
 _packed = msgspec.msgpack.Decoder(PackedScoredGroup | list[PackedScoredGroup])
-_packed_lists = msgspec.msgpack.Decoder(ScoredGroup | list[ScoredGroup])
+_packed_lists = msgspec.msgpack.Decoder(PlayedGroup | list[PlayedGroup])
 
 
 def decode_groups(body: bytes, *, is_msgpack: bool) -> list[PackedGroup]:

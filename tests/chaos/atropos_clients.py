@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from environments.types import ScoredGroup
+from environments.types import PlayedGroup
 from tests.chaos.client import Client, nothing, parser
 from tests.chaos.history import Act, Outcome
 from tests.chaos.load import make_group, sent
@@ -59,7 +59,7 @@ class Environment(Client):
         else:
             self.pause(1.0)
 
-    def submit(self, groups: list[ScoredGroup]) -> Outcome:
+    def submit(self, groups: list[PlayedGroup]) -> Outcome:
         items = [{**_item(group), "env_id": self.env_id} for group in groups]
         path, content = ("scored_data", items[0]) if len(items) == 1 else ("scored_data_list", items)
         body, headers = json.dumps(content).encode(), {"Content-Type": "application/json"}
@@ -121,7 +121,7 @@ class Trainer(Client):
         return received[0] if received else None
 
 
-def _item(group: ScoredGroup) -> dict[str, Any]:
+def _item(group: PlayedGroup) -> dict[str, Any]:
     """The group as Atropos' environments send it."""
     rollouts = group.rollouts
     return {

@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 import msgspec
 
-from environments.types import ScoredGroup
+from environments.types import PlayedGroup
 from tests.chaos.client import Client, nothing, parser
 from tests.chaos.history import Act, Outcome
 from tests.chaos.load import make_group, packed, sent
@@ -19,7 +19,7 @@ from trainers.wire import EPOCH_HEADER, MSGPACK
 
 OLD_VERSIONS = 3
 """So many versions more than the limit a submitter lags at most."""
-FORMATS: list[tuple[str, Callable[[list[ScoredGroup]], bytes]]] = [
+FORMATS: list[tuple[str, Callable[[list[PlayedGroup]], bytes]]] = [
     ("application/json", msgspec.json.encode),
     (MSGPACK, msgspec.msgpack.encode),
     (MSGPACK, lambda groups: msgspec.msgpack.encode([packed(group) for group in groups])),
@@ -71,7 +71,7 @@ class Submitter(Native):
             self.submit(groups)  # whatever became of it, it may be sent again
         self.halt.wait(self.dice.expovariate(self.options.rate))
 
-    def submit(self, groups: list[ScoredGroup]) -> Outcome:
+    def submit(self, groups: list[PlayedGroup]) -> Outcome:
         media_type, encode = self.dice.choice(FORMATS)
         return self.call(
             Act.SUBMIT,

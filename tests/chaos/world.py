@@ -8,7 +8,7 @@ import httpx
 from django.db import connection, transaction
 from django.test import Client as DjangoClient
 
-from environments.types import ScoredGroup
+from environments.types import PlayedGroup
 from rollouts.doors.atropos.app import application
 from rollouts.models import Run, Scope
 from rollouts.services.runs import life
@@ -116,10 +116,10 @@ class World(Scene):
         self.submit(make_group(1, 90))
         self.submit(make_group(1, 90))
 
-    def submit(self, *groups: ScoredGroup) -> None:
+    def submit(self, *groups: PlayedGroup) -> None:
         assert self.submitter.submit(list(groups)) is Outcome.OK
 
-    def submit_in_secret(self, group: ScoredGroup) -> None:
+    def submit_in_secret(self, group: PlayedGroup) -> None:
         """Store a group of which no client has heard."""
         answer = Api(self.token).post(f"runs/{self.run.key}/groups", group)
         assert answer.status_code == 201

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from environments.client.group_client import ClientError, GroupClient, Refused, SpoolFull, Unreachable, pack
-from environments.types import Message, PackedRollout, PackedScoredGroup, Rollout, RolloutError, ScoredGroup
+from environments.types import Message, PackedRollout, PackedScoredGroup, PlayedGroup, PlayedRollout, RolloutError
 from rollouts.formats.arrays import pack_arrays, pack_group
 from tests.environments.group_store import (
     RUN,
@@ -29,9 +29,9 @@ from tests.environments.group_store import (
 )
 
 
-def group(key: str | None = None, *, tokens: int = 4, problem: str = "p") -> ScoredGroup:
+def group(key: str | None = None, *, tokens: int = 4, problem: str = "p") -> PlayedGroup:
     rollouts = [
-        Rollout(
+        PlayedRollout(
             reward=reward,
             token_ids=list(range(tokens)),
             loss_mask=[0] + [1] * (tokens - 1),
@@ -39,7 +39,7 @@ def group(key: str | None = None, *, tokens: int = 4, problem: str = "p") -> Sco
         )
         for reward in (1.0, 0.0)
     ]
-    return ScoredGroup(environment="outside", problem_key=problem, rollouts=rollouts, key=key)
+    return PlayedGroup(environment="outside", problem_key=problem, rollouts=rollouts, key=key)
 
 
 @pytest.fixture
@@ -315,7 +315,7 @@ def test_a_client_that_is_killed_loses_nothing_that_it_spooled(store: GroupStore
 finite = st.floats(-100, 0, width=32)
 rollouts = st.integers(0, 6).flatmap(
     lambda tokens: st.builds(
-        Rollout,
+        PlayedRollout,
         reward=st.none() | finite,
         messages=st.just([Message("user", "hi", name="ada")]),
         metrics=st.dictionaries(st.sampled_from("ab"), finite),
@@ -331,8 +331,8 @@ rollouts = st.integers(0, 6).flatmap(
 
 @pytest.mark.slow
 @given(st.lists(rollouts, max_size=4))
-def test_packing_here_is_packing_in_the_store(played: list[Rollout]) -> None:
-    one = ScoredGroup(environment="e", problem_key="p", key="k", rollouts=played)
+def test_packing_here_is_packing_in_the_store(played: list[PlayedRollout]) -> None:
+    one = PlayedGroup(environment="e", problem_key="p", key="k", rollouts=played)
     sent = msgspec.msgpack.decode(msgspec.msgpack.encode(pack(one)), type=PackedScoredGroup)
     ours, theirs = pack_group(sent, ("groups", 0)), pack_group(one, ("groups", 0))
     assert (ours.environment, ours.problem_key, ours.key) == ("e", "p", "k")
@@ -350,19 +350,19 @@ def test_packing_here_is_packing_in_the_store(played: list[Rollout]) -> None:
 def test_what_no_array_can_hold_is_named(field: str, value: list[Any]) -> None:
     rollout = msgspec.structs.replace(group().rollouts[0], **{field: value})
     with pytest.raises(ValueError, match=rf"rollouts.1.{field}"):
-        pack(ScoredGroup(environment="e", problem_key="p", rollouts=[group().rollouts[0], rollout]))
+        pack(PlayedGroup(environment="e", problem_key="p", rollouts=[group().rollouts[0], rollout]))
 
 
 def test_a_packed_group_has_every_field_of_a_group() -> None:
-    one = ScoredGroup(environment="e", environment_version="3", problem_key="p", key="k", rollouts=group().rollouts)
+    one = PlayedGroup(environment="e", environment_version="3", problem_key="p", key="k", rollouts=group().rollouts)
     ours = pack(one)
-    for name in set(ScoredGroup.__struct_fields__) - {"rollouts"}:
+    for name in set(PlayedGroup.__struct_fields__) - {"rollouts"}:
         assert getattr(ours, name) == getattr(one, name)
 
 
 def test_a_packed_rollout_has_every_field_of_a_rollout() -> None:
     """So that nothing is left behind when one is made of the other."""
-    assert set(Rollout.__struct_fields__) <= set(PackedRollout.__struct_fields__)
+    assert set(PlayedRollout.__struct_fields__) <= set(PackedRollout.__struct_fields__)
 
 
 def test_a_missing_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,7 @@ import pytest
 from environments import registry
 from environments.env import Environment
 from environments.library.reverse_text import ReverseTextArgs
-from environments.types import Message, Problem, Rollout, Split
+from environments.types import Message, PlayedRollout, Problem, Split
 
 
 def reverse_text(**args: object) -> Environment[ReverseTextArgs]:
@@ -16,9 +16,9 @@ def keys(environment: Environment[ReverseTextArgs], split: Split) -> set[str]:
     return {environment.problem(split, index).key for index in range(environment.count(split))}
 
 
-def scored(problem: Problem, reply: str) -> Rollout:
+def scored(problem: Problem, reply: str) -> PlayedRollout:
     messages = [*problem.messages, Message("assistant", reply)]
-    return Rollout(token_ids=[], loss_mask=[], inference_logprobs=[], messages=messages)
+    return PlayedRollout(token_ids=[], loss_mask=[], inference_logprobs=[], messages=messages)
 
 
 def test_problems_are_the_same_in_every_process_and_version() -> None:

@@ -13,7 +13,7 @@ from environments.errors import BudgetError, PolicyUnavailable, ToolError, bound
 from environments.fakes import END, START, ScriptedPolicy, TwoTurns
 from environments.policy import Completion
 from environments.runner import play_group
-from environments.types import ErrorKind, Message, Problem, Rollout, Split, StopReason
+from environments.types import ErrorKind, Message, PlayedRollout, Problem, Split, StopReason
 
 TWO_TURNS = SamplingParams(max_turns=2)
 
@@ -26,7 +26,7 @@ def play(
     *,
     deadline_s: float = 5.0,
     version: Callable[[], int | None] = lambda: 3,
-) -> list[Rollout]:
+) -> list[PlayedRollout]:
     problem = environment.problem(Split.TRAIN, 0)
     return asyncio.run(
         play_group(
@@ -35,7 +35,7 @@ def play(
     )
 
 
-def assert_consistent(rollout: Rollout) -> None:
+def assert_consistent(rollout: PlayedRollout) -> None:
     assert len(rollout.token_ids) == len(rollout.loss_mask) == len(rollout.inference_logprobs)
     for mask, logprob in zip(rollout.loss_mask, rollout.inference_logprobs, strict=True):
         assert logprob == (math.log(0.5) if mask else 0.0)
@@ -152,34 +152,34 @@ class OutOfBudget(TwoTurns):
 
 
 class BadReward(TwoTurns):
-    def reward(self, problem: Problem, rollout: Rollout) -> float:
+    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
         raise ZeroDivisionError("division by zero")
 
 
 class NanReward(TwoTurns):
-    def reward(self, problem: Problem, rollout: Rollout) -> float:
+    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
         return math.nan
 
 
 class NanMetric(TwoTurns):
-    def reward(self, problem: Problem, rollout: Rollout) -> float:
+    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
         rollout.metrics["speed"] = math.inf
         return 1.0
 
 
 class TooFewRewards(TwoTurns):
-    async def score_group(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[float]:
+    async def score_group(self, problem: Problem, rollouts: Sequence[PlayedRollout]) -> list[float]:
         return [1.0]
 
 
 class ScoringHangs(TwoTurns):
-    async def score_group(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[float]:
+    async def score_group(self, problem: Problem, rollouts: Sequence[PlayedRollout]) -> list[float]:
         await asyncio.Event().wait()
         return []
 
 
 class TimesOutInScoring(TwoTurns):
-    async def score_group(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[float]:
+    async def score_group(self, problem: Problem, rollouts: Sequence[PlayedRollout]) -> list[float]:
         raise TimeoutError("judge did not answer")
 
 
@@ -256,7 +256,7 @@ def test_one_failed_episode_leaves_the_others_their_rewards() -> None:
                 raise ToolError("no such word")
             return None
 
-        async def score_group(self, problem: Problem, rollouts: Sequence[Rollout]) -> list[float]:
+        async def score_group(self, problem: Problem, rollouts: Sequence[PlayedRollout]) -> list[float]:
             return [float(len(rollouts))] * len(rollouts)
 
     rollouts = play(SecondBreaks(), ScriptedPolicy(["one", "two", "three"]), n=3)
@@ -271,7 +271,7 @@ def test_one_unscorable_rollout_leaves_the_others_their_rewards() -> None:
         async def step(self, state: list[str], reply: Message) -> list[Message] | None:
             return None
 
-        def reward(self, problem: Problem, rollout: Rollout) -> float:
+        def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
             return {"one": 1.0}[rollout.messages[-1].content]
 
     rollouts = play(OnlyOne(), ScriptedPolicy(["one", "two"]))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from django.db import connection
 
-from environments.types import Claim, Rollout, ScoredGroup, StopReason
+from environments.types import Claim, PlayedGroup, PlayedRollout, StopReason
 from rollouts.formats.arrays import pack_group
 from rollouts.models import PolicyVersion, Run
 from rollouts.services.batches import forming
@@ -85,7 +85,7 @@ def fresh(run: Run) -> Run:
     return Run.objects.get(pk=run.pk)
 
 
-def rollout(reward: float | None = 1.0, *, version: int | None = 0, tokens: int = 4, **fields: Any) -> Rollout:
+def rollout(reward: float | None = 1.0, *, version: int | None = 0, tokens: int = 4, **fields: Any) -> PlayedRollout:
     """A rollout of two prompt tokens and some sampled ones; without a reward one that failed."""
     sampled = tokens - 2
     values: dict[str, Any] = {
@@ -98,17 +98,17 @@ def rollout(reward: float | None = 1.0, *, version: int | None = 0, tokens: int 
         "first_policy_version": version,
         "last_policy_version": version,
     }
-    return Rollout(**(values | fields))
+    return PlayedRollout(**(values | fields))
 
 
-def scored(key: str | None = None, rewards: Sequence[float | None] = (1.0, 0.0), **fields: Any) -> ScoredGroup:
+def scored(key: str | None = None, rewards: Sequence[float | None] = (1.0, 0.0), **fields: Any) -> PlayedGroup:
     """A group as an external environment submits it."""
     version = fields.pop("version", 0)
     values = {"environment": "reverse_text", "problem_key": "cat"} | fields
-    return ScoredGroup(key=key, rollouts=[rollout(reward, version=version) for reward in rewards], **values)
+    return PlayedGroup(key=key, rollouts=[rollout(reward, version=version) for reward in rewards], **values)
 
 
-def submit(run: Run, scored_groups: Sequence[ScoredGroup], *, actor: str) -> list[str]:
+def submit(run: Run, scored_groups: Sequence[PlayedGroup], *, actor: str) -> list[str]:
     packed = [pack_group(group, ("groups", at)) for at, group in enumerate(scored_groups)]
     return intake.submit(run, packed, actor=actor)
 

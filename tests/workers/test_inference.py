@@ -24,7 +24,7 @@ from environments.errors import PolicyRefused
 from environments.fakes import TwoTurns
 from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
-from environments.types import Message, Problem, Rollout, ScoredGroup, Split
+from environments.types import Message, PlayedGroup, PlayedRollout, Problem, Split
 from tests.ports import free_port
 from tests.workers.waiting import eventually
 from trainers.run_config import InferenceConfig, LoraConfig
@@ -332,7 +332,7 @@ def test_the_command_line_plays_against_a_real_server(fresh: Server) -> None:
         timeout=60,
     )
     assert found.returncode == 0, found.stderr
-    groups = [msgspec.json.decode(line, type=ScoredGroup) for line in found.stdout.splitlines()]
+    groups = [msgspec.json.decode(line, type=PlayedGroup) for line in found.stdout.splitlines()]
     assert [len(group.rollouts) for group in groups] == [4, 4]
     for rollout in (rollout for group in groups for rollout in group.rollouts):
         assert rollout.reward is not None
@@ -341,8 +341,8 @@ def test_the_command_line_plays_against_a_real_server(fresh: Server) -> None:
         assert (rollout.first_policy_version, rollout.last_policy_version) == (0, 0)
 
 
-def play(server: Server, environment: TwoTurns, sampling: SamplingParams, n: int) -> list[Rollout]:
-    async def run() -> list[Rollout]:
+def play(server: Server, environment: TwoTurns, sampling: SamplingParams, n: int) -> list[PlayedRollout]:
+    async def run() -> list[PlayedRollout]:
         async with server.policy() as policy:
             problem = environment.problem(Split.TRAIN, 0)
             return await play_group(environment, problem, policy, sampling, n, deadline_s=60)

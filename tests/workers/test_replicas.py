@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.types import Rollout
+from environments.types import PlayedRollout
 from rollouts.models import Checkpoint, Event, PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
@@ -204,7 +204,7 @@ def test_trainer_that_hangs_in_a_step_is_replaced(monkeypatch: pytest.MonkeyPatc
         assert first is not None
         eventually(is_live(run, 0))
         epoch = trainer_writes.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
-        rollout = Rollout(token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -1.0], reward=1.0)
+        rollout = PlayedRollout(token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -1.0], reward=1.0)
         for claim in leases.claim(Run.objects.get(pk=run.pk), holder="test", limit=2, lease_s=60).claims:
             intake.settle(token=claim.token, problem_key="a", rollouts=[rollout, rollout], worker="test")
         assert forming.fetch(run, epoch=epoch, step=0) is not None

@@ -9,7 +9,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from environments.types import Claims, PackedScoredGroup, Rollout, ScoredGroup
+from environments.types import Claims, PackedScoredGroup, PlayedGroup, PlayedRollout
 from rollouts.doors.messages import JSON, Answer
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_run
@@ -54,7 +54,7 @@ class RenewOut(msgspec.Struct):
 class SettleIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     token: str
     problem_key: str
-    rollouts: list[Rollout]
+    rollouts: list[PlayedRollout]
     environment_version: str = ""
     """Of the code that gave the problem and scored it."""
 
@@ -72,7 +72,7 @@ class GroupsApi(APIView):
         operation_id="submitGroups",
         parameters=[IDEMPOTENCY],
         request={
-            JSON: wire.schema_of(ScoredGroup | list[ScoredGroup]),
+            JSON: wire.schema_of(PlayedGroup | list[PlayedGroup]),
             MSGPACK: wire.schema_of(PackedScoredGroup),
         },
         responses={

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from django.db import IntegrityError, connection, transaction
 
-from environments.types import Rollout as RolloutIn
-from environments.types import StopReason
+from environments.types import PlayedRollout, StopReason
 from rollouts import bell
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
@@ -49,7 +48,7 @@ GATE = 1_919_251_321
 
 
 def settle(
-    *, token: str, problem_key: str, rollouts: list[RolloutIn], worker: str, environment_version: str = ""
+    *, token: str, problem_key: str, rollouts: list[PlayedRollout], worker: str, environment_version: str = ""
 ) -> GroupState:
     """Store what a leased group's episodes left and end its lease; return the state the group went to.
 

@@ -9,9 +9,8 @@ from unittest.mock import patch
 
 import pytest
 
-from environments.types import Message, Rollout, ScoredGroup, StopReason
-from rollouts.models import Run
-from rollouts.models import ScoredGroup as Group
+from environments.types import Message, PlayedGroup, PlayedRollout, StopReason
+from rollouts.models import Run, ScoredGroup
 from rollouts.services.curation import examples, exchange
 from rollouts.services.curation.examples import Selection
 from rollouts.states import GroupState
@@ -32,14 +31,14 @@ def run() -> Run:
     return launch()
 
 
-def said(text: str, reward: float | None, **fields: Any) -> Rollout:
+def said(text: str, reward: float | None, **fields: Any) -> PlayedRollout:
     """A rollout in which the policy answered `text`."""
     return story.rollout(reward, messages=[PROMPT, Message("assistant", text)], tokens=4 + len(text), **fields)
 
 
-def submit(run: Run, *groups: Sequence[Rollout]) -> None:
+def submit(run: Run, *groups: Sequence[PlayedRollout]) -> None:
     scored = [
-        ScoredGroup(
+        PlayedGroup(
             key=f"g{number}",
             environment="reverse_text",
             environment_version="7",
@@ -87,8 +86,8 @@ def test_rewards_numbers_and_truncation_select(run: Run) -> None:
 
 def test_states_and_environments_select_and_what_a_person_rejected_stays_out(run: Run) -> None:
     submit(run, [said("a", 1.0)], [said("b", 1.0)], [said("c", 1.0)])
-    Group.objects.filter(key="g1").update(state=GroupState.REJECTED)
-    Group.objects.filter(key="g2").update(state=GroupState.STALE)
+    ScoredGroup.objects.filter(key="g1").update(state=GroupState.REJECTED)
+    ScoredGroup.objects.filter(key="g2").update(state=GroupState.STALE)
     assert answers(run) == ["a", "c"]
     assert answers(run, states=["rejected", "stale"]) == ["b", "c"]
     assert answers(run, environment="elsewhere") == []

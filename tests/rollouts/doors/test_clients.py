@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from environments.client.group_client import GroupClient, Refused, pack
-from environments.types import Claim, Rollout
-from rollouts.models import Batch, GroupTokens, Run, ScoredGroup
-from rollouts.models import Rollout as RolloutRow
+from environments.types import Claim, PlayedRollout
+from rollouts.models import Batch, GroupTokens, Rollout, Run, ScoredGroup
 from rollouts.services.runs import life
 from rollouts.states import BatchState, GroupState
 from tests.browser.server import Server
@@ -77,7 +76,7 @@ def test_the_runs_own_problems_are_claimed_renewed_and_settled(served: str) -> N
             client.settle(first.token, "cat", played)
         assert refused.value.code == "lease_lost"
         assert client.renew([first.token, second.token]) == {second.token}
-    assert RolloutRow.objects.count() == 2
+    assert Rollout.objects.count() == 2
     with GroupClient(served, make_token(), launch_external().key) as client:
         assert client.claim("player") == msgspec.convert({"claims": [], "reason": "over"}, type(client.claim("player")))
 
@@ -100,7 +99,7 @@ def test_a_trainer_from_outside_iterates_over_its_batches_until_the_run_is_over(
     assert set(Batch.objects.values_list("state", flat=True)) == {BatchState.TRAINED}
 
 
-def play(problem: Any, claim: Claim) -> list[Rollout]:
+def play(problem: Any, claim: Claim) -> list[PlayedRollout]:
     return [story.rollout(float(index % 2)) for index in range(claim.group_size)]
 
 

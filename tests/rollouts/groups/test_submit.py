@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from environments.types import ScoredGroup as ScoredGroupIn
+from environments.types import PlayedGroup
 from rollouts.errors import Conflict, Invalid, RunOver, StateConflict
 from rollouts.models import Event, GroupTokens, Rollout, RunEnvironment, ScoredGroup
 from rollouts.services.groups import intake
@@ -74,22 +74,22 @@ def test_a_key_used_for_another_group_is_refused() -> None:
         story.submit(run, [story.scored("c"), story.scored("c")], actor="api:x")
 
 
-def other_scores(group: ScoredGroupIn) -> None:
+def other_scores(group: PlayedGroup) -> None:
     for rollout in group.rollouts:
         rollout.reward = 1 - rollout.reward
 
 
-def other_mask(group: ScoredGroupIn) -> None:
+def other_mask(group: PlayedGroup) -> None:
     group.rollouts[1].loss_mask = [1] * len(group.rollouts[1].loss_mask)
 
 
-def other_logprobs(group: ScoredGroupIn) -> None:
+def other_logprobs(group: PlayedGroup) -> None:
     group.rollouts[0].inference_logprobs[-1] -= 1.0
 
 
 @pytest.mark.parametrize("change", [other_scores, other_mask, other_logprobs], ids=lambda change: change.__name__)
 def test_a_key_used_again_for_the_same_tokens_with_something_else_to_learn_is_refused(
-    change: Callable[[ScoredGroupIn], None],
+    change: Callable[[PlayedGroup], None],
 ) -> None:
     run = story.launch()
     story.submit(run, [story.scored("a")], actor="api:x")

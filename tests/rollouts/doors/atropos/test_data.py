@@ -109,22 +109,20 @@ def test_there_is_an_example_shape_before_there_is_an_example() -> None:
 
 def test_a_group_of_the_native_api_is_an_item_too() -> None:
     """Our own drivers leave failed rollouts, of which an item has no word."""
-    from environments.types import Message, RolloutError, StopReason
-    from environments.types import Rollout as RolloutIn
-    from environments.types import ScoredGroup as ScoredGroupIn
+    from environments.types import Message, PlayedGroup, PlayedRollout, RolloutError, StopReason
     from rollouts.formats.arrays import pack_group
     from rollouts.services.groups import intake
 
     api = Api()
-    good = RolloutIn(
+    good = PlayedRollout(
         token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -0.5], reward=0.5,
         messages=[Message(role="user", content="hi")],
     )  # fmt: skip
-    failed = RolloutIn(
+    failed = PlayedRollout(
         token_ids=[], loss_mask=[], inference_logprobs=[], stop_reason=StopReason.ERROR,
         error=RolloutError(kind="policy", type="Timeout", message="no answer"),
     )  # fmt: skip
-    group = ScoredGroupIn(environment="own", problem_key="1", rollouts=[good, failed, good])
+    group = PlayedGroup(environment="own", problem_key="1", rollouts=[good, failed, good])
     intake.submit(api.run, [pack_group(group, ("groups", 0))], actor="api:test")
     example = api.get("/latest_example")
     assert example["tokens"] == [[1, 2]] * 2
