@@ -115,7 +115,10 @@ def _begin(run: Run) -> None:
 
 
 def _make_model(run: Run) -> None:
-    """Make the model that the run starts from, where it is one that is made when first needed. Raises UnrecoverableError."""
+    """Make the model that the run starts from, if it is one that is made when first needed.
+
+    Raises UnrecoverableError.
+    """
     try:
         models.make_built_in(run)
     except Invalid as error:
@@ -123,7 +126,10 @@ def _make_model(run: Run) -> None:
 
 
 def _try_environment(name: str, args: dict[str, Any]) -> None:
-    """Instantiate an environment once, so that its errors fail the run before processes start. Raises UnrecoverableError."""
+    """Instantiate an environment once, so that its errors fail the run before processes start.
+
+    Raises UnrecoverableError.
+    """
     thread = ThreadPoolExecutor(max_workers=1)
     try:
         thread.submit(registry.load, name, args).result(_ENVIRONMENT_DEADLINE_S)

@@ -96,7 +96,8 @@ def _start(run: Run) -> None:
         raise UnrecoverableError(Reason(ReasonCode.TRAINER_INPUT, fault=fault))
     failures = run.trainer_restarts
     if failures >= MAX_RESTARTS:
-        raise UnrecoverableError(Reason(ReasonCode.TRAINER_HOPELESS, times=failures, last=last.reason if last else None))
+        why = last.reason if last else None
+        raise UnrecoverableError(Reason(ReasonCode.TRAINER_HOPELESS, times=failures, last=why))
     if last and last.ended_at and _age_s(last.ended_at) < lifecycle.back_off_s(failures, longest_s=LONGEST_BACK_OFF_S):
         return
     replica = lifecycle.reserve(run, kind=ReplicaKind.TRAINER, slot=0)
