@@ -144,8 +144,17 @@ def resolve(
     config, problems = check(tree.values, is_complete=is_complete)
     if config is None or tree.problems:
         raise ConfigError([*tree.problems, *problems])
-    leaves = _leaves(config.model_dump(mode="json"))
-    return Resolved(config=config, origins={key: tree.origin_of(key) for key in leaves})
+    origins = {key: tree.origin_of(key) for key, _ in leaves(config.model_dump(mode="json"))}
+    return Resolved(config=config, origins=origins)
+
+
+def leaves(value: Any, at: str = "") -> list[tuple[str, Any]]:
+    """Dotted key and value of everything that is not a table or a list of tables."""
+    if isinstance(value, dict) and value:
+        return [leaf for name, child in value.items() for leaf in leaves(child, f"{at}.{name}" if at else str(name))]
+    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        return [leaf for index, child in enumerate(value) for leaf in leaves(child, f"{at}.{index}")]
+    return [(at, value)]
 
 
 def _parse_value(text: str) -> Any:
@@ -236,11 +245,3 @@ def _item(items: list[Any], index: str, key: str) -> Any:
     if not index.isdecimal() or int(index) >= len(items):
         raise ConfigError([ConfigProblem(key, f"{index!r} is no index into a list of {len(items)}.")])
     return items[int(index)]
-
-
-def _leaves(value: Any, at: str = "") -> list[str]:
-    if isinstance(value, dict) and value:
-        return [leaf for name, child in value.items() for leaf in _leaves(child, f"{at}.{name}" if at else name)]
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return [leaf for index, child in enumerate(value) for leaf in _leaves(child, f"{at}.{index}")]
-    return [at]

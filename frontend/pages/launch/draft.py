@@ -7,10 +7,9 @@ from importlib.resources import files
 from typing import Any
 
 from frontend.pages.launch.form import EnvironmentRow, Field, FormSection, build_environments, build_sections, read
-from frontend.pages.run.config.config_table import leaves
 from rollouts.errors import Invalid, ModelMissing
 from rollouts.models import Run
-from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, load_preset, preset_names, resolve
+from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, leaves, load_preset, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
 
 FORM = Origin(OriginKind.FORM)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollouts.models import Run
-from trainers.config import RunConfig
+from trainers.config import RunConfig, leaves
 from trainers.origins import DEFAULT, Origin, OriginKind
 
 TOP = "run"
@@ -40,15 +40,6 @@ def _in_order(config: dict[str, Any]) -> dict[str, Any]:
     """The sections in the order of the config tree: the database does not keep it."""
     order = {name: at for at, name in enumerate(RunConfig.model_fields)}
     return dict(sorted(config.items(), key=lambda item: order.get(item[0], len(order))))
-
-
-def leaves(value: Any, at: str = "") -> list[tuple[str, Any]]:
-    """Dotted key and value of everything that is not a table or a list of tables."""
-    if isinstance(value, dict) and value:
-        return [leaf for name, child in value.items() for leaf in leaves(child, f"{at}.{name}" if at else str(name))]
-    if isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        return [leaf for index, child in enumerate(value) for leaf in leaves(child, f"{at}.{index}")]
-    return [(at, value)]
 
 
 def _text(value: Any) -> str:
