@@ -5,26 +5,36 @@ No code that a model brings along is run, so of one with ``trust_remote_code`` o
 
 import json
 import logging
+import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
+from rollouts.errors import Unavailable
 from trainers.storage.model_files import NO_TRANSFORMERS, ModelFault, fingerprint, read_facts
 
 log = logging.getLogger(__name__)
 
 _DEADLINE_S = 20.0
+PATIENCE_S = 5.0
+_HUB_MEMORY_S = 30.0
+"""So long a no about a model of the hub holds: it may be cached, or the network be back, soon after."""
 _MAX_KNOWN = 256
-_known: dict[Any, Path | None] = {}
-"""What loaded, by everything the answer depends on: a form asks after every key that is pressed."""
+_known: dict[Any, Path | ModelFault | None] = {}
+"""Answers, by everything they depend on: a form asks after every key that is pressed."""
+AT_ONCE = 2
+"""Processes at a time: each takes a second of CPU, and whoever may launch can ask for as many as they like."""
+places = threading.BoundedSemaphore(AT_ONCE)
 
 
 def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
     """Where the files of a model that would load are; None if only the hub has them.
 
     ``source`` is an absolute directory or the name of a model on the hub. Takes about a second the first time. Raises
-    ModelFault.
+    ModelFault, and Unavailable while too many others are being checked.
     """
     directory = Path(source)
     is_local = directory.is_absolute()
@@ -32,18 +42,34 @@ def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
         read_facts(directory)
     if trust_remote_code:
         return directory if is_local else None
-    key = (source, fingerprint(directory)) if is_local else None
+    key = (source, fingerprint(directory) if is_local else (time.monotonic() // _HUB_MEMORY_S, *_hub_settings()))
     if key in _known:
-        return _known[key]
-    found = _ask(source)
-    if key is not None:
-        if len(_known) >= _MAX_KNOWN:
-            _known.clear()
-        _known[key] = found
-    return found
+        answer = _known[key]
+    else:
+        answer = _asked_in_turn(source)
+        if is_local or isinstance(answer, ModelFault):  # files that the hub's cache has may change
+            if len(_known) >= _MAX_KNOWN:
+                _known.clear()
+            _known[key] = answer
+    if isinstance(answer, ModelFault):
+        raise ModelFault(str(answer))
+    return answer
 
 
-def _ask(source: str) -> Path | None:
+def _hub_settings() -> list[str | None]:
+    return [os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT")]
+
+
+def _asked_in_turn(source: str) -> Path | ModelFault | None:
+    if not places.acquire(timeout=PATIENCE_S):
+        raise Unavailable("Other models are being checked. Try again in a few seconds.")
+    try:
+        return _ask(source)
+    finally:
+        places.release()
+
+
+def _ask(source: str) -> Path | ModelFault | None:
     command = [sys.executable, "-m", "trainers.storage.model_check", source]
     try:
         done = subprocess.run(
@@ -60,5 +86,5 @@ def _ask(source: str) -> Path | None:
         return None
     answer = json.loads(done.stdout.splitlines()[-1])
     if answer["fault"]:
-        raise ModelFault(answer["fault"])
+        return ModelFault(answer["fault"])
     return Path(answer["directory"]) if answer["directory"] else None

@@ -5,7 +5,7 @@ from typing import Any
 from django.contrib.auth.models import User
 from django.db import transaction
 
-from rollouts.errors import StateConflict
+from rollouts.errors import Invalid, StateConflict
 from rollouts.models import (
     Evaluation,
     Lease,
@@ -44,12 +44,17 @@ def create(
 
     Doors call `launches.py`, which makes sure that its model loads; ``model`` is the registered one it starts
     from. Raises Invalid for a number that the database or its clock cannot hold: it would only break later, far from
-    here. A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from.
+    here. A fork is of a config that was resolved with ``fork.overrides``. Locks the checkpoint it is forked from and
+    the model it starts from, either of which may be taken away.
     """
     config = resolved.config
     check_fits(config)
     with transaction.atomic():
         lineage = forks.hold(fork, config) if fork else {}
+        if model is not None and not Model.objects.select_for_update(no_key=True).filter(pk=model.pk):
+            raise Invalid(
+                "Nothing was launched.", fields={"model.path": f"the model {model.name} was taken away just now"}
+            )
         run = Run.objects.create(
             **lineage,
             model=model,

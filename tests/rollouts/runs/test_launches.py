@@ -2,16 +2,18 @@
 
 import json
 import os
+import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollouts.errors import Invalid, ModelMissing
+from rollouts.errors import Invalid, ModelMissing, Unavailable
 from rollouts.models import Run
-from rollouts.services import models
-from rollouts.services.runs import checkpoints, launches
+from rollouts.services import model_checks, models
+from rollouts.services.runs import checkpoints, launches, life
 from rollouts.states import RunState
 from tests import http_server
 from tests.factories import make_project, make_run
@@ -138,6 +140,39 @@ def test_a_model_that_was_mended_is_looked_at_again(tmp_path: Path) -> None:
     refused(str(directory))
     write_model(directory)
     assert launch(str(directory)).parsed.model.path == str(directory)
+
+
+def test_a_model_that_does_not_load_is_asked_about_once_while_its_files_are_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+    ask = subprocess.run
+    monkeypatch.setattr(subprocess, "run", lambda command, **options: asked.append(command) or ask(command, **options))
+    broken = write_model(tmp_path / "unknown", model_type="no-such-type")
+    assert refused(str(broken)) == refused(str(broken))
+    assert len(asked) == 1
+
+
+def test_only_so_many_models_are_checked_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(model_checks, "PATIENCE_S", 0.0)
+    with ExitStack() as others:
+        for _ in range(model_checks.AT_ONCE):
+            others.enter_context(model_checks.places)
+        with pytest.raises(Unavailable):
+            launch(str(write_model(tmp_path / "new")))
+    assert launch(str(write_model(tmp_path / "new"))).state == RunState.PENDING
+
+
+def test_a_model_that_is_taken_away_while_a_run_is_launched_is_a_fault_of_its_field(tmp_path: Path) -> None:
+    model = make_model(make_project(), "mine", tmp_path / "mine")
+    start = launches.find_start(
+        make_project(), resolve("reverse-text-rl", overrides={"model.path": "mine"}), forkable=Run.objects.none()
+    )
+    models.remove(model)
+    with pytest.raises(Invalid) as refusal:
+        life.create(project=make_project(), user=None, resolved=start.resolved, actor="user:ada", model=start.model)
+    assert "taken away" in refusal.value.fields["model.path"]
+    assert not Run.objects.exists()
 
 
 def test_code_that_a_model_brings_along_is_not_run_at_its_launch(tmp_path: Path) -> None:
