@@ -266,6 +266,14 @@ def test_no_page_reads_more_than_the_limit(settings: Any, path: str) -> None:
     assert asyncio.run(call(application, path, {"content-length": str(2**18 + 1)}, 100)) == ([413], 1)
 
 
+@pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "Multipart/Form-Data; boundary=x"])
+@pytest.mark.parametrize("path", ["/login/", "/runs/new/", "/admin/login/"])
+def test_a_form_of_more_than_64_kb_is_not_parsed(path: str, kind: str) -> None:
+    assert asyncio.run(call(application, path, {"content-type": kind}, 100)) == ([413], 1)
+    declared = {"content-type": kind, "content-length": "65537"}
+    assert asyncio.run(call(application, path, declared, 100)) == ([413], 1)
+
+
 @pytest.mark.django_db(transaction=True)
 def test_who_sends_a_large_body_is_asked_before_all_of_it_is_kept() -> None:
     left = []
