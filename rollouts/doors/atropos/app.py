@@ -116,12 +116,13 @@ application = kernel.application(AtroposDoor())
 
 
 def _respond(handler: Handler, request: Request) -> Answer:
+    _check_key(request)  # before its body is inflated and decoded, which may take a second
     return handler(Call.of(request))
 
 
 def _check_key(request: Request) -> None:
     """Raise NotFound unless the path has the key of a run."""
-    lookup.find(split_path(request.path)[0])
+    lookup.check_key(split_path(request.path)[0])
 
 
 def _without_slash(request: Request) -> Answer:

@@ -5,6 +5,7 @@ is over for every process at once. Only a run's config is remembered, which neve
 """
 
 import copy
+import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -16,6 +17,9 @@ from rollouts.sql import binary_cursor, load
 from rollouts.states import RunState
 
 MAX_INDEX = 2**31 - 2
+KEY_MEMORY_S = 60.0
+_found_at: dict[str, float] = {}
+"""When each key last opened something, monotonic. Keys that never did do not get here, so strangers cannot fill it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,15 @@ class Caller:
         check_takes_part(self.run)
 
 
+def check_key(key: str) -> None:
+    """Raise NotFound for a key that is none, before anything dear is done for it.
+
+    A key that was found within KEY_MEMORY_S passes without a query: whoever does something for it asks ``find`` anew.
+    """
+    if time.monotonic() - _found_at.get(key, -KEY_MEMORY_S) >= KEY_MEMORY_S:
+        find(key)
+
+
 def find(key: str, env_id: int | None = None) -> Caller:
     """The caller of a request under this key. Raises NotFound for a key that is none."""
     known_id = env_id if env_id is not None and abs(env_id) <= MAX_INDEX else None
@@ -58,7 +71,9 @@ def find(key: str, env_id: int | None = None) -> Caller:
         cursor.execute(load("atropos_caller"), {"key": key, "env_id": known_id})
         row = cursor.fetchone()
     if row is None or (run := _run(row[0])).kind == RunKind.SFT:
+        _found_at.pop(key, None)
         raise NotFound("Not Found")
+    _found_at[key] = time.monotonic()
     run.state, steps, attempt_id, is_started, first_step = row[1:6]
     client = None if row[14] is None else Client(*row[14:])
     if client is not None:

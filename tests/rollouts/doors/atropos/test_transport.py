@@ -16,6 +16,7 @@ from rollouts.doors import admission, compression, kernel
 from rollouts.doors.atropos import app
 from rollouts.errors import TooLarge
 from rollouts.models import ScoredGroup
+from rollouts.services.runs import life
 from tests.rollouts.doors.atropos.api import Api, item, registration
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -67,6 +68,25 @@ def test_what_gzip_cannot_read_is_answered_400_as_text(body: bytes) -> None:
     response = Api().request("POST", "/scored_data", content=body, headers=GZIPPED)
     assert (response.status_code, response.text) == (400, "Invalid gzip payload")
     assert response.headers["content-type"] == "text/plain; charset=utf-8"
+
+
+@pytest.mark.parametrize("path", ["/scored_data", "/scored_data_list", "/register", "/register-env"])
+def test_nothing_of_a_body_under_an_unknown_key_is_looked_at(path: str) -> None:
+    api = Api()
+    known = api.base
+    api.base = f"http://testserver/atropos/{'x' * 43}"
+    for body, headers in ((b"not gzip at all", GZIPPED), (b"{", {"content-type": "application/json"})):
+        assert api.request("POST", path, content=body, headers=headers).status_code == 404
+    api.base = known
+    assert api.request("POST", path, content=b"not gzip at all", headers=GZIPPED).status_code == 400
+
+
+def test_a_key_that_was_just_in_use_opens_nothing_once_it_was_changed() -> None:
+    api = Api()
+    assert api.submit() == {"status": "received"}
+    life.rotate_atropos_key(api.run, actor="user:ada")
+    assert api.request("POST", "/scored_data", json=item()).status_code == 404
+    assert ScoredGroup.objects.count() == 1
 
 
 @pytest.mark.parametrize("length", [0, 1, 1000, compression.PIECE_BYTES, 3 * compression.PIECE_BYTES, 5 * MIB + 1])
