@@ -38,6 +38,8 @@ BODY_DEADLINE_S = 300.0
 POLL_S = 0.05
 """How often a waiting fetch looks again. Its query is two index scans; a step takes seconds."""
 
+NO_SNIFFING = (b"x-content-type-options", b"nosniff")
+
 
 class Route(NamedTuple):
     """What answers a request. Both are called in a thread, and raise what the door has words for, or Elsewhere."""
@@ -83,6 +85,7 @@ def application(door: Door, otherwise: Application | None = None) -> Application
         except Exception as error:  # noqa: BLE001 - what the door has no words for is raised again
             made = _refused(door, request, error)
         start, content, answer = made
+        start["headers"].append(NO_SNIFFING)
         await send_answer(start, content, answer.outgoing, receive, send)
 
     return serve
