@@ -3,7 +3,8 @@
 from django.contrib.auth.decorators import login_not_required
 from django.contrib.auth.views import LoginView, LogoutView
 from django.templatetags.static import static
-from django.urls import path
+from django.urls import path, register_converter
+from django.urls.converters import StringConverter
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
@@ -15,6 +16,14 @@ from frontend.pages.runs import views as runs
 from frontend.pages.step import views as step
 from frontend.pages.tokens import views as tokens
 
+
+class KeyConverter(StringConverter):
+    """A key that somebody outside chose: any text, with slashes and line breaks."""
+
+    regex = r"[\s\S]+"
+
+
+register_converter(KeyConverter, "key")
 mark = lazy(static, str)("frontend/mark.svg")
 urlpatterns = [
     path("", runs.index, name="runs"),
@@ -39,7 +48,7 @@ urlpatterns = [
     ),  # once its name
     path("runs/<str:key>/config/", run.config, name="run-config"),
     path("runs/<str:key>/events/", run.events, name="run-events"),
-    path("runs/<str:key>/groups/<str:group>/", group.group, name="group"),
+    path("runs/<str:key>/groups/<key:group>/", group.group, name="group"),
     path("runs/<str:key>/steps/<int:step>/", step.step, name="step"),
     path("runs/<str:key>/tokens/<int:number>/", tokens.tokens, name="tokens"),
 ]

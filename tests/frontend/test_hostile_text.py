@@ -1,5 +1,7 @@
 """What a model or a prompt wrote is shown as text, and what would be invisible is spelled out."""
 
+import html
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -22,6 +24,21 @@ def test_markup_in_prompts_completions_keys_and_reasons_stays_text(client: Clien
         assert "<script>alert" not in page
         assert "<img src=x" not in page
         assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize("key", ["a/b", "a/", "a\nb", "a?b#c", "%2e", "a b", "\u202ea"])
+def test_whatever_key_a_group_was_given_its_pages_open(client: Client, key: str) -> None:
+    run = make_run(next_step=1)
+    group = make_group(run, key=key)
+    make_batch(run, 0, [group])
+    for path in [
+        reverse("run", args=[run.key]),
+        reverse("run-rollouts", args=[run.key]),
+        reverse("step", args=[run.key, 0]),
+    ]:
+        page = client.get(path)
+        assert reverse("group", args=[run.key, key]) in html.unescape(page.content.decode())
+    assert client.get(reverse("group", args=[run.key, key])).status_code == 200
 
 
 def test_markup_in_a_search_stays_text(client: Client) -> None:
