@@ -7,7 +7,7 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 
-from rollouts.errors import Forbidden, NotFound
+from rollouts.errors import Forbidden, NotFound, Unavailable
 from rollouts.models import Role, Run
 from rollouts.selectors import runs
 
@@ -15,7 +15,7 @@ View = Callable[..., HttpResponse]
 
 
 def page(view: View) -> View:
-    """Turn the store's refusals into the pages for them: a foreign object is a 404, a missing role a 403."""
+    """Turn the store's refusals into answers: a foreign object is a 404, a missing role a 403, too much work a 503."""
 
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
@@ -25,6 +25,9 @@ def page(view: View) -> View:
             raise Http404(error.message) from None
         except Forbidden as error:
             raise PermissionDenied(error.message) from None
+        except Unavailable as error:
+            again = {"Retry-After": str(error.retry_after_s)}
+            return HttpResponse(error.message, status=error.status, headers=again, content_type="text/plain")
 
     return answer
 

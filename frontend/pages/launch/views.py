@@ -11,7 +11,7 @@ from frontend.access import actor, page
 from frontend.pages.launch import draft
 from frontend.pages.launch.draft import LaunchRequest, Source
 from frontend.pages.launch.summary import summarise
-from rollouts.errors import NotFound
+from rollouts.errors import Invalid, NotFound, Unavailable
 from rollouts.models import Project, Role, Run
 from rollouts.selectors import models, runs
 from rollouts.services.runs import launches
@@ -91,7 +91,10 @@ def _filled(request: HttpRequest, source: Source, project: Project) -> LaunchReq
     forkable = runs.for_user(request.user, Role.OPERATOR)
 
     def check(resolved: Resolved) -> None:
-        launches.find_start(project, resolved, forkable=forkable)
+        try:
+            launches.find_start(project, resolved, forkable=forkable)
+        except Unavailable as error:
+            raise Invalid("It could not be checked.", fields={launches.FIELD: error.message}) from None
 
     posted = request.POST if request.method == "POST" else draft.as_posted(draft.blank(source))
     return draft.submitted(source, posted, check)

@@ -14,6 +14,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
+from frontend import query
 from frontend.access import actor, may_operate, page
 from frontend.pages.run.config import config_table
 from frontend.pages.run.overview import charts, ledger
@@ -151,12 +152,12 @@ def _body(run: Run) -> dict[str, Any]:
 
 def _rollouts(request: HttpRequest, run: Run) -> dict[str, Any]:
     state, purpose = request.GET.get("state", ""), request.GET.get("purpose", "")
-    before = request.GET.get("before", "")
+    before = query.number(request, "before")
     found = list(
         pages.list_groups(
             run,
             limit=GROUPS_PER_PAGE + 1,
-            before=int(before) if before.isdecimal() else None,
+            before=before,
             state=state if state in GroupState.values else "",
             purpose=purpose if purpose in {"train", "eval"} else "",
         )
@@ -165,7 +166,7 @@ def _rollouts(request: HttpRequest, run: Run) -> dict[str, Any]:
     return {
         "groups": [rollout_lines.of_group(group) for group in shown],
         "older": shown[-1].pk if len(found) > GROUPS_PER_PAGE else None,
-        "is_first_page": not before,
+        "is_first_page": before is None,
         "state": state,
         "purpose": purpose,
         "ledger": ledger.of_lines(runs.ledger(run)),
@@ -173,11 +174,11 @@ def _rollouts(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 
 def _events(request: HttpRequest, run: Run) -> dict[str, Any]:
-    before = request.GET.get("before", "")
-    found = list(pages.list_events(run, limit=EVENTS_PER_PAGE + 1, before=int(before) if before.isdecimal() else None))
+    before = query.number(request, "before")
+    found = list(pages.list_events(run, limit=EVENTS_PER_PAGE + 1, before=before))
     shown = found[:EVENTS_PER_PAGE]
     return {
         "events": shown,
         "older": shown[-1].event.pk if len(found) > EVENTS_PER_PAGE else None,
-        "is_first_page": not before,
+        "is_first_page": before is None,
     }

@@ -5,6 +5,7 @@ from django.shortcuts import render
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_safe
 
+from frontend import query
 from frontend.access import page
 from rollouts.models import Role
 from rollouts.selectors import pages, runs
@@ -18,14 +19,14 @@ def index(request: HttpRequest) -> HttpResponse:
     """Every filter is in the query string, so a view of the list is a link. htmx gets the list alone."""
     state = request.GET.get("state", "")
     text = request.GET.get("q", "").strip()
-    before = request.GET.get("before", "")
-    found = pages.list_runs(request.user, text=text, state=state, before=int(before) if before.isdecimal() else None)
+    before = query.number(request, "before")
+    found = pages.list_runs(request.user, text=text, state=state, before=before)
     context = {
         "found": found,
         "filters": [(name, label, found.counts[name]) for name, label in FILTERS],
         "state": state,
         "text": text,
-        "is_first_page": not before,
+        "is_first_page": before is None,
         "may_launch": runs.projects(request.user, Role.OPERATOR).exists(),
         "live_runs": "*",
     }

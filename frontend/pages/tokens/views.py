@@ -4,6 +4,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
+from frontend import query
 from frontend.access import page
 from frontend.pages.tokens.coloured import QUANTITIES, view
 from rollouts.selectors import runs, token_values
@@ -15,12 +16,10 @@ def tokens(request: HttpRequest, key: str, number: int) -> HttpResponse:
     """Tokens coloured by one quantity, with all figures of each."""
     run = runs.get(request.user, key)
     seen = token_values.get(run, number)
-    begin = request.GET.get("from", "")
-    is_number = begin.isascii() and begin.isdigit() and len(begin) < 10
     context = {
         "run": run,
         "row": seen.row,
-        "view": view(seen, request.GET.get("by", ""), int(begin) if is_number else None),
+        "view": view(seen, request.GET.get("by", ""), query.number(request, "from")),
         "quantities": QUANTITIES.values(),
     }
     return render(request, "tokens/tokens.html", context)

@@ -40,7 +40,7 @@ def name_of(checkpoint: Checkpoint) -> str:
 def parse(name: str) -> tuple[str, int | None]:
     """Split RUN or RUN@STEP. Raises Invalid."""
     key, separator, step = name.partition("@")
-    if separator and not step.isdecimal():
+    if separator and not (step.isascii() and step.isdigit() and len(step) <= 9):
         raise Invalid("No such checkpoint.", fields={"fork_from": f"{name!r} is neither RUN nor RUN@STEP"})
     return key, int(step) if separator else None
 

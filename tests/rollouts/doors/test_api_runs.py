@@ -58,6 +58,9 @@ def test_a_run_is_forked_over_the_api_and_says_from_where(api: Api) -> None:
     assert api.get(f"runs/{source.key}").json()["forked_from"] is None
     problem(api.post("runs", {"preset": "reverse-text-rl", "fork_from": f"{source.key}@2"}), 404, "not_found")
     problem(api.post("runs", {"preset": "reverse-text-rl", "fork_from": "nothing"}), 404, "not_found")
+    for step in ("9" * 5000, "٣", "²", ""):
+        fork = {"preset": "reverse-text-rl", "fork_from": f"{source.key}@{step}"}
+        assert "fork_from" in problem(api.post("runs", fork), 422, "invalid")["fields"]
 
 
 def test_a_model_that_is_missing_or_would_not_load_is_refused_at_its_key(api: Api) -> None:

@@ -1,0 +1,38 @@
+"""Addresses that no page of ours links to: an answer that is a refusal or a page, never an error of ours."""
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from tests.factories import make_run
+
+NUMBERS = ["9" * 5000, "9" * 19, "-1", "²", "1e3", "٣", ""]
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("path", ["/", "/runs/{key}/rollouts/", "/runs/{key}/events/"])
+def test_a_cursor_that_is_none_is_ignored(client: Client, path: str, number: str) -> None:
+    run = make_run()
+    page = client.get(path.format(key=run.key), {"before": number})
+    assert page.status_code == 200
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/?q=a%00b",
+        "/runs/new/?clone=%00",
+        "/runs/new/?preset=%00",
+        "/runs/%00/",
+        "/runs/{key}/groups/%00/",
+        "/models/x%00/y/",
+        "/admin/rollouts/run/?q=%00",
+        "/admin/rollouts/run/?state__exact=%00",
+        "/admin/rollouts/run/?key=%00",
+    ],
+)
+def test_a_nul_in_an_address_is_refused(client: Client, path: str) -> None:
+    client.force_login(User.objects.create_superuser("root"))
+    page = client.get(path.format(key=make_run().key))
+    assert page.status_code == 400
+    assert "NUL" in page.content.decode()
