@@ -1,0 +1,78 @@
+"""Guessing passwords: after some failures an address, and an account, has to wait, and is told how long."""
+
+from datetime import timedelta
+
+import pytest
+from axes.models import AccessAttempt
+from django.conf import settings
+from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.models import User
+from django.db.models import F
+from django.http import HttpResponse
+from django.test import Client
+
+pytestmark = pytest.mark.django_db
+PASSWORD = "a word that nobody guesses"
+
+
+@pytest.fixture(autouse=True)
+def ada() -> User:
+    return User.objects.create_user("ada", password=PASSWORD)
+
+
+def sign_in(password: str = "wrong", *, username: str = "ada", address: str = "10.0.0.1") -> HttpResponse:
+    return Client(REMOTE_ADDR=address).post("/login/", {"username": username, "password": password})
+
+
+def fail_often(**who: str) -> None:
+    for _ in range(settings.AXES_FAILURE_LIMIT):
+        sign_in(**who)
+
+
+def test_an_address_that_failed_often_is_told_to_wait_whatever_account_it_tries() -> None:
+    for number in range(settings.AXES_FAILURE_LIMIT):
+        assert sign_in(username=f"user-{number}").status_code == (
+            429 if number == settings.AXES_FAILURE_LIMIT - 1 else 200
+        )
+    answer = sign_in(PASSWORD)
+    assert answer.status_code == 429
+    assert "Try again in 5 minutes" in answer.content.decode()
+    assert 290 <= int(answer["Retry-After"]) <= 300
+    assert sign_in(PASSWORD, address="10.0.0.2").status_code == 302
+
+
+def test_an_account_that_was_guessed_at_often_waits_whatever_the_address() -> None:
+    for number in range(settings.AXES_FAILURE_LIMIT):
+        sign_in(address=f"10.0.1.{number}")
+    assert sign_in(PASSWORD, address="10.0.0.2").status_code == 429
+
+
+def test_guesses_while_one_waits_neither_prolong_the_wait_nor_hash_nor_store_anything(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fail_often()
+    before = list(AccessAttempt.objects.values())
+    monkeypatch.setattr(PBKDF2PasswordHasher, "encode", lambda *_: pytest.fail("a password was hashed"))
+    monkeypatch.setattr(PBKDF2PasswordHasher, "verify", lambda *_: pytest.fail("a password was hashed"))
+    assert sign_in().status_code == 429
+    assert sign_in(username="somebody-else").status_code == 429
+    assert list(AccessAttempt.objects.values()) == before
+
+
+def test_after_the_wait_one_may_try_again_and_success_forgets_the_failures() -> None:
+    fail_often()
+    past = settings.AXES_COOLOFF_TIME + timedelta(seconds=1)
+    AccessAttempt.objects.update(attempt_time=F("attempt_time") - past)
+    assert sign_in(PASSWORD).status_code == 302
+    assert not AccessAttempt.objects.exists()
+
+
+def test_the_administration_locks_too() -> None:
+    fail_often()
+    client = Client(REMOTE_ADDR="10.0.0.1")
+    assert client.post("/admin/login/", {"username": "ada", "password": PASSWORD}).status_code == 429
+
+
+def test_no_password_is_kept_of_a_failure() -> None:
+    sign_in("a password with a typo")
+    assert "typo" not in repr(list(AccessAttempt.objects.values()))
