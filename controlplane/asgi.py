@@ -23,6 +23,8 @@ from django.db import connection
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from controlplane.safety import refuse_unsafe
+
 
 class OneHopHandler(ASGIHandler):
     """Django's handler with all middleware and the view in one thread.
@@ -47,6 +49,7 @@ def _in_thread(respond: Callable[[HttpRequest], HttpResponseBase], request: Http
 
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+refuse_unsafe(debug=settings.DEBUG, hosts=settings.ALLOWED_HOSTS, secret_key=settings.SECRET_KEY)
 django.setup(set_prefix=False)
 pages: Any = OneHopHandler()
 

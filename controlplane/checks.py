@@ -12,10 +12,10 @@ from django.core.checks import CheckMessage, Error, Tags, Warning, register
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 
+from controlplane import safety
+
 DURABILITY_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes")
 BUNDLE = Path(settings.BASE_DIR) / "frontend" / "static" / "frontend" / "main.js"
-_LOOPBACK = {"localhost", "127.0.0.1", "[::1]"}
-_SHORTEST_KEY = 32
 
 
 def durability_problems(connection: BaseDatabaseWrapper) -> list[str]:
@@ -43,33 +43,9 @@ def durable(databases: Sequence[str] | None = None, **kwargs: Any) -> list[Check
 
 @register(Tags.security)
 def closed(**kwargs: Any) -> list[CheckMessage]:
-    """Refuse to show stack traces, or to sign with a guessable key, beyond this machine."""
-    messages: list[CheckMessage] = []
-    if settings.DEBUG and set(settings.ALLOWED_HOSTS) - _LOOPBACK:
-        messages.append(
-            Error(
-                "ROLLYARD_DEBUG is on while other machines may connect: it shows secrets to whoever causes an error.",
-                hint="Unset ROLLYARD_DEBUG, or ROLLYARD_ALLOWED_HOSTS.",
-                id="controlplane.E002",
-            )
-        )
-    if not settings.DEBUG and "*" in settings.ALLOWED_HOSTS:
-        messages.append(
-            Error(
-                "ROLLYARD_ALLOWED_HOSTS contains *: links in pages could be made to point elsewhere.",
-                hint="Name the hosts under which people reach this server.",
-                id="controlplane.E003",
-            )
-        )
-    if len(settings.SECRET_KEY) < _SHORTEST_KEY:
-        messages.append(
-            Error(
-                f"ROLLYARD_SECRET_KEY is shorter than {_SHORTEST_KEY} characters: sessions could be forged.",
-                hint="Unset it and let ROLLYARD_HOME/secret_key be made, or use a longer one.",
-                id="controlplane.E004",
-            )
-        )
-    return messages
+    """Name what `safety` refuses to start with."""
+    found = safety.refusals(debug=settings.DEBUG, hosts=settings.ALLOWED_HOSTS, secret_key=settings.SECRET_KEY)
+    return [Error(each.what, hint=each.fix, id=each.id) for each in found]
 
 
 @register(Tags.staticfiles)

@@ -15,6 +15,7 @@ import secrets
 import stat
 import sys
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
@@ -25,6 +26,8 @@ _MAX_SOCKET_PATH_BYTES = 107
 """`sun_path` of Linux without its final NUL; PostgreSQL and Redis both refuse a longer one."""
 _LONGEST_SOCKET = "postgres/.s.PGSQL.5432.lock"
 DATABASE = "rollyard"
+OWNER_ONLY = 0o077
+"""The umask of everything that writes here."""
 
 
 class UnsafeHome(RuntimeError):
@@ -97,7 +100,8 @@ class Home:
     def create(self) -> None:
         """Make the home and its socket directory, open to nobody else.
 
-        Others may pass through (0711) but not look: the account PostgreSQL runs under when we are root has to.
+        Others may pass through (0711) but not look: the account PostgreSQL runs under when we are root has to. What
+        lies below is closed, also where it was made before it was.
         """
         passable = 0o711 if os.geteuid() == 0 else 0o700
         for directory in (self.path, self.run_dir):
@@ -106,6 +110,9 @@ class Home:
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 raise UnsafeHome(f"{directory} is not a directory of ours: remove it or choose another ROLLYARD_HOME")
             directory.chmod(passable)
+        for name in ("demo", "logs", "models", "runs", "static"):
+            with suppress(FileNotFoundError):
+                (self.path / name).chmod(0o700)
 
     def secret_key(self) -> str:
         """Return the signing key, making it at the first call."""

@@ -3,6 +3,7 @@
 With nothing set it describes the embedded servers of `rollyard up` in ROLLYARD_HOME.
 """
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ import environ
 from csp.constants import NONE, SELF
 from kombu import Exchange, Queue
 
-from controlplane.home import Home
+from controlplane import safety
+from controlplane.home import OWNER_ONLY, Home
 
+# Whatever a process of the control plane writes, and what it starts, is its account's alone.
+os.umask(OWNER_ONLY)
 env = environ.Env()
 BASE_DIR = Path(__file__).resolve().parent.parent
 
@@ -27,8 +31,8 @@ ROLLYARD_MODELS_DIR = ROLLYARD_HOME / "models"
 ROLLYARD_URL = env.str("ROLLYARD_URL", default="http://127.0.0.1:8000").rstrip("/")
 """Where trainers and people reach the control plane; `rollyard up` sets it to the port it got."""
 SECRET_KEY = env.str("ROLLYARD_SECRET_KEY", default="") or HOME.secret_key()
-DEBUG = env.bool("ROLLYARD_DEBUG", default=False)
-ALLOWED_HOSTS = ["localhost", "127.0.0.1", "[::1]", *env.list("ROLLYARD_ALLOWED_HOSTS", default=[])]
+DEBUG = safety.debug(os.environ)
+ALLOWED_HOSTS = safety.hosts(os.environ)
 
 # --- applications and requests ---------------------------------------------------------------------------------------
 INSTALLED_APPS = [
@@ -44,6 +48,7 @@ INSTALLED_APPS = [
     "whitenoise.runserver_nostatic",
     "django.contrib.staticfiles",
     "django.contrib.postgres",
+    "axes",
     "channels",
     "csp",
     "django_htmx",
@@ -66,6 +71,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "csp.middleware.CSPMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "axes.middleware.AxesMiddleware",  # last: it answers instead of the sign-in page
 ]
 ROOT_URLCONF = "controlplane.urls"
 ASGI_APPLICATION = "controlplane.asgi.application"
@@ -155,6 +161,16 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
+# Hashing a password is dear, and guessing needs many: after some failures, an address or an account has to wait.
+AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
+AXES_LOCKOUT_PARAMETERS = ["ip_address", "username"]
+AXES_FAILURE_LIMIT = 10
+AXES_COOLOFF_TIME = timedelta(minutes=5)
+AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # else whoever goes on guessing keeps the owner out
+AXES_RESET_ON_SUCCESS = True
+AXES_LOCKOUT_CALLABLE = "controlplane.web.lockout.locked_out"
+AXES_DISABLE_ACCESS_LOG = True
+AXES_VERBOSE = False
 LOGIN_URL = "login"
 LOGIN_REDIRECT_URL = "/"
 LOGOUT_REDIRECT_URL = "login"
@@ -235,7 +251,8 @@ LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"without_secrets": {"()": "controlplane.web.redaction.WithoutSecrets"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["without_secrets"]}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     # Django has handlers of its own (one mails admins); a line is logged once.
     # httpx tells of every request it makes, which is every probe and every sample.

@@ -17,7 +17,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from controlplane.home import Home
+from controlplane.home import OWNER_ONLY, Home
+from controlplane.safety import UnsafeSettings
 
 _LEARNED = 0.1
 """Gain of the mean evaluation reward from which the demo counts as learned; noise of 64 problems is about .06."""
@@ -54,6 +55,7 @@ def _host(arguments: argparse.Namespace) -> int:
     from controlplane.up.processes import Program
     from controlplane.up.supervisor import StartError
 
+    os.umask(OWNER_ONLY)
     home = Home.from_environ()
     directory = home.path / "demo" / time.strftime("%Y%m%d-%H%M%S")
     directory.mkdir(parents=True)
@@ -71,7 +73,7 @@ def _host(arguments: argparse.Namespace) -> int:
     )
     try:
         status = start.run(home, options)
-    except (start.AlreadyUp, StartError) as error:
+    except (start.AlreadyUp, StartError, UnsafeSettings) as error:
         _print(f"error: {error}")
         return 1
     result = directory / "result.json"

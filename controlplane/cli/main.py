@@ -71,6 +71,7 @@ def up(
     as_json: Json = False,
 ) -> None:
     """Start everything here: database, Redis, web, worker, reconciler."""
+    from controlplane.safety import UnsafeSettings
     from controlplane.up import start
     from controlplane.up.processes import Program
     from controlplane.up.supervisor import StartError
@@ -88,7 +89,7 @@ def up(
     )
     try:
         status = start.run(Home.from_environ(), options)
-    except (start.AlreadyUp, StartError) as error:
+    except (start.AlreadyUp, StartError, UnsafeSettings) as error:
         fail(str(error))
     raise typer.Exit(status)
 

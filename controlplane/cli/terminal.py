@@ -36,7 +36,7 @@ def connect(*, check_database: bool = True) -> None:
     if not check_database:
         return
     deadline, said = time.monotonic() + (_START_DEADLINE_S if is_up else 0.0), False
-    while (missing := _missing()) is not None:
+    while (missing := _missing(is_up=is_up)) is not None:
         if time.monotonic() > deadline:
             fail(missing)
         if not said:
@@ -45,17 +45,21 @@ def connect(*, check_database: bool = True) -> None:
         time.sleep(0.2)
 
 
-def _missing() -> str | None:
-    """What keeps a command from using the database, with the fix; None when nothing does."""
+def _missing(*, is_up: bool) -> str | None:
+    """What keeps a command from using the database, with the fix; None when nothing does.
+
+    `rollyard up` makes the first project a moment after the last table.
+    """
     from django.db import OperationalError, connection
     from django.db.migrations.recorder import MigrationRecorder
 
     from rollouts import migrations
+    from rollouts.models import Project
 
     newest = ("rollouts", max(path.stem for path in Path(migrations.__path__[0]).glob("0*.py")))
     try:
         if newest in MigrationRecorder(connection).applied_migrations():
-            return None
+            return "there is no project yet" if is_up and not Project.objects.exists() else None
     except OperationalError as error:
         why = str(error).splitlines()[0]
         return f"the database does not answer ({why}): start `rollyard up`, or set DATABASE_URL"

@@ -37,8 +37,10 @@ class Console:
         """Show one line of a process; a quiet console shows only loud ones (the file gets all)."""
         text = _CONTROL.sub("", text)
         self._file.info("%-10s %s", process, text)
-        if self._quiet and not loud:
-            return
+        if loud or not self._quiet:
+            self._show(process, text)
+
+    def _show(self, process: str, text: str) -> None:
         if process not in self._styles:
             self._styles[process] = next(self._next_style)
         prefix = (f"{process:<10} ", self._styles[process])
@@ -49,8 +51,14 @@ class Console:
         self.line("rollyard", text)
 
     def announce(self, text: str) -> None:
-        """Put a line a person must see (the URL) on stdout; programs read it from the event instead."""
-        self.line("rollyard", text, loud=False) if self._as_json else self._print(text)
+        """Put a line a person must see on stdout; programs read it from the event instead.
+
+        It may hold the link that signs in, so it goes to no file.
+        """
+        if not self._as_json:
+            self._print(text)
+        elif not self._quiet:
+            self._show("rollyard", text)
 
     def event(self, event: str, **fields: Any) -> None:
         """Put one JSON object on stdout when a program listens."""

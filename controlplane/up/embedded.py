@@ -238,6 +238,8 @@ def _postgres_binaries(home: Home, account: str) -> Path:
             shutil.copytree(package.parent / inside, partial / inside)
             libraries = f"{package.name}.libs"
             shutil.copytree(package.parent / libraries, partial / libraries)
+            for directory in (partial, partial / package.name):
+                directory.chmod(0o755)  # programs, no data: the account has to pass
             partial.rename(copy)
         return copy / inside / "bin"
     return package.parent / inside / "bin"

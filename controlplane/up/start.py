@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.home import Home
+from controlplane import safety
+from controlplane.home import OWNER_ONLY, Home
 from controlplane.up import embedded, processes
 from controlplane.up.console import Console
 from controlplane.up.processes import Program
@@ -62,8 +63,14 @@ class Options:
 
 
 def run(home: Home, options: Options) -> int:
-    """Be `rollyard up`; returns its exit status. Raises AlreadyUp."""
+    """Be `rollyard up`; returns its exit status. Raises AlreadyUp and safety.UnsafeSettings."""
+    os.umask(OWNER_ONLY)
     home.create()
+    safety.refuse_unsafe(
+        debug=safety.debug(os.environ),
+        hosts=[*safety.hosts(os.environ), *_allowed_hosts(options.host)],
+        secret_key=os.environ.get("ROLLYARD_SECRET_KEY") or home.secret_key(),
+    )
     console = Console(home.path / "logs" / "up.log", quiet=options.quiet, as_json=options.as_json)
     with (
         _locked(home) as previous,

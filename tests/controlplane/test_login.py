@@ -1,6 +1,8 @@
 """One-time login links, through HTTP."""
 
+import logging
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -9,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.models import LoginLink
 from controlplane.web import login
+from controlplane.web.redaction import WithoutSecrets
 
 pytestmark = pytest.mark.django_db
 
@@ -47,3 +50,18 @@ def test_guessed_link_is_refused(client: Client) -> None:
 def test_database_alone_does_not_reveal_a_link(admin: User) -> None:
     token = login.issue(admin).rsplit("/", 1)[1]
     assert token not in repr(list(LoginLink.objects.values()))
+
+
+@pytest.mark.parametrize("address", ["/login/link/{secret}", "/atropos/{secret}/batch"])
+def test_an_address_that_opens_something_is_cut_short_in_the_log(address: str) -> None:
+    secret = "s3cret-" * 6
+    record = logging.LogRecord(
+        "django.request", logging.WARNING, "", 0, "%s: %s", ("Gone", address.format(secret=secret)), None
+    )
+    assert WithoutSecrets().filter(record)
+    assert secret not in record.getMessage()
+    assert record.getMessage().startswith("Gone: /")
+
+
+def test_every_handler_of_the_log_cuts_them(settings: Any) -> None:
+    assert all(handler["filters"] == ["without_secrets"] for handler in settings.LOGGING["handlers"].values())

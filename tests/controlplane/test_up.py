@@ -20,6 +20,7 @@ import pytest
 
 from controlplane.home import Home
 from controlplane.up import processes
+from tests.accounts import open_to_others
 from workers.launchers.processes import end, with_cwd
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(240)]
@@ -111,6 +112,14 @@ def test_printed_link_signs_in_once(up: Up) -> None:
         answer = client.get(link)
         assert (answer.status_code, "rollyard_session" in client.cookies) == (302, True)
     assert httpx.get(link).status_code == 410
+
+
+def test_nothing_in_the_home_is_open_to_another_account_and_the_link_is_in_none_of_it(up: Up, home: Home) -> None:
+    token = up.first["login_url"].rpartition("/")[2].encode()
+    assert [*open_to_others(home.path), *open_to_others(home.run_dir)] == []
+    files = [path for path in home.path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert len(files) > 10
+    assert [path for path in files if token in path.read_bytes()] == []
 
 
 @pytest.mark.parametrize("process", ["web", "worker", "redis", "postgres", "reconciler"])

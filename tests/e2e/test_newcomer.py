@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.accounts import open_to_others
 from tests.e2e.yard import running_yard
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
@@ -41,3 +42,4 @@ def test_a_launch_in_an_empty_home_makes_its_model_first_and_trains(tmp_path: Pa
         [(run, steps)] = yard.sql("SELECT key, next_step FROM rollouts_run WHERE kind = 'rl' AND state = 'finished'")
         assert steps == 2
         assert yard.rollyard("models", "show", "reverse-text-warm")["runs"] == [run]
+        assert list(open_to_others(yard.home.path)) == [], "what a run wrote is its account's alone"

@@ -1,0 +1,48 @@
+"""Settings under which nothing starts: each is named with its fix, before a port answers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.safety import refusals
+
+GOOD = {"debug": False, "hosts": ["localhost", "rollyard.example"], "secret_key": "".join(map(chr, range(48, 98)))}
+
+
+def test_what_is_safe_is_not_refused() -> None:
+    assert refusals(**GOOD) == []  # type: ignore[arg-type]
+    assert refusals(**GOOD | {"debug": True, "hosts": ["localhost", "127.0.0.1"]}) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("setting", "named"),
+    [
+        ({"debug": True}, "ROLLYARD_DEBUG"),
+        ({"hosts": ["*"]}, "ROLLYARD_ALLOWED_HOSTS"),
+        ({"secret_key": "abc"}, "ROLLYARD_SECRET_KEY"),
+        ({"secret_key": "x" * 50}, "ROLLYARD_SECRET_KEY"),
+    ],
+)
+def test_what_is_not_is_named_with_its_fix(setting: dict[str, object], named: str) -> None:
+    [refusal] = refusals(**GOOD | setting)  # type: ignore[arg-type]
+    assert named in refusal.what
+    assert refusal.fix
+
+
+@pytest.mark.parametrize(
+    "command",
+    [[sys.executable, "-c", "import controlplane.asgi"], [sys.executable, "-m", "controlplane.cli.main", "up"]],
+    ids=["asgi", "up"],
+)
+def test_an_unsafe_start_is_refused_with_every_reason(command: list[str], tmp_path: Path) -> None:
+    environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
+    environ |= {"DJANGO_SETTINGS_MODULE": "controlplane.settings", "ROLLYARD_HOME": str(tmp_path / "home")}
+    environ |= {"ROLLYARD_SECRET_KEY": "abc", "ROLLYARD_DEBUG": "1", "ROLLYARD_ALLOWED_HOSTS": "*"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    for name in ("ROLLYARD_SECRET_KEY", "ROLLYARD_DEBUG", "ROLLYARD_ALLOWED_HOSTS"):
+        assert name in done.stderr
+    assert not (tmp_path / "home" / "postgres").exists()
