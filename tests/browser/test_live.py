@@ -76,6 +76,19 @@ def test_a_change_of_state_reaches_the_page_and_the_list(watched: Watched) -> No
     assert not watched.was_reloaded
 
 
+def test_a_run_that_ends_while_it_is_watched_offers_no_stop_any_more(watched: Watched) -> None:
+    run = make_run()
+    page = watched.open(f"/runs/{run.key}/")
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    expect(page.get_by_role("button", name="Stop…")).to_be_visible()
+    life.request_stop(run, actor="user:ada")
+    expect(page.get_by_role("button", name="Stop…")).to_have_count(0)
+    life.end(run, to=RunState.STOPPED)
+    expect(page.locator("#run-status")).to_contain_text("Stopped")
+    expect(page.get_by_role("link", name="Clone")).to_be_visible()
+    assert not watched.was_reloaded
+
+
 def test_a_launched_run_appears_in_an_open_list(watched: Watched) -> None:
     make_run(name="earlier")
     page = watched.open("/")
