@@ -15,6 +15,8 @@ from typing import Any
 
 from channels.db import database_sync_to_async
 from channels.generic.websocket import AsyncWebsocketConsumer
+from django.contrib.auth.models import User
+from django.db import InterfaceError, OperationalError
 
 from rollouts.bell import ALL_RUNS, SEND_DEADLINE_S, group_of
 from rollouts.selectors import runs
@@ -25,6 +27,8 @@ INTERVAL_S = 0.25
 MAX_SUBSCRIPTIONS = 100
 VISIBLE_FOR_S = 60.0
 """How long an answer to "may this user see that run" is believed: a socket may outlive a membership."""
+SIGNED_IN_FOR_S = 30.0
+"""How long it is believed that the session goes on: a socket may outlive it, and its user's account."""
 FORBIDDEN = 4403
 UNREADABLE = 4400
 TOO_MANY = 4429
@@ -92,9 +96,28 @@ class ChangesConsumer(AsyncWebsocketConsumer):
         self.visible |= {key: (now, key in found) for key in keys}
         return found
 
+    def _is_signed_in(self) -> bool:
+        """Whether session, account and password still are what they were; takes the user's rights of now."""
+        session, known = self.scope["session"], self.scope["user"]
+        user = User.objects.filter(pk=known.pk, is_active=True).first()
+        if user is None or user.password != known.password or not session.exists(session.session_key):
+            return False
+        self.scope["user"] = user
+        return True
+
     async def _send_pending(self) -> None:
+        believed_until = time.monotonic() + SIGNED_IN_FOR_S
         while True:
             await asyncio.sleep(INTERVAL_S)
+            if time.monotonic() > believed_until:
+                try:
+                    is_signed_in = await database_sync_to_async(self._is_signed_in, thread_sensitive=False)()
+                except (InterfaceError, OperationalError):
+                    is_signed_in = True  # while the database is away there is nothing to see either
+                if not is_signed_in:
+                    await self.close(FORBIDDEN)
+                    return
+                believed_until = time.monotonic() + SIGNED_IN_FOR_S
             pending, self.pending = self.pending, set()
             for key in pending:
                 await self.send(json.dumps({"run": key}))

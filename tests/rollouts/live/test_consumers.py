@@ -11,6 +11,7 @@ from asgiref.sync import sync_to_async
 from asgiref.testing import ApplicationCommunicator
 from django.conf import settings
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from django.db import connection
 from django.test import Client
 
@@ -95,6 +96,29 @@ async def elsewhere(act: Callable[[], Any]) -> Any:
             connection.close()
 
     return await sync_to_async(run, thread_sensitive=False)()
+
+
+@pytest.mark.parametrize("how", ["deactivated", "signed out", "new password"])
+def test_the_socket_of_somebody_who_may_no_longer_sign_in_is_closed(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    monkeypatch.setattr(consumers, "SIGNED_IN_FOR_S", SHORT_S)
+    user = make_user("vera")
+
+    def dismiss() -> None:
+        match how:
+            case "deactivated":
+                User.objects.filter(pk=user.pk).update(is_active=False)
+            case "signed out":
+                Session.objects.all().delete()
+            case _:
+                user.set_unusable_password()
+                user.save()
+
+    async def story(page: Page) -> None:
+        assert await page.is_quiet()
+        await elsewhere(dismiss)
+        assert await page.closed_with() == consumers.FORBIDDEN
+
+    play(user, story)
 
 
 @pytest.mark.parametrize("origin", ["http://testserver", "https://evil.example"])
