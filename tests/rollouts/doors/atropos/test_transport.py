@@ -71,14 +71,23 @@ def test_what_gzip_cannot_read_is_answered_400_as_text(body: bytes) -> None:
 
 
 @pytest.mark.parametrize("path", ["/scored_data", "/scored_data_list", "/register", "/register-env"])
-def test_nothing_of_a_body_under_an_unknown_key_is_looked_at(path: str) -> None:
+def test_no_browser_guesses_what_an_answer_is(path: str) -> None:
+    for api in (Api(), _under_an_unknown_key()):
+        assert api.request("POST", path, json=item()).headers["x-content-type-options"] == "nosniff"
+
+
+def _under_an_unknown_key() -> Api:
     api = Api()
-    known = api.base
     api.base = f"http://testserver/atropos/{'x' * 43}"
+    return api
+
+
+@pytest.mark.parametrize("path", ["/scored_data", "/scored_data_list", "/register", "/register-env"])
+def test_nothing_of_a_body_under_an_unknown_key_is_looked_at(path: str) -> None:
+    stranger = _under_an_unknown_key()
     for body, headers in ((b"not gzip at all", GZIPPED), (b"{", {"content-type": "application/json"})):
-        assert api.request("POST", path, content=body, headers=headers).status_code == 404
-    api.base = known
-    assert api.request("POST", path, content=b"not gzip at all", headers=GZIPPED).status_code == 400
+        assert stranger.request("POST", path, content=body, headers=headers).status_code == 404
+    assert Api().request("POST", path, content=b"not gzip at all", headers=GZIPPED).status_code == 400
 
 
 def test_a_key_that_was_just_in_use_opens_nothing_once_it_was_changed() -> None:
