@@ -4,17 +4,22 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from controlplane.safety import refusals
 
-GOOD = {"debug": False, "hosts": ["localhost", "rollyard.example"], "secret_key": "".join(map(chr, range(48, 98)))}
+GOOD: dict[str, Any] = {
+    "debug": False,
+    "hosts": ["localhost", "rollyard.example"],
+    "secret_key": "".join(map(chr, range(48, 98))),
+}
 
 
 def test_what_is_safe_is_not_refused() -> None:
-    assert refusals(**GOOD) == []  # type: ignore[arg-type]
-    assert refusals(**GOOD | {"debug": True, "hosts": ["localhost", "127.0.0.1"]}) == []  # type: ignore[arg-type]
+    assert refusals(**GOOD) == []
+    assert refusals(**GOOD | {"debug": True, "hosts": ["localhost", "127.0.0.1"]}) == []
 
 
 @pytest.mark.parametrize(
@@ -27,7 +32,7 @@ def test_what_is_safe_is_not_refused() -> None:
     ],
 )
 def test_what_is_not_is_named_with_its_fix(setting: dict[str, object], named: str) -> None:
-    [refusal] = refusals(**GOOD | setting)  # type: ignore[arg-type]
+    [refusal] = refusals(**GOOD | setting)
     assert named in refusal.what
     assert refusal.fix
 
