@@ -23,6 +23,7 @@ from django.db import connection
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from controlplane.home import FOR_RUNS
 from controlplane.safety import refuse_unsafe
 
 
@@ -63,17 +64,26 @@ from rollouts.routing import websocket_urlpatterns  # noqa: E402
 # Django would import the pages at the first request, which takes a third of a second on the event loop of everybody.
 import_module(settings.ROOT_URLCONF)
 native = kernel.application(NativeDoor(), otherwise=pages)
+# A page of another origin could otherwise open a socket with the cookies of whoever looks at it.
+sockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
 
 
 async def http(scope: Any, receive: Any, send: Any) -> None:
     """Answer one HTTP request."""
+    if scope.get("state", {}).get(FOR_RUNS) and not scope["path"].startswith("/api/"):
+        # The code of runs has no business with pages and passwords.
+        await send({"type": "http.response.start", "status": 404, "headers": [(b"content-length", b"0")]})
+        await send({"type": "http.response.body", "body": b""})
+        return
     await (atropos if scope["path"].startswith(ATROPOS_PREFIX) else native)(scope, receive, send)
 
 
-application = ProtocolTypeRouter(
-    {
-        "http": http,
-        # A page of another origin could otherwise open a socket with the cookies of whoever looks at it.
-        "websocket": AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns))),
-    }
-)
+async def websocket(scope: Any, receive: Any, send: Any) -> None:
+    """Serve one socket; none for the code of runs."""
+    if scope.get("state", {}).get(FOR_RUNS):
+        await send({"type": "websocket.close"})
+        return
+    await sockets(scope, receive, send)
+
+
+application = ProtocolTypeRouter({"http": http, "websocket": websocket})

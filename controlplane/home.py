@@ -26,6 +26,8 @@ _MAX_SOCKET_PATH_BYTES = 107
 """`sun_path` of Linux without its final NUL; PostgreSQL and Redis both refuse a longer one."""
 _LONGEST_SOCKET = "postgres/.s.PGSQL.5432.lock"
 DATABASE = "rollyard"
+FOR_RUNS = "for_runs"
+"""Marks what came over `Home.runs_socket`, in the state of a scope."""
 OWNER_ONLY = 0o077
 """The umask of everything that writes here."""
 
@@ -91,6 +93,20 @@ class Home:
     def database_url(self) -> str:
         """URL of the embedded PostgreSQL, whether or not it runs."""
         return f"postgresql://{DATABASE}@/{DATABASE}?host={quote(str(self.postgres_socket_dir))}"
+
+    @property
+    def runs_socket(self) -> Path:
+        """Where the web process listens for the code of runs, which has no network and sees only its directory."""
+        return self.run_dir / "runs" / "api.sock"
+
+    def server_socket(self, number: int) -> Path:
+        """Where an inference server listens; each has a directory of its own."""
+        return self.run_dir / "serve" / str(number) / "vllm.sock"
+
+    @property
+    def caches(self) -> Path:
+        """What servers keep between starts, a directory per project."""
+        return self.path / "caches"
 
     @property
     def redis_url(self) -> str:

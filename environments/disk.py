@@ -6,8 +6,11 @@
 Standard library only: what starts a replica imports it.
 """
 
+import errno
+import io
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -48,6 +51,24 @@ def write_file(path: Path, content: bytes, *, mode: int = 0o666, replace: bool =
     """Write a small file as `writing` does."""
     with writing(path, mode=mode, replace=replace) as file:
         file.write(content)
+
+
+def read_regular(path: Path, limit: int) -> bytes:
+    """Up to `limit` bytes of a file that somebody wrote whom we do not trust: no link is followed, no pipe waited for.
+
+    Raises OSError, also for what is no regular file.
+    """
+    with open_regular(path) as file:
+        return file.read(limit)
+
+
+def open_regular(path: Path) -> io.BufferedReader:
+    """Open a file that somebody wrote whom we do not trust, as `read_regular` does."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "is no regular file", str(path))
+    return open(descriptor, "rb")
 
 
 def make_directory(path: Path) -> None:

@@ -130,6 +130,6 @@ def as_data(error: EpisodeError) -> RolloutError:
     # A class that `boundary` chose says nothing that the kind does not; the class it caught does.
     named = origin if type(error) in _BY_KIND.values() else error
     frames = traceback.format_list(traceback.extract_tb(origin.__traceback__)[-_FRAMES:])
-    return RolloutError(
-        kind=error.kind, type=type(named).__name__, message=str(named)[:_MAX_MESSAGE], traceback="".join(frames)
-    )
+    # Of code in another process: where it began over there.
+    began = getattr(origin, "remote_traceback", "") or "".join(frames)
+    return RolloutError(kind=error.kind, type=type(named).__name__, message=str(named)[:_MAX_MESSAGE], traceback=began)

@@ -16,6 +16,7 @@ from typing import Any, Literal, Protocol, Self
 import httpx
 import msgspec
 
+from environments.client.address import address
 from environments.config import SamplingParams
 from environments.errors import InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
 from environments.types import MAX_TOKEN_ID, Message
@@ -26,7 +27,7 @@ _MISSING_LOGPROB = -9999.0
 """What vLLM sends for a NaN or an absent logprob."""
 _ROUNDING = 1e-3
 """A logprob of a near-certain token may come out this much above zero."""
-_MAX_CONNECTIONS = 1_000
+_LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=1_000)
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,15 +111,18 @@ class OpenAIPolicy:
     """A policy behind a server's `/v1` address. Use as an async context manager; safe for many episodes at once."""
 
     def __init__(self, base_url: str, model: str, *, api_key: str | None = None, timeout_s: float = 120.0) -> None:
-        """`base_url` ends in `/v1`. `timeout_s` bounds each request as a whole, however slowly bytes trickle."""
-        self._root = base_url.rstrip("/").removesuffix("/v1")
+        """`base_url` ends in `/v1`, or is a socket's (`unix://`). `timeout_s` bounds each request as a whole, however
+        slowly bytes trickle."""
+        root, path = address(base_url)
+        self._root = root.removesuffix("/v1")
         self._model = model
         self._timeout_s = timeout_s
         self._http = httpx.AsyncClient(
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             # The deadline around the request is the one that counts; a dead address should show sooner.
             timeout=httpx.Timeout(timeout_s, connect=min(10.0, timeout_s)),
-            limits=httpx.Limits(max_connections=_MAX_CONNECTIONS, max_keepalive_connections=_MAX_CONNECTIONS),
+            limits=_LIMITS,
+            transport=httpx.AsyncHTTPTransport(uds=path, limits=_LIMITS) if path else None,
             trust_env=False,
         )
 

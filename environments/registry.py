@@ -27,6 +27,11 @@ def places() -> dict[str, str]:
     return installed | _BUILT_IN
 
 
+def is_built_in(name: str) -> bool:
+    """Whether it is one of ours, and not somebody else's code."""
+    return name in _BUILT_IN
+
+
 def names() -> list[str]:
     """Return every known name, sorted."""
     return sorted(places())

@@ -34,7 +34,7 @@ def train() -> None:
     link = RunLink()
     registration = link.register()
     config = RunConfig.stored(registration.config)
-    dataset = open_dataset(config, Path(registration.run_dir))
+    dataset = open_dataset(config, Path(registration.run_dir) / "data")
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
     world = make_world(config.trainer)
     learner = Learner(config, registration, link, world)

@@ -6,14 +6,13 @@
 Blocks while it probes, publishes or ends replicas; each of these has a deadline, and every run has a thread of its own.
 """
 
+import asyncio
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
-from environments import registry
 from environments.errors import RegistryError
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Run, RunKind
@@ -23,9 +22,11 @@ from rollouts.services import models
 from rollouts.services.groups import evaluations, leases
 from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
-from workers.fleet import commands, forking, lifecycle, publishing, retention, training
+from workers import isolation
+from workers.fleet import commands, fetching, forking, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
+from workers.launchers import confinement
 
 log = logging.getLogger(__name__)
 
@@ -105,11 +106,14 @@ class Convergence:
 
 
 def _begin(run: Run) -> None:
+    if complaint := confinement.complaint_here():
+        raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
+    fetching.fetch(run)
     forking.make_start(run)
     _make_model(run)
     if run.parsed.is_played:
         for environment in run.environments.all():
-            _try_environment(environment.name, environment.args)
+            _try_environment(run, environment.name, environment.args)
         policies.register_initial(run, path=commands.start_weights(run.parsed))
     life.start(run)
 
@@ -125,14 +129,18 @@ def _make_model(run: Run) -> None:
         raise UnrecoverableError(Reason(ReasonCode.MODEL_NOT_MADE, error=error.message)) from error
 
 
-def _try_environment(name: str, args: dict[str, Any]) -> None:
-    """Instantiate an environment once, so that its errors fail the run before processes start.
+def _try_environment(run: Run, name: str, args: dict[str, Any]) -> None:
+    """Make an environment once, as the drivers will, so that its errors fail the run before processes start.
 
     Raises UnrecoverableError.
     """
-    thread = ThreadPoolExecutor(max_workers=1)
+
+    async def make() -> None:
+        async with asyncio.timeout(_ENVIRONMENT_DEADLINE_S):
+            await isolation.close(await isolation.load(run, name, args))
+
     try:
-        thread.submit(registry.load, name, args).result(_ENVIRONMENT_DEADLINE_S)
+        asyncio.run(make())
     except TimeoutError:
         log.warning("environment %s took more than %.0f s to load; the drivers will see", name, _ENVIRONMENT_DEADLINE_S)
     except RegistryError as error:
@@ -140,8 +148,6 @@ def _try_environment(name: str, args: dict[str, Any]) -> None:
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
         raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_BROKEN, environment=name, error=told)) from error
-    finally:
-        thread.shutdown(wait=False)
 
 
 def _is_owed(run: Run) -> bool:

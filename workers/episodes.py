@@ -21,7 +21,6 @@ from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError
 
-from environments import registry
 from environments.config import SamplingParams
 from environments.env import Environment
 from environments.errors import EpisodeError, ProblemError, as_data
@@ -33,6 +32,7 @@ from rollouts.models import Run
 from rollouts.services import metrics
 from rollouts.services.groups import intake, leases
 from rollouts.states import RUN_GENERATING, GroupState
+from workers import isolation
 from workers.database import in_database
 from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
 
@@ -128,6 +128,8 @@ class Driver:
                     await in_database(leases.release, left)
                 await self._report()
             await self._pool.aclose()
+            for environment, _ in self._environments.values():
+                await isolation.close(environment)
 
     async def _generate(self) -> None:
         until = time.monotonic() + self._budget_s
@@ -202,10 +204,13 @@ class Driver:
         return _Played(problem.key, rollouts, str(environment.version))
 
     async def _problem(self, claim: Claim) -> tuple[Environment[Any], Problem]:
-        """Load the environment once per driver, in a thread: it may read a data set."""
+        """Load the environment once per driver, and again when its process has died."""
         async with self._environment_lock:
-            if claim.environment not in self._environments:
-                environment = await asyncio.to_thread(registry.load, claim.environment, claim.args)
+            made = self._environments.get(claim.environment)
+            if made is None or not isolation.is_usable(made[0]):
+                if made is not None:
+                    await isolation.close(made[0])
+                environment = await isolation.load(self.run, claim.environment, claim.args)
                 self._environments[claim.environment] = (environment, {})
             environment, counts = self._environments[claim.environment]
             if claim.split not in counts:

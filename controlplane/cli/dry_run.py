@@ -11,10 +11,11 @@ import typer
 
 from controlplane.cli.terminal import config_line, print_json
 from controlplane.home import Home
+from environments.client.address import SCHEME
 from trainers.config import Resolved
 from workers.fleet import commands
 
-RUN, PORT, SECRET, URL = "RUN", "PORT", "SECRET", "http://127.0.0.1:8000"
+RUN, PROJECT, SOCKET, SECRET = "RUN", "PROJECT", "SOCKET", "SECRET"
 
 
 def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
@@ -31,11 +32,12 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
                 slot,
                 weights=commands.start_weights(config),
                 directory=_runs_directory() / RUN / "replicas" / name,
-                port=PORT,
+                socket=Path(SOCKET),
+                caches=Home.from_environ().caches / PROJECT,
                 api_key=SECRET,
             )
-    url = os.environ.get("ROLLYARD_URL", URL)
-    found["trainer-0"] = commands.trainer(config, run=RUN, url=url, token=SECRET)
+    url = os.environ.get("ROLLYARD_RUNS_URL") or f"{SCHEME}{Home.from_environ().runs_socket}"
+    found["trainer-0"] = commands.trainer(config, run=RUN, directory=_runs_directory() / RUN, url=url, token=SECRET)
     return found
 
 
@@ -45,7 +47,9 @@ def show(resolved: Resolved, *, as_json: bool) -> None:
     found = list_commands(resolved)
     if as_json:
         origins = {key: str(origin) for key, origin in resolved.origins.items()}
-        processes = [{"name": name, **command._asdict()} for name, command in found.items()]
+        processes = [
+            {"name": name, "argv": command.argv, "environ": command.environ} for name, command in found.items()
+        ]
         print_json({"config": config, "origins": origins, "commands": processes})
         return
     for key, origin in resolved.origins.items():
@@ -55,7 +59,8 @@ def show(resolved: Resolved, *, as_json: bool) -> None:
         for variable, value in command.environ.items():
             typer.echo(f"  {variable}={shlex.quote(value)} \\")
         typer.echo(f"  {shlex.join(command.argv)}")
-    typer.echo(f"\nNothing was started; {RUN}, {PORT} and {SECRET} are decided by a launch." if found else "")
+    decided = f"{RUN}, {PROJECT}, {SOCKET} and {SECRET} are decided by a launch"
+    typer.echo(f"\nNothing was started; {decided}." if found else "")
 
 
 def _runs_directory() -> Path:

@@ -29,6 +29,7 @@ from controlplane.up.processes import Program
 from controlplane.up.supervisor import Service, StartError, Supervisor
 from controlplane.web import login_token, share
 from environments.disk import write_file
+from workers.launchers import accounts
 
 _DEFAULT_PORT = 8000
 _REPLICAS_DEADLINE_S = 20.0
@@ -75,21 +76,28 @@ def run(home: Home, options: Options) -> int:
     with (
         _locked(home) as previous,
         _listening(options) as listening,
+        _listening_for_runs(home) as for_runs,
         share.counts_file(options.web_processes) as counts,
     ):
         if previous and (left := processes.sweep(previous, _REPLICAS_DEADLINE_S)):
             console.say(f"ended {left} processes that a previous `rollyard up` had left")
-        return asyncio.run(_Up(home, options, console, listening, counts.fileno()).run())
+        return asyncio.run(_Up(home, options, console, listening, for_runs, counts.fileno()).run())
 
 
 class _Up:
     def __init__(
-        self, home: Home, options: Options, console: Console, listening: socket.socket, counts_fd: int
+        self,
+        home: Home,
+        options: Options,
+        console: Console,
+        listening: socket.socket,
+        for_runs: socket.socket,
+        counts_fd: int,
     ) -> None:
         self._home = home
         self._options = options
         self._console = console
-        self._shared_fds = (listening.fileno(), counts_fd)
+        self._shared_fds = (listening.fileno(), for_runs.fileno(), counts_fd)
         self._up_id = secrets.token_hex(8)
         port = listening.getsockname()[1]
         self._local_url = f"http://127.0.0.1:{port}"
@@ -168,8 +176,9 @@ class _Up:
         self._console.event("up", url=self._url)
 
     def _web(self, place: int) -> Service:
-        listening, counts = map(str, self._shared_fds)
-        argv = [sys.executable, "-m", "controlplane.web.serve", "--fd", listening, "--counts-fd", counts]
+        listening, for_runs, counts = map(str, self._shared_fds)
+        argv = [sys.executable, "-m", "controlplane.web.serve", "--fd", listening, "--runs-fd", for_runs]
+        argv += ["--counts-fd", counts]
         web = Program(f"web-{place + 1}" if place else "web", (*argv, "--place", str(place)))
         # Whichever answers first speaks for all: they serve the same code on the same port.
         return Service(web.name, lambda: web, self._web_answers, pass_fds=self._shared_fds)
@@ -241,6 +250,20 @@ def _listening(options: Options) -> Iterator[socket.socket]:
         listening.bind((options.host, 0))
     listening.listen(1024)
     with listening:
+        yield listening
+
+
+@contextlib.contextmanager
+def _listening_for_runs(home: Home) -> Iterator[socket.socket]:
+    """Listen where the code of runs, which has no network, reaches the API. Nobody else may enter the directory."""
+    path = home.runs_socket
+    path.parent.mkdir(exist_ok=True)
+    accounts.show(accounts.account_of_runs(), path.parent)
+    path.unlink(missing_ok=True)
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(path))
+        path.chmod(0o666)  # the directory decides
+        listening.listen(1024)
         yield listening
 
 

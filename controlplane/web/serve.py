@@ -1,4 +1,4 @@
-"""Serve HTTP and websockets on a socket that was opened by somebody else: `python -m controlplane.web.serve --fd N`.
+"""Serve HTTP and websockets on sockets that were opened by somebody else: `python -m controlplane.web.serve --fd N`.
 
 `rollyard up` keeps the listening socket, so while a killed web process comes back, clients wait in the backlog instead
 of being refused. Processes that share it are told apart by `--place`, beside `--counts-fd` (see `share.py`). Under
@@ -21,6 +21,7 @@ def main() -> None:
     """Serve until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(prog="python -m controlplane.web.serve", description=__doc__)
     parser.add_argument("--fd", type=int, required=True, help="descriptor of a listening TCP socket")
+    parser.add_argument("--runs-fd", type=int, help="descriptor of a listening Unix socket, for the code of runs")
     parser.add_argument("--counts-fd", type=int, help="descriptor of the file in which those that share it count")
     parser.add_argument("--place", type=int, default=0, help="which of them this is, from 0")
     arguments = parser.parse_args()
@@ -42,7 +43,8 @@ def main() -> None:
     # What was loaded stays. The collector would look through it now and then, for 0.1 s in which nobody is answered.
     gc.collect()
     gc.freeze()
-    SharingServer(config, socket.socket(fileno=arguments.fd), share).run()
+    for_runs = None if arguments.runs_fd is None else socket.socket(fileno=arguments.runs_fd)
+    SharingServer(config, socket.socket(fileno=arguments.fd), share, for_runs=for_runs).run()
 
 
 if __name__ == "__main__":

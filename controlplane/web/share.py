@@ -18,9 +18,12 @@ import os
 import socket
 import tempfile
 from collections.abc import Iterator
+from functools import partial
 from typing import IO, Any
 
 import uvicorn
+
+from controlplane.home import FOR_RUNS
 
 PATIENCE_S, LONGEST_PATIENCE_S = 0.002, 0.02
 """What a process leaves to the others for each connection that it is ahead by. The longest, because a process that
@@ -82,41 +85,51 @@ class _Shown(set[Any]):
 
 
 class SharingServer(uvicorn.Server):
-    """A uvicorn server that takes its share of the connections of one socket."""
+    """A uvicorn server that takes its share of the connections of one socket, and of one for the code of runs.
 
-    def __init__(self, config: uvicorn.Config, listening: socket.socket, share: Share) -> None:
+    What comes over the second has `FOR_RUNS` in the state of its scope.
+    """
+
+    def __init__(
+        self, config: uvicorn.Config, listening: socket.socket, share: Share, *, for_runs: socket.socket | None = None
+    ) -> None:
         super().__init__(config)
-        listening.setblocking(False)
-        self._listening = listening
+        self._listening = [each for each in (listening, for_runs) if each is not None]
+        for each in self._listening:
+            each.setblocking(False)
         self._share = share
         self.server_state.connections = _Shown(share)
-        self._taking: asyncio.Task[None] | None = None
+        self._taking: list[asyncio.Task[None]] = []
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets=[])  # asyncio's own way to accept takes all that wait
-        self._taking = asyncio.create_task(self._take())
+        self._taking = [asyncio.create_task(self._take(each)) for each in self._listening]
 
     async def on_tick(self, counter: int) -> bool:
-        if self._taking and self._taking.done():
-            self._taking.result()  # raises: a process that takes nothing more has to end, so that it is started again
+        for taking in self._taking:
+            if taking.done():
+                taking.result()  # raises: a process that takes nothing more has to end, so that it is started again
         if _trim is not None and counter % _TICKS_TO_TRIM == 0:
             await asyncio.to_thread(_trim, 0)
         return await super().on_tick(counter)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        if self._taking:
-            self._taking.cancel()
-        self._listening.close()
+        for taking in self._taking:
+            taking.cancel()
+        for listening in self._listening:
+            listening.close()
         await super().shutdown(sockets)
 
-    async def _take(self) -> None:
+    async def _take(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
+        is_local = listening.family == socket.AF_UNIX
+        state = {FOR_RUNS: True} if is_local else {}
         while True:
-            await _readable(self._listening)
+            await _readable(listening)
             if patience_s := self._share.patience_s:
                 await asyncio.sleep(patience_s)
             try:
-                connection, _ = self._listening.accept()
+                connection, _ = listening.accept()
             except (BlockingIOError, ConnectionAbortedError):
                 continue  # somebody else took it, or it is gone
             except OSError as error:
@@ -125,14 +138,15 @@ class SharingServer(uvicorn.Server):
                 continue
             try:
                 connection.setblocking(False)
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                await loop.connect_accepted_socket(self._connection, connection)
+                if not is_local:
+                    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                await loop.connect_accepted_socket(partial(self._connection, state), connection)
             except OSError:  # it is gone already
                 connection.close()
 
-    def _connection(self) -> asyncio.Protocol:
+    def _connection(self, state: dict[str, Any]) -> asyncio.Protocol:
         protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]  # as uvicorn calls it
-            config=self.config, server_state=self.server_state, app_state=self.lifespan.state
+            config=self.config, server_state=self.server_state, app_state={**self.lifespan.state, **state}
         )
         return protocol
 

@@ -18,6 +18,8 @@ from typing import Any
 
 import httpx
 
+from environments.client.address import SCHEME, address
+
 _log = logging.getLogger(__name__)
 
 TIMEOUT_S = 30.0
@@ -74,10 +76,12 @@ class ApiConnection:
 
     def __init__(self, url: str, token: str, run: str, *, retry_budget_s: float, first_pause_s: float = 0.1) -> None:
         """``retry_budget_s`` is how long the control plane may be away. Raises ValueError for a url of another kind."""
-        if not url.startswith(("http://", "https://")):
-            raise ValueError(f"{url!r} is no address of a control plane: begin with http:// or https://")
+        if not url.startswith(("http://", "https://", SCHEME)):
+            raise ValueError(f"{url!r} is no address of a control plane: begin with http://, https:// or {SCHEME}")
+        base_url, path = address(url)
         self._http = httpx.Client(
-            base_url=f"{url.rstrip('/')}/api/v1/runs/{run}/",
+            base_url=f"{base_url}/api/v1/runs/{run}/",
+            transport=httpx.HTTPTransport(uds=path) if path else None,
             headers={"Authorization": f"Token {token}", "Accept": "application/json"},
             timeout=TIMEOUT_S,
             trust_env=False,  # a proxy meant for the outside world must not get between a run's parts

@@ -20,6 +20,7 @@ from environments import disk
 from trainers.errors import CheckpointCorrupt
 
 MANIFEST = "manifest.json"
+_MAX_MANIFEST_BYTES = 16 * 2**20
 _PREFIX = "step_"
 _PARTIAL = ".partial-"
 
@@ -91,7 +92,6 @@ def seal_partial(partial: Path, digests: Mapping[str, str], *, epoch: int, run: 
 
 def sync_and_hash(path: Path) -> str:
     """Bring a file to the disk; returns its SHA-256."""
-    path.chmod(0o644)  # some writers leave 0600; an inference server may run as another user
     with path.open("rb") as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
@@ -109,7 +109,8 @@ def find_directory(parent: Path, step: int) -> CompleteDirectory | None:
 def verify_directory(path: Path, manifest_sha256: str | None = None) -> CompleteDirectory:
     """Check every file against the manifest, and the manifest against a known hash. Raises CheckpointCorrupt."""
     try:
-        manifest = (path / MANIFEST).read_bytes()
+        with disk.open_regular(path / MANIFEST) as file:
+            manifest = file.read(_MAX_MANIFEST_BYTES)
         found = hashlib.sha256(manifest).hexdigest()
         if manifest_sha256 not in (None, found):
             raise CheckpointCorrupt(f"{path / MANIFEST} has SHA-256 {found}, expected {manifest_sha256}")
@@ -142,10 +143,10 @@ def _steps(parent: Path) -> dict[int, Path]:
 
 
 def _check_file(path: Path, entry: dict[str, Any]) -> None:
-    size_bytes = path.stat().st_size
-    if size_bytes != entry["size_bytes"]:
-        raise CheckpointCorrupt(f"{path} has {size_bytes} bytes, expected {entry['size_bytes']}")
-    with path.open("rb") as file:
+    with disk.open_regular(path) as file:
+        size_bytes = os.fstat(file.fileno()).st_size
+        if size_bytes != entry["size_bytes"]:
+            raise CheckpointCorrupt(f"{path} has {size_bytes} bytes, expected {entry['size_bytes']}")
         if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
             raise CheckpointCorrupt(f"{path} does not have its SHA-256")
 

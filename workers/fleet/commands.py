@@ -7,17 +7,22 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
+from environments.client.address import address
 from trainers.run_config import RunConfig
-from workers.fleet import accelerators, adapters, inference
+from workers.fleet import accelerators, adapters, hub, inference
 
 _IDLE_ADAPTER = "idle_adapter"
 
 
 class Command(NamedTuple):
-    """What to start, and the variables it needs on top of the launcher's own. Secrets are in the variables only."""
+    """What to start, and what it needs. Secrets are in the variables only."""
 
     argv: list[str]
     environ: dict[str, str]
+    """On top of the launcher's own."""
+    reads: list[Path]
+    """What it may read besides programs: what the run was given, and what it made."""
+    writes: list[Path]
 
 
 def start_weights(config: RunConfig) -> str:
@@ -31,9 +36,11 @@ def idle_adapter(directory: Path) -> Path:
     return directory / _IDLE_ADAPTER
 
 
-def server(config: RunConfig, slot: int, *, weights: str, directory: Path, port: int | str, api_key: str) -> Command:
+def server(
+    config: RunConfig, slot: int, *, weights: str, directory: Path, socket: Path, caches: Path, api_key: str
+) -> Command:
     """The inference server of a slot, starting with `weights`. With LoRA those are an adapter, or a whole model, which
-    is then served without one."""
+    is then served without one. `directory` is its own, in that of its run; `caches` its project's."""
     cpu = accelerators.serves_on_cpu()
     model, adapter = weights, None
     if config.model.lora.rank:
@@ -41,16 +48,30 @@ def server(config: RunConfig, slot: int, *, weights: str, directory: Path, port:
         model = config.model.path
         adapter = inference.StartAdapter(served, adapters.room_for(config.model.lora))
     return Command(
-        inference.argv(model, port, config.inference, cpu=cpu, adapter=adapter),
+        inference.argv(model, socket, config.inference, cpu=cpu, adapter=adapter),
         {
             **inference.environ(config.inference, cpu=cpu, api_key=api_key),
             **({} if cpu else accelerators.server_environ(slot, config.trainer.world_size)),
+            # Kept: without it a server takes ten seconds longer to start. Not shared: what one leaves, others run.
+            "VLLM_CACHE_ROOT": str(caches / "vllm"),
+            "HF_HUB_CACHE": str(hub.cache()),
         },
+        reads=[
+            inference.EXTENSION,
+            idle_adapter(directory),
+            _weights(directory.parents[1]),
+            *hub.places(weights, "model"),
+            *hub.places(model, "model"),
+        ],
+        writes=[socket.parent, caches],
     )
 
 
-def trainer(config: RunConfig, *, run: str, url: str, token: str) -> Command:
-    """The trainer of a run: what it trains, where it fetches it and with which right is in its environment."""
+def trainer(config: RunConfig, *, run: str, directory: Path, url: str, token: str, resumes_from: str = "") -> Command:
+    """The trainer of a run: what it trains, where it fetches it and with which right is in its environment.
+
+    `directory` is the run's; `resumes_from` is the checkpoint of another run whose optimizer state it starts with.
+    """
     world_size = config.trainer.world_size
     argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
     return Command(
@@ -60,5 +81,22 @@ def trainer(config: RunConfig, *, run: str, url: str, token: str) -> Command:
             "ROLLYARD_URL": url,
             "ROLLYARD_TOKEN": token,
             "ROLLYARD_RUN": run,
+            "HF_HUB_CACHE": str(hub.cache()),
         },
+        reads=_given_to_trainer(config, url, resumes_from),
+        writes=[_weights(directory), *(directory / name for name in ("checkpoints", "data", "tracking"))],
     )
+
+
+def _given_to_trainer(config: RunConfig, url: str, resumes_from: str) -> list[Path]:
+    given = [*hub.places(config.model.path, "model"), *hub.places(config.model.lora.path, "model")]
+    if config.data is not None:
+        given += hub.places(config.data.path, "dataset")
+        if config.data.validation is not None:
+            given += hub.places(config.data.validation.path, "dataset")
+    _, socket = address(url)
+    return [*given, *([Path(socket).parent] if socket else []), *([Path(resumes_from)] if resumes_from else [])]
+
+
+def _weights(run_directory: Path) -> Path:
+    return run_directory / "weights"

@@ -4,16 +4,24 @@ checkpoint of the source, verified  ->  python -m trainers.storage.export  ->  w
 """
 
 import logging
+import os
+import stat
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+
+from django.conf import settings
 
 from rollouts.models import Checkpoint, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs.forks import name_of
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import find_directory, verify_directory, write_directory
+from workers.fleet import hub
 from workers.fleet.lifecycle import UnrecoverableError
+from workers.launchers import confinement
+from workers.launchers.sandbox import SandboxUnavailable
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +39,35 @@ def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
         verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
     except CheckpointCorrupt as error:
         raise ExportFailed(str(error)) from None
-    model = checkpoint.run.parsed.model.model_dump_json()
-    command = [sys.executable, "-m", "trainers.storage.export", checkpoint.path, str(directory)]
-    command += ["--model", model, "--dtype", dtype]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+        done = _run_export(checkpoint, directory, dtype)
     except subprocess.TimeoutExpired:
         raise ExportFailed(f"{name_of(checkpoint)} was not exported within {_DEADLINE_S:.0f} s") from None
+    except SandboxUnavailable as error:
+        raise ExportFailed(str(error)) from None
     if done.returncode != 0:
         words = " ".join(done.stderr.strip().splitlines()[-1:])[-_MAX_CHARACTERS:]
         raise ExportFailed(f"{name_of(checkpoint)} cannot be exported: {words}")
+
+
+def _run_export(checkpoint: Checkpoint, directory: Path, dtype: str) -> "subprocess.CompletedProcess[str]":
+    """Export in a sandbox, for the model may bring code along; what that leaves is moved out if it is plain files."""
+    config = checkpoint.run.parsed.model
+    with tempfile.TemporaryDirectory(prefix=".export-", dir=directory.parent, ignore_cleanup_errors=True) as place:
+        scratch, made = Path(place), Path(place) / "model"
+        reads = [Path(checkpoint.path), *hub.places(config.path, "model"), *hub.places(config.lora.path, "model")]
+        room = confinement.make(scratch, reads=reads, writes=[made], home=settings.HOME.path)
+        command = [sys.executable, "-m", "trainers.storage.export", checkpoint.path, str(made)]
+        command += ["--model", config.model_dump_json(), "--dtype", dtype]
+        done = confinement.run(
+            room, command, scratch, timeout_s=_DEADLINE_S, environ={"HF_HUB_CACHE": str(hub.cache())}
+        )
+        if done.returncode == 0:
+            for path in made.iterdir():
+                if stat.S_ISREG(path.lstat().st_mode):
+                    os.chown(path, os.geteuid(), os.getegid(), follow_symlinks=False)
+                    path.rename(directory / path.name)
+    return done
 
 
 def make_start(run: Run) -> None:

@@ -1,6 +1,7 @@
 """One vLLM server: its command line, its health probe, and loading weights while requests are in flight.
 
-The admin routes carry no authentication (`VLLM_SERVER_DEV_MODE`), so a server listens on loopback only. Its label
+The admin routes carry no authentication (`VLLM_SERVER_DEV_MODE`), so a server listens on no port, only on a socket in a
+directory that nobody else may enter. Its label
 (`/weight_info`) is what rollouts are attributed by; vLLM notes it for every sampled token:
 
     a version number   the weights of that policy version
@@ -17,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 import httpx
 
+from environments.client.address import address
 from environments.policy import LOADING_LABEL
 from trainers.run_config import InferenceConfig
 from workers.fleet.adapters import is_adapter
@@ -27,7 +29,8 @@ SERVED_MODEL = "policy"
 _FROZEN_MODEL = "frozen"
 """Name of the model beside which adapters are served as SERVED_MODEL. Nobody asks for it."""
 _CALL_TIMEOUT_S = 10.0
-_EXTENSION = Path(__file__).resolve().parent / "vllm_extension"
+EXTENSION = Path(__file__).resolve().parent / "vllm_extension"
+"""What of ours a server imports."""
 
 
 class InferenceError(Exception):
@@ -56,7 +59,7 @@ class StartAdapter(NamedTuple):
 
 def argv(
     model: str,
-    port: int | str,
+    socket: Path | str,
     config: InferenceConfig,
     *,
     cpu: bool,
@@ -72,7 +75,7 @@ def argv(
     if adapter:
         command += ["--enable-lora", "--max-loras", "1", "--max-lora-rank", str(adapter.max_rank)]
         command += ["--lora-modules", f"{SERVED_MODEL}={adapter.path}"]
-    command += ["--host", "127.0.0.1", "--port", str(port)]
+    command += ["--uds", str(socket)]
     command += ["--dtype", config.dtype, "--max-model-len", str(config.max_model_len)]
     # The distribution the token was drawn from, after temperature: what importance ratios need.
     command += ["--logprobs-mode", "processed_logprobs"]
@@ -93,7 +96,7 @@ def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None) -
     """Return the variables a server needs on top of the process's own."""
     inherited = os.environ.get("PYTHONPATH")
     variables = {
-        "PYTHONPATH": os.pathsep.join([str(_EXTENSION), *([inherited] if inherited else [])]),
+        "PYTHONPATH": os.pathsep.join([str(EXTENSION), *([inherited] if inherited else [])]),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
         "DO_NOT_TRACK": "1",
@@ -118,11 +121,14 @@ def _threads(replicas: int) -> int:
 
 
 class VllmAdmin:
-    """Client of a server's admin routes; `base_url` with or without `/v1`. Not thread-safe; raises `InferenceError`."""
+    """Client of a server's admin routes; `base_url` is its socket's, or ends in `/v1` or not. Not thread-safe; raises
+    `InferenceError`."""
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
+        root, path = address(base_url)
         self._http = httpx.Client(
-            base_url=base_url.rstrip("/").removesuffix("/v1"),
+            base_url=root.removesuffix("/v1"),
+            transport=httpx.HTTPTransport(uds=path) if path else None,
             headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
             trust_env=False,
         )

@@ -13,13 +13,17 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
+from django.conf import settings
+
+from environments import disk
 from rollouts.errors import StateConflict
 from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
+from workers.fleet import accelerators
 from workers.fleet.commands import Command
-from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation
+from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation, scratch
 from workers.launchers.local import LocalLauncher
 
 log = logging.getLogger(__name__)
@@ -31,6 +35,7 @@ SWEEP_DEADLINE_S = 2.0
 HEARTBEAT_DEADLINE_S = 60.0
 """A replica counts as dead when its shepherd has written no heartbeat for so long."""
 _MAX_CHARACTERS = 300
+_MAX_FAULT_BYTES = 64 * 1024
 _LAST_LINES = 3
 _PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
 """What torchrun and vLLM put before the lines of their processes."""
@@ -40,7 +45,7 @@ _TORCHRUN_SUMMARY = "ChildFailedError"
 _FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
 """Names the file in which a replica that dies of its input says so; see `fault_of`."""
 
-_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
+_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher(settings.HOME.path)}
 
 
 _ENDS = {
@@ -50,6 +55,7 @@ _ENDS = {
     End.UNWATCHED: ReasonCode.SHEPHERD_DIED,
     End.UNSTARTED: ReasonCode.NEVER_STARTED,
     End.SILENT: ReasonCode.NO_HEARTBEAT,
+    End.LIMIT: ReasonCode.LIMIT_EXCEEDED,
 }
 
 
@@ -77,7 +83,16 @@ def reserve(run: Run, *, kind: ReplicaKind, slot: int) -> Replica:
 def launch(replica: Replica, command: Command) -> None:
     """Start a reserved replica. One that cannot be started is lost, with the reason."""
     variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
-    spec = LaunchSpec(str(replica.token), Path(replica.directory), command.argv, variables, grace_s=GRACE_S)
+    spec = LaunchSpec(
+        str(replica.token),
+        Path(replica.directory),
+        command.argv,
+        variables,
+        grace_s=GRACE_S,
+        reads=command.reads,
+        writes=command.writes,
+        gpus=bool(accelerators.list_gpus()),
+    )
     try:
         launcher_of(replica).start(spec)
     except (LaunchError, OSError) as error:
@@ -106,7 +121,7 @@ def mark_lost(replica: Replica, seen: Observation) -> None:
 def reason_of(seen: Observation, words: str = "") -> Reason:
     """The reason that is stored for an exit: how the process ended, its exit code, the end of its log."""
     silence = {"age_s": seen.heartbeat_age_s} if seen.end is End.SILENT else {}
-    return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence)
+    return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence, **seen.excess)
 
 
 def eject(replica: Replica, *, reason: Reason) -> None:
@@ -154,13 +169,13 @@ def fault_of(replica: Replica) -> str:
     vLLM refuses before it serves. Whoever would start another reads it first: that one would end the same.
     """
     try:
-        return str(json.loads(_fault_file(replica).read_bytes())["message"])
+        return str(json.loads(disk.read_regular(_fault_file(replica), _MAX_FAULT_BYTES))["message"])[:_MAX_CHARACTERS]
     except (OSError, ValueError, KeyError, TypeError):
         return ""
 
 
 def _fault_file(replica: Replica) -> Path:
-    return Path(replica.directory) / "fault.json"
+    return scratch(Path(replica.directory)) / "fault.json"
 
 
 def end_orphans() -> None:

@@ -8,14 +8,15 @@ The only proof of life is a generated token: a server whose engine hangs still a
 
 import json
 import logging
-import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from pathlib import Path
 
+from django.conf import settings
 from django.utils import timezone
 
+from environments.client.address import SCHEME
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
@@ -183,15 +184,21 @@ def _start(run: Run, slot: int) -> None:
         return
     config = run.parsed
     replica = lifecycle.reserve(run, kind=ReplicaKind.INFERENCE, slot=slot)
-    port = _free_port()
-    replicas.address(replica, base_url=f"http://127.0.0.1:{port}")
+    socket = settings.HOME.server_socket(replica.pk)
+    replicas.address(replica, base_url=f"{SCHEME}{socket}")
     directory = Path(replica.directory)
     directory.mkdir(parents=True, exist_ok=True)
     (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
     if config.model.lora.rank:
         adapters.write_idle_adapter(commands.idle_adapter(directory), config.model.lora)
     command = commands.server(
-        config, slot, weights=target.path, directory=directory, port=port, api_key=api_key(replica)
+        config,
+        slot,
+        weights=target.path,
+        directory=directory,
+        socket=socket,
+        caches=settings.HOME.caches / str(run.project_id),
+        api_key=api_key(replica),
     )
     lifecycle.launch(replica, command)
 
@@ -202,14 +209,6 @@ def _started_with(replica: Replica) -> int | None:
     except (OSError, ValueError, KeyError):
         return None
     return version
-
-
-def _free_port() -> int:
-    """A port nobody listens on now. Should somebody take it first, the server ends and gets another."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def _age_s(moment: datetime) -> float:

@@ -109,7 +109,14 @@ def _start(run: Run) -> None:
         ttl=tokens.TRAINER_TTL,
         run=run,
     )
-    command = commands.trainer(run.parsed, run=run.key, url=settings.ROLLYARD_URL, token=token)
+    command = commands.trainer(
+        run.parsed,
+        run=run.key,
+        directory=run.directory,
+        url=settings.RUNS_URL,
+        token=token,
+        resumes_from=run.forked_from.path if run.forked_from and run.fork_optimizer else "",
+    )
     lifecycle.launch(replica, command)
     replica.refresh_from_db()
     if replica.state == ReplicaState.LOST:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class LaunchError(Exception):
@@ -26,6 +26,12 @@ class LaunchSpec:
     argv: Sequence[str]
     environ: Mapping[str, str] = field(default_factory=dict, repr=False)
     """On top of the launcher's own. Secrets go here: this is never written to a file and never in argv."""
+    reads: Sequence[Path] = ()
+    """What the command may read besides programs, and `writes`: files and directories by their absolute paths."""
+    writes: Sequence[Path] = ()
+    """Directories that it may write besides its scratch directory; they are made when they are missing."""
+    gpus: bool = False
+    """Whether it sees the GPUs of the machine."""
     grace_s: float = 10.0
     """Seconds between asking the process to end and killing it."""
 
@@ -36,6 +42,11 @@ class Handle:
 
     token: str
     directory: Path
+
+
+def scratch(directory: Path) -> Path:
+    """What of a replica's directory the replica itself may write: its home, its caches, the fault it died of."""
+    return directory / "scratch"
 
 
 class End(StrEnum):
@@ -51,6 +62,8 @@ class End(StrEnum):
     UNSTARTED = "unstarted"
     SILENT = "silent"
     """Its shepherd's heartbeat is too old."""
+    LIMIT = "limit"
+    """It used more than it may, see `Observation.excess`."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +77,8 @@ class Observation:
     """Age of the shepherd's heartbeat. None before the first."""
     end: End = End.DIED
     """Of one that is not alive."""
+    excess: Mapping[str, Any] = field(default_factory=dict)
+    """`what` was exceeded, how much was `used` and how much is `allowed`: of an end by LIMIT."""
 
 
 class Launcher(Protocol):

@@ -1,4 +1,4 @@
-"""Start replicas as processes of this machine, each under a shepherd that outlives us."""
+"""Start replicas as processes of this machine, each in a sandbox and under a shepherd that outlives us."""
 
 import json
 import os
@@ -6,11 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workers.launchers.base import End, Handle, LaunchError, LaunchSpec, Observation
+from workers.launchers import confinement, limits
+from workers.launchers.base import End, Handle, LaunchError, LaunchSpec, Observation, scratch
 from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, living_tokens, send, start_time
+from workers.launchers.sandbox import SandboxUnavailable
 from workers.launchers.shepherd import write_json
 
 _START_DEADLINE_S = 20.0
@@ -23,15 +26,26 @@ _OWN_SECRETS = ("DATABASE_URL", "REDIS_URL", "ROLLYARD_SECRET_KEY", "DJANGO_SETT
 class LocalLauncher:
     """Subprocesses. Linux only: it finds processes through /proc."""
 
+    def __init__(self, home: Path | None = None) -> None:
+        """``home`` holds what the control plane wrote: of that alone it opens to a run's account its runs read."""
+        self._home = home
+
     def start(self, spec: LaunchSpec) -> Handle:
         spec.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(
-            spec.directory / "spec.json", {"token": spec.token, "argv": list(spec.argv), "grace_s": spec.grace_s}
-        )
+        try:
+            room = confinement.make(
+                scratch(spec.directory), reads=spec.reads, writes=spec.writes, home=self._home, gpus=spec.gpus
+            )
+        except SandboxUnavailable as error:
+            raise LaunchError(str(error)) from error
+        description = {"token": spec.token, "argv": list(spec.argv), "grace_s": spec.grace_s}
+        if room is not None:
+            description |= {"sandbox": asdict(room), "limits": asdict(limits.default())}
+        write_json(spec.directory / "spec.json", description)
         try:
             subprocess.run(
                 [sys.executable, "-m", "workers.launchers.shepherd", str(spec.directory)],
-                env=_environ(spec),
+                env=_environ(spec, confined=room is not None),
                 cwd=spec.directory,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -53,7 +67,8 @@ class LocalLauncher:
         # Read after looking at the process: it writes the file before it ends, so dead without a file is final.
         exit_file = _read_json(handle.directory / "exit.json")
         if exit_file and exit_file.get("token") == handle.token:
-            return Observation(False, exit_file["code"], heartbeat_age_s, End(exit_file.get("end", "")))
+            end, excess = End(exit_file.get("end", "")), exit_file.get("excess", {})
+            return Observation(False, exit_file["code"], heartbeat_age_s, end, excess)
         if alive:
             return Observation(True, None, heartbeat_age_s)
         started = (handle.directory / "started.json").exists()
@@ -88,10 +103,13 @@ class LocalLauncher:
         return "\n".join(tail.splitlines()[-lines:])
 
 
-def _environ(spec: LaunchSpec) -> dict[str, str]:
+def _environ(spec: LaunchSpec, *, confined: bool) -> dict[str, str]:
     packages = str(Path(__file__).resolve().parents[2])
     path = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
-    inherited = {name: value for name, value in os.environ.items() if name not in _OWN_SECRETS}
+    if confined:
+        inherited = confinement.variables(scratch(spec.directory))
+    else:
+        inherited = {name: value for name, value in os.environ.items() if name not in _OWN_SECRETS}
     return {
         **inherited,
         "PYTHONPATH": os.pathsep.join(path),

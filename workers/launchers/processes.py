@@ -67,6 +67,11 @@ def with_descendants(pids: Collection[int]) -> set[int]:
     return found
 
 
+def children(pid: int) -> set[int]:
+    """Ids of the living processes that a process is the parent of."""
+    return {each for each in _pids() if parent(each) == pid}
+
+
 def parent(pid: int) -> int | None:
     """Id of the process above a living one; None when it is gone or a zombie."""
     fields = _stat(pid)

@@ -2,11 +2,12 @@
 
     launcher --- runs, waits for "started" ---> shepherd (own session) ---> the replica's command ---> its children
                                                     |
-                    DIRECTORY: spec.json  started.json  log.txt  heartbeat  exit.json
+                    DIRECTORY: spec.json  started.json  log.txt  heartbeat  exit.json  scratch/, the replica's own
 
 It outlives the launcher, so a restarted reconciler finds the replica as it left it. It ends the command when it is
-asked to (SIGTERM) and when the supervisor it was started under is gone, ends what the command leaves behind, and only
-then writes `exit.json`. Standard library only, so that it starts at once and stays small.
+asked to (SIGTERM), when the supervisor it was started under is gone and when it exceeds a limit, ends what the command
+leaves behind, and only then writes `exit.json`. The command lives in a sandbox, the shepherd outside of it. Standard
+library only, so that it starts at once and stays small.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ import fcntl
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,13 +26,29 @@ from typing import Any
 
 from environments.disk import write_file
 from trainers.child import adopt_orphans, die_with_parent
+from workers.launchers import limits, sandbox
 from workers.launchers.base import End
-from workers.launchers.processes import TOKEN_VARIABLE, boot_id, carriers, end, start_time, with_descendants
+from workers.launchers.limits import Excess, Limits
+from workers.launchers.processes import (
+    TOKEN_VARIABLE,
+    boot_id,
+    carriers,
+    children,
+    end,
+    send,
+    start_time,
+    with_descendants,
+)
+from workers.launchers.sandbox import Sandbox
 
 SUPERVISOR_VARIABLE = "ROLLYARD_UP_PID"
 """Process id of the `rollyard up` that all this belongs to; absent where an init system supervises."""
 HEARTBEAT_S = 2.0
 _LEFTOVERS_GRACE_S = 2.0
+_SIGNALLED = 128
+"""bwrap exits with this and the signal's number when a signal ended the command."""
+_COMMAND_DEADLINE_S = 2.0
+"""Within which the first process of a sandbox starts the command."""
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
@@ -48,6 +66,12 @@ class Shepherd:
         self.end: End | None = None
         """Why the command was asked to end; None while it was not."""
         self.child: subprocess.Popen[bytes] | None = None
+        """The command, or the bwrap around it."""
+        self.sandbox = Sandbox(**spec["sandbox"]) if spec.get("sandbox") else None
+        self.limits = Limits(**spec["limits"]) if spec.get("limits") else None
+        self.excess: Excess | None = None
+        self.pid_one: int | None = None
+        """First process of the sandbox; the command is its child."""
         self.exit_code: int | None = None
         supervisor = int(os.environ.get(SUPERVISOR_VARIABLE) or 0)
         self.supervisor = (supervisor, start_time(supervisor)) if supervisor else None
@@ -64,20 +88,37 @@ class Shepherd:
         """Start the command. Raises OSError when it cannot be run."""
         adopt_orphans()
         shepherd = os.getpid()
+        argv: list[str] = self.spec["argv"]
+        entry = None
+        if self.sandbox is not None:
+            if shutil.which(argv[0]) is None:  # bwrap would only say so in the log
+                raise FileNotFoundError(f"there is no program {argv[0]}")
+            entry = sandbox.Entry(self.sandbox, argv)
+            argv = entry.argv
+
+        def before_exec() -> None:
+            if self.limits is not None:
+                limits.backstops(self.limits)
+            die_with_parent(signal.SIGTERM, shepherd)
+
         # A group of its own: what a terminal or a supervisor sends to our group is for us to pass on.
         self.child = subprocess.Popen(
-            self.spec["argv"],
+            argv,
             stdin=subprocess.DEVNULL,
-            preexec_fn=lambda: die_with_parent(signal.SIGTERM, shepherd),
+            preexec_fn=before_exec,
             process_group=0,
+            pass_fds=entry.pass_fds if entry else (),
         )
+        if entry is not None:
+            entry.started()
+            self.pid_one = entry.pid_one()
         write_json(
             self.directory / "started.json",
             {
                 "pid": shepherd,
                 "start_time": start_time(shepherd),
                 "boot_id": boot_id(),
-                "child_pid": self.child.pid,
+                "child_pid": self._command(),
                 "token": self.token,
                 "started_at": time.time(),
             },
@@ -94,10 +135,16 @@ class Shepherd:
                 heartbeat.touch()
             if self.end is None and self._abandoned():
                 self.end = End.ABANDONED
+            if self.limits is not None and self.excess is None:
+                pids = with_descendants({self.child.pid})
+                if excess := limits.find_excess(self.limits, pids, self.directory / "log.txt"):
+                    self.excess, self.end = excess, End.LIMIT
+                    os.kill(self.child.pid, signal.SIGKILL)
             if self.end is not None and asked_at is None:
                 asked_at = time.monotonic()
-                os.kill(self.child.pid, signal.SIGTERM)
-            wait_s = HEARTBEAT_S
+                # To bwrap it would mean to kill all at once.
+                send(self._command(), signal.SIGTERM)
+            wait_s = HEARTBEAT_S if self.limits is None else limits.LOOK_EVERY_S
             if asked_at is not None:
                 grace_left_s = asked_at + self.spec["grace_s"] - time.monotonic()
                 if grace_left_s <= 0:
@@ -114,12 +161,23 @@ class Shepherd:
             {
                 "code": self.exit_code,
                 "end": self.end or End.DIED,
+                "excess": self.excess._asdict() if self.excess else {},
                 "token": self.token,
                 "started_at": started_at,
                 "ended_at": time.time(),
                 "survivors": sorted(survivors),
             },
         )
+
+    def _command(self) -> int:
+        """Process id of the command. Of one whose sandbox is not ready, that of bwrap."""
+        assert self.child is not None
+        if self.pid_one is None:
+            return self.child.pid
+        give_up_at = time.monotonic() + _COMMAND_DEADLINE_S
+        while not (found := children(self.pid_one)) and start_time(self.pid_one) and time.monotonic() < give_up_at:
+            time.sleep(0.002)
+        return min(found, default=self.child.pid)
 
     def _abandoned(self) -> bool:
         """Whether the supervisor we were started under has ended, or had before we looked."""
@@ -146,7 +204,10 @@ class Shepherd:
             if pid == 0:
                 return
             if pid == self.child.pid:
-                self.exit_code = self.child.returncode = os.waitstatus_to_exitcode(status)
+                code = os.waitstatus_to_exitcode(status)
+                if self.sandbox is not None and code > _SIGNALLED:
+                    code = _SIGNALLED - code
+                self.exit_code = self.child.returncode = code
 
     def _drain_wakeups(self) -> None:
         with contextlib.suppress(BlockingIOError):

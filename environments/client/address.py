@@ -1,0 +1,23 @@
+"""Addresses of HTTP servers that listen on a socket of this machine instead of a port: `unix:///path/of/socket`.
+
+Such a socket is reached by whoever may enter its directory. The code of a run may, and no port is in its network.
+"""
+
+from typing import NamedTuple
+
+SCHEME = "unix://"
+
+
+class Address(NamedTuple):
+    """Where to send requests."""
+
+    base_url: str
+    socket: str | None
+    """Path of the socket to connect to; None: connect to the host and port of the URL."""
+
+
+def address(url: str) -> Address:
+    """Read an address, either `unix://` and a path or any other URL."""
+    if url.startswith(SCHEME):
+        return Address("http://localhost", url.removeprefix(SCHEME))
+    return Address(url.rstrip("/"), None)

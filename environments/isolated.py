@@ -1,0 +1,250 @@
+"""An environment in a process of its own, seen from the driver: what it answers is data, whatever its code does.
+
+    driver: Isolated ──[id, method, parameters]──▶ socket ──▶ environments.isolated_host: the environment itself
+                     ◀──[id, result, fault]──────
+
+The driver plays; the process is asked for problems, answers of an episode and scores, and never sees the policy, the
+store or a key. Frames are MessagePack behind their length. An episode's state stays there, under a number. Who starts
+the process, and what it may reach, is the caller's.
+"""
+
+import asyncio
+import itertools
+import weakref
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from environments import errors
+from environments.env import Environment, NoArgs
+from environments.errors import EpisodeError, RegistryError
+from environments.types import Message, PlayedRollout, Problem, Split
+
+MAX_FRAME_BYTES = 256 * 2**20
+"""Of one message: a group of long rollouts is some tens of megabytes."""
+LENGTH_BYTES = 4
+_LOAD_DEADLINE_S = 300.0
+"""For what may read a data set: the start, counting, finding a problem."""
+_STDERR_LINES = 20
+_MAX_WORDS = 500
+
+Method = Literal["load", "count", "problem", "start", "step", "score_group", "release"]
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What the environment's code raised."""
+
+    type: str
+    message: str
+    traceback: str = ""
+    refuses: bool = False
+    """Whether it is an environment that cannot be made."""
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    """To one call. Of ``fault`` and ``result`` the first counts."""
+
+    id: int
+    result: msgspec.Raw
+    fault: Fault | None = None
+
+
+class Call(msgspec.Struct, frozen=True, array_like=True):
+    """One call; ``parameters`` are those of the method."""
+
+    id: int
+    method: Method
+    parameters: list[Any]
+
+
+class Loaded(msgspec.Struct, frozen=True):
+    """What is known of an environment that was made."""
+
+    version: str
+
+
+class Score(msgspec.Struct, frozen=True):
+    """Of one rollout."""
+
+    reward: float | None
+    metrics: dict[str, float]
+    fault: Fault | None = None
+
+
+class IsolatedFault(Exception):
+    """What the environment's code raised over there. Its class has the name of the one it stands for."""
+
+    remote_traceback = ""
+
+
+class EnvironmentDied(Exception):
+    """The process of the environment is gone; the message has its last words."""
+
+
+_answer = msgspec.msgpack.Decoder(Answer).decode
+_answers = {
+    method: msgspec.msgpack.Decoder(kind)
+    for method, kind in {
+        "load": Loaded,
+        "count": int,
+        "problem": Problem,
+        "start": int,
+        "step": list[Message] | None,
+        "score_group": list[Score],
+    }.items()
+}
+
+
+class Isolated(Environment[Any]):
+    """The environment `name`, whose code lives in a process. Belongs to one event loop."""
+
+    def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
+        super().__init__(NoArgs())
+        self.name = name  # type: ignore[misc]  # a class has one name, this stands for many
+        self._process = process
+        self._loop = asyncio.get_running_loop()
+        self._ids = itertools.count(1)
+        self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
+        self._stderr: deque[bytes] = deque(maxlen=_STDERR_LINES)
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether it still answers."""
+        return not self._tasks[0].done()
+
+    async def load(self, args: dict[str, Any]) -> None:
+        """Make the environment. Raises RegistryError, EnvironmentDied, TimeoutError."""
+        async with asyncio.timeout(_LOAD_DEADLINE_S):
+            loaded: Loaded = await self._call("load", self.name, args)
+        self.version = loaded.version  # type: ignore[misc]
+
+    def count(self, split: Split) -> int:
+        """As `Environment.count`; not on the event loop's thread."""
+        count: int = self._blocking("count", split)
+        return count
+
+    def problem(self, split: Split, index: int) -> Problem:
+        """As `Environment.problem`; not on the event loop's thread."""
+        problem: Problem = self._blocking("problem", split, index)
+        return problem
+
+    async def start(self, problem: Problem) -> Any:
+        return _State(self, await self._call("start", problem))
+
+    async def step(self, state: Any, reply: Message) -> list[Message] | None:
+        added: list[Message] | None = await self._call("step", state.number, reply)
+        return added
+
+    async def score_group(self, problem: Problem, rollouts: Sequence[PlayedRollout]) -> Sequence[float | Exception]:
+        scores: list[Score] = await self._call("score_group", problem, list(rollouts))
+        if len(scores) != len(rollouts):
+            raise ValueError(f"score_group gave {len(scores)} scores for {len(rollouts)} rollouts")
+        for rollout, score in zip(rollouts, scores, strict=True):
+            rollout.metrics.update(score.metrics)
+        return [
+            _raised(score.fault) if score.fault else float("nan") if score.reward is None else score.reward
+            for score in scores
+        ]
+
+    async def aclose(self) -> None:
+        """End the process, with everything in its sandbox."""
+        if self._process.returncode is None:
+            self._process.kill()
+        await self._process.wait()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def release(self, number: int) -> None:
+        """Forget an episode's state. Safe from any thread, also when the process is gone."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._send, Call(0, "release", [number]))
+
+    def _blocking(self, method: Method, *parameters: Any) -> Any:
+        return asyncio.run_coroutine_threadsafe(self._call(method, *parameters), self._loop).result(_LOAD_DEADLINE_S)
+
+    async def _call(self, method: Method, *parameters: Any) -> Any:
+        if not self.is_alive:
+            raise EnvironmentDied(self._last_words())
+        number = next(self._ids)
+        answer: asyncio.Future[Any] = self._loop.create_future()
+        self._waiting[number] = (method, answer)
+        try:
+            self._send(Call(number, method, list(parameters)))
+            return await answer
+        finally:
+            self._waiting.pop(number, None)
+
+    def _send(self, call: Call) -> None:
+        writer = self._process.stdin
+        if writer is not None and not writer.is_closing():
+            writer.write(framed(msgspec.msgpack.encode(call)))
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            while True:
+                length = int.from_bytes(await self._process.stdout.readexactly(LENGTH_BYTES), "big")
+                if length > MAX_FRAME_BYTES:
+                    raise ValueError(f"an answer of {length} bytes")
+                self._settle(_answer(await self._process.stdout.readexactly(length)))
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError, msgspec.MsgspecError):
+            # Gone, or it speaks another language: either way nothing it says counts any more.
+            if self._process.returncode is None:
+                self._process.kill()
+            await self._process.wait()
+        finally:
+            for _, answer in self._waiting.values():
+                if not answer.done():
+                    answer.set_exception(EnvironmentDied(self._last_words()))
+
+    def _settle(self, answer: Answer) -> None:
+        method, waiting = self._waiting.get(answer.id, (None, None))
+        if waiting is None or waiting.done() or method is None:
+            return
+        if answer.fault is not None:
+            waiting.set_exception(_raised(answer.fault))
+            return
+        try:
+            waiting.set_result(_answers[method].decode(answer.result))
+        except msgspec.MsgspecError as error:
+            waiting.set_exception(_raised(Fault("ValidationError", f"{method}: {error}")))
+
+    async def _listen(self) -> None:
+        """Keep the end of what it writes to stderr, however much that is."""
+        assert self._process.stderr is not None
+        while chunk := await self._process.stderr.read(65_536):
+            self._stderr.extend(chunk.splitlines()[-_STDERR_LINES:])
+
+    def _last_words(self) -> str:
+        words = b" | ".join(self._stderr).decode(errors="replace")[-_MAX_WORDS:]
+        code = self._process.returncode
+        return f"the process of environment {self.name} is gone (exit code {code})" + (f": {words}" if words else "")
+
+
+class _State:
+    """An episode's state over there; it is forgotten there when nobody here has it any more."""
+
+    def __init__(self, environment: Isolated, number: int) -> None:
+        self.number = number
+        weakref.finalize(self, environment.release, number)
+
+
+def framed(body: bytes) -> bytes:
+    """A message as it goes over the socket."""
+    return len(body).to_bytes(LENGTH_BYTES, "big") + body
+
+
+def _raised(fault: Fault) -> Exception:
+    """An error that stands for one over there: of the runner's own classes themselves, else of a class of that name."""
+    if fault.refuses:
+        return RegistryError(fault.message)
+    known = getattr(errors, fault.type, None)
+    if isinstance(known, type) and issubclass(known, EpisodeError):
+        return known(fault.message)
+    name = fault.type if fault.type.isidentifier() else "Exception"
+    error: Exception = type(name[:100], (IsolatedFault,), {"remote_traceback": fault.traceback})(fault.message)
+    return error

@@ -1,0 +1,78 @@
+"""Make the environments of a run: ours here, everybody else's in a process and a sandbox of its own.
+
+What Rollyard ships is part of the control plane. Code from elsewhere would otherwise run beside the store's password.
+"""
+
+import asyncio
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from environments import registry
+from environments.env import Environment
+from environments.isolated import Isolated
+from rollouts.models import Run
+from workers.launchers import confinement, limits, sandbox
+
+_LIMIT = "prlimit"
+"""Of util-linux: sets limits without code between fork and exec, where a lock of another thread may be held."""
+
+
+async def load(run: Run, name: str, args: dict[str, Any]) -> Environment[Any]:
+    """The environment `name` of a run. Raises RegistryError, EnvironmentDied, SandboxUnavailable, TimeoutError.
+
+    The process of an isolated one ends with `close`, and with the thread of this event loop.
+    """
+    if registry.is_built_in(name):
+        return await asyncio.to_thread(registry.load, name, args)
+    scratch = run.directory / "environments" / re.sub(r"\W", "_", name)
+    environment = Isolated(name, await _start(scratch))
+    try:
+        await environment.load(args)
+    except BaseException:
+        await environment.aclose()
+        raise
+    return environment
+
+
+async def close(environment: Environment[Any]) -> None:
+    """End what `load` started."""
+    if isinstance(environment, Isolated):
+        await environment.aclose()
+
+
+def is_usable(environment: Environment[Any]) -> bool:
+    """Whether it can still be asked: the process of an isolated one may have died."""
+    return not isinstance(environment, Isolated) or environment.is_alive
+
+
+async def _start(scratch: Path) -> asyncio.subprocess.Process:
+    command = [sys.executable, "-m", "environments.isolated_host"]
+    room = await asyncio.to_thread(confinement.make, scratch)
+    allowed = limits.default()
+    capped = [_LIMIT, f"--nofile={allowed.open_files}", f"--nproc={allowed.threads}", "--core=0"]
+    capped += [f"--data={allowed.memory_bytes}", "--"]
+    entry = sandbox.Entry(room, command) if room else None
+    try:
+        process = await asyncio.create_subprocess_exec(
+            *capped,
+            *(entry.argv if entry else command),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=entry.pass_fds if entry else (),
+            cwd=scratch,
+            env={
+                **(confinement.variables(scratch) if room else os.environ),
+                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+            },
+        )
+    finally:
+        if entry:
+            entry.started()
+    if entry:
+        await asyncio.to_thread(entry.pid_one)
+    return process

@@ -1,0 +1,87 @@
+"""The account that code of runs has where the control plane is root, and what it is given of the files.
+
+Everything that the control plane writes is closed to others. So what a sandbox may write has to belong to the account,
+and what it may read has to be open to its group; the way there is closed to it all the same.
+"""
+
+import os
+import pwd
+import stat
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+
+from workers.launchers.sandbox import ACCOUNT, SandboxUnavailable
+
+
+def account_of_runs() -> str:
+    """Its name, making it when it is missing; "" where we are not root. Raises SandboxUnavailable."""
+    if os.geteuid() != 0:
+        return ""
+    try:
+        pwd.getpwnam(ACCOUNT)
+    except KeyError:
+        argv = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", ACCOUNT]
+        try:
+            subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
+        except (OSError, subprocess.SubprocessError) as error:
+            reason = getattr(error, "stderr", None) or error
+            raise SandboxUnavailable(
+                f"runs of root need the account {ACCOUNT!r}, which could not be made ({reason}): "
+                "make it with useradd --system, or start as another user"
+            ) from error
+    return ACCOUNT
+
+
+def give(account: str, paths: Iterable[Path]) -> None:
+    """Make the account the owner of these directories and of what we put in them. Links are not followed."""
+    if not account:
+        return
+    entry = pwd.getpwnam(account)
+    for path in paths:
+        for _, names, files, directory in os.fwalk(path, follow_symlinks=False):
+            os.fchown(directory, entry.pw_uid, entry.pw_gid)
+            for name in (*names, *files):
+                if os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid == 0:
+                    os.chown(name, entry.pw_uid, entry.pw_gid, dir_fd=directory, follow_symlinks=False)
+
+
+def show(account: str, directory: Path) -> None:
+    """Let the account pass into a directory of ours, and nobody else."""
+    directory.chmod(0o710 if account else 0o700)
+    if account:
+        os.chown(directory, -1, pwd.getpwnam(account).pw_gid)
+
+
+def open_to(account: str, paths: Iterable[Path]) -> None:
+    """Let the account's group read what belongs to us below these paths. Links are not followed."""
+    if not account:
+        return
+    group = pwd.getpwnam(account).pw_gid
+    for path in paths:
+        if path.is_file():
+            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                _open_one(descriptor, group)
+            finally:
+                os.close(descriptor)
+            continue
+        for _, _, files, directory in os.fwalk(path, follow_symlinks=False):
+            _open_one(directory, group)
+            for name in files:
+                if not stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+                    continue
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+                try:
+                    _open_one(descriptor, group)
+                finally:
+                    os.close(descriptor)
+
+
+def _open_one(descriptor: int, group: int) -> None:
+    status = os.fstat(descriptor)
+    wanted = 0o050 if stat.S_ISDIR(status.st_mode) else 0o040
+    if status.st_uid != 0 or status.st_mode & 0o004 or (status.st_gid == group and status.st_mode & wanted == wanted):
+        return  # the account's own, everybody's, or its group's already
+    os.fchown(descriptor, -1, group)
+    os.fchmod(descriptor, stat.S_IMODE(status.st_mode) | wanted)

