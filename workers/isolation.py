@@ -53,7 +53,7 @@ async def _start(scratch: Path) -> asyncio.subprocess.Process:
     command = [sys.executable, "-m", "environments.isolated_host"]
     room = await asyncio.to_thread(confinement.make, scratch)
     allowed = limits.default()
-    capped = [_LIMIT, f"--nofile={allowed.open_files}", f"--nproc={allowed.threads}", "--core=0"]
+    capped = [_LIMIT, f"--nofile={allowed.open_files}", f"--nproc={2 * allowed.threads}", "--core=0"]
     capped += [f"--data={allowed.memory_bytes}", "--"]
     entry = sandbox.Entry(room, command) if room else None
     try:

@@ -59,7 +59,7 @@ def server(
         reads=[
             inference.EXTENSION,
             idle_adapter(directory),
-            _weights(directory.parents[1]),
+            weights_of(directory.parents[1]),
             *hub.places(weights, "model"),
             *hub.places(model, "model"),
         ],
@@ -84,7 +84,7 @@ def trainer(config: RunConfig, *, run: str, directory: Path, url: str, token: st
             "HF_HUB_CACHE": str(hub.cache()),
         },
         reads=_given_to_trainer(config, url, resumes_from),
-        writes=[_weights(directory), *(directory / name for name in ("checkpoints", "data", "tracking"))],
+        writes=[weights_of(directory), *(directory / name for name in ("checkpoints", "data", "tracking"))],
     )
 
 
@@ -98,5 +98,6 @@ def _given_to_trainer(config: RunConfig, url: str, resumes_from: str) -> list[Pa
     return [*given, *([Path(socket).parent] if socket else []), *([Path(resumes_from)] if resumes_from else [])]
 
 
-def _weights(run_directory: Path) -> Path:
+def weights_of(run_directory: Path) -> Path:
+    """Where the policy versions of a run lie."""
     return run_directory / "weights"

@@ -188,6 +188,8 @@ def _start(run: Run, slot: int) -> None:
     replicas.address(replica, base_url=f"{SCHEME}{socket}")
     directory = Path(replica.directory)
     directory.mkdir(parents=True, exist_ok=True)
+    # What a sandbox may read has to be there when it is made.
+    commands.weights_of(run.directory).mkdir(exist_ok=True)
     (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
     if config.model.lora.rank:
         adapters.write_idle_adapter(commands.idle_adapter(directory), config.model.lora)

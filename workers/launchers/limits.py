@@ -54,7 +54,7 @@ def backstops(limits: Limits) -> None:
     As root the threads of all runs count together; in a user namespace those of this sandbox.
     """
     _lower(resource.RLIMIT_NOFILE, limits.open_files)
-    _lower(resource.RLIMIT_NPROC, limits.threads)
+    _lower(resource.RLIMIT_NPROC, 2 * limits.threads)  # beyond, so that the look comes first and gives the reason
     _lower(resource.RLIMIT_CORE, 0)
 
 
