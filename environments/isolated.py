@@ -28,6 +28,8 @@ LENGTH_BYTES = 4
 _LOAD_DEADLINE_S = 300.0
 """For what may read a data set: the start, counting, finding a problem."""
 _STDERR_LINES = 20
+_LAST_WORDS_S = 1.0
+"""For what a process wrote to stderr before it died to arrive."""
 _MAX_WORDS = 500
 
 Method = Literal["load", "count", "problem", "start", "step", "score_group", "release"]
@@ -196,6 +198,7 @@ class Isolated(Environment[Any]):
             if self._process.returncode is None:
                 self._process.kill()
             await self._process.wait()
+            await asyncio.wait(self._tasks[1:], timeout=_LAST_WORDS_S)
         finally:
             for _, answer in self._waiting.values():
                 if not answer.done():

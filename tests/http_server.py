@@ -1,5 +1,7 @@
 """HTTP servers of tests: a handler on a local port while a block lasts, in threads, without a word."""
 
+import socket
+import socketserver
 import sys
 import threading
 from collections.abc import Iterator
@@ -39,6 +41,21 @@ class Server(ThreadingHTTPServer):
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
+
+
+class LocalServer(Server):
+    """Listens on a Unix socket, as what lives in a sandbox does."""
+
+    address_family = socket.AF_UNIX
+
+    def server_bind(self) -> None:
+        """As for a port, without asking for the host's name."""
+        socketserver.TCPServer.server_bind(self)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """A connection; its other end has no address."""
+        connection, _ = self.socket.accept()
+        return connection, ("", 0)
 
 
 @contextmanager

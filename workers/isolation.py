@@ -17,9 +17,6 @@ from environments.isolated import Isolated
 from rollouts.models import Run
 from workers.launchers import confinement, limits, sandbox
 
-_LIMIT = "prlimit"
-"""Of util-linux: sets limits without code between fork and exec, where a lock of another thread may be held."""
-
 
 async def load(run: Run, name: str, args: dict[str, Any]) -> Environment[Any]:
     """The environment `name` of a run. Raises RegistryError, EnvironmentDied, SandboxUnavailable, TimeoutError.
@@ -52,13 +49,10 @@ def is_usable(environment: Environment[Any]) -> bool:
 async def _start(scratch: Path) -> asyncio.subprocess.Process:
     command = [sys.executable, "-m", "environments.isolated_host"]
     room = await asyncio.to_thread(confinement.make, scratch)
-    allowed = limits.default()
-    capped = [_LIMIT, f"--nofile={allowed.open_files}", f"--nproc={2 * allowed.threads}", "--core=0"]
-    capped += [f"--data={allowed.memory_bytes}", "--"]
     entry = sandbox.Entry(room, command) if room else None
     try:
         process = await asyncio.create_subprocess_exec(
-            *capped,
+            *limits.capping(limits.default()),
             *(entry.argv if entry else command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -10,6 +10,7 @@ import pytest
 from rollouts.models import Replica
 from tests.workers.reconciling import STAY, train_with
 from workers.fleet import inference, lifecycle, serving
+from workers.launchers import confinement
 
 
 @pytest.fixture
@@ -17,7 +18,8 @@ def stand_ins(transactional_db: None, monkeypatch: pytest.MonkeyPatch, tmp_path:
     """Replicas that start at once and do as they are told; none of their processes is left at the end."""
     settings.ROLLYARD_RUNS_DIR = tmp_path / "runs"
     stub = [sys.executable, "-m", "tests.workers.stub_server"]
-    monkeypatch.setattr(inference, "argv", lambda model, port, config, **_: [*stub, str(port)])
+    monkeypatch.setattr(inference, "argv", lambda model, socket, config, **_: [*stub, str(socket)])
+    monkeypatch.setenv(confinement.READABLE_VARIABLE, str(Path(__file__).parents[1]))
     train_with(monkeypatch, STAY)
     for module, name, value in [
         (serving, "PROBE_EVERY_S", 0.2),

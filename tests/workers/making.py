@@ -14,7 +14,7 @@ from trainers.config import resolve
 SMALL = {
     "kind": "rl",
     "max_steps": 4,
-    "model.path": "somebody/some-model",
+    "model.path": "/somewhere/some-model",
     "environments": [{"name": "reverse_text"}],
     "sampling.group_size": 2,
     "sampling.max_tokens": 8,
@@ -40,7 +40,7 @@ def make_run(**overrides: Any) -> Run:
 def make_started_run(**overrides: Any) -> Run:
     """A run that is starting and whose initial version is live."""
     run = life.start(make_run(**overrides))
-    policies.published(policies.register_initial(run, path="somebody/some-model"))
+    policies.published(policies.register_initial(run, path="/somewhere/some-model"))
     run.refresh_from_db()
     return run
 

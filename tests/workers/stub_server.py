@@ -1,6 +1,6 @@
 """A server with vLLM's routes and no model, for what a real one does not do on demand: fail, hang, answer nonsense.
 
-Run as a replica (`python -m tests.workers.stub_server PORT`) or in the test's own process. `POST /stub {"mode": ...}`:
+A replica (`python -m tests.workers.stub_server SOCKET`), or in the test's own process. `POST /stub {"mode": ...}`:
 
     ok      answers             nan     every logprob is NaN, as vLLM spells it
     error   500 to generation   hang    generation never answers
@@ -18,16 +18,16 @@ from urllib.parse import urlsplit
 
 import httpx
 
+from environments.client.address import address
 from tests import http_server
 
 _HANG_S = 600.0
 
 
-class StubServer(http_server.Server):
+class Stub:
     """Its state, which requests change."""
 
-    def __init__(self, port: int = 0, *, version: str = "none") -> None:
-        super().__init__(("127.0.0.1", port), _Handler)
+    def __init__(self, *, version: str = "none") -> None:
         self.mode = "ok"
         self.label = version
         self.paused = False
@@ -36,9 +36,25 @@ class StubServer(http_server.Server):
         self.ending = threading.Event()
 
 
+class StubServer(Stub, http_server.Server):
+    """In the test's own process."""
+
+    def __init__(self, *, version: str = "none") -> None:
+        Stub.__init__(self, version=version)
+        http_server.Server.__init__(self, ("127.0.0.1", 0), _Handler)
+
+
+class StubReplica(Stub, http_server.LocalServer):
+    """As a process of its own."""
+
+    def __init__(self, path: str) -> None:
+        Stub.__init__(self)
+        http_server.LocalServer.__init__(self, path, _Handler)
+
+
 class _Handler(http_server.Handler):
     def do_GET(self) -> None:
-        stub = cast(StubServer, self.server)
+        stub = cast(Stub, self.server)
         answers: dict[str, Any] = {
             "/weight_info": {"weight_version": stub.label},
             "/is_paused": {"is_paused": stub.paused},
@@ -47,7 +63,7 @@ class _Handler(http_server.Handler):
         self._answer(answers[urlsplit(self.path).path])
 
     def do_POST(self) -> None:
-        stub = cast(StubServer, self.server)
+        stub = cast(Stub, self.server)
         text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         body: dict[str, Any] = json.loads(text) if text else {}
         match urlsplit(self.path).path:
@@ -73,7 +89,7 @@ class _Handler(http_server.Handler):
             case "/reset_prefix_cache":
                 self._answer({"success": True})
 
-    def _generate(self, stub: StubServer, body: dict[str, Any]) -> None:
+    def _generate(self, stub: Stub, body: dict[str, Any]) -> None:
         until = time.monotonic() + _HANG_S
         while (stub.mode == "hang" or stub.paused) and time.monotonic() < until:
             if stub.ending.wait(0.02):
@@ -110,8 +126,11 @@ def stub_server(*, version: int = 0) -> Iterator[StubServer]:
 
 def tell(url: str, mode: str) -> None:
     """Change the mode of a stub that runs as a process."""
-    httpx.post(f"{url}/stub", json={"mode": mode}, timeout=10, trust_env=False).raise_for_status()
+    base_url, path = address(url)
+    transport = httpx.HTTPTransport(uds=path) if path else None
+    with httpx.Client(base_url=base_url, transport=transport, trust_env=False) as client:
+        client.post("/stub", json={"mode": mode}, timeout=10).raise_for_status()
 
 
 if __name__ == "__main__":
-    StubServer(int(sys.argv[1])).serve_forever()
+    StubReplica(sys.argv[1]).serve_forever()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.waiting import eventually
+from tests.workers.waiting import IN_A_SANDBOX, eventually
 from workers.launchers.base import End, Handle, LaunchError, LaunchSpec
 from workers.launchers.local import LocalLauncher
 from workers.launchers.processes import carriers, send, start_time
@@ -108,8 +108,7 @@ def test_same_directory_is_never_started_twice(launcher: LocalLauncher, spec: La
     launcher.start(spec)
     with pytest.raises(LaunchError):
         launcher.start(spec)
-    alone = 4  # shepherd, bwrap, the sandbox's first process, the command
-    eventually(lambda: len(carriers(spec.token)) == alone)
+    eventually(lambda: len(carriers(spec.token)) == IN_A_SANDBOX)
 
 
 def test_killed_command_leaves_none_of_its_children(launcher: LocalLauncher, spec: LaunchSpec) -> None:

@@ -30,7 +30,7 @@ from tests.workers.reconciling import (
     state,
     write_version,
 )
-from tests.workers.waiting import eventually
+from tests.workers.waiting import IN_A_SANDBOX, eventually
 from trainers.wire import PolicyVersionIn, StepAck, TrainingBatch
 from workers import convergence, tasks
 from workers.convergence import Convergence
@@ -147,7 +147,7 @@ def test_stop_ends_every_process_of_the_run() -> None:
     with reconciling():
         ready_server(run)
         eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING))
-        assert len(processes(run)) == 4
+        assert len(processes(run)) == 2 * IN_A_SANDBOX
         life.request_stop(run, actor="user:admin", reason="enough")
         eventually(lambda: state(run) == RunState.STOPPED)
         assert processes(run) == set()
@@ -176,7 +176,7 @@ def test_process_of_a_run_that_is_over_is_swept() -> None:
     # As if the reconciler had died between ending the run and ending its processes.
     life.end(Run.objects.get(pk=run.pk), to=RunState.FAILED, reason=words("for the test"))
     replicas.lost(server, exit_code=None, reason=words("for the test"))
-    assert len(processes(run)) == 4
+    assert len(processes(run)) == 2 * IN_A_SANDBOX
     with reconciling():
         eventually(lambda: processes(run) == set())
     assert not Replica.objects.filter(run=run, state__in=["starting", "ready"]).exists()

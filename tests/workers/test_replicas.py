@@ -166,7 +166,7 @@ def test_killed_trainer_is_started_again_and_progress_resets_the_count() -> None
 def test_row_without_a_process_is_replaced() -> None:
     run = make_run()
     life.start(run)
-    policies.register_initial(run, path="somebody/some-model")
+    policies.register_initial(run, path="/somewhere/some-model")
     # As if the reconciler had died between the row and the process.
     abandoned = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=0, launcher="local")
     with reconciling():

@@ -5,6 +5,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 T = TypeVar("T")
+IN_A_SANDBOX = 4
+"""Processes of a replica that starts none: shepherd, bwrap, the sandbox's first process, the command."""
 
 
 def eventually(look: Callable[[], T], *, within_s: float = 60.0, what: str = "") -> T:

@@ -24,9 +24,8 @@ import pyarrow.parquet as pq
 
 from trainers.data.examples import COLUMNS
 from trainers.errors import DataError, DataUnreachable
+from trainers.run_config.data import DATA_SUFFIXES
 
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
-"""Of data files."""
 _METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 _SPLITS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval"}
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -41,7 +40,7 @@ def find_files(name: str, split: str, section: str = "data") -> list[Path]:
         return [path]
     if path.is_dir():
         return _in_directory(path, split, section)
-    if _HUB_NAME.fullmatch(name) and not name.endswith(SUFFIXES):
+    if _HUB_NAME.fullmatch(name) and not name.endswith(DATA_SUFFIXES):
         return _in_directory(_download(name, section), split, section)
     raise DataError(f"{section}.path: there is no {name} on this machine (relative paths start at {Path.cwd()})")
 
@@ -77,10 +76,10 @@ def _in_directory(directory: Path, split: str, section: str) -> list[Path]:
     files = [
         path
         for path in sorted(directory.rglob("*"))
-        if path.name.endswith(SUFFIXES) and path.name not in _METADATA and not path.name.startswith(".")
+        if path.name.endswith(DATA_SUFFIXES) and path.name not in _METADATA and not path.name.startswith(".")
     ]
     if not files:
-        raise DataError(f"{section}.path: {directory} has no data files ({', '.join(SUFFIXES)})")
+        raise DataError(f"{section}.path: {directory} has no data files ({', '.join(DATA_SUFFIXES)})")
     words = {path: set(re.split(r"[^A-Za-z0-9]+", str(path.relative_to(directory)))) for path in files}
     of_split = [path for path in files if split in words[path]]
     named = set().union(*words.values()) & _SPLITS
@@ -101,7 +100,7 @@ def _download(name: str, section: str) -> Path:
 
     disable_progress_bars()  # thousands of control characters in a log file
     try:
-        patterns = [f"*{suffix}" for suffix in SUFFIXES]
+        patterns = [f"*{suffix}" for suffix in DATA_SUFFIXES]
         return Path(snapshot_download(name, repo_type="dataset", allow_patterns=patterns))
     except (HfHubHTTPError, HFValidationError, httpx.HTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0]

@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 
+DATA_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
+"""Ends of the names of data files."""
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 

@@ -5,11 +5,11 @@ Files only, into the cache of this account: nothing of what is fetched is loaded
 
 import sys
 
-from trainers.data.sources import SUFFIXES
+from trainers.run_config.data import DATA_SUFFIXES
 
 _PATTERNS = {
     "model": ["*.json", "*.jinja", "*.model", "*.py", "*.safetensors", "*.txt", "*.tiktoken"],
-    "dataset": [f"*{suffix}" for suffix in SUFFIXES],
+    "dataset": [f"*{suffix}" for suffix in DATA_SUFFIXES],
 }
 
 

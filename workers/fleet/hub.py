@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from trainers.run_config import RunConfig
+from trainers.run_config.data import DATA_SUFFIXES
 
 Kind = Literal["model", "dataset"]
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
@@ -38,4 +39,8 @@ def names_of(config: RunConfig) -> list[tuple[Kind, str]]:
         wanted.append(("dataset", config.data.path))
         if config.data.validation is not None:
             wanted.append(("dataset", config.data.validation.path))
-    return [(kind, name) for kind, name in wanted if _NAME.fullmatch(name) and not Path(name).exists()]
+    return [(kind, name) for kind, name in wanted if _is_on_hub(name)]
+
+
+def _is_on_hub(name: str) -> bool:
+    return bool(_NAME.fullmatch(name)) and not name.endswith(DATA_SUFFIXES) and not Path(name).exists()

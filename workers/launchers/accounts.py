@@ -78,6 +78,21 @@ def open_to(account: str, paths: Iterable[Path]) -> None:
                     os.close(descriptor)
 
 
+def find_closed(account: str, paths: Iterable[Path]) -> Path | None:
+    """The first of these paths, or of what lies in them, that the account cannot read."""
+    if not account:
+        return None
+    entry = pwd.getpwnam(account)
+    for path in paths:
+        for each in (path, *(path.rglob("*") if path.is_dir() else ())):
+            status = each.lstat()
+            wanted = 0o5 if stat.S_ISDIR(status.st_mode) else 0o4
+            shift = 6 if status.st_uid == entry.pw_uid else 3 if status.st_gid == entry.pw_gid else 0
+            if not stat.S_ISLNK(status.st_mode) and status.st_mode >> shift & wanted != wanted:
+                return each
+    return None
+
+
 def _open_one(descriptor: int, group: int) -> None:
     status = os.fstat(descriptor)
     wanted = 0o050 if stat.S_ISDIR(status.st_mode) else 0o040

@@ -4,6 +4,7 @@
 """
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -65,6 +66,11 @@ def make(
     behind_links = [path.resolve() for path in given]
     accounts.give(account, written)
     accounts.open_to(account, [path for path in behind_links if home and path.is_relative_to(home.resolve())])
+    asked_for = [path.absolute() for path in reads if path.exists()]
+    if closed := accounts.find_closed(account, asked_for):
+        top = next(path for path in asked_for if closed.is_relative_to(path))
+        fix = f"chmod -R o+rX {shlex.quote(str(top))}"
+        raise SandboxUnavailable(f"the account of runs, {account}, cannot read {closed}: {fix}")
     return Sandbox(
         # Under the name that is used and under the one behind a link.
         readable=tuple(dict.fromkeys(str(path) for path in (*given, *behind_links))),

@@ -58,6 +58,19 @@ def backstops(limits: Limits) -> None:
     _lower(resource.RLIMIT_CORE, 0)
 
 
+def capping(limits: Limits) -> list[str]:
+    """The beginning of a command line that gives what follows it the same backstops, and a cap on its memory.
+
+    For who starts something from a process of many threads, where no code may run between fork and exec.
+    """
+    words = [
+        f"--nofile={_allowed(resource.RLIMIT_NOFILE, limits.open_files)}",
+        f"--nproc={_allowed(resource.RLIMIT_NPROC, 2 * limits.threads)}",
+        f"--data={_allowed(resource.RLIMIT_DATA, limits.memory_bytes)}",
+    ]
+    return ["prlimit", *words, "--core=0", "--"]
+
+
 def find_excess(limits: Limits, pids: Collection[int], log: Path) -> Excess | None:
     """The first limit that these processes and their log exceed."""
     memory = threads = 0
@@ -91,6 +104,10 @@ def _size(path: Path) -> int:
 
 
 def _lower(kind: int, value: int) -> None:
-    _, hard = resource.getrlimit(kind)
-    value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+    value = _allowed(kind, value)
     resource.setrlimit(kind, (value, value))
+
+
+def _allowed(kind: int, value: int) -> int:
+    _, hard = resource.getrlimit(kind)
+    return value if hard == resource.RLIM_INFINITY else min(value, hard)
