@@ -24,7 +24,7 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
 from controlplane.home import FOR_RUNS
-from controlplane.safety import refuse_unsafe
+from controlplane.safety import installation, refuse_unsafe
 
 
 class OneHopHandler(ASGIHandler):
@@ -50,7 +50,7 @@ def _in_thread(respond: Callable[[HttpRequest], HttpResponseBase], request: Http
 
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-refuse_unsafe(debug=settings.DEBUG, hosts=settings.ALLOWED_HOSTS, secret_key=settings.SECRET_KEY)
+refuse_unsafe(installation(os.environ, home=settings.HOME.path, secret_key=settings.SECRET_KEY, https=settings.HTTPS))
 django.setup(set_prefix=False)
 pages: Any = OneHopHandler()
 

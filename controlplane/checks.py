@@ -3,6 +3,7 @@
 Django runs the cheap ones at every start and those tagged `database` before it migrates.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,10 @@ def durable(databases: Sequence[str] | None = None, **kwargs: Any) -> list[Check
 @register(Tags.security)
 def closed(**kwargs: Any) -> list[CheckMessage]:
     """Name what `safety` refuses to start with."""
-    found = safety.refusals(debug=settings.DEBUG, hosts=settings.ALLOWED_HOSTS, secret_key=settings.SECRET_KEY)
-    return [Error(each.what, hint=each.fix, id=each.id) for each in found]
+    judged = safety.installation(
+        os.environ, home=settings.HOME.path, secret_key=settings.SECRET_KEY, https=settings.HTTPS
+    )
+    return [Error(each.what, hint=each.fix, id=each.id) for each in safety.refusals(judged)]
 
 
 @register(Tags.staticfiles)

@@ -33,8 +33,8 @@ ROLLYARD_URL = env.str("ROLLYARD_URL", default="http://127.0.0.1:8000").rstrip("
 RUNS_URL = env.str("ROLLYARD_RUNS_URL", default=f"unix://{HOME.runs_socket}")
 """Where trainers reach the control plane. They have no network: another address serves only without sandboxes."""
 SECRET_KEY = env.str("ROLLYARD_SECRET_KEY", default="") or HOME.secret_key()
-DEBUG = safety.debug(os.environ)
-ALLOWED_HOSTS = safety.hosts(os.environ)
+DEBUG = safety.flag(os.environ, "ROLLYARD_DEBUG")
+ALLOWED_HOSTS = safety.hosts_of(os.environ)
 
 # --- applications and requests ---------------------------------------------------------------------------------------
 INSTALLED_APPS = [

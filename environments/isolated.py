@@ -35,7 +35,7 @@ _MAX_WORDS = 500
 Method = Literal["load", "count", "problem", "start", "step", "score_group", "release"]
 
 
-class Fault(msgspec.Struct, frozen=True):
+class RemoteFault(msgspec.Struct, frozen=True):
     """What the environment's code raised."""
 
     type: str
@@ -45,15 +45,15 @@ class Fault(msgspec.Struct, frozen=True):
     """Whether it is an environment that cannot be made."""
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class RemoteAnswer(msgspec.Struct, frozen=True, array_like=True):
     """To one call. Of ``fault`` and ``result`` the first counts."""
 
     id: int
     result: msgspec.Raw
-    fault: Fault | None = None
+    fault: RemoteFault | None = None
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True):
+class RemoteCall(msgspec.Struct, frozen=True, array_like=True):
     """One call; ``parameters`` are those of the method."""
 
     id: int
@@ -72,7 +72,7 @@ class Score(msgspec.Struct, frozen=True):
 
     reward: float | None
     metrics: dict[str, float]
-    fault: Fault | None = None
+    fault: RemoteFault | None = None
 
 
 class IsolatedFault(Exception):
@@ -85,7 +85,7 @@ class EnvironmentDied(Exception):
     """The process of the environment is gone; the message has its last words."""
 
 
-_answer = msgspec.msgpack.Decoder(Answer).decode
+_answer = msgspec.msgpack.Decoder(RemoteAnswer).decode
 _answers = {
     method: msgspec.msgpack.Decoder(kind)
     for method, kind in {
@@ -163,7 +163,7 @@ class Isolated(Environment[Any]):
     def release(self, number: int) -> None:
         """Forget an episode's state. Safe from any thread, also when the process is gone."""
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self._send, Call(0, "release", [number]))
+            self._loop.call_soon_threadsafe(self._send, RemoteCall(0, "release", [number]))
 
     def _blocking(self, method: Method, *parameters: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(self._call(method, *parameters), self._loop).result(_LOAD_DEADLINE_S)
@@ -175,12 +175,12 @@ class Isolated(Environment[Any]):
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[number] = (method, answer)
         try:
-            self._send(Call(number, method, list(parameters)))
+            self._send(RemoteCall(number, method, list(parameters)))
             return await answer
         finally:
             self._waiting.pop(number, None)
 
-    def _send(self, call: Call) -> None:
+    def _send(self, call: RemoteCall) -> None:
         writer = self._process.stdin
         if writer is not None and not writer.is_closing():
             writer.write(framed(msgspec.msgpack.encode(call)))
@@ -204,7 +204,7 @@ class Isolated(Environment[Any]):
                 if not answer.done():
                     answer.set_exception(EnvironmentDied(self._last_words()))
 
-    def _settle(self, answer: Answer) -> None:
+    def _settle(self, answer: RemoteAnswer) -> None:
         method, waiting = self._waiting.get(answer.id, (None, None))
         if waiting is None or waiting.done() or method is None:
             return
@@ -214,7 +214,7 @@ class Isolated(Environment[Any]):
         try:
             waiting.set_result(_answers[method].decode(answer.result))
         except msgspec.MsgspecError as error:
-            waiting.set_exception(_raised(Fault("ValidationError", f"{method}: {error}")))
+            waiting.set_exception(_raised(RemoteFault("ValidationError", f"{method}: {error}")))
 
     async def _listen(self) -> None:
         """Keep the end of what it writes to stderr, however much that is."""
@@ -241,7 +241,7 @@ def framed(body: bytes) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-def _raised(fault: Fault) -> Exception:
+def _raised(fault: RemoteFault) -> Exception:
     """An error that stands for one over there: of the runner's own classes themselves, else of a class of that name."""
     if fault.refuses:
         return RegistryError(fault.message)

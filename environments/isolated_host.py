@@ -15,7 +15,7 @@ import msgspec
 from environments import registry
 from environments.env import Environment
 from environments.errors import RegistryError
-from environments.isolated import LENGTH_BYTES, MAX_FRAME_BYTES, Call, Fault, Loaded, Score, framed
+from environments.isolated import LENGTH_BYTES, MAX_FRAME_BYTES, Loaded, RemoteCall, RemoteFault, Score, framed
 from environments.types import Message, PlayedRollout, Problem, Split
 
 _FRAMES = -4
@@ -31,7 +31,7 @@ class Host:
         self._states: dict[int, Any] = {}
         self._numbers = itertools.count(1)
 
-    async def answer(self, call: Call) -> None:
+    async def answer(self, call: RemoteCall) -> None:
         """Make a call and send what comes of it."""
         result: Any = None
         fault = None
@@ -81,15 +81,15 @@ class Host:
         self._states.pop(number, None)
 
 
-def _fault(error: Exception) -> Fault:
+def _fault(error: Exception) -> RemoteFault:
     origin = error.__cause__ or error
     frames = traceback.format_list(traceback.extract_tb(origin.__traceback__)[_FRAMES:])
     refuses = isinstance(error, RegistryError)
-    return Fault(type(error).__name__, str(error)[:_MAX_MESSAGE], "".join(frames), refuses)
+    return RemoteFault(type(error).__name__, str(error)[:_MAX_MESSAGE], "".join(frames), refuses)
 
 
 async def _serve(reader: BinaryIO, host: Host) -> None:
-    decode = msgspec.msgpack.Decoder(Call).decode
+    decode = msgspec.msgpack.Decoder(RemoteCall).decode
     tasks: set[asyncio.Task[None]] = set()
     while head := await asyncio.to_thread(reader.read, LENGTH_BYTES):
         length = int.from_bytes(head, "big")

@@ -67,11 +67,9 @@ def run(home: Home, options: Options) -> int:
     """Be `rollyard up`; returns its exit status. Raises AlreadyUp and safety.UnsafeSettings."""
     os.umask(OWNER_ONLY)
     home.create()
-    safety.refuse_unsafe(
-        debug=safety.debug(os.environ),
-        hosts=[*safety.hosts(os.environ), *_allowed_hosts(options.host)],
-        secret_key=os.environ.get("ROLLYARD_SECRET_KEY") or home.secret_key(),
-    )
+    key = os.environ.get("ROLLYARD_SECRET_KEY") or home.secret_key()
+    hosts = _allowed_hosts(options.host)
+    safety.refuse_unsafe(safety.installation(os.environ, home=home.path, secret_key=key, hosts=hosts))
     console = Console(home.path / "logs" / "up.log", quiet=options.quiet, as_json=options.as_json)
     with (
         _locked(home) as previous,

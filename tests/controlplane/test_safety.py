@@ -8,18 +8,25 @@ from typing import Any
 
 import pytest
 
-from controlplane.safety import refusals
+from controlplane.safety import Installation, refusals
 
-GOOD: dict[str, Any] = {
-    "debug": False,
-    "hosts": ["localhost", "rollyard.example"],
-    "secret_key": "".join(map(chr, range(48, 98))),
-}
+GOOD = Installation(
+    debug=False,
+    hosts=["localhost", "rollyard.example"],
+    secret_key="".join(map(chr, range(48, 98))),
+    https=True,
+    plain_http=False,
+    home=Path("/nowhere"),
+    confined=True,
+)
 
 
-def test_what_is_safe_is_not_refused() -> None:
-    assert refusals(**GOOD) == []
-    assert refusals(**GOOD | {"debug": True, "hosts": ["localhost", "127.0.0.1"]}) == []
+def test_what_is_safe_is_not_refused(tmp_path: Path) -> None:
+    tmp_path.chmod(0o711)
+    here = ["localhost", "127.0.0.1"]
+    for safe in (GOOD, GOOD._replace(debug=True, https=False, hosts=here), GOOD._replace(home=tmp_path)):
+        assert refusals(safe) == []
+    assert refusals(GOOD._replace(https=False, plain_http=True)) == []
 
 
 @pytest.mark.parametrize(
@@ -29,12 +36,26 @@ def test_what_is_safe_is_not_refused() -> None:
         ({"hosts": ["*"]}, "ROLLYARD_ALLOWED_HOSTS"),
         ({"secret_key": "abc"}, "ROLLYARD_SECRET_KEY"),
         ({"secret_key": "x" * 50}, "ROLLYARD_SECRET_KEY"),
+        ({"https": False}, "plain HTTP"),
     ],
 )
-def test_what_is_not_is_named_with_its_fix(setting: dict[str, object], named: str) -> None:
-    [refusal] = refusals(**GOOD | setting)
+def test_what_is_not_is_named_with_its_fix(setting: dict[str, Any], named: str) -> None:
+    [refusal] = refusals(GOOD._replace(**setting))
     assert named in refusal.what
     assert refusal.fix
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o750, 0o703])
+def test_a_home_that_others_look_into_is_refused(tmp_path: Path, mode: int) -> None:
+    tmp_path.chmod(mode)
+    [refusal] = refusals(GOOD._replace(home=tmp_path))
+    assert f"chmod -R go-rwx {tmp_path}" in refusal.fix
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT is refused to run without sandboxes")
+def test_root_is_refused_without_sandboxes() -> None:
+    [refusal] = refusals(GOOD._replace(confined=False))
+    assert "ROLLYARD_UNSAFE_NO_SANDBOX" in refusal.what
 
 
 @pytest.mark.parametrize(

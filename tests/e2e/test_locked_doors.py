@@ -5,7 +5,6 @@ import os
 import pwd
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -158,9 +157,9 @@ def test_another_account_reads_no_file_and_opens_no_socket(training: tuple[Yard,
     files = [str(path) for path in yard.home.path.rglob("*") if path.is_file()]
     nobody = pwd.getpwnam("nobody")
     places = json.dumps({"files": files[:2000], "sockets": sockets, "pids": {}})
+    become = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
     done = subprocess.run(
-        ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups", "/usr/bin/python3"]
-        + ["-c", LOOK, places],
+        [*become, "/usr/bin/python3", "-c", LOOK, places],
         capture_output=True,
         text=True,
         timeout=60,
@@ -176,7 +175,6 @@ def test_a_run_that_is_stopped_leaves_nothing(training: tuple[Yard, str]) -> Non
     yard, run = training
     yard.rollyard("runs", "stop", run)
     until(lambda: yard.state(run) == "stopped", within_s=120, what="the stop")
-    begun = time.monotonic()
     accounts = {"rollyard-run"} if os.geteuid() == 0 else set()
     left = [process for process in psutil.process_iter(["username"]) if process.info["username"] in accounts]
-    assert left == [] and time.monotonic() - begun < 30
+    assert left == []

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from environments import unconfined
 from workers.launchers import accounts, sandbox
 from workers.launchers.sandbox import Sandbox, SandboxUnavailable
 
@@ -57,7 +58,7 @@ def make(
     written = [scratch, *writes]
     for directory in written:
         directory.mkdir(parents=True, exist_ok=True)
-    if sandbox.is_off():
+    if unconfined.is_unconfined():
         return None
     account = accounts.account_of_runs()
     given = [path.absolute() for path in (*reads, *_readable_everywhere()) if path.exists()]
@@ -113,7 +114,7 @@ def run(
 
 def complaint_here() -> str:
     """Why nothing of a run may start here, with the fix; empty when it may: in a sandbox, or because they are off."""
-    return "" if sandbox.is_off() else complaint()
+    return "" if unconfined.is_unconfined() else complaint()
 
 
 @cache
@@ -133,7 +134,7 @@ def complaint() -> str:
     return (
         f"No sandbox can be made for runs: {reason}. Allow namespaces (AppArmor on Ubuntu: install its own package of "
         "bubblewrap; containers: --security-opt seccomp=unconfined, as root --cap-add SYS_ADMIN), or set "
-        f"{sandbox.UNSAFE_VARIABLE}=1, with which the code of a run reaches everything that this account reaches."
+        f"{unconfined.VARIABLE}=1, with which the code of a run reaches everything that this account reaches."
     )
 
 

@@ -26,9 +26,6 @@ from workers.launchers import seccomp
 
 ACCOUNT = "rollyard-run"
 """System account that code of runs has where the control plane is root."""
-UNSAFE_VARIABLE = "ROLLYARD_UNSAFE_NO_SANDBOX"
-"""Set to 1, code of runs lives beside the control plane and reaches all that it reaches. For machines without
-namespaces whose every user may have everything."""
 _TMP_BYTES = 2 * 2**30
 _SHM_SHARE = 0.5
 """Of the machine's memory, as Linux has it for /dev/shm."""
@@ -54,11 +51,6 @@ class Sandbox:
     """Whose the command is; "": ours."""
     bwrap: str = "bwrap"
     """The program."""
-
-
-def is_off() -> bool:
-    """Whether somebody chose to run code of runs without a sandbox."""
-    return os.environ.get(UNSAFE_VARIABLE, "").strip() == "1"
 
 
 def find_program() -> str:

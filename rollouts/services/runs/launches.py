@@ -22,7 +22,7 @@ from rollouts.errors import Invalid, ModelMissing, NotFound
 from rollouts.models import Model, Project, Run
 from rollouts.selectors import models as model_selectors
 from rollouts.services import model_checks, models
-from rollouts.services.runs import forks, life
+from rollouts.services.runs import forks, life, places
 from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
 from trainers.origins import Origin, OriginKind
@@ -56,6 +56,8 @@ def launch(
     With a ``fork``, that is what it starts from, whatever the config says. Raises Invalid at `model.path` for what
     would not load, ModelMissing for a name that only a preset can give. Takes a second for a model that is new here.
     """
+    if fork:
+        places.check(resolved.config, readable=forkable, forks=True)
     start = Start(resolved, fork) if fork else find_start(project, resolved, forkable=forkable)
     return life.create(
         project=project, user=user, resolved=start.resolved, actor=actor, fork=start.fork, model=start.model
@@ -70,6 +72,7 @@ def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run])
         return Start(resolved)
     if not is_storable(named):
         raise _refusal("holds a NUL or a lone surrogate")
+    places.check(config, readable=forkable)
     if Path(named).is_absolute():
         _check(named, resolved)
         return Start(resolved, model=Model.objects.filter(project=project, source=named).first())

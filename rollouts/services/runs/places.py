@@ -1,0 +1,53 @@
+"""Which files a launched run may be given: none of the installation's own, none of a run that its launcher may not see.
+
+What a config names is shown to the run's sandbox, so naming it is reading it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from rollouts.errors import Invalid
+from rollouts.models import Run
+from trainers.run_config import RunConfig
+
+_OPEN = ("demo", "models")
+"""What of the home holds nothing but models."""
+
+
+def check(config: RunConfig, *, readable: QuerySet[Run], forks: bool = False) -> None:
+    """Raise Invalid at every key that names a place no run of this launcher may read.
+
+    ``readable``: the runs whose files the launcher may use. With ``forks``, `model.path` is what the fork made of it.
+    """
+    faults = {
+        key: fault
+        for key, path in _named(config, forks=forks)
+        if path and Path(path).is_absolute() and (fault := _fault(Path(path), readable))
+    }
+    if faults:
+        raise Invalid("Nothing was launched: the run may not read that.", fields=faults)
+
+
+def _named(config: RunConfig, *, forks: bool) -> Iterator[tuple[str, str]]:
+    if not forks:
+        yield "model.path", config.model.path
+    yield "model.lora.path", config.model.lora.path
+    if config.data is not None:
+        yield "data.path", config.data.path
+        if config.data.validation is not None:
+            yield "data.validation.path", config.data.validation.path
+
+
+def _fault(path: Path, readable: QuerySet[Run]) -> str:
+    place, home, runs = path.resolve(), settings.HOME.path.resolve(), Path(settings.ROLLYARD_RUNS_DIR).resolve()
+    if home.is_relative_to(place) or runs.is_relative_to(place):
+        return f"{path} holds the installation's own files."
+    if place.is_relative_to(runs):
+        key = place.relative_to(runs).parts[0]
+        return "" if readable.filter(key=key).exists() else f"{path} belongs to a run that is not there or not yours."
+    if place.is_relative_to(home) and place.relative_to(home).parts[0] not in _OPEN:
+        return f"{path} belongs to the installation itself."
+    return ""
