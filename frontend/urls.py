@@ -15,6 +15,7 @@ from frontend.pages.run import views as run
 from frontend.pages.runs import views as runs
 from frontend.pages.step import views as step
 from frontend.pages.tokens import views as tokens
+from frontend.pages.trust import views as trust
 
 
 class KeyConverter(StringConverter):
@@ -35,6 +36,9 @@ urlpatterns = [
     path("models/", models.index, name="models"),
     path("models/<slug:project>/<str:name>/", models.model, name="model"),
     path("models/<slug:project>/<str:name>/remove/", models.remove, name="model-remove"),
+    path("trust/", trust.index, name="trust"),
+    path("trust/allow/", trust.allow, name="trust-allow"),
+    path("trust/withdraw/", trust.withdraw, name="trust-withdraw"),
     path("runs/new/make-model/", launch.make_model, name="launch-make-model"),
     path("runs/new/check/", launch.check, name="launch-check"),
     path("runs/<str:key>/", run.overview, name="run"),

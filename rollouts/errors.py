@@ -12,14 +12,15 @@ ControlPlaneError
 |- RunOver         410 run_over
 |- TooLarge        413 too_large
 |- Invalid         422 invalid
-|  `- ModelMissing    422 model_missing
+|  |- ModelMissing    422 model_missing
+|  `- Untrusted       422 untrusted
 |- QueueFull       429 queue_full
 `- Unavailable     503 unavailable
 
 The docstring is the default message. Every ``code`` is stable: clients decide on it, people read the message.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -166,6 +167,14 @@ class Invalid(ControlPlaneError):
 
 def _rebuild_invalid(kind: type[Invalid], message: str, faults: tuple[Fault, ...]) -> Invalid:
     return kind(message, faults=faults)
+
+
+class Untrusted(Invalid):
+    """It would run code from elsewhere that no administrator allowed."""
+
+    code = "untrusted"
+    needs: Sequence[Any] = ()
+    """What of it, as `rollouts.services.trust.Need`."""
 
 
 class ModelMissing(Invalid):

@@ -34,6 +34,7 @@ class ReasonCode(TextChoices):
     FORK_FAILED = "fork_failed", "{error}"
     MODEL_NOT_MADE = "model_not_made", "{error}"
     NOT_FETCHED = "not_fetched", "the {kind} {name} could not be fetched from the hub: {error}"
+    NOT_TRUSTED = "not_trusted", "{error}"
     NO_SANDBOX = "no_sandbox", "{error}"
     RESULT_REGISTERED = "result_registered", "registered as the model {model}"
     RESULT_REFUSED = "result_refused", "without the model {model}: {error}[; {why}]"

@@ -18,7 +18,7 @@ from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services import models
+from rollouts.services import models, trust
 from rollouts.services.groups import evaluations, leases
 from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
@@ -80,6 +80,7 @@ class Convergence:
             self._tend(run)
 
     def _tend(self, run: Run) -> None:
+        _ask_for_trust(run)
         if run.parsed.is_played:
             leases.quarantine_expired(run)
             evaluations.conclude(run)
@@ -106,6 +107,7 @@ class Convergence:
 
 
 def _begin(run: Run) -> None:
+    _ask_for_trust(run)
     if complaint := confinement.complaint_here():
         raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
     fetching.fetch(run)
@@ -116,6 +118,13 @@ def _begin(run: Run) -> None:
             _try_environment(run, environment.name, environment.args)
         policies.register_initial(run, path=commands.start_weights(run.parsed))
     life.start(run)
+
+
+def _ask_for_trust(run: Run) -> None:
+    """Raises UnrecoverableError for code from elsewhere that nobody allows, or not any more."""
+    if found := trust.missing_of(run):
+        told = "; ".join(f"{need.field} {trust.fault(need)}" for need in found)
+        raise UnrecoverableError(Reason(ReasonCode.NOT_TRUSTED, error=told.rstrip(".")))
 
 
 def _make_model(run: Run) -> None:

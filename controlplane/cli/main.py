@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data, models
+from controlplane.cli import checkpoints, curation, data, models, trust
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -342,6 +342,7 @@ data.register(app)
 checkpoints.register(app)
 curation.register(app)
 models.register(app)
+trust.register(app)
 
 if __name__ == "__main__":
     main()

@@ -9,6 +9,7 @@ from rollouts.models.model import Model, ModelOrigin
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
 from rollouts.models.replica import Replica, ReplicaKind
 from rollouts.models.run import Run, RunEnvironment, RunKind
+from rollouts.models.trust import Trust, TrustKind
 
 __all__ = [
     "ApiToken",
@@ -42,4 +43,6 @@ __all__ = [
     "Scope",
     "ScoredGroup",
     "TokenValues",
+    "Trust",
+    "TrustKind",
 ]

@@ -38,6 +38,32 @@ def test_signing_in_and_out(browser: Browser, server: Server, operator: User) ->
     context.close()
 
 
+def test_a_run_that_needs_trust_says_so_and_an_administrator_grants_it(watched: Watched, operator: User) -> None:
+    model = make_warm()
+    page = watched.open("/runs/new/?preset=reverse-text-rl")
+    expect(page.get_by_text("Ready to launch")).to_be_visible()
+    page.locator("#id-toml").fill("model.trust_remote_code = true")
+    summary = page.locator("#launch-summary")
+    expect(summary).to_contain_text("which is not allowed here")
+    expect(summary).to_contain_text("Ask an administrator")
+    User.objects.filter(pk=operator.pk).update(is_superuser=True)
+    page.reload()
+    page.locator("#id-toml").fill("model.trust_remote_code = true")
+    expect(summary).to_contain_text("You may allow it")
+    summary.get_by_role("link", name=model.source).click()
+    expect(page.get_by_label("Name")).to_have_value(model.source)
+    page.get_by_role("button", name="Allow").click()
+    expect(page.get_by_role("status")).to_contain_text("may execute")
+    expect(page.get_by_role("row", name=model.source)).to_contain_text("user:ada")
+    page.screenshot(path="test-results/trust.png")
+    page = watched.open("/runs/new/?preset=reverse-text-rl")
+    page.locator("#id-toml").fill("model.trust_remote_code = true")
+    expect(page.get_by_text("Ready to launch")).to_be_visible()
+    page.get_by_role("button", name="Launch").click()
+    expect(page.locator("#run-status")).to_contain_text("Waiting for the reconciler")
+    assert Run.objects.get().parsed.model.trust_remote_code
+
+
 def test_a_run_is_launched_from_a_preset_after_a_mistake(watched: Watched) -> None:
     make_warm()
     page = watched.open("/")

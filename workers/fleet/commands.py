@@ -48,7 +48,10 @@ def server(
         model = config.model.path
         adapter = inference.StartAdapter(served, adapters.room_for(config.model.lora))
     return Command(
-        inference.argv(model, socket, config.inference, cpu=cpu, adapter=adapter),
+        [
+            *inference.argv(model, socket, config.inference, cpu=cpu, adapter=adapter),
+            *(["--trust-remote-code"] if config.model.trust_remote_code else []),
+        ],
         {
             **inference.environ(config.inference, cpu=cpu, api_key=api_key),
             **({} if cpu else accelerators.server_environ(slot, config.trainer.world_size)),

@@ -7,8 +7,9 @@ from importlib.resources import files
 from typing import Any
 
 from frontend.pages.launch.form import EnvironmentRow, Field, FormSection, build_environments, build_sections, read
-from rollouts.errors import Invalid, ModelMissing
+from rollouts.errors import Invalid, ModelMissing, Untrusted
 from rollouts.models import Run
+from rollouts.services.trust import Need
 from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, leaves, load_preset, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
 
@@ -116,6 +117,8 @@ class LaunchRequest:
     problem_count: int = 0
     changes: list[Change] = field(default_factory=list)
     resolved: Resolved | None = None
+    untrusted: list[Need] = field(default_factory=list)
+    """Code from elsewhere that the run would execute, when nobody allows it."""
     missing_model: str = ""
     """The name in `model.path`, when nobody has registered it but a preset makes it."""
 
@@ -169,6 +172,7 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
         return request
     except Invalid as error:
         request.missing_model = resolved.config.model.path if isinstance(error, ModelMissing) else ""
+        request.untrusted = list(error.needs) if isinstance(error, Untrusted) else []
         _attach(request, ConfigError([ConfigProblem(key, message) for key, message in error.fields.items()]))
         return request
     request.resolved = resolved

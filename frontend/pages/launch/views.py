@@ -83,6 +83,7 @@ def _summary(request: HttpRequest, filled: LaunchRequest, project: Project) -> d
         "query": request.GET.urlencode(),
         "maker": models.find_maker(project, missing) if missing else None,
         "maker_preset": models.preset_that_makes(missing),
+        "may_trust": isinstance(request.user, User) and request.user.is_superuser,
     }
 
 

@@ -21,7 +21,7 @@ from django.db.models import QuerySet
 from rollouts.errors import Invalid, ModelMissing, NotFound
 from rollouts.models import Model, Project, Run
 from rollouts.selectors import models as model_selectors
-from rollouts.services import model_checks, models
+from rollouts.services import model_checks, models, trust
 from rollouts.services.runs import forks, life, places
 from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
@@ -57,7 +57,8 @@ def launch(
     would not load, ModelMissing for a name that only a preset can give. Takes a second for a model that is new here.
     """
     if fork:
-        places.check(resolved.config, readable=forkable, forks=True)
+        trust.check(resolved.config, source=fork.checkpoint.run)
+        places.check(resolved.config, project=project, readable=forkable, forks=True)
     start = Start(resolved, fork) if fork else find_start(project, resolved, forkable=forkable)
     return life.create(
         project=project, user=user, resolved=start.resolved, actor=actor, fork=start.fork, model=start.model
@@ -66,13 +67,19 @@ def launch(
 
 def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run]) -> Start:
     """What a run with this config starts from. Nothing is stored. Raises as `launch` does."""
+    start = _find_start(project, resolved, forkable)
+    trust.check(start.resolved.config, source=start.fork.checkpoint.run if start.fork else None)
+    return start
+
+
+def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -> Start:
     named, config = resolved.config.model.path, resolved.config
     check_fits(config)
     if config.kind == "external":
         return Start(resolved)
     if not is_storable(named):
         raise _refusal("holds a NUL or a lone surrogate")
-    places.check(config, readable=forkable)
+    places.check(config, project=project, readable=forkable)
     if Path(named).is_absolute():
         _check(named, resolved)
         return Start(resolved, model=Model.objects.filter(project=project, source=named).first())

@@ -10,23 +10,29 @@ from django.conf import settings
 from django.db.models import QuerySet
 
 from rollouts.errors import Invalid
-from rollouts.models import Run
+from rollouts.models import Model, Project, Run
 from trainers.run_config import RunConfig
 
 _OPEN = ("demo", "models")
 """What of the home holds nothing but models."""
 
 
-def check(config: RunConfig, *, readable: QuerySet[Run], forks: bool = False) -> None:
+def check(config: RunConfig, *, project: Project, readable: QuerySet[Run], forks: bool = False) -> None:
     """Raise Invalid at every key that names a place no run of this launcher may read.
 
-    ``readable``: the runs whose files the launcher may use. With ``forks``, `model.path` is what the fork made of it.
+    ``readable``: the runs whose files the launcher may use. What is registered in ``project`` may be read as well. With
+    ``forks``, `model.path` is what the fork made of it.
     """
+    named = list(_named(config, forks=forks))
     faults = {
         key: fault
-        for key, path in _named(config, forks=forks)
+        for key, path in named
         if path and Path(path).is_absolute() and (fault := _fault(Path(path), readable))
     }
+    if faults:
+        registered = Model.objects.filter(project=project, source__in=[path for _, path in named])
+        known = set(registered.values_list("source", flat=True))
+        faults = {key: fault for key, fault in faults.items() if dict(named)[key] not in known}
     if faults:
         raise Invalid("Nothing was launched: the run may not read that.", fields=faults)
 

@@ -12,7 +12,7 @@ import pytest
 
 from rollouts.errors import Invalid, ModelMissing, Unavailable
 from rollouts.models import Run
-from rollouts.services import model_checks, models
+from rollouts.services import model_checks, models, trust
 from rollouts.services.runs import checkpoints, launches, life
 from rollouts.states import RunState
 from tests import http_server
@@ -179,6 +179,7 @@ def test_code_that_a_model_brings_along_is_not_run_at_its_launch(tmp_path: Path)
     directory = write_model(tmp_path / "m", model_type="theirs", auto_map={"AutoConfig": "theirs.Config"})
     (directory / "theirs.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     refused(str(directory))
+    trust.allow("remote_code", str(directory), actor="user:root")
     launch(str(directory), model__trust_remote_code=True)
     assert not (tmp_path / "ran").exists()
 
