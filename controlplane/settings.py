@@ -118,7 +118,7 @@ DATABASE_POOL_SIZE = env.int("ROLLYARD_DATABASE_POOL_SIZE", default=16)
 DATABASES = {"default": database(env.str("DATABASE_URL", default=HOME.database_url), DATABASE_POOL_SIZE)}
 
 # --- Redis: the doorbell. Nothing in it has to survive ---------------------------------------------------------------
-REDIS_URL = env.str("REDIS_URL", default=HOME.redis_url)
+REDIS_URL = env.str("REDIS_URL", default="") or HOME.redis_url
 # Subscriptions live in the connections, not in keys: after a FLUSHALL every page and worker still hears the bell.
 CHANNEL_LAYERS = {
     "default": {
@@ -134,7 +134,8 @@ def celery_broker_url(redis_url: str) -> str:
     if parts.scheme != "unix":
         return redis_url
     number = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("db", "0")
-    return f"redis+socket://{unquote(parts.path)}?virtual_host={number}"
+    password = f":{parts.password}@" if parts.password else ""
+    return f"redis+socket://{password}{unquote(parts.path)}?virtual_host={number}"
 
 
 CELERY_BROKER_URL = celery_broker_url(REDIS_URL)
