@@ -115,7 +115,12 @@ def database(url: str, pool_size: int) -> dict[str, Any]:
 
 DATABASE_POOL_SIZE = env.int("ROLLYARD_DATABASE_POOL_SIZE", default=16)
 """Connections per process; 0 opens one per thread instead, which PgBouncer in transaction mode wants."""
-DATABASES = {"default": database(env.str("DATABASE_URL", default=HOME.database_url), DATABASE_POOL_SIZE)}
+_url, _owner_url = env.str("DATABASE_URL", default=""), env.str("DATABASE_OWNER_URL", default="")
+DATABASES = {"default": database(_url or HOME.database_url, DATABASE_POOL_SIZE)}
+if not _url:
+    _owner_url = HOME.owner_database_url
+DATABASE_OWNER = database(_owner_url, 0) if _owner_url else None
+"""Whoever migrates, and gives the application its rights; None: the application itself, which then may do anything."""
 
 # --- Redis: the doorbell. Nothing in it has to survive ---------------------------------------------------------------
 REDIS_URL = env.str("REDIS_URL", default="") or HOME.redis_url

