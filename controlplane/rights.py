@@ -42,7 +42,7 @@ def grant(connection: BaseDatabaseWrapper, role: str) -> None:
 
     All at once: whoever uses the role meanwhile notices nothing.
     """
-    statements = sql.SQL(_GRANTS).format(application=sql.Identifier(role))  # type: ignore[arg-type]
+    statements = sql.SQL(_GRANTS).format(application=sql.Identifier(role))
     with connection.cursor() as cursor:
         cursor.execute(statements)  # sent together, they are one transaction
 

@@ -52,7 +52,7 @@ _POSTGRES_SETTINGS = {
     "log_checkpoints": "off",
 }
 
-_REDIS_RIGHTS = "+@all -@admin -@dangerous +info +config|get +client|kill +flushall"
+_REDIS_RIGHTS = "+@all -@admin -@dangerous +info +config|get +client +flushall"
 """No command that writes files, loads code or changes the server; what it holds may be flushed, for nothing matters."""
 
 

@@ -24,7 +24,7 @@ class Command(migrate.Command):
             super().handle(*args, **options)
             return
         application = _role(connection)
-        with owner(connection):
+        with _logged_in(connection, settings.DATABASE_OWNER):
             super().handle(*args, **options)
             executor = MigrationExecutor(connection)
             if executor.migration_plan(executor.loader.graph.leaf_nodes()):
@@ -34,16 +34,10 @@ class Command(migrate.Command):
 
 
 @contextmanager
-def owner(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Let a connection be that of the tables' owner while the block lasts. For a process of one thread."""
-    login = {key: settings.DATABASE_OWNER[key] for key in ("USER", "PASSWORD", "HOST", "PORT", "OPTIONS")}
-    with _logged_in(connection, login):
-        yield
-
-
-@contextmanager
-def _logged_in(connection: BaseDatabaseWrapper, login: dict[str, Any]) -> Iterator[None]:
+def _logged_in(connection: BaseDatabaseWrapper, as_whom: dict[str, Any]) -> Iterator[None]:
+    """Let a connection be somebody else's while the block lasts. For a process of one thread."""
     before = connection.settings_dict
+    login = {key: as_whom[key] for key in ("USER", "PASSWORD", "HOST", "PORT", "OPTIONS")}
     try:
         _reopen(connection, {**before, **login})
         yield
