@@ -1,6 +1,7 @@
 """ROLLYARD_HOME: the one directory this installation writes into, and the paths inside it.
 
 secret_key      signs sessions and login links; made once, mode 0600
+passwords/      of the embedded servers' accounts, a file each; made once, mode 0600
 postgres/       data directory of the embedded PostgreSQL
 run/            sockets of the embedded servers (elsewhere when the path is too long for a socket)
 static/         collected static files
@@ -15,6 +16,7 @@ import secrets
 import stat
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +30,8 @@ _LONGEST_SOCKET = "postgres/.s.PGSQL.5432.lock"
 DATABASE = "rollyard"
 FOR_RUNS = "for_runs"
 """Marks what came over `Home.runs_socket`, in the state of a scope."""
+APPLICATION, OWNER = "rollyard", "rollyard_owner"
+"""Roles of the embedded PostgreSQL: one reads and writes rows, the other owns the tables and migrates them."""
 OWNER_ONLY = 0o077
 """The umask of everything that writes here."""
 
@@ -91,8 +95,17 @@ class Home:
 
     @property
     def database_url(self) -> str:
-        """URL of the embedded PostgreSQL, whether or not it runs."""
-        return f"postgresql://{DATABASE}@/{DATABASE}?host={quote(str(self.postgres_socket_dir))}"
+        """URL of the embedded PostgreSQL for the application, whether or not it runs; the password is in a file."""
+        return self._database_url(APPLICATION)
+
+    @property
+    def owner_database_url(self) -> str:
+        """The same for the owner of its tables, who migrates them."""
+        return self._database_url(OWNER)
+
+    def _database_url(self, role: str) -> str:
+        where = f"host={quote(str(self.postgres_socket_dir))}&passfile={quote(str(self._password_file(role)))}"
+        return f"postgresql://{role}@/{DATABASE}?{where}"
 
     @property
     def runs_socket(self) -> Path:
@@ -110,8 +123,8 @@ class Home:
 
     @property
     def redis_url(self) -> str:
-        """URL of the embedded Redis, whether or not it runs."""
-        return f"unix://{quote(str(self.redis_socket))}?db=0"
+        """URL of the embedded Redis, whether or not it runs. Its password is in it: neither print it nor pass it on."""
+        return f"unix://:{self.redis_password()}@{quote(str(self.redis_socket))}?db=0"
 
     def create(self) -> None:
         """Make the home and its socket directory, open to nobody else.
@@ -126,17 +139,33 @@ class Home:
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 raise UnsafeHome(f"{directory} is not a directory of ours: remove it or choose another ROLLYARD_HOME")
             directory.chmod(passable)
-        for name in ("demo", "logs", "models", "runs", "static"):
+        for name in ("caches", "demo", "logs", "models", "passwords", "runs", "static"):
             with suppress(FileNotFoundError):
                 (self.path / name).chmod(0o700)
 
     def secret_key(self) -> str:
         """Return the signing key, making it at the first call."""
-        path = self.path / "secret_key"
+        return self._made_once(self.path / "secret_key", lambda: secrets.token_urlsafe(48))
+
+    def database_password(self, role: str) -> str:
+        """Return the password of a role of the embedded PostgreSQL, making it at the first call."""
+        # As libpq reads it: host, port, database, role, password.
+        line = self._made_once(self._password_file(role), lambda: f"*:*:*:{role}:{secrets.token_urlsafe(32)}")
+        return line.rpartition(":")[2]
+
+    def redis_password(self) -> str:
+        """Return the password of the embedded Redis, making it at the first call."""
+        return self._made_once(self._password_file("redis"), lambda: secrets.token_urlsafe(32))
+
+    def _password_file(self, account: str) -> Path:
+        return self.path / "passwords" / account
+
+    def _made_once(self, path: Path, make: Callable[[], str]) -> str:
         try:
             return path.read_text().strip()
         except FileNotFoundError:
             self.create()
-        # Of two processes that start together, one writes the key and both read it.
-        write_file(path, secrets.token_urlsafe(48).encode(), mode=0o600, replace=False)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+        # Of two processes that start together, one writes the secret and both read it.
+        write_file(path, make().encode(), mode=0o600, replace=False)
         return path.read_text().strip()

@@ -118,10 +118,15 @@ def database(url: str, pool_size: int) -> dict[str, Any]:
 
 DATABASE_POOL_SIZE = env.int("ROLLYARD_DATABASE_POOL_SIZE", default=16)
 """Connections per process; 0 opens one per thread instead, which PgBouncer in transaction mode wants."""
-DATABASES = {"default": database(env.str("DATABASE_URL", default=HOME.database_url), DATABASE_POOL_SIZE)}
+_url, _owner_url = env.str("DATABASE_URL", default=""), env.str("DATABASE_OWNER_URL", default="")
+DATABASES = {"default": database(_url or HOME.database_url, DATABASE_POOL_SIZE)}
+if not _url:
+    _owner_url = HOME.owner_database_url
+DATABASE_OWNER = database(_owner_url, 0) if _owner_url else None
+"""Whoever migrates, and gives the application its rights; None: the application itself, which then may do anything."""
 
 # --- Redis: the doorbell. Nothing in it has to survive ---------------------------------------------------------------
-REDIS_URL = env.str("REDIS_URL", default=HOME.redis_url)
+REDIS_URL = env.str("REDIS_URL", default="") or HOME.redis_url
 # Subscriptions live in the connections, not in keys: after a FLUSHALL every page and worker still hears the bell.
 CHANNEL_LAYERS = {
     "default": {
@@ -137,7 +142,8 @@ def celery_broker_url(redis_url: str) -> str:
     if parts.scheme != "unix":
         return redis_url
     number = dict(pair.split("=", 1) for pair in parts.query.split("&") if "=" in pair).get("db", "0")
-    return f"redis+socket://{unquote(parts.path)}?virtual_host={number}"
+    password = f":{parts.password}@" if parts.password else ""
+    return f"redis+socket://{password}{unquote(parts.path)}?virtual_host={number}"
 
 
 CELERY_BROKER_URL = celery_broker_url(REDIS_URL)

@@ -31,7 +31,8 @@ def writing(path: Path, *, mode: int = 0o666, replace: bool = True) -> Iterator[
     """
     partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
     try:
-        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode), "wb") as file:
+        partial.unlink(missing_ok=True)  # of a process that had our number, or a link that somebody laid here
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

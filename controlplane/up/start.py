@@ -34,6 +34,7 @@ from workers.launchers import accounts
 _DEFAULT_PORT = 8000
 _REPLICAS_DEADLINE_S = 20.0
 """Seconds that replicas get to end by themselves before they are killed."""
+_OWNER_URL_VARIABLE = "DATABASE_OWNER_URL"
 _UP_PID_VARIABLE = "ROLLYARD_UP_PID"
 """Read by the shepherds of replicas, which end their command when this process is gone."""
 MANAGE = (sys.executable, "-m", "controlplane.cli.main")
@@ -104,11 +105,11 @@ class _Up:
             "ROLLYARD_HOME": str(home.path),
             "ROLLYARD_URL": self._local_url,
             "ROLLYARD_ALLOWED_HOSTS": ",".join(_allowed_hosts(options.host)),
-            "DATABASE_URL": os.environ.get("DATABASE_URL") or home.database_url,
-            "REDIS_URL": os.environ.get("REDIS_URL") or home.redis_url,
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
             _UP_PID_VARIABLE: str(os.getpid()),
         }
+        # Of the processes that live on, none needs the owner of the tables; those of the embedded servers are in files.
+        self._owner_url = os.environ.pop(_OWNER_URL_VARIABLE, "")
         self._supervisor = Supervisor(self._up_id, self._environ, home.path, console)
 
     async def run(self) -> int:
@@ -156,7 +157,8 @@ class _Up:
             servers.append(keep(Service("redis", prepare, answers)))
         await asyncio.gather(*servers)
         prepare_argv = (*MANAGE, "prepare", "--login-digest", login_token.digest(token))
-        if status := await self._supervisor.run(Program("prepare", prepare_argv)):
+        owner = {_OWNER_URL_VARIABLE: self._owner_url} if self._owner_url else {}
+        if status := await self._supervisor.run(Program("prepare", prepare_argv, environ=owner)):
             raise StartError(f"the database could not be prepared (status {status}); see {home.path / 'logs/up.log'}")
         worker_argv = [sys.executable, "-m", "celery", "-q", "-A", "controlplane.celery", "worker", "-Q", "episodes"]
         worker_argv += ["--pool", "threads", "--concurrency", str(self._options.concurrency)]

@@ -9,8 +9,8 @@ import urllib.request
 from pathlib import Path
 
 from django.conf import settings
-from django.db import connection
 
+from tests import store
 from tests.ports import free_port
 
 READY_DEADLINE_S = 30.0
@@ -54,19 +54,12 @@ class Server:
 
 def environment() -> dict[str, str]:
     """What makes the product's own settings point at this session's servers."""
-    database = connection.settings_dict
-    host = database["HOST"] or "/tmp"
-    user = f"{database['USER']}:{database['PASSWORD']}@" if database["PASSWORD"] else f"{database['USER']}@"
-    address = f"{host}:{database['PORT']}" if database["PORT"] else host
-    url = f"postgresql://{user}/{database['NAME']}?host={address}"
-    if not str(host).startswith("/"):
-        url = f"postgresql://{user}{address}/{database['NAME']}"
     return {
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "ROLLYARD_HOME": str(settings.HOME.path),
         "ROLLYARD_SECRET_KEY": settings.SECRET_KEY,
-        "DATABASE_URL": url,
+        "DATABASE_URL": store.url(),
         "REDIS_URL": settings.REDIS_URL,
     }
 

@@ -5,10 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from django.db import connection
 from typer.testing import CliRunner
 
 from controlplane.cli.main import app
+from tests import store
 
 ROOT = Path(__file__).parents[2]
 Done = subprocess.CompletedProcess[str]
@@ -34,9 +34,11 @@ class Rollyard:
 
     def process(self, *words: str | Path, **environ: str) -> Done:
         """Run it as a person does; the test has to commit what it is to see."""
-        options = connection.settings_dict
-        url = f"postgresql://{options['USER']}:{options['PASSWORD']}@/{options['NAME']}?host={options['HOST']}"
-        settings = {"DATABASE_URL": url, "DJANGO_SETTINGS_MODULE": "controlplane.settings", "PYTHONPATH": str(ROOT)}
+        settings = {
+            "DATABASE_URL": store.url(),
+            "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+            "PYTHONPATH": str(ROOT),
+        }
         return subprocess.run(
             [sys.executable, "-m", "controlplane.cli.main", *map(str, words)],
             env={**os.environ, **settings, **environ},

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from controlplane.cli import main
 from rollouts.models import Batch, Replay, Rollout, Run, ScoredGroup
 from rollouts.states import GroupState, RunState
+from tests import store
 from tests.controlplane.command_line import Done, Rollyard
 from tests.rollouts import story
 from tests.rollouts.curation.test_exchange import COMPLETE, Item, given_values, item
@@ -138,7 +139,7 @@ def test_an_export_that_fails_leaves_the_file_of_before(rollyard: Rollyard, tmp_
     run = answer(rollyard("import-atropos", write(tmp_path / "a.jsonl", [item()]), "--json"))["run"]
     out = tmp_path / "out.jsonl"
     out.write_text("of before")
-    with connection.cursor() as cursor:
+    with store.beyond_rights(), connection.cursor() as cursor:
         cursor.execute("UPDATE rollouts_grouptokens SET extras = '\\x00'")
     assert rollyard.process("export-groups", run, "-o", out).returncode == 1
     assert out.read_text() == "of before"
@@ -176,7 +177,8 @@ def test_verification_names_the_batch_that_was_tampered_with(rollyard: Rollyard)
         story.step(run, epoch, step)
     assert rollyard.process("verify-batches", run.key).stdout == "3 batches verified, 0 differ\n"
     batch = Batch.objects.get(run=run, step=1)
-    Rollout.objects.filter(group__batch_items__batch=batch).update(reward=0.125)
+    with store.beyond_rights():
+        Rollout.objects.filter(group__batch_items__batch=batch).update(reward=0.125)
     done = rollyard("verify-batches", run.key)
     assert (done.returncode, done.stdout) == (1, f"3 batches verified, 1 differ: {batch.pk}\n")
     told = answer(rollyard("verify-batches", run.key, "--json"), status=1)

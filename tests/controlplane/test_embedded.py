@@ -14,6 +14,7 @@ import redis
 
 from controlplane.home import Home
 from controlplane.up import embedded
+from tests.accounts import open_to_others
 from workers.launchers.processes import with_cwd
 
 pytestmark = pytest.mark.slow
@@ -21,29 +22,23 @@ pytestmark = pytest.mark.slow
 
 @contextmanager
 def postgres(home: Home) -> Iterator["subprocess.Popen[bytes]"]:
-    program = embedded.prepare_postgres(home)
-    child = subprocess.Popen(program.command(), start_new_session=True)
-    try:
-        embedded.wait_until_ready(home, program, child, embedded.postgres_answers)
+    with embedded.serving(home, embedded.prepare_postgres(home), embedded.postgres_answers) as child:
         yield child
-    finally:
-        child.send_signal(program.stop_signal)
-        child.wait(20)
 
 
 def test_committed_row_survives_kill_minus_nine_of_the_postmaster(temporary_home: Home) -> None:
-    with postgres(temporary_home) as child, psycopg.connect(temporary_home.database_url) as connection:
+    with postgres(temporary_home) as child, psycopg.connect(temporary_home.owner_database_url) as connection:
         connection.execute("CREATE TABLE kept (value int)")
         connection.execute("INSERT INTO kept VALUES (7)")
         connection.commit()
         child.kill()
         child.wait()
-    with postgres(temporary_home), psycopg.connect(temporary_home.database_url) as connection:
+    with postgres(temporary_home), psycopg.connect(temporary_home.owner_database_url) as connection:
         assert connection.execute("SELECT value FROM kept").fetchall() == [(7,)]
 
 
 def test_backends_that_outlive_their_postmaster_do_not_keep_the_next_one_out(temporary_home: Home) -> None:
-    with postgres(temporary_home) as child, psycopg.connect(temporary_home.database_url) as connection:
+    with postgres(temporary_home) as child, psycopg.connect(temporary_home.owner_database_url) as connection:
         backend = psutil.Process(connection.info.backend_pid)
         # Stopped, it can neither notice the postmaster's death nor let go of the shared memory.
         backend.suspend()
@@ -80,7 +75,7 @@ def test_half_made_data_directory_is_made_again(temporary_home: Home) -> None:
 
 def test_servers_are_durable_where_they_must_be_and_open_to_nobody_else(temporary_home: Home) -> None:
     with embedded.running(temporary_home):
-        with psycopg.connect(temporary_home.database_url) as connection:
+        with psycopg.connect(temporary_home.owner_database_url) as connection:
             shown = [
                 connection.execute(f"SHOW {name}").fetchone()
                 for name in ("fsync", "synchronous_commit", "full_page_writes", "listen_addresses")
@@ -92,6 +87,7 @@ def test_servers_are_durable_where_they_must_be_and_open_to_nobody_else(temporar
         assert temporary_home.postgres_socket_dir.stat().st_mode & 0o077 == 0
         assert temporary_home.postgres_data.stat().st_mode & 0o077 == 0
         assert temporary_home.redis_socket.stat().st_mode & 0o077 == 0
+        assert list(open_to_others(temporary_home.path)) == []
 
 
 def test_home_with_a_long_path_keeps_its_sockets_elsewhere(temporary_home: Home) -> None:

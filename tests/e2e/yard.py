@@ -148,7 +148,7 @@ PATTERNS: dict[str, Callable[[str, str], bool]] = {
     "worker": _runs("celery"),
     "web": _runs("controlplane.web.serve"),
     "reconciler": _runs("controlplane.cli.main reconcile"),
-    "redis": lambda _name, line: "redis-server" in line and "child.py" not in line,
+    "redis": lambda _name, line: "valkey-server" in line and "child.py" not in line,
     "postgres": lambda name, line: "-D" in line.split() and line.split()[0].endswith("postgres"),
     "vllm": _runs("rollyard_server"),
     "trainer": _runs("trainers.rl"),

@@ -7,6 +7,8 @@ import pytest
 from django.db import connection, transaction
 from django.test import TransactionTestCase
 
+from tests import store
+
 _KEPT = {"django_migrations", "django_content_type", "auth_permission"}
 
 
@@ -20,5 +22,5 @@ def quick_cleaning() -> Iterator[None]:
 def _delete_every_row(_case: TransactionTestCase) -> None:
     # Foreign keys are checked at the commit, so the order does not matter.
     tables = sorted(set(connection.introspection.django_table_names(only_existing=True)) - _KEPT)
-    with transaction.atomic(), connection.cursor() as cursor:
+    with transaction.atomic(), store.beyond_rights(), connection.cursor() as cursor:
         cursor.execute(";".join(f'DELETE FROM "{table}"' for table in tables))

@@ -6,15 +6,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from urllib.parse import quote
 
 import pytest
 from django.conf import settings
-from django.db import connection
 
 from rollouts.models import Lease, Run, ScoredGroup
 from rollouts.services.runs import life
 from rollouts.states import GroupState
+from tests import store
 from tests.workers.making import make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
 from tests.workers.waiting import eventually
@@ -34,13 +33,11 @@ def stub() -> Iterator[StubServer]:
 @contextmanager
 def worker(redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
     """A worker on the test's database, as the supervisor starts it."""
-    database = connection.settings_dict
-    url = f"postgresql://{database['USER']}@/{database['NAME']}?host={quote(database['HOST'], safe='')}"
     argv = [sys.executable, "-m", "celery", "-q", "-A", "controlplane.celery", "worker", "-Q", "episodes"]
     argv += ["--pool", "threads", "--concurrency", "4", "--without-gossip", "--without-mingle"]
     environ = {
         **os.environ,
-        "DATABASE_URL": url,
+        "DATABASE_URL": store.url(),
         "REDIS_URL": redis_url,
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "PYTHONWARNINGS": "ignore:You're running the worker",

@@ -19,7 +19,7 @@ from workers.launchers.shepherd import write_json
 _START_DEADLINE_S = 20.0
 _POLL_S = 0.05
 _LOG_TAIL_BYTES = 256 * 1024
-_OWN_SECRETS = ("DATABASE_URL", "REDIS_URL", "ROLLYARD_SECRET_KEY", "DJANGO_SETTINGS_MODULE")
+_OWN_SECRETS = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "ROLLYARD_SECRET_KEY", "DJANGO_SETTINGS_MODULE")
 """The control plane's own; a replica reaches it over HTTP with a token of its run only."""
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from django.db import transaction
+from django.db import connection, transaction
 from django.db.models import F
 
 from rollouts.crashpoints import CrashPoint, crash_point
@@ -177,15 +177,10 @@ def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncodin
         for length, advantage in zip(group.lengths, values, strict=True)
         if advantage is not None
     )
-    batch = Batch.objects.create(
-        run=run,
-        step=step,
-        epoch=run.epoch,
-        encoding=encoding,
-        sha256="",
-        size_bytes=0,
-        token_count=trained,
-        replay_of=replay_of,
+    # Its items first, whose foreign key is checked when the transaction commits: the row of a batch is written once,
+    # with the hash of what they encode to, and nobody has the right to change that hash.
+    batch = Batch(
+        pk=_next_id(), run=run, step=step, epoch=run.epoch, encoding=encoding, token_count=trained, replay_of=replay_of
     )
     numbers = replays.numbers(group_ids) if replay_of else {}
     BatchItem.objects.bulk_create(
@@ -201,11 +196,17 @@ def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncodin
     body = encode(batch)
     batch.sha256 = hashlib.sha256(body).hexdigest()
     batch.size_bytes = len(body)
-    batch.save(update_fields=["sha256", "size_bytes"])
+    batch.save(force_insert=True)
     reason = Reason(ReasonCode.REPLAYED, step=replay_of.step, run=replay_of.run.key) if replay_of else None
     record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}", reason=reason)
     metrics.record(run, step=step, values=_statistics(step, groups, is_replay=replay_of is not None))
     return Outgoing(batch, body)
+
+
+def _next_id() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT nextval('rollouts_batch_id_seq')")
+        return int(cursor.fetchone()[0])
 
 
 class _Facts(NamedTuple):

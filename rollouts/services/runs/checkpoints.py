@@ -32,18 +32,18 @@ def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpo
         check_files(run, "checkpoints", checkpoint)
         if not 0 <= checkpoint.step <= run.max_steps:
             raise Invalid("No such step.", fields={"step": f"must be 0 to {run.max_steps}"})
-        row, created = Checkpoint.objects.update_or_create(
-            run=run,
-            step=checkpoint.step,
-            defaults={
-                "path": checkpoint.path,
-                "manifest_sha256": checkpoint.manifest_sha256,
-                "size_bytes": checkpoint.size_bytes,
-                "epoch": epoch,
-            },
-        )
+        written = {
+            "path": checkpoint.path,
+            "manifest_sha256": checkpoint.manifest_sha256,
+            "size_bytes": checkpoint.size_bytes,
+            "epoch": epoch,
+        }
+        row, created = Checkpoint.objects.get_or_create(run=run, step=checkpoint.step, defaults=written)
         if created:
             record_creation([row], run_id=run.pk, state=CheckpointState.COMPLETE, actor=f"trainer:{epoch}")
+        else:  # by a trainer that resumed: no more than this may be written over
+            Checkpoint.objects.filter(pk=row.pk).update(**written)
+            row.refresh_from_db()
         return row
 
 

@@ -16,6 +16,7 @@ from rollouts.services.groups import intake
 from rollouts.services.runs import life, trainer_writes
 from rollouts.services.transitions import move
 from rollouts.states import BatchState, GroupState
+from tests import store
 from tests.rollouts import story
 from trainers.wire import TrainingBatch
 
@@ -288,7 +289,8 @@ def test_a_batch_whose_rows_were_changed_is_never_sent() -> None:
     run, epoch = story.train()
     story.generate(run)
     fetch(run, epoch, 0)
-    Rollout.objects.filter(group__state=GroupState.BATCHED).update(reward=0.25)
+    with store.beyond_rights():
+        Rollout.objects.filter(group__state=GroupState.BATCHED).update(reward=0.25)
     with pytest.raises(AssertionError, match="no longer encodes to its hash"):
         forming.fetch(run, epoch=epoch, step=0)
 

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 from django.apps import apps
 from django.contrib import admin
-from django.contrib.auth.models import User
+from django.contrib.admin.models import LogEntry
+from django.contrib.auth.models import Group, User
 from django.db import connection
 from django.db.models import Model
 from django.test import Client
@@ -236,3 +237,21 @@ def test_a_list_counts_no_further_than_it_must(world: Run) -> None:
     with CaptureQueriesContext(connection) as seen:
         assert 0 < paginator.count < MAX_COUNTED
     assert f"LIMIT {MAX_COUNTED}" in seen.captured_queries[0]["sql"]
+
+
+def test_an_account_is_closed_and_not_deleted(client: Client) -> None:
+    ada = User.objects.create_user("ada", password="a long one indeed")
+    assert client.post(reverse("admin:auth_user_delete", args=[ada.pk]), {"post": "yes"}).status_code == 403
+    form = {"username": "ada", "date_joined_0": "2026-01-01", "date_joined_1": "00:00:00"}
+    assert client.post(reverse("admin:auth_user_change", args=[ada.pk]), form).status_code == 302
+    ada.refresh_from_db()
+    assert not ada.is_active
+    assert LogEntry.objects.get().object_id == str(ada.pk)
+
+
+def test_what_is_not_the_record_may_be_deleted(client: Client) -> None:
+    group, project = Group.objects.create(name="friends"), make_project("over")
+    assert client.post(reverse("admin:auth_group_delete", args=[group.pk]), {"post": "yes"}).status_code == 302
+    assert client.post(address(Project, "delete", project.pk), {"post": "yes"}).status_code == 302
+    assert not Group.objects.exists()
+    assert not Project.objects.filter(pk=project.pk).exists()

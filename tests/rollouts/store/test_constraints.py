@@ -9,6 +9,7 @@ from django.db import IntegrityError, connection, transaction
 from rollouts.models import Batch, BatchItem, Evaluation, Lease, MetricPoint, PolicyVersion, Rollout, Run, ScoredGroup
 from rollouts.services.batches import forming
 from rollouts.services.runs import token_values
+from tests import store
 from tests.rollouts import story
 from trainers.wire import TrainingBatch
 
@@ -81,7 +82,7 @@ def world() -> Run:
 @pytest.mark.parametrize("table", sorted({table for table, _, _ in NONSENSE}))
 def test_the_database_refuses_nonsense_in(world: Run, table: str) -> None:
     where = " WHERE settled_at IS NOT NULL" if table == "scoredgroup" else ""
-    with connection.cursor() as cursor:
+    with store.beyond_rights(), connection.cursor() as cursor:
         cursor.execute(f"SELECT count(*) FROM rollouts_{table}{where}")
         assert cursor.fetchone()[0] > 0
         for change, constraint in [(change, name) for each, change, name in NONSENSE if each == table]:
@@ -131,7 +132,7 @@ def test_a_group_has_at_most_one_lease(world: Run) -> None:
 def test_a_group_in_a_batch_cannot_be_deleted(world: Run) -> None:
     group = ScoredGroup.objects.filter(batch_items__isnull=False).first()
     assert group is not None
-    with connection.cursor() as cursor:
+    with store.beyond_rights(), connection.cursor() as cursor:
         cursor.execute("DELETE FROM rollouts_grouptokens")
         cursor.execute("DELETE FROM rollouts_rollout WHERE group_id = %s", [group.pk])
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")

@@ -14,6 +14,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import life
 from rollouts.services.transitions import stored, transition
 from rollouts.states import GroupState, RunState
+from tests import store
 from tests.factories import make_event, make_group, make_run, words
 
 PACKAGES = ("controlplane", "environments", "frontend", "rollouts", "trainers", "workers")
@@ -204,7 +205,7 @@ def test_what_was_a_sentence_once_is_read_as_before() -> None:
     groups = [make_group(run) for _ in old]
     try:
         call_command("migrate", "rollouts", "0008", verbosity=0)
-        with connection.cursor() as cursor:
+        with store.beyond_rights(), connection.cursor() as cursor:
             for group, text in zip(groups, old, strict=True):
                 cursor.execute("UPDATE rollouts_scoredgroup SET state_reason = %s WHERE id = %s", [text, group.pk])
                 cursor.execute(
