@@ -181,7 +181,7 @@ def test_what_a_run_may_read_it_cannot_write_and_only_that_of_the_home_is_opened
     )
     assert seen == {"read": "{}", "wrote": False}
     if os.geteuid() == 0:
-        with pytest.raises(sandbox.SandboxUnavailable, match=r"cannot read .*notes: chmod -R o\+rX"):
+        with pytest.raises(sandbox.SandboxUnavailable, match=r"cannot read .*: chmod -R o\+rX"):
             confinement.make(home / "scratch", home=home, reads=[elsewhere])
     assert stat.S_IMODE((elsewhere / "notes").stat().st_mode) == 0o600
 

@@ -84,7 +84,8 @@ def find_closed(account: str, paths: Iterable[Path]) -> Path | None:
         return None
     entry = pwd.getpwnam(account)
     for path in paths:
-        for each in (path, *(path.rglob("*") if path.is_dir() else ())):
+        below: Iterable[Path] = path.rglob("*") if path.is_dir() else ()
+        for each in (path, *below):
             status = each.lstat()
             wanted = 0o5 if stat.S_ISDIR(status.st_mode) else 0o4
             shift = 6 if status.st_uid == entry.pw_uid else 3 if status.st_gid == entry.pw_gid else 0
