@@ -1,0 +1,45 @@
+"""What a run needs from the hub is fetched before it starts: its processes have no network."""
+
+from pathlib import Path
+
+import pytest
+
+from rollouts.reasons import ReasonCode
+from tests.workers.making import make_run
+from trainers.config import resolve
+from workers.fleet import fetching, hub
+from workers.fleet.lifecycle import UnrecoverableError
+
+
+@pytest.fixture(autouse=True)
+def _offline(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A cache that is empty, and no way to the hub."""
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+
+
+def names(preset: str, **overrides: object) -> list[tuple[str, str]]:
+    keys = {key.replace("__", "."): value for key, value in overrides.items()}
+    return list(hub.names_of(resolve(preset, overrides=keys).config))
+
+
+def test_names_of_the_hub_are_told_from_paths(tmp_path: Path) -> None:
+    assert names("reverse-text-rl", model__path="org/name") == [("model", "org/name")]
+    assert names("reverse-text-rl", model__path=str(tmp_path)) == []
+    words = {"model__path": str(tmp_path), "data__solutions": False}
+    assert names("reverse-text-sft", data__path="org/data", **words) == [("dataset", "org/data")]
+    assert names("reverse-text-sft", data__path="mine.jsonl", **words) == []
+
+
+def test_what_is_fetched_is_shown_to_the_run_and_nothing_else_of_the_cache(tmp_path: Path) -> None:
+    assert hub.places("org/name", "model") == [tmp_path / "hub" / "models--org--name"]
+    assert hub.places("org/data", "dataset") == [tmp_path / "hub" / "datasets--org--data"]
+    assert hub.places(str(tmp_path), "model") == [tmp_path]
+
+
+@pytest.mark.django_db
+def test_what_the_hub_does_not_give_fails_the_run_with_its_name() -> None:
+    with pytest.raises(UnrecoverableError) as raised:
+        fetching.fetch(make_run(model__path="org/name"))
+    assert raised.value.reason.code is ReasonCode.NOT_FETCHED
+    assert "org/name" in str(raised.value.reason)
