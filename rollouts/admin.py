@@ -7,8 +7,6 @@ beyond MAX_COUNTED rows, and filter by columns with an index or few values. Sear
 from typing import Any, ClassVar, cast
 
 from django.contrib import admin
-from django.contrib.auth.admin import UserAdmin
-from django.contrib.auth.models import User
 from django.core.paginator import Paginator
 from django.db.models import Model, QuerySet
 from django.db.models.functions import Length
@@ -93,17 +91,6 @@ class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
     model = Membership
     autocomplete_fields = ("user",)
     extra = 0
-
-
-admin.site.unregister(User)
-
-
-@admin.register(User)
-class AccountAdmin(UserAdmin):  # type: ignore[type-arg]
-    """Accounts are closed (`is_active`), not deleted: what their users did names them."""
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
 
 @admin.register(Project)

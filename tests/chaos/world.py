@@ -12,6 +12,7 @@ from environments.types import PlayedGroup
 from rollouts.doors.atropos.app import application
 from rollouts.models import Run, Scope
 from rollouts.services.runs import life
+from tests import store
 from tests.chaos import atropos_clients, history, native_clients
 from tests.chaos.checker import check
 from tests.chaos.client import Client, parser
@@ -86,7 +87,7 @@ class Scene:
         return {each.rule for each in check(self.run, history.read(self.directory, self.run.key))}
 
     def sql(self, query: str, **values: Any) -> None:
-        with transaction.atomic(), connection.cursor() as cursor:
+        with transaction.atomic(), store.beyond_rights(), connection.cursor() as cursor:
             cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
             cursor.execute(query, {"run": self.run.pk, **values})
 
