@@ -7,7 +7,7 @@ import pytest
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group, User
+from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
 from django.db.models import Model
 from django.test import Client
@@ -16,6 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin
+from rollouts.admin.scope import path_to_project
 from rollouts.models import (
     ApiToken,
     Attempt,
@@ -26,11 +27,14 @@ from rollouts.models import (
     Membership,
     Project,
     ReplicaKind,
+    Role,
     Run,
+    Trust,
 )
+from rollouts.services import trust
 from rollouts.services.batches import forming, replays
 from rollouts.services.runs import checkpoints, replicas
-from tests.factories import make_project
+from tests.factories import make_project, make_user
 from tests.model_files import make_warm
 from tests.rollouts import story
 from tests.rollouts.api import make_token
@@ -115,6 +119,7 @@ def world() -> Run:
         make_project(f"project-{number}")
         make_warm(make_project(f"project-{number}"))
         make_token(project=make_project(f"project-{number}"), run=run if number else None)
+        trust.allow("loss", f"losses.number_{number}", actor="user:root")
     return run
 
 
@@ -255,3 +260,62 @@ def test_what_is_not_the_record_may_be_deleted(client: Client) -> None:
     assert client.post(address(Project, "delete", project.pk), {"post": "yes"}).status_code == 302
     assert not Group.objects.exists()
     assert not Project.objects.filter(pk=project.pk).exists()
+
+
+def staff(role: Role, project: Project) -> Client:
+    """Signed in as somebody who may do everything in the administration site, but has a role in one project only."""
+    user = make_user(f"staff-{role}-{project.slug}", role=role, project=project)
+    user.is_staff = True
+    user.save()
+    user.user_permissions.set(Permission.objects.all())
+    client = Client()
+    client.force_login(user)
+    return client
+
+
+def test_staff_sees_the_rows_of_its_own_projects_and_no_others(world: Run) -> None:
+    foreign, own = staff(Role.ADMIN, make_project("elsewhere")), staff(Role.ADMIN, world.project)
+    ours = [model for model in admin.site._registry if model._meta.app_label == "rollouts"]
+    shown = 0
+    for model in ours:
+        for row in model._default_manager.all()[:3]:
+            way = path_to_project(model)
+            projects = model._default_manager.filter(pk=row.pk).values_list(way, flat=True) if way else []
+            mine = world.project_id in projects
+            for page in ("change", "history", "delete"):
+                if page == "delete" and not mine:
+                    continue
+                answer = own.get(address(model, page, row.pk))
+                wanted = {200, 403} if mine else {302, 403}  # 302: there is no such row
+                assert answer.status_code in wanted, (model, page, answer.status_code)
+            if page_of_others := foreign.get(address(model, "change", row.pk)):
+                assert page_of_others.status_code in {302, 403}, model
+            shown += mine
+        listed = foreign.get(address(model, "changelist"))
+        assert listed.status_code == 200
+        own_project = int(model in {Project, Membership})
+        assert listed.context["cl"].result_count == own_project, model
+    assert shown > len(ours)
+
+
+def test_only_an_administrator_of_a_project_changes_who_is_in_it(world: Run) -> None:
+    membership = Membership.objects.get(user=make_user("olga", role=Role.VIEWER, project=world.project))
+    change = {"user": membership.user_id, "project": world.project_id, "role": "admin"}
+    for role, status in ((Role.OPERATOR, 403), (Role.ADMIN, 302)):
+        answer = staff(role, world.project).post(address(Membership, "change", membership.pk), change)
+        assert answer.status_code == status
+    membership.refresh_from_db()
+    assert membership.role == "admin"
+    elsewhere = make_project("elsewhere")
+    moved = staff(Role.ADMIN, make_project("third")).post(
+        address(Membership, "add"), {**change, "project": elsewhere.pk, "user": membership.user_id}
+    )
+    assert moved.status_code == 200, "a project that is none of one's own is no choice"
+    assert not elsewhere.memberships.exists()
+
+
+def test_accounts_and_trust_are_for_superusers(world: Run) -> None:
+    client = staff(Role.ADMIN, world.project)
+    for path in (reverse("admin:auth_user_changelist"), reverse("admin:auth_user_add")):
+        assert client.get(path).status_code == 403
+    assert client.get(address(Trust, "changelist")).context["cl"].result_count == 0

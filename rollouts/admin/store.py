@@ -1,20 +1,14 @@
-"""The administration site: people, projects and tokens are managed here, the store is only looked at.
+"""The store, to be looked at: runs, groups, batches, versions, replicas, events."""
 
-Lists stay cheap however large the store grows: they never load payloads (configs, messages, token arrays), never count
-beyond MAX_COUNTED rows, and filter by columns with an index or few values. Search finds by key, not by substring.
-"""
-
-from typing import Any, ClassVar, cast
+from typing import Any
 
 from django.contrib import admin
-from django.core.paginator import Paginator
-from django.db.models import Model, QuerySet
+from django.db.models import QuerySet
 from django.db.models.functions import Length
 from django.http import HttpRequest
-from django.utils.functional import cached_property
 
+from rollouts.admin.scope import RUN_PAYLOAD, OfRunAdmin, ScopedAdmin, StoreAdmin
 from rollouts.models import (
-    ApiToken,
     Attempt,
     Batch,
     BatchItem,
@@ -25,10 +19,8 @@ from rollouts.models import (
     Event,
     GroupTokens,
     Lease,
-    Membership,
     MetricPoint,
     PolicyVersion,
-    Project,
     Replay,
     Replica,
     Rollout,
@@ -40,95 +32,13 @@ from rollouts.models import (
 from rollouts.models import Model as RegisteredModel
 from rollouts.services.transitions import TRANSITIONS
 
-MAX_COUNTED = 10_000
-"""Rows that a list counts and pages through; what lies behind is found by search and filters."""
-RUN_PAYLOAD = ("run__config", "run__config_origins")
-
-
-class BoundedPaginator(Paginator):  # type: ignore[type-arg]
-    """Counts no further than MAX_COUNTED: an exact count of millions of rows takes longer than a page may."""
-
-    @cached_property
-    def count(self) -> int:
-        rows = cast("QuerySet[Any]", self.object_list)
-        return rows.order_by()[:MAX_COUNTED].count()
-
-
-class StoreAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    """Rows that only services write: to be looked at."""
-
-    show_full_result_count = False
-    paginator = BoundedPaginator
-    list_per_page = 50
-    defers: ClassVar[tuple[str, ...]] = ()
-    """Payload columns that lists do not load."""
-
-    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        queryset = super().get_queryset(request)
-        match = request.resolver_match
-        is_list = match is not None and (match.url_name or "").endswith("_changelist")
-        return queryset.defer(*self.defers) if is_list else queryset
-
-    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-
-class OfRunAdmin(StoreAdmin):
-    """Rows of a run, found by its key."""
-
-    list_select_related: ClassVar[tuple[str, ...]] = ("run",)
-    defers = RUN_PAYLOAD
-    search_fields: ClassVar[tuple[str, ...]] = ("=run__key",)
-
-
-class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
-    model = Membership
-    autocomplete_fields = ("user",)
-    extra = 0
-
-
-@admin.register(Project)
-class ProjectAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ("name", "slug", "created_at")
-    search_fields = ("name", "slug")
-    prepopulated_fields: ClassVar = {"slug": ("name",)}
-    inlines = (MembershipInline,)
-
-
-@admin.register(Membership)
-class MembershipAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
-    list_display = ("user", "project", "role")
-    list_filter = ("role", "project")
-    list_select_related = ("user", "project")
-    search_fields = ("user__username", "project__slug")
-    autocomplete_fields = ("user", "project")
-
-
-@admin.register(ApiToken)
-class ApiTokenAdmin(StoreAdmin):
-    """Tokens are made by `rollyard token create`, which shows them once; here they are seen and revoked."""
-
-    list_display = ("name", "user", "project", "run", "scopes", "created", "expiry")
-    list_select_related = ("user", "project", "run")
-    defers = RUN_PAYLOAD
-    search_fields = ("name", "user__username", "=run__key")
-    date_hierarchy = "created"
-    fields = ("name", "user", "project", "run", "scopes", "created", "expiry")
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return bool(admin.ModelAdmin.has_delete_permission(self, request, obj))
+_OWN_PROJECTS = ("project", admin.RelatedOnlyFieldListFilter)
 
 
 @admin.register(Run)
 class RunAdmin(StoreAdmin):
     list_display = ("key", "name", "kind", "project", "state", "state_reason", "next_step", "max_steps", "created_at")
-    list_filter = ("state", "kind", "project")
+    list_filter = ("state", "kind", _OWN_PROJECTS)
     list_select_related = ("project",)
     defers = ("config", "config_origins")
     search_fields = ("=key", "name")
@@ -187,7 +97,7 @@ class GroupTokensAdmin(StoreAdmin):
             "_mask_bytes": Length("loss_mask"),
             "_logprobs_bytes": Length("inference_logprobs"),
         }
-        rows: QuerySet[Any] = admin.ModelAdmin.get_queryset(self, request).only("group_id").annotate(**sizes)
+        rows: QuerySet[Any] = ScopedAdmin.get_queryset(self, request).only("group_id").annotate(**sizes)
         return rows
 
     @admin.display(description="token ids, bytes")
@@ -228,7 +138,7 @@ class TokenValuesAdmin(StoreAdmin):
     ordering = ("-id",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
-        rows: QuerySet[Any] = admin.ModelAdmin.get_queryset(self, request).only("batch_id", "rollout_id")
+        rows: QuerySet[Any] = ScopedAdmin.get_queryset(self, request).only("batch_id", "rollout_id")
         return rows
 
 

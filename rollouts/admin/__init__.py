@@ -1,0 +1,12 @@
+"""The administration site: people, projects and tokens are managed here, the store is only looked at.
+
+Everybody sees the projects that they are a member of, and changes those of which they are an administrator; superusers
+see all. Lists stay cheap however large the store grows: they never load payloads (configs, messages, token arrays),
+never count beyond MAX_COUNTED rows, and filter by columns with an index or few values. Search finds by key, not by
+substring.
+"""
+
+from rollouts.admin import people, store
+from rollouts.admin.scope import MAX_COUNTED, BoundedPaginator, StoreAdmin
+
+__all__ = ["MAX_COUNTED", "BoundedPaginator", "StoreAdmin", "people", "store"]

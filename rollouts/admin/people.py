@@ -1,0 +1,57 @@
+"""Projects, who works in them, and what machines and code they let in."""
+
+from typing import ClassVar
+
+from django.contrib import admin
+from django.db.models import Model
+from django.http import HttpRequest
+
+from rollouts.admin.scope import RUN_PAYLOAD, ScopedAdmin, StoreAdmin
+from rollouts.models import ApiToken, Membership, Project, Trust
+
+
+class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
+    model = Membership
+    autocomplete_fields = ("user",)
+    extra = 0
+
+
+@admin.register(Project)
+class ProjectAdmin(ScopedAdmin):
+    list_display = ("name", "slug", "created_at")
+    search_fields = ("name", "slug")
+    prepopulated_fields: ClassVar = {"slug": ("name",)}
+    inlines = (MembershipInline,)
+
+
+@admin.register(Membership)
+class MembershipAdmin(ScopedAdmin):
+    list_display = ("user", "project", "role")
+    list_filter = ("role", ("project", admin.RelatedOnlyFieldListFilter))
+    list_select_related = ("user", "project")
+    search_fields = ("user__username", "project__slug")
+    autocomplete_fields = ("user", "project")
+
+
+@admin.register(ApiToken)
+class ApiTokenAdmin(StoreAdmin):
+    """Tokens are made by `rollyard token create`, which shows them once; here they are seen and revoked."""
+
+    list_display = ("name", "user", "project", "run", "scopes", "created", "expiry")
+    list_select_related = ("user", "project", "run")
+    defers = RUN_PAYLOAD
+    search_fields = ("name", "user__username", "=run__key")
+    date_hierarchy = "created"
+    fields = ("name", "user", "project", "run", "scopes", "created", "expiry")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return ScopedAdmin.has_delete_permission(self, request, obj)
+
+
+@admin.register(Trust)
+class TrustAdmin(StoreAdmin):
+    """Given and withdrawn on the page Trust and by `rollyard trust`; here is the record."""
+
+    list_display = ("kind", "name", "allowed_actor", "allowed_at", "withdrawn_actor", "withdrawn_at")
+    list_filter = ("kind",)
+    search_fields = ("=name",)

@@ -1,0 +1,126 @@
+"""What every page of the administration site shares: whose rows are shown, and that lists stay cheap."""
+
+from collections import deque
+from typing import Any, ClassVar, cast
+
+from django.contrib import admin
+from django.contrib.auth.models import User
+from django.core.paginator import Paginator
+from django.db.models import ForeignKey, Model, QuerySet
+from django.http import HttpRequest
+from django.utils.functional import cached_property
+
+from rollouts.models import Membership, Project, Role
+
+MAX_COUNTED = 10_000
+"""Rows that a list counts and pages through; what lies behind is found by search and filters."""
+RUN_PAYLOAD = ("run__config", "run__config_origins")
+
+
+class BoundedPaginator(Paginator):  # type: ignore[type-arg]
+    """Counts no further than MAX_COUNTED: an exact count of millions of rows takes longer than a page may."""
+
+    @cached_property
+    def count(self) -> int:
+        rows = cast("QuerySet[Any]", self.object_list)
+        return rows.order_by()[:MAX_COUNTED].count()
+
+
+def path_to_project(model: type[Model]) -> str | None:
+    """The shortest way over foreign keys from a row to its project, as a lookup; "pk" of a project itself.
+
+    None: it belongs to no project, and so to superusers alone.
+    """
+    if model is Project:
+        return "pk"
+    ways: deque[tuple[type[Model], tuple[str, ...]]] = deque([(model, ())])
+    seen: set[type[Model]] = set()
+    while ways:
+        at, way = ways.popleft()
+        seen.add(at)
+        for field in at._meta.get_fields():
+            if not isinstance(field, ForeignKey) or field.null or field.related_model in seen:
+                continue
+            if field.related_model is Project:
+                return "__".join((*way, field.name))
+            ways.append((field.related_model, (*way, field.name)))
+    return None
+
+
+class ScopedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+    """Rows of the projects that somebody is a member of; to change them takes an administrator of the project."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        return scoped(super().get_queryset(request), request)
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return super().has_change_permission(request, obj) and self._administers(request, obj)
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return super().has_delete_permission(request, obj) and self._administers(request, obj)
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """Actions on many rows ask for no row's project, so they are for superusers."""
+        return super().get_actions(request) if _is_superuser(request) else {}
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        way = path_to_project(db_field.related_model)
+        if way is not None and not _is_superuser(request):
+            rows = db_field.related_model._default_manager.all()
+            kwargs["queryset"] = scoped(rows, request, Role.ADMIN)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+    def _administers(self, request: HttpRequest, obj: Model | None) -> bool:
+        if obj is None or _is_superuser(request):
+            return True
+        rows = type(obj)._default_manager.filter(pk=obj.pk)
+        return scoped(rows, request, Role.ADMIN).exists()
+
+
+class StoreAdmin(ScopedAdmin):
+    """Rows that only services write: to be looked at."""
+
+    show_full_result_count = False
+    paginator = BoundedPaginator
+    list_per_page = 50
+    defers: ClassVar[tuple[str, ...]] = ()
+    """Payload columns that lists do not load."""
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
+        queryset = super().get_queryset(request)
+        match = request.resolver_match
+        is_list = match is not None and (match.url_name or "").endswith("_changelist")
+        return queryset.defer(*self.defers) if is_list else queryset
+
+    def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
+        return False
+
+
+class OfRunAdmin(StoreAdmin):
+    """Rows of a run, found by its key."""
+
+    list_select_related: ClassVar[tuple[str, ...]] = ("run",)
+    defers = RUN_PAYLOAD
+    search_fields: ClassVar[tuple[str, ...]] = ("=run__key",)
+
+
+def scoped(rows: QuerySet[Any], request: HttpRequest, least: Role = Role.VIEWER) -> QuerySet[Any]:
+    """Those rows whose project the user has at least this role in; a superuser has every role everywhere."""
+    if _is_superuser(request):
+        return rows
+    way = path_to_project(rows.model)
+    if way is None:
+        return rows.none()
+    roles = [role for role in Role if role.includes(least)]
+    memberships = Membership.objects.filter(user=cast(User, request.user), role__in=roles)
+    return rows.filter(**{f"{way}__in": memberships.values("project")})
+
+
+def _is_superuser(request: HttpRequest) -> bool:
+    return isinstance(request.user, User) and request.user.is_superuser
