@@ -10,8 +10,8 @@ import asyncio
 import os
 import secrets
 import signal
-import socket
 import subprocess
+import tempfile
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from transformers import PreTrainedModel
 
 from benchmarks.gpu.checkpoint import train
 from benchmarks.gpu.setting import finish, model_in, options, sole_rank
+from environments.client.address import SCHEME
 from environments.config import SamplingParams
 from environments.policy import Completion, OpenAIPolicy
 from environments.types import Message
@@ -66,18 +67,16 @@ class Server(NamedTuple):
 
 def start(model: Path, config: InferenceConfig, log: Path, *, cpu: bool, adapter: StartAdapter | None) -> Server:
     """Start a server and wait until it has generated a token; without that, end with the last words of its log."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    path = Path(tempfile.mkdtemp(prefix="rollyard-gpu-")) / "vllm.sock"
     key, began = secrets.token_hex(16), time.monotonic()
     with log.open("wb") as output:
         process = subprocess.Popen(
-            inference.argv(str(model), port, config, cpu=cpu, adapter=adapter),
+            inference.argv(str(model), path, config, cpu=cpu, adapter=adapter),
             env=os.environ | inference.environ(config, cpu=cpu, api_key=key),
             stdout=output,
             stderr=output,
         )
-    url = f"http://127.0.0.1:{port}/v1"
+    url = f"{SCHEME}{path}"
     with VllmAdmin(url, key) as admin:
         while True:
             try:

@@ -58,7 +58,9 @@ def running_inference(model: Path, directory: Path) -> Iterator[Inference]:
     found = Inference(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16), model)
     config = InferenceConfig(max_model_len=512, kv_cache_gib=0.25)
     log = directory / "vllm.log"
-    command = server_argv(str(model), port, config, cpu=True)
+    command = server_argv(str(model), directory / "unused", config, cpu=True)
+    at = command.index("--uds")  # for clients that know ports only
+    command[at : at + 2] = ["--host", "127.0.0.1", "--port", str(port)]
     variables = server_environ(config, cpu=True, api_key=found.api_key)
     with running(command, log, variables) as process, VllmAdmin(found.url, found.api_key) as admin:
 

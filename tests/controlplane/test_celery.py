@@ -34,6 +34,7 @@ def test_messages_are_json_and_pickle_is_refused() -> None:
     [
         ("unix:///run/a%20b/redis.sock?db=0", "redis+socket:///run/a b/redis.sock?virtual_host=0"),
         ("unix:///run/redis.sock?db=3", "redis+socket:///run/redis.sock?virtual_host=3"),
+        ("unix://:se-cret_@/run/redis.sock?db=0", "redis+socket://:se-cret_@/run/redis.sock?virtual_host=0"),
         ("redis://:secret@host:6379/2", "redis://:secret@host:6379/2"),
     ],
 )

@@ -90,6 +90,25 @@ def test_servers_are_durable_where_they_must_be_and_open_to_nobody_else(temporar
         assert list(open_to_others(temporary_home.path)) == []
 
 
+def test_redis_asks_for_a_password_and_changes_itself_for_nobody(temporary_home: Home) -> None:
+    program = embedded.prepare_redis(temporary_home)
+    with embedded.serving(temporary_home, program, embedded.redis_answers):
+        with pytest.raises(redis.AuthenticationError):
+            redis.Redis(unix_socket_path=str(temporary_home.redis_socket)).ping()
+        with redis.Redis.from_url(temporary_home.redis_url) as client:
+            for command in (
+                "CONFIG SET dir /",
+                "MODULE LIST",
+                "SAVE",
+                "REPLICAOF host 1",
+                "SHUTDOWN",
+                "ACL LIST",
+            ):
+                with pytest.raises(redis.exceptions.NoPermissionError):
+                    client.execute_command(*command.split())
+            assert int(client.info("server")["valkey_version"].partition(".")[0]) >= 9
+
+
 def test_home_with_a_long_path_keeps_its_sockets_elsewhere(temporary_home: Home) -> None:
     home = Home(temporary_home.path.parent / ("long" * 30))
     try:

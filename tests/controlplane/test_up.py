@@ -18,7 +18,7 @@ import httpx
 import psutil
 import pytest
 
-from controlplane.home import Home
+from controlplane.home import APPLICATION, OWNER, Home
 from controlplane.up import processes
 from tests.accounts import open_to_others
 from workers.launchers.processes import end, with_cwd
@@ -120,6 +120,16 @@ def test_nothing_in_the_home_is_open_to_another_account_and_the_link_is_in_none_
     files = [path for path in home.path.rglob("*") if path.is_file() and not path.is_symlink()]
     assert len(files) > 10
     assert [path for path in files if token in path.read_bytes()] == []
+
+
+def test_no_password_is_in_an_argument_a_variable_or_a_file_but_its_own(up: Up, home: Home) -> None:
+    passwords = [home.database_password(APPLICATION), home.database_password(OWNER), home.redis_password()]
+    pids = processes.of_up(up.first["id"])
+    assert len(pids) >= 4
+    told = [Path(f"/proc/{pid}/{what}") for pid in pids | {up.process.pid} for what in ("cmdline", "environ")]
+    kept = [path for path in home.path.rglob("*") if path.is_file() and path.parent.name != "passwords"]
+    for password in passwords:
+        assert [path for path in [*told, *kept] if path.exists() and password.encode() in path.read_bytes()] == []
 
 
 @pytest.mark.parametrize("process", ["web", "worker", "redis", "postgres", "reconciler"])

@@ -224,7 +224,7 @@ def test_killed_connection_to_the_database_costs_no_group(stub: StubServer) -> N
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
             )
         stub.mode = "ok"
         eventually(ready(run, 4))

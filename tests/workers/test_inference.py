@@ -19,13 +19,13 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
+from environments.client.address import SCHEME
 from environments.config import SamplingParams
 from environments.errors import PolicyRefused
 from environments.fakes import TwoTurns
 from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
 from environments.types import Message, PlayedGroup, PlayedRollout, Problem, Split
-from tests.ports import free_port
 from tests.workers.waiting import eventually
 from trainers.run_config import InferenceConfig, LoraConfig
 from workers.fleet.adapters import room_for, write_idle_adapter
@@ -110,12 +110,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     else:
         models, merged = make_adapters(directory)
         adapter = StartAdapter(models[0], room_for(RANK_3))
-    port = free_port()
-    found = Server(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16), models, merged)
+    socket = directory / "vllm.sock"
+    found = Server(f"{SCHEME}{socket}", secrets.token_hex(16), models, merged)
     config = InferenceConfig(max_model_len=512, kv_cache_gib=0.25)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            server_argv(str(merged[0]), port, config, cpu=True, adapter=adapter),
+            server_argv(str(merged[0]), socket, config, cpu=True, adapter=adapter),
             env={**os.environ, **server_environ(config, cpu=True, api_key=found.api_key)},
             stdout=log,
             stderr=log,
@@ -159,7 +159,7 @@ def test_what_vllm_refuses_of_a_model_is_left_in_a_sentence(
     (model / "config.json").write_text(json.dumps(known | config))
     inference = InferenceConfig(max_model_len=max_model_len, kv_cache_gib=0.25)
     environ = {**os.environ, **server_environ(inference, cpu=True), "ROLLYARD_FAULT_FILE": str(tmp_path / "fault")}
-    command = server_argv(str(model), free_port(), inference, cpu=True)
+    command = server_argv(str(model), tmp_path / "s", inference, cpu=True)
     assert subprocess.run(command, env=environ, capture_output=True, timeout=280, check=False).returncode == 1
     assert fault in json.loads((tmp_path / "fault").read_text())["message"]
 

@@ -220,8 +220,11 @@ def _files(handle: Handle) -> list[Path]:
 def test_secrets_are_in_the_environment_and_in_no_file(
     launcher: LocalLauncher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("DATABASE_URL", "postgresql://canary-database")
-    program = "import os; print(os.environ['ROLLYARD_TOKEN'] == 'canary-' + 'token', 'DATABASE_URL' in os.environ)"
+    for name in ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "ROLLYARD_SECRET_KEY"):
+        monkeypatch.setenv(name, "canary-of-the-control-plane")
+    program = (
+        "import os; print(os.environ['ROLLYARD_TOKEN'] == 'canary-' + 'token', 'of-the-control' in str(os.environ))"
+    )
     handle = launcher.start(running(spec, program, environ={"ROLLYARD_TOKEN": "canary-token"}))
     eventually(lambda: exited(handle))
     assert launcher.logs(handle, 1) == "True False"

@@ -245,7 +245,7 @@ def test_killed_database_sessions_stop_nothing() -> None:
         with connection.cursor() as cursor:
             cursor.execute(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
-                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+                " WHERE datname = current_database() AND usename = current_user AND pid <> pg_backend_pid()"
             )
         os.kill(child_pid(first), signal.SIGKILL)
         ready_server(run, other_than=first.pk)
