@@ -11,7 +11,7 @@ import redis
 import rich.console
 import rich.table
 from django.conf import settings
-from django.db import DatabaseError, connection
+from django.db import DatabaseError, ProgrammingError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from controlplane import checks
@@ -80,7 +80,11 @@ def _database() -> Iterator[Row]:
             "" if name not in unsafe else f"ALTER SYSTEM SET {name} = on; an acknowledged group may be lost without it"
         )
         yield Row(name, FAIL if name in unsafe else OK, "off" if name in unsafe else "on", fix)
-    executor = MigrationExecutor(connection)
+    try:
+        executor = MigrationExecutor(connection)
+    except ProgrammingError:
+        yield Row("migrations", FAIL, "the application has no rights yet", "`rollyard up` or `rollyard migrate`")
+        return
     pending = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if pending:
         yield Row("migrations", FAIL, f"{len(pending)} pending", "rollyard migrate")

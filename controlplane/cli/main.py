@@ -104,12 +104,16 @@ def prepare(login_digest: Annotated[str, typer.Option()] = "") -> None:
 
 
 @app.command("doctor")
-def doctor(as_json: Json = False) -> None:
+def doctor(
+    security: Annotated[bool, typer.Option("--security", help="What it defends, and what is weaker here.")] = False,
+    as_json: Json = False,
+) -> None:
     """Say what is wrong with this installation, and how to mend it."""
     connect(check_database=False)
     from controlplane.cli import doctor
+    from controlplane.cli import security as defences
 
-    rows = doctor.examine()
+    rows = defences.examine() if security else doctor.examine()
     if as_json:
         print_json([row.as_dict() for row in rows])
     else:

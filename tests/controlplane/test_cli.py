@@ -103,6 +103,17 @@ def test_doctor_finds_a_sound_installation_sound(rollyard: Rollyard) -> None:
 
 
 @commits
+def test_doctor_says_what_the_installation_defends_and_names_the_fix_of_what_it_does_not(rollyard: Rollyard) -> None:
+    rows = {row["name"]: row for row in json.loads(rollyard.process("doctor", "--security", "--json").stdout)}
+    assert {rows[name]["status"] for name in ("reached by", "sandbox", "superusers", "trust")} == {"ok"}
+    done = rollyard.process("doctor", "--security", "--json", ROLLYARD_UNSAFE_NO_SANDBOX="1", ROLLYARD_SECRET_KEY="abc")
+    assert done.returncode == 1
+    found = [row for row in json.loads(done.stdout) if row["status"] == "fail"]
+    assert {"start", "sandbox"} <= {row["name"] for row in found}
+    assert all(row["fix"] for row in found)
+
+
+@commits
 def test_doctor_names_the_fix_of_everything_that_is_wrong(rollyard: Rollyard) -> None:
     with connection.cursor() as cursor:
         cursor.execute(f"ALTER DATABASE {connection.settings_dict['NAME']} SET synchronous_commit = off")

@@ -236,7 +236,7 @@ class CrossEntropyLoss(LossSection):
 
 
 class CustomLoss(LossSection):
-    """A function of your own that the trainer can import. It runs with the trainer's rights."""
+    """A function of your own that the trainer can import; an administrator has to allow it by its path."""
 
     type: Literal["custom"] = "custom"
     """Name of the loss."""

@@ -36,6 +36,7 @@ class ModelConfig(Section):
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format the trainer computes in and writes weights in. Master weights and gradients stay float32."""
     trust_remote_code: bool = False
-    """Run Python code that comes with the model. Only for models you trust as much as your own code."""
+    """Run Python code that comes with the model, in the run's sandbox. An administrator has to allow it by the model's
+    name."""
     lora: LoraConfig = LoraConfig()
     """Train small matrices beside frozen weights instead of the weights."""

@@ -13,7 +13,8 @@ class TrackingConfig(Section):
     """Share of an RL step's rollouts whose tokens are recorded as the optimizer saw them: logprob, entropy, ratio,
     advantage, mask. At least one rollout of each step; 0: none."""
     wandb: bool = False
-    """Log to Weights & Biases: online when WANDB_API_KEY is set, otherwise to files that `wandb sync` uploads later."""
+    """Log to Weights & Biases, as files that `wandb sync` uploads: a run has no network. Without sandboxes it logs
+    online when WANDB_API_KEY is set."""
     wandb_project: str = Field(default="rollyard", min_length=1, max_length=128, pattern=r"^[^/\\#?%:]+$")
     """Project at Weights & Biases."""
     wandb_entity: str = ""
