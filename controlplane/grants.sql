@@ -63,7 +63,7 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, 
               answered_at, exit_code, ended_at)
     ON rollouts_replica TO {application};
 -- Neither its config, nor whose it is, nor what it was forked from.
-GRANT UPDATE (state, state_at, reason_code, reason_params, model_id, atropos_key, epoch, next_step, live_version,
+GRANT UPDATE (state, state_at, reason_code, reason_params, model_id, epoch, next_step, live_version,
               mixture_clock, trainer_restarts, started_at, trainer_finished_at, finished_at)
     ON rollouts_run TO {application};
 GRANT UPDATE (weight, cursor, virtual_time)
@@ -71,6 +71,10 @@ GRANT UPDATE (weight, cursor, virtual_time)
 GRANT UPDATE (state, state_at, reason_code, reason_params, problem_key, environment_version, lease_count, settled_at,
               rollout_count, token_count, reward_mean, reward_std, min_policy_version, max_policy_version)
     ON rollouts_scoredgroup TO {application};
+
+-- The way in from outside: whose it is and how long, and its key.
+GRANT SELECT, INSERT ON rollouts_address TO {application};
+GRANT UPDATE (key, owner_id, expires_at, used_at, resets_on_get) ON rollouts_address TO {application};
 
 -- Who allowed which code, and who withdrew it: a row is closed once.
 GRANT SELECT, INSERT ON rollouts_trust TO {application};

@@ -45,6 +45,7 @@ urlpatterns = [
     path("runs/<str:key>/live/", run.live, name="run-live"),
     path("runs/<str:key>/connect/", run.connect, name="run-connect"),
     path("runs/<str:key>/connect/rotate/", run.rotate_key, name="run-rotate-key"),
+    path("runs/<str:key>/connect/renew/", run.renew_address, name="run-renew-address"),
     path("runs/<str:key>/stop/", run.stop, name="run-stop"),
     path("runs/<str:key>/rollouts/", run.rollouts, name="run-rollouts"),
     path(

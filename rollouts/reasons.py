@@ -27,6 +27,7 @@ class ReasonCode(TextChoices):
     # Runs
     STOP_ASKED = "stop_asked", "stopped by {actor}"
     ATROPOS_KEY_ROTATED = "atropos_key_rotated", "another Atropos key"
+    ADDRESS_RENEWED = "address_renewed", "the Atropos address was renewed for {days} days"
     RECONCILER_BROKEN = "reconciler_broken", "the reconciler cannot go on with it: {error}"
     UNEVALUATED = "unevaluated", "without its last evaluation: {why}"
     ENVIRONMENT_REFUSED = "environment_refused", "{error}"

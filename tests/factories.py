@@ -32,6 +32,7 @@ from rollouts.models import (
     ScoredGroup,
 )
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.runs import addresses
 from rollouts.services.transitions import stored
 from rollouts.states import (
     EVALUATION_TERMINAL,
@@ -78,6 +79,12 @@ def make_user(name: str = "ada", *, role: Role | None = Role.OPERATOR, project: 
     return user
 
 
+def somebody() -> User:
+    """A superuser who answers for what tests make in nobody's name; signs in nowhere."""
+    user, _ = User.objects.get_or_create(username="somebody", defaults={"is_superuser": True, "password": "!"})
+    return user
+
+
 def with_environments(resolved: Resolved, rows: list[dict[str, Any]]) -> Resolved:
     """A config with environments that need not be installed here, as if they had been at its launch."""
     environments = [EnvironmentRef(**row) for row in rows]
@@ -118,6 +125,7 @@ def make_run(
             **_reasoned(columns),
         }
     )
+    addresses.make(run, owner=user or somebody())
     RunEnvironment.objects.bulk_create(
         RunEnvironment(run=run, name=ref.name, args=ref.args, weight=ref.weight) for ref in config.environments
     )

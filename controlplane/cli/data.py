@@ -183,11 +183,11 @@ def verify_batches(run: RunKey, as_json: Json = False) -> None:
 def _launch_external(project: str) -> Any:
     from django.conf import settings
 
-    from rollouts.services.runs import life
+    from rollouts.services.runs import life, projects
     from trainers.config import resolve
 
     resolved = resolve("external-trainer", environ=os.environ)
-    row = life.create(project=project_of(project), user=None, resolved=resolved, actor=actor())
+    row = life.create(project=project_of(project), user=projects.ensure_admin(), resolved=resolved, actor=actor())
     typer.echo(f"run {row.key}  {settings.ROLLYARD_URL}/runs/{row.key}", err=True)
     return row
 

@@ -236,12 +236,15 @@ def launch(
             print_json({"problems": faults})
         fail(complaint(error))
     if as_json:
-        addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": run.atropos_url}
+        addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": None}
+        if run.kind != "sft":  # nothing from outside takes part in that
+            addresses |= {"atropos_url": run.address.url, "atropos_expires_at": run.address.expires_at.isoformat()}
         print_json({"run": run.key, "state": run.state, **addresses})
     else:
         typer.echo(f"{run.key}  {settings.ROLLYARD_URL}/runs/{run.key}")
         if run.kind == "external":
-            typer.echo(f"environments and trainers that speak the Atropos protocol: {run.atropos_url}")
+            typer.echo(f"environments and trainers that speak the Atropos protocol: {run.address.url}")
+            typer.echo(f"it opens the run until {run.address.expires_at:%Y-%m-%d}, for whoever knows it")
     if follow:
         raise typer.Exit(following.follow(run.key, show))
 

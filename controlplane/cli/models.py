@@ -29,12 +29,12 @@ def launch(project: Any, resolved: Any, *, fork: Any, make_model: bool, show: Ca
     """
     from rollouts.errors import ModelMissing
     from rollouts.models import Run
-    from rollouts.services.runs import launches
+    from rollouts.services.runs import launches, projects
 
     def attempt() -> Any:
         return launches.launch(
             project=project,
-            user=None,
+            user=projects.ensure_admin(),
             resolved=_absolute(resolved),
             actor=actor(),
             forkable=Run.objects.all(),
@@ -63,7 +63,7 @@ def _make(project: Any, name: str, show: Callable[[str], None]) -> None:
     from controlplane.cli.follow import follow
     from rollouts.models import Run
     from rollouts.selectors import models
-    from rollouts.services.runs import launches
+    from rollouts.services.runs import launches, projects
     from trainers.config import resolve
 
     maker = models.find_maker(project, name)
@@ -71,7 +71,7 @@ def _make(project: Any, name: str, show: Callable[[str], None]) -> None:
         preset = models.preset_that_makes(name)
         maker = launches.launch(
             project=project,
-            user=None,
+            user=projects.ensure_admin(),
             resolved=resolve(preset, environ=os.environ),
             actor=actor(),
             forkable=Run.objects.none(),

@@ -9,6 +9,7 @@ from django.http import HttpRequest
 
 from rollouts.admin.scope import RUN_PAYLOAD, OfRunAdmin, ScopedAdmin, StoreAdmin
 from rollouts.models import (
+    Address,
     Attempt,
     Batch,
     BatchItem,
@@ -43,6 +44,15 @@ class RunAdmin(StoreAdmin):
     defers = ("config", "config_origins")
     search_fields = ("=key", "name")
     date_hierarchy = "created_at"
+
+
+@admin.register(Address)
+class AddressAdmin(OfRunAdmin):
+    """The keys are shown on the pages of the runs, to operators."""
+
+    list_display = fields = readonly_fields = ("run", "owner", "expires_at", "used_at", "resets_on_get")
+    list_select_related = ("run", "owner")
+    ordering = ("-run_id",)
 
 
 @admin.register(RunEnvironment)
@@ -154,15 +164,8 @@ class ReplayAdmin(StoreAdmin):
 @admin.register(Attempt)
 class AttemptAdmin(OfRunAdmin):
     list_display = (
-        "id",
-        "run",
-        "number",
-        "state",
-        "batch_size",
-        "starting_step",
-        "opened_at",
-        "started_at",
-        "closed_at",
+        *("id", "run", "number", "state", "batch_size", "starting_step"),
+        *("opened_at", "started_at", "closed_at"),
     )
     list_filter = ("state",)
     ordering = ("-id",)

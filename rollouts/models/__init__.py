@@ -1,6 +1,7 @@
 """The store, one file per part of the story. Import models from here."""
 
 from rollouts.models.access import ApiToken, Membership, Project, Role, Scope
+from rollouts.models.address import Address
 from rollouts.models.attempt import Attempt, Delivery, EnvironmentClient
 from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay, TokenValues
 from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup
@@ -12,6 +13,7 @@ from rollouts.models.run import Run, RunEnvironment, RunKind
 from rollouts.models.trust import Trust, TrustKind
 
 __all__ = [
+    "Address",
     "ApiToken",
     "Attempt",
     "Batch",

@@ -60,9 +60,6 @@ class Run(Stateful):
     )
     """The registered model that it starts from. Its directory, and not its name, is in the config."""
 
-    atropos_key = models.CharField(max_length=64, unique=True, default=new_atropos_key, editable=False)
-    """Path under /atropos/ of the run's Atropos-compatible API; see ``rollouts.doors.atropos``."""
-
     state = models.CharField(
         max_length=16,
         choices=[(s.value, s.name) for s in RunState],
@@ -124,11 +121,6 @@ class Run(Stateful):
     def directory(self) -> Path:
         """Where its weights, checkpoints and replicas' files live."""
         return Path(settings.ROLLYARD_RUNS_DIR) / self.key
-
-    @property
-    def atropos_url(self) -> str:
-        """Base URL of the run's Atropos-compatible API. Whoever has it may feed the run and train it."""
-        return f"{settings.ROLLYARD_URL}/atropos/{self.atropos_key}"
 
     @property
     def is_over(self) -> bool:

@@ -4,13 +4,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Case, Count, F, Q, QuerySet, Sum, Value, When
+from django.db.models import Case, Count, Exists, F, OuterRef, Q, QuerySet, Sum, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
 from rollouts.errors import Forbidden, NotFound
 from rollouts.formation import Stuck
 from rollouts.models import (
+    Address,
     Membership,
     MetricPoint,
     Project,
@@ -89,6 +90,18 @@ def get(user: User | AnonymousUser, key: str, at_least: Role = Role.VIEWER) -> R
     if at_least is not Role.VIEWER and not for_user(user, at_least).filter(pk=run.pk).exists():
         raise Forbidden(f"This needs the role {at_least.value} in project {run.project}.")
     return run
+
+
+def address(run: Run) -> Address | None:
+    """The address of the run's Atropos-compatible API, annotated with ``is_owned``: whether somebody answers for it.
+
+    None for a supervised run. What `sql/atropos_caller.sql` asks, for people.
+    """
+    roles = [role for role in Role if role.includes(Role.OPERATOR)]
+    may_operate = Membership.objects.filter(user=OuterRef("owner"), project=run.project_id, role__in=roles)
+    is_owned = Q(owner__is_active=True) & (Q(owner__is_superuser=True) | Exists(may_operate))
+    addresses = Address.objects.filter(run=run).select_related("owner")
+    return addresses.annotate(is_owned=Case(When(is_owned, then=True), default=False)).first()
 
 
 def with_relations(runs: QuerySet[Run]) -> QuerySet[Run]:

@@ -50,7 +50,7 @@ def test_a_batch_that_was_cut_anywhere_comes_again_with_the_same_bytes(server: S
 
 def test_a_batch_without_acknowledgement_comes_again_if_the_server_saw_it_break(server: Server, tmp_path: Path) -> None:
     scene = Scene(tmp_path)
-    outside = f"/atropos/{scene.run.atropos_key}"
+    outside = f"/atropos/{scene.run.address.key}"
     sizes = ["--batch-size", "8", "--group-size", "4", "--timeout", "60"]
     proxy = Proxy(server.url, path="/batch$", seed=1, chance=1.0, within=0.5)
     with running_proxy(proxy) as url:

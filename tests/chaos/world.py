@@ -18,7 +18,7 @@ from tests.chaos.checker import check
 from tests.chaos.client import Client, parser
 from tests.chaos.history import Act, Outcome, Recorder
 from tests.chaos.load import make_group
-from tests.factories import make_project
+from tests.factories import make_project, somebody
 from tests.rollouts.api import Api, make_token
 from trainers.config import resolve
 
@@ -69,7 +69,7 @@ class Scene:
             "workers.lease_s": TERM_S,
         }
         resolved = resolve("external-trainer", overrides=overrides)
-        self.run = life.start(life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
+        self.run = life.start(life.create(project=make_project(), user=somebody(), resolved=resolved, actor="user:ada"))
         self.directory = directory
 
     def client(
@@ -136,7 +136,7 @@ class AtroposWorld(Scene):
 
     def __init__(self, directory: Path) -> None:
         super().__init__(directory)
-        url = f"http://testserver/atropos/{self.run.atropos_key}"
+        url = f"http://testserver/atropos/{self.run.address.key}"
         sizes = ["--batch-size", "8", "--group-size", "4"]
         trainer = self.client(atropos_clients.Trainer, 1, OverAsgi(), url, *sizes)
         trainer.register()

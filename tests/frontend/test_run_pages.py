@@ -5,7 +5,7 @@ from django.test import Client
 from django.urls import reverse
 
 from frontend import numbers
-from rollouts.models import Attempt, ReplicaKind, Role, Run, RunEnvironment
+from rollouts.models import Address, Attempt, ReplicaKind, Role, Run, RunEnvironment
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
 from tests.factories import (
@@ -236,9 +236,40 @@ def test_an_operator_sees_how_to_connect_and_changes_the_address(client: Client)
     run = make_run(preset="external-trainer", state=RunState.STARTING, max_steps=9)
     client.force_login(make_user("olga", role=Role.OPERATOR))
     page = client.get(f"/runs/{run.key}/connect/").content.decode()
-    assert f"serve --env.rollout_server_url {run.atropos_url}" in page
+    assert f"serve --env.rollout_server_url {run.address.url}" in page
     client.post(f"/runs/{run.key}/connect/rotate/")
-    assert run.atropos_url not in client.get(f"/runs/{run.key}/connect/").content.decode()
+    assert run.address.url not in client.get(f"/runs/{run.key}/connect/").content.decode()
+
+
+def test_the_page_says_who_answers_for_the_address_and_for_how_long(client: Client) -> None:
+    olga = make_user("olga", role=Role.OPERATOR)
+    run = make_run(preset="external-trainer", state=RunState.STARTING, max_steps=9, user=olga)
+    client.force_login(make_user("otto", role=Role.OPERATOR))
+    connect = f"/runs/{run.key}/connect/"
+    page = client.get(connect).content.decode()
+    assert "olga" in page
+    assert "none yet" in page
+    assert "It opens nothing" not in page
+    olga.is_active = False
+    olga.save()
+    assert "It opens nothing" in client.get(connect).content.decode()
+    client.post(f"{connect}renew/", {"days": "2"})
+    page = client.get(connect).content.decode()
+    assert "It opens nothing" not in page
+    assert run.address.url in page, "it stayed as it is"
+    client.post(f"{connect}rotate/", {"days": "2", "resets_on_get": "on"})
+    assert "for old clients" in client.get(connect).content.decode()
+    assert Address.objects.get().resets_on_get
+
+
+@pytest.mark.parametrize("days", ["0", "9999", "x", "-1", "٣", "1" * 5000])
+def test_days_that_are_none_change_nothing(client: Client, days: str) -> None:
+    run = make_run(preset="external-trainer", state=RunState.STARTING, max_steps=9)
+    client.force_login(make_user("olga", role=Role.OPERATOR))
+    for verb in ("renew", "rotate"):
+        page = client.post(f"/runs/{run.key}/connect/{verb}/", {"days": days}, follow=True).content.decode()
+        assert "1 to 365 days" in page
+    assert Address.objects.get().key == run.address.key
 
 
 def test_a_viewer_does_not_see_the_address(client: Client) -> None:
@@ -246,7 +277,7 @@ def test_a_viewer_does_not_see_the_address(client: Client) -> None:
     client.force_login(make_user("vera", role=Role.VIEWER))
     assert client.get(f"/runs/{run.key}/connect/").status_code == 403
     assert client.post(f"/runs/{run.key}/connect/rotate/").status_code == 403
-    assert run.atropos_key not in client.get(f"/runs/{run.key}/").content.decode()
+    assert run.address.key not in client.get(f"/runs/{run.key}/").content.decode()
 
 
 def test_a_run_that_is_stuck_says_why(client: Client) -> None:

@@ -117,7 +117,7 @@ class Target:
 
     def atropos(self, method: str, path: str, body: bytes | Sequence[bytes] = b"", **headers: str) -> Answer:
         """A request to the Atropos-compatible API of the other run."""
-        return self.ask(method, f"/atropos/{self.external.atropos_key}/{path}", body, **JSON | headers)
+        return self.ask(method, f"/atropos/{self.external.address.key}/{path}", body, **JSON | headers)
 
     @property
     def credentials(self) -> dict[str, str]:

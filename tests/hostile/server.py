@@ -91,7 +91,7 @@ def native(target: Target, token: str | None = None) -> str:
 
 
 def atropos(target: Target, key: str | None = None) -> str:
-    return f"POST /atropos/{key or target.external.atropos_key}/scored_data HTTP/1.1\r\nContent-Type: application/json"
+    return f"POST /atropos/{key or target.external.address.key}/scored_data HTTP/1.1\r\nContent-Type: application/json"
 
 
 def only(head: str) -> bytes:

@@ -117,7 +117,7 @@ HEADERS = {
 def test_odd_headers_are_taken_or_refused(web: Web, target: Target, name: str) -> None:
     head = HEADERS[name] + b"\r\n\r\n"
     assert status_of(web.request(f"GET /api/v1/runs HTTP/1.1\r\nAuthorization: Token {target.token}", head)) < 500
-    assert status_of(web.request(f"GET /atropos/{target.external.atropos_key}/info HTTP/1.1", head)) < 500
+    assert status_of(web.request(f"GET /atropos/{target.external.address.key}/info HTTP/1.1", head)) < 500
 
 
 def test_requests_in_one_piece_are_answered_in_their_order(web: Web, target: Target) -> None:

@@ -9,9 +9,9 @@ import pytest
 from django.utils import timezone
 
 from rollouts.models import ApiToken, Role, Run, Scope, ScoredGroup
-from rollouts.services.runs import life
+from rollouts.services.runs import addresses
 from tests import store
-from tests.factories import make_project, make_run, make_user
+from tests.factories import make_project, make_user, somebody
 from tests.hostile.application import JSON, Answer, Target, call, check_refusal, check_whole
 from tests.hostile.case import good
 from tests.hostile.wires import Wire, json_of, written
@@ -184,9 +184,9 @@ def test_of_fifty_different_groups_with_one_key_at_once_one_is_stored(aimed: Tar
 
 
 def test_a_key_of_the_other_api_that_was_rotated_opens_nothing(aimed: Target) -> None:
-    old = aimed.external.atropos_key
+    old = aimed.external.address.key
     assert aimed.atropos("POST", "scored_data", ITEM).status == 200
-    aimed.external = life.rotate_atropos_key(aimed.external, actor="user:ada")
+    aimed.external.address = addresses.change(aimed.external, owner=somebody(), actor="user:ada")
     before = row_counts()
     for method, path, body in ATROPOS_CALLS:
         answer = aimed.ask(method, f"/atropos/{old}/{path}", body, **JSON)
@@ -218,10 +218,9 @@ def test_a_key_of_the_other_api_that_nobody_has_opens_nothing(aimed: Target, key
     assert row_counts() == before
 
 
-def test_the_public_key_of_a_run_is_no_credential_and_a_supervised_run_has_none(aimed: Target) -> None:
-    supervised = make_run(preset="reverse-text-sft")
+def test_the_public_key_of_a_run_is_no_credential(aimed: Target) -> None:
     before = row_counts()
-    for key in (aimed.external.key, aimed.run.key, supervised.atropos_key):
+    for key in (aimed.external.key, aimed.run.key):
         for method, path, body in ATROPOS_CALLS:
             answer = aimed.ask(method, f"/atropos/{key}/{path}", body, **JSON)
             assert answer.status == 404, path

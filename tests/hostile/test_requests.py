@@ -134,14 +134,14 @@ def test_of_a_client_that_leaves_before_the_end_nothing_is_stored(target: Target
     before = row_counts()
     native = f"/api/v1/runs/{target.run.key}/groups"
     assert target.send("POST", native, [LeavesEarly(GROUP[:end])], **target.credentials) is None
-    atropos = f"/atropos/{target.external.atropos_key}/scored_data"
+    atropos = f"/atropos/{target.external.address.key}/scored_data"
     assert target.send("POST", atropos, [LeavesEarly(ITEM[:end])]) is None
     assert row_counts() == before
 
 
 @pytest.mark.parametrize("turn", TURNS, ids=lambda text: text[:30])
 def test_an_odd_path_leads_nowhere(target: Target, turn: str) -> None:
-    key, atropos_key, before = target.run.key, target.external.atropos_key, row_counts()
+    key, atropos_key, before = target.run.key, target.external.address.key, row_counts()
     targets = [
         f"/api/v1/{turn}",
         f"/api/v1/runs/{turn}",

@@ -15,7 +15,7 @@ from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
 from rollouts.services.runs import life, policies, trainer_writes
 from rollouts.states import GroupState
-from tests.factories import make_project, with_environments
+from tests.factories import make_project, somebody, with_environments
 from trainers.config import resolve
 from trainers.wire import (
     MaskReason,
@@ -44,7 +44,7 @@ def create(**overrides: Any) -> Run:
     resolved = resolve("reverse-text-rl", overrides=values)
     if environments is not None:
         resolved = with_environments(resolved, environments)
-    return life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada")
+    return life.create(project=make_project(), user=somebody(), resolved=resolved, actor="user:ada")
 
 
 def launch(**overrides: Any) -> Run:
@@ -73,7 +73,7 @@ def expire(run: Run) -> None:
 def launch_supervised() -> Run:
     """A supervised run that has started."""
     resolved = resolve("reverse-text-sft", overrides={"max_steps": 3, "optimizer.warmup_steps": 0})
-    return life.start(life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada"))
+    return life.start(life.create(project=make_project(), user=somebody(), resolved=resolved, actor="user:ada"))
 
 
 def register(run: Run) -> TrainerRegistration:

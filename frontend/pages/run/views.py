@@ -20,10 +20,11 @@ from frontend.pages.run.config import config_table
 from frontend.pages.run.overview import charts, ledger
 from frontend.pages.run.overview.tiles import of_run as tiles_of
 from frontend.pages.run.rollouts import rollouts as rollout_lines
-from rollouts.errors import Conflict
+from rollouts.errors import Conflict, Invalid, NotFound
 from rollouts.models import Role, Run
+from rollouts.models.address import DEFAULT_DAYS, MOST_DAYS
 from rollouts.selectors import pages, runs
-from rollouts.services.runs import life
+from rollouts.services.runs import addresses, life
 from rollouts.states import GroupState
 
 OVERVIEW_GROUPS = 4
@@ -91,10 +92,15 @@ def config(request: HttpRequest, key: str) -> HttpResponse:
 def connect(request: HttpRequest, key: str) -> HttpResponse:
     """How environments and trainers from outside reach the run, and which do. Shows a credential: operators only."""
     run = runs.get(request.user, key, Role.OPERATOR)
+    if (address := runs.address(run)) is None:
+        raise NotFound("Nothing from outside takes part in a supervised run.")
     context = _head(request, run, tab="connect") | {
         "api_url": f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}",
         "attempt": pages.open_attempt(run),
         "clients": pages.list_clients(run),
+        "address": address,
+        "default_days": DEFAULT_DAYS,
+        "most_days": MOST_DAYS,
     }
     return render(request, "run/connect/connect.html", context)
 
@@ -104,8 +110,27 @@ def connect(request: HttpRequest, key: str) -> HttpResponse:
 def rotate_key(request: HttpRequest, key: str) -> HttpResponse:
     """Give the Atropos-compatible API of the run another address. Needs the operator role."""
     run = runs.get(request.user, key, Role.OPERATOR)
-    life.rotate_atropos_key(run, actor=actor(request))
-    messages.success(request, "The address was changed: give the new one to environments and trainers.")
+    try:
+        is_for_old_clients = request.POST.get("resets_on_get") == "on"
+        addresses.change(run, **_held(request), resets_on_get=is_for_old_clients)
+    except Invalid as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "The address was changed: give the new one to environments and trainers.")
+    return HttpResponseRedirect(reverse("run-connect", args=[run.key]))
+
+
+@page
+@require_POST
+def renew_address(request: HttpRequest, key: str) -> HttpResponse:
+    """Let the address open the run for longer, in the name of whoever asks. Needs the operator role."""
+    run = runs.get(request.user, key, Role.OPERATOR)
+    try:
+        addresses.renew(run, **_held(request))
+    except Invalid as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "The address was renewed, and is yours.")
     return HttpResponseRedirect(reverse("run-connect", args=[run.key]))
 
 
@@ -119,6 +144,14 @@ def stop(request: HttpRequest, key: str) -> HttpResponse:
     except Conflict as error:
         messages.error(request, error.message)
     return HttpResponseRedirect(reverse("run", args=[run.key]))
+
+
+def _held(request: HttpRequest) -> dict[str, Any]:
+    """By whom, and for how long, an address is to be held. Raises Invalid."""
+    days = request.POST.get("days", "") or str(DEFAULT_DAYS)
+    if not (days.isascii() and days.isdigit() and len(days) <= 4):
+        raise Invalid(f"An address lasts 1 to {MOST_DAYS} days.")
+    return {"owner": request.user, "actor": actor(request), "days": int(days)}
 
 
 def _head(request: HttpRequest, run: Run, *, tab: str) -> dict[str, Any]:

@@ -44,7 +44,7 @@ HANDLERS: dict[str, dict[str, Handler]] = {
     "scored_data_list": {"POST": data.scored_data_list},
     "status": {"GET": environments.status},
     "status-env": {"GET": environments.status_env},
-    "reset_data": {"GET": trainers.reset_data},
+    "reset_data": {"GET": trainers.reset_by_get, "POST": trainers.reset_data},
     "openapi.json": {"GET": description.openapi},
     "docs": {"GET": description.docs},
     "redoc": {"GET": description.docs},
@@ -121,7 +121,7 @@ def _respond(handler: Handler, request: Request) -> Answer:
 
 
 def _check_key(request: Request) -> None:
-    """Raise NotFound unless the path has the key of a run."""
+    """Raise NotFound or Forbidden unless the path has the key of an address that opens a run."""
     lookup.check_key(split_path(request.path)[0])
 
 

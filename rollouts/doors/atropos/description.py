@@ -33,7 +33,7 @@ OPERATIONS: tuple[tuple[str, str, str, Any], ...] = (
     ("post", "/scored_data_list", "Store groups, all or none", list[LaxScoredData]),
     ("get", "/status", "Step and length of the queue", None),
     ("get", "/status-env", "The same as one environment sees it; env_id as JSON body or query", EnvIdentifier),
-    ("get", "/reset_data", "Close the attempt and archive what waits", None),
+    ("post", "/reset_data", "Close the attempt and archive what waits; as GET at addresses for old clients only", None),
 )
 """Method, path, summary, body."""
 

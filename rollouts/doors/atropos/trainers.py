@@ -6,13 +6,18 @@ import msgspec
 
 from rollouts.doors.atropos import lookup
 from rollouts.doors.atropos.call import Call
-from rollouts.doors.atropos.words import ok, text
+from rollouts.doors.atropos.words import ok, problem, text
 from rollouts.doors.messages import Answer
 from rollouts.errors import Conflict, Fault, Invalid, RunOver
 from rollouts.formats.atropos.bodies import REGISTRATION, check_storable, validated
+from rollouts.models import RunKind
 from rollouts.services.outside import attempts, deliveries, resets
 from rollouts.services.outside.attempts import NotRegistered, Terms
 
+RESETS_BY_POST = (
+    "A GET resets nothing at this address. Send POST /reset_data; or, for clients that cannot, change the address "
+    "for old clients on the run's page, under Connect."
+)
 NO_BATCH = ok({"batch": None})
 
 
@@ -41,8 +46,17 @@ def batch(call: Call) -> Answer:
 
 
 def reset_data(call: Call) -> Answer:
-    """`GET /reset_data`"""
+    """`POST /reset_data`"""
     resets.reset(lookup.find(call.key).run)
+    return text("Reset successful")
+
+
+def reset_by_get(call: Call) -> Answer:
+    """`GET /reset_data`: what Atropos' clients send, and what a browser or a crawler sends that only looks."""
+    caller = lookup.find(call.key)
+    if not caller.resets_on_get and caller.run.kind == RunKind.EXTERNAL:  # in others it changes nothing
+        return problem(405, RESETS_BY_POST, {"Allow": "POST"})
+    resets.reset(caller.run)
     return text("Reset successful")
 
 

@@ -15,12 +15,11 @@ from rollouts.models import (
     RunEnvironment,
     ScoredGroup,
 )
-from rollouts.models.run import new_atropos_key
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.groups import leases
 from rollouts.services.groups.intake import close_gate
-from rollouts.services.runs import forks
-from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, transition
+from rollouts.services.runs import addresses, forks
+from rollouts.services.transitions import DB_NOW, move, record_creation, transition
 from rollouts.states import (
     RUN_TERMINAL,
     EvaluationState,
@@ -69,6 +68,7 @@ def create(
         RunEnvironment.objects.bulk_create(
             RunEnvironment(run=run, name=ref.name, args=ref.args, weight=ref.weight) for ref in config.environments
         )
+        addresses.make(run, owner=user)
         record_creation([run], run_id=run.pk, state=RunState.PENDING, actor=actor)
     return run
 
@@ -84,16 +84,6 @@ def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
         if run.state not in {RunState.STOPPING, RunState.STOPPED}:
             raise StateConflict(f"Run {run.key} is {run.state}; there is nothing to stop.")
     run.refresh_from_db()
-    return run
-
-
-def rotate_atropos_key(run: Run, *, actor: str) -> Run:
-    """Give the run's Atropos-compatible API another address; whoever knew the old one is out at once."""
-    with transaction.atomic():
-        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-        run.atropos_key = new_atropos_key()
-        run.save(update_fields=["atropos_key"])
-        record_note(run, run_id=run.pk, actor=actor, reason=Reason(ReasonCode.ATROPOS_KEY_ROTATED))
     return run
 
 

@@ -14,7 +14,7 @@ from rollouts.models import Batch, GroupTokens, Rollout, Run, ScoredGroup
 from rollouts.services.runs import life
 from rollouts.states import BatchState, GroupState
 from tests.browser.server import Server
-from tests.factories import make_project
+from tests.factories import make_project, somebody
 from tests.rollouts import story
 from tests.rollouts.api import make_token
 from trainers.client import ControlPlane
@@ -37,7 +37,7 @@ def served(django_db_setup: None, django_db_blocker: Any) -> Iterator[str]:
 
 def launch_external(**overrides: Any) -> Run:
     resolved = resolve("external-trainer", overrides={key.replace("__", "."): each for key, each in overrides.items()})
-    return life.create(project=make_project(), user=None, resolved=resolved, actor="user:ada")
+    return life.create(project=make_project(), user=somebody(), resolved=resolved, actor="user:ada")
 
 
 def test_submitted_groups_are_stored_once_however_they_are_packed(served: str) -> None:

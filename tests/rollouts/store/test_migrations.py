@@ -6,6 +6,13 @@ import pytest
 from django.core.management import call_command
 from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
+from django.db.models.functions import Now
+
+from rollouts.models import Address, Attempt
+from rollouts.services.runs import projects
+from rollouts.states import AttemptState, RunState
+from tests.factories import make_run, make_user
+from tests.rollouts.doors.atropos.api import make_external_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -25,6 +32,35 @@ def test_the_newest_migrations_go_back_and_forth() -> None:
     finally:
         call_command("migrate", "rollouts", verbosity=0)
     assert list(applied) == names
+
+
+@pytest.mark.slow
+def test_addresses_from_before_belong_to_whoever_launched_the_run_and_reset_by_get_only_where_it_was_in_use() -> None:
+    olga = make_user("olga")
+    admin = projects.ensure_admin()
+    idle, over = make_external_run(user=olga), make_external_run(user=olga, state=RunState.STOPPED)
+    was_reset, ours = make_external_run(), make_run(user=olga)
+    supervised = make_run(preset="reverse-text-sft")
+    for run in (was_reset, over, ours):
+        Attempt.objects.create(
+            **dict.fromkeys(("batch_size", "max_token_len", "num_steps"), 4),
+            **{"run": run, "number": 1, "save_checkpoint_interval": 0, "starting_step": 0},
+            **{"state": AttemptState.CLOSED, "closed_at": Now()},
+        )
+    keys = dict(Address.objects.values_list("run_id", "key"))
+    try:
+        call_command("migrate", "rollouts", "0012", verbosity=0)
+    finally:
+        call_command("migrate", "rollouts", verbosity=0)
+    found = {row.run_id: (row.owner, row.resets_on_get) for row in Address.objects.select_related("owner")}
+    assert found == {
+        idle.pk: (olga, False),
+        over.pk: (olga, False),
+        was_reset.pk: (admin, True),
+        ours.pk: (olga, False),
+    }
+    assert dict(Address.objects.values_list("run_id", "key")) == keys
+    assert not Address.objects.filter(run=supervised).exists()
 
 
 def test_token_arrays_are_stored_out_of_line_and_uncompressed() -> None:

@@ -11,11 +11,11 @@ from django.db import connection
 
 from rollouts.models import Event, Run, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services.runs import life
+from rollouts.services.runs import addresses, life
 from rollouts.services.transitions import stored, transition
 from rollouts.states import GroupState, RunState
 from tests import store
-from tests.factories import make_event, make_group, make_run, words
+from tests.factories import make_event, make_group, make_run, somebody, words
 
 PACKAGES = ("controlplane", "environments", "frontend", "rollouts", "trainers", "workers")
 
@@ -98,7 +98,7 @@ def test_an_event_says_whether_something_was_made_or_changed_or_only_happened() 
     run = make_run()
     made = make_event(run)
     changed = make_event(run, from_state="starting")
-    life.rotate_atropos_key(run, actor="user:ada")
+    addresses.change(run, owner=somebody(), actor="user:ada")
     noted = Event.objects.order_by("-id")[0]
     assert [event.kind for event in (made, changed, noted)] == ["created", "changed", "noted"]
     assert (noted.from_state, noted.to_state) == ("running", "running")

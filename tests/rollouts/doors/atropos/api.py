@@ -18,7 +18,7 @@ class Api:
 
     def __init__(self, run: Run | None = None) -> None:
         self.run = run or make_external_run()
-        self.base = f"http://testserver/atropos/{self.run.atropos_key}"
+        self.base = f"http://testserver/atropos/{self.run.address.key}"
 
     def request(self, method: str, path: str, **options: Any) -> httpx.Response:
         """The answer, whatever its status; errors of the application are raised."""
@@ -70,9 +70,12 @@ class Api:
 
 
 def make_external_run(**columns: Any) -> Run:
-    """A run whose trainer and environments come from outside."""
+    """A run whose trainer and environments come from outside. Its address is for clients that reset by GET."""
     columns = {"state": RunState.STARTING, "epoch": 0, "live_version": -1} | columns
-    return make_run(preset="external-trainer", **columns)
+    run = make_run(preset="external-trainer", **columns)
+    run.address.resets_on_get = True
+    run.address.save()
+    return run
 
 
 def registration(**terms: Any) -> JsonObject:

@@ -178,12 +178,6 @@ def test_a_run_has_a_largest_number_of_environments() -> None:
     assert api.request("POST", "/register-env", json=introduction()).status_code == 422
 
 
-def test_a_supervised_run_has_no_such_api() -> None:
-    api = Api(make_run(preset="reverse-text-sft", state=RunState.RUNNING))
-    for path in ("/", "/info", "/status", "/batch", "/reset_data"):
-        assert api.request("GET", path).status_code == 404
-
-
 def test_one_run_shows_nothing_of_another() -> None:
     first, second = Api(), Api()
     first.start()

@@ -29,7 +29,7 @@ class Connection:
         self.scope = {
             "type": "http",
             "method": "GET",
-            "path": f"/atropos/{run.atropos_key}/batch",
+            "path": f"/atropos/{run.address.key}/batch",
             "query_string": b"",
             "headers": [(b"accept-encoding", b"identity")],
         }
@@ -163,7 +163,7 @@ def request(address: tuple[str, int], run: Run, path: str, headers: str = "") ->
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     connection.settimeout(20)
     connection.connect(address)
-    head = f"GET /atropos/{run.atropos_key}{path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n"
+    head = f"GET /atropos/{run.address.key}{path} HTTP/1.1\r\nHost: x\r\n{headers}Connection: close\r\n\r\n"
     connection.sendall(head.encode())
     return connection
 

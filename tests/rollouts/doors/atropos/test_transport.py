@@ -15,8 +15,9 @@ from django.test import override_settings
 from rollouts.doors import admission, compression, kernel
 from rollouts.doors.atropos import app
 from rollouts.errors import TooLarge
-from rollouts.models import ScoredGroup
-from rollouts.services.runs import life
+from rollouts.models import Address, ScoredGroup
+from rollouts.services.runs import addresses
+from tests.factories import somebody
 from tests.rollouts.doors.atropos.api import Api, item, registration
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -93,7 +94,7 @@ def test_nothing_of_a_body_under_an_unknown_key_is_looked_at(path: str) -> None:
 def test_a_key_that_was_just_in_use_opens_nothing_once_it_was_changed() -> None:
     api = Api()
     assert api.submit() == {"status": "received"}
-    life.rotate_atropos_key(api.run, actor="user:ada")
+    addresses.change(api.run, owner=somebody(), actor="user:ada")
     assert api.request("POST", "/scored_data", json=item()).status_code == 404
     assert ScoredGroup.objects.count() == 1
 
@@ -257,7 +258,7 @@ def test_a_trailing_slash_is_redirected_away_without_losing_the_method(method: s
     api = Api()
     response = api.request(method, "/register//?a=1")
     assert response.status_code == 307
-    assert response.headers["location"] == f"/atropos/{api.run.atropos_key}/register?a=1"
+    assert response.headers["location"] == f"/atropos/{api.run.address.key}/register?a=1"
 
 
 def test_the_base_answers_with_and_without_a_slash() -> None:
@@ -277,7 +278,7 @@ def test_an_unknown_key_opens_nothing(key: str, path: str) -> None:
 def test_a_rotated_key_is_over_at_once() -> None:
     api = Api()
     assert api.get("/info")
-    type(api.run).objects.update(atropos_key="r" * 32)
+    Address.objects.update(key="r" * 32)
     assert api.request("GET", "/info").status_code == 404
 
 
