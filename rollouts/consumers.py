@@ -25,10 +25,10 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.25
 MAX_SUBSCRIPTIONS = 100
-VISIBLE_FOR_S = 60.0
-"""How long an answer to "may this user see that run" is believed: a socket may outlive a membership."""
-SIGNED_IN_FOR_S = 30.0
-"""How long it is believed that the session goes on: a socket may outlive it, and its user's account."""
+BELIEVED_FOR_S = 30.0
+"""How long it is believed that session and rights are what they were: a socket may outlive account and membership."""
+SIGNED_OUT = "The session has ended."
+UNSEEN = "You may not see this run any more."
 FORBIDDEN = 4403
 UNREADABLE = 4400
 TOO_MANY = 4429
@@ -39,6 +39,8 @@ class ChangesConsumer(AsyncWebsocketConsumer):
 
     async def connect(self) -> None:
         self.joined: set[str] = set()
+        self.runs: set[str] = set()
+        """Keys of the runs that were asked for by name, and seen."""
         self.asked = 0
         self.visible: dict[str, tuple[float, bool]] = {}
         """Run key -> (asked at, whether the user may see it)."""
@@ -76,14 +78,14 @@ class ChangesConsumer(AsyncWebsocketConsumer):
             self.joined.add(group)
         # What changed between the rendering of the page and its subscription.
         self.pending |= visible
+        self.runs |= visible
 
     async def bell(self, message: dict[str, Any]) -> None:
         """A run changed. Through the group of all runs come also those of other projects."""
         key = message["run"]
         asked_at, is_visible = self.visible.get(key, (0.0, False))
-        if time.monotonic() - asked_at > VISIBLE_FOR_S or asked_at == 0.0:
-            await database_sync_to_async(self._query_visible, thread_sensitive=False)({key})
-            _, is_visible = self.visible[key]
+        if time.monotonic() - asked_at > BELIEVED_FOR_S or asked_at == 0.0:
+            is_visible = key in await database_sync_to_async(self._query_visible, thread_sensitive=False)({key})
         if is_visible:
             self.pending.add(key)
 
@@ -96,28 +98,32 @@ class ChangesConsumer(AsyncWebsocketConsumer):
         self.visible |= {key: (now, key in found) for key in keys}
         return found
 
-    def _is_signed_in(self) -> bool:
-        """Whether session, account and password still are what they were; takes the user's rights of now."""
+    def _refusal(self) -> str:
+        """Why this page may not listen any more; empty as long as it may. Takes the user's rights of now.
+
+        Session, account and password are what they were, and every run that was asked for is still seen.
+        """
         session, known = self.scope["session"], self.scope["user"]
         user = User.objects.filter(pk=known.pk, is_active=True).first()
         if user is None or user.password != known.password or not session.exists(session.session_key):
-            return False
+            return SIGNED_OUT
         self.scope["user"] = user
-        return True
+        self.visible = {}
+        return "" if self._query_visible(self.runs) == self.runs else UNSEEN
 
     async def _send_pending(self) -> None:
-        believed_until = time.monotonic() + SIGNED_IN_FOR_S
+        believed_until = time.monotonic() + BELIEVED_FOR_S
         while True:
             await asyncio.sleep(INTERVAL_S)
             if time.monotonic() > believed_until:
                 try:
-                    is_signed_in = await database_sync_to_async(self._is_signed_in, thread_sensitive=False)()
+                    refusal = await database_sync_to_async(self._refusal, thread_sensitive=False)()
                 except (InterfaceError, OperationalError):
-                    is_signed_in = True  # while the database is away there is nothing to see either
-                if not is_signed_in:
-                    await self.close(FORBIDDEN)
+                    refusal = ""  # while the database is away there is nothing to see either
+                if refusal:
+                    await self.close(FORBIDDEN, refusal)
                     return
-                believed_until = time.monotonic() + SIGNED_IN_FOR_S
+                believed_until = time.monotonic() + BELIEVED_FOR_S
             pending, self.pending = self.pending, set()
             for key in pending:
                 await self.send(json.dumps({"run": key}))

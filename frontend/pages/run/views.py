@@ -10,6 +10,7 @@ from django.conf import settings
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
@@ -48,7 +49,14 @@ def overview(request: HttpRequest, key: str) -> HttpResponse:
 @require_safe
 def live(request: HttpRequest, key: str) -> HttpResponse:
     """The regions of a run page that changed, for htmx. `view` names the page that asks."""
-    run = runs.get(request.user, key)
+    try:
+        run = runs.get(request.user, key)
+    except NotFound:
+        if not getattr(request, "htmx", False):
+            raise
+        # No 404: a browser would report it as an error of the page, which only asked whether anything changed.
+        whole_page = {"HX-Retarget": "#main", "HX-Reswap": "innerHTML", "HX-Trigger": "live:ended"}
+        return HttpResponse(render_to_string("run/gone.html"), headers=whole_page)
     view = request.GET.get("view", "")
     context: dict[str, Any] = {"run": run, "oob": True, "view": view, "now": timezone.now()} | _status(run)
     if view == "overview":

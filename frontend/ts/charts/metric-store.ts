@@ -28,7 +28,8 @@ export function subscribe(subscriber: Subscriber): () => void {
   subscribers.add(subscriber);
   if (!isListening) {
     isListening = true;
-    document.body.addEventListener("run:changed", () =>
+    // Not at once when a run changed: a page that may not be seen any more learns so from its own refetch, quietly.
+    document.body.addEventListener("run:refreshed", () =>
       schedule(Math.min(LONGEST_MS, Math.max(THROTTLE_MS, answerMs * REST_FACTOR))),
     );
   }

@@ -7,6 +7,7 @@ const LABELS: Record<LiveState, string> = {
   behind: "Live",
   paused: "Paused",
   disconnected: "Disconnected",
+  ended: "Ended",
 };
 /** Catching up is shown only when it lasts: a dot that blinks with every refetch says nothing. */
 const BEHIND_AFTER_MS = 600;
@@ -26,7 +27,7 @@ class LiveStatus extends HTMLElement {
     this.setAttribute("role", "status");
     this.replaceChildren(this.#button);
     document.addEventListener("live:state", this.#follow);
-    this.#show("connecting", 0);
+    this.#show("connecting", 0, "");
   }
 
   disconnectedCallback(): void {
@@ -34,20 +35,21 @@ class LiveStatus extends HTMLElement {
   }
 
   #follow = (event: Event): void => {
-    const { state, since } = (event as CustomEvent<LiveDetail>).detail;
+    const { state, since, reason } = (event as CustomEvent<LiveDetail>).detail;
     clearTimeout(this.#behind);
     if (state === "behind") {
-      this.#behind = window.setTimeout(() => this.#show("behind", since), BEHIND_AFTER_MS);
+      this.#behind = window.setTimeout(() => this.#show("behind", since, reason), BEHIND_AFTER_MS);
     } else {
-      this.#show(state, since);
+      this.#show(state, since, reason);
     }
   };
 
-  #show(state: LiveState, since: number): void {
+  #show(state: LiveState, since: number, reason: string): void {
     let text = state === "behind" ? "Catching up" : LABELS[state];
     if (state === "disconnected") {
       text += ` since ${new Date(since).toTimeString().slice(0, 8)}`;
     }
+    this.#button.disabled = state === "ended";
     if (this.dataset.state !== state || this.#label.textContent !== text) {
       this.dataset.state = state;
       this.#label.textContent = text;
@@ -55,8 +57,10 @@ class LiveStatus extends HTMLElement {
         state === "paused"
           ? "Follow the run again"
           : state === "disconnected"
-            ? "Reconnecting; what you see is refreshed every 10 seconds meanwhile"
-            : "Stop following, to read in peace";
+            ? `${reason || "Reconnecting"}; what you see is refreshed every 10 seconds meanwhile`
+            : state === "ended"
+              ? "This page follows nothing any more"
+              : "Stop following, to read in peace";
     }
   }
 }

@@ -2,14 +2,19 @@
 // lost message, a sleeping laptop or a restarted server can delay what is shown, never falsify it.
 //
 //   socket message | reconnect | tab becomes visible | every 10 s
-//        `-> "run:changed" on <body>, at most once a second -> htmx regions and charts refetch
+//        `-> "run:changed" on <body>, at most once a second -> htmx regions refetch -> "run:refreshed" -> charts refetch
+//
+// A page that its reader may not see any more is told so by the answer to a refetch ("live:ended", or the sign-in page),
+// and follows nothing from then on.
 
-export type LiveState = "connecting" | "live" | "behind" | "paused" | "disconnected";
+export type LiveState = "connecting" | "live" | "behind" | "paused" | "disconnected" | "ended";
 
 export interface LiveDetail {
   state: LiveState;
   /** When the connection was lost, in milliseconds since the epoch; only when disconnected. */
   since: number;
+  /** Why the server closed the connection, in its words; empty when it did not say. */
+  reason: string;
 }
 
 const THROTTLE_MS = 1_000;
@@ -17,11 +22,17 @@ const THROTTLE_MS = 1_000;
 const REST_FACTOR = 5;
 const POLL_MS = 10_000;
 const LONGEST_RETRY_MS = 15_000;
+/** What the server closes with when this page may not listen. */
+const FORBIDDEN = 4403;
+const TOO_MANY = 4429;
 
 let runs: string[] = [];
 let socket: WebSocket | undefined;
 let retries = 0;
 let lostAt = 0;
+let lostReason = "";
+let ended = false;
+let refused = false;
 let paused = false;
 let inFlight = 0;
 let askedAt = 0;
@@ -38,7 +49,7 @@ export function startLive(): void {
   connect();
   setInterval(changed, POLL_MS);
   document.addEventListener("visibilitychange", changed);
-  window.addEventListener("online", () => socket?.readyState !== WebSocket.OPEN && connect());
+  window.addEventListener("online", () => !ended && socket?.readyState !== WebSocket.OPEN && connect());
   document.body.addEventListener("htmx:beforeRequest", () => {
     askedAt = performance.now();
     countRequests(1);
@@ -46,8 +57,19 @@ export function startLive(): void {
   document.body.addEventListener("htmx:afterRequest", (event) => {
     answerMs = performance.now() - askedAt;
     countRequests(-1);
-    reloadWhenSignedOut((event as CustomEvent<{ xhr: XMLHttpRequest }>).detail.xhr);
+    const { xhr, successful } = (event as CustomEvent<{ xhr: XMLHttpRequest; successful: boolean }>).detail;
+    if (isSignInPage(xhr)) {
+      end();
+      location.replace(`/login/?ended=1&next=${encodeURIComponent(location.pathname + location.search)}`);
+    } else if (successful && !ended) {
+      document.body.dispatchEvent(new CustomEvent("run:refreshed"));
+      if (refused) {
+        refused = false;
+        connect();
+      }
+    }
   });
+  document.body.addEventListener("live:ended", end);
 }
 
 /** Stop or resume following changes; resuming catches up at once. */
@@ -72,28 +94,43 @@ function connect(): void {
     const isReturn = lostAt > 0;
     retries = 0;
     lostAt = 0;
+    lostReason = "";
     announce();
     if (isReturn) {
       changed();
     }
   });
   opened.addEventListener("message", () => changed());
-  opened.addEventListener("close", () => {
-    if (socket !== opened) {
+  opened.addEventListener("close", ({ code, reason }) => {
+    if (socket !== opened || ended) {
       return;
     }
     lostAt ||= Date.now();
+    lostReason = reason;
     announce();
-    const limit = Math.min(LONGEST_RETRY_MS, 500 * 2 ** retries);
+    if (code === FORBIDDEN) {
+      // Whether the page may go on, the answer to its next refetch says; it connects again only after a good one.
+      refused = true;
+      changed();
+      return;
+    }
+    const limit = code === TOO_MANY ? LONGEST_RETRY_MS : Math.min(LONGEST_RETRY_MS, 500 * 2 ** retries);
     retries += 1;
     // Jitter: a restarted server must not meet every open tab in the same moment.
-    setTimeout(connect, limit / 2 + (Math.random() * limit) / 2);
+    setTimeout(() => !ended && connect(), limit / 2 + (Math.random() * limit) / 2);
   });
+}
+
+function end(): void {
+  ended = true;
+  clearTimeout(timer);
+  socket?.close();
+  announce();
 }
 
 function changed(): void {
   // A hidden page catches up when it is looked at.
-  if (paused || timer !== undefined || document.visibilityState === "hidden") {
+  if (ended || paused || timer !== undefined || document.visibilityState === "hidden") {
     return;
   }
   const spacing = Math.min(POLL_MS, Math.max(THROTTLE_MS, answerMs * REST_FACTOR));
@@ -111,10 +148,15 @@ function countRequests(change: number): void {
 }
 
 function announce(): void {
-  document.dispatchEvent(new CustomEvent<LiveDetail>("live:state", { detail: { state: state(), since: lostAt } }));
+  document.dispatchEvent(
+    new CustomEvent<LiveDetail>("live:state", { detail: { state: state(), since: lostAt, reason: lostReason } }),
+  );
 }
 
 function state(): LiveState {
+  if (ended) {
+    return "ended";
+  }
   if (paused) {
     return "paused";
   }
@@ -127,9 +169,7 @@ function state(): LiveState {
   return inFlight > 0 ? "behind" : "live";
 }
 
-function reloadWhenSignedOut(request: XMLHttpRequest): void {
-  // A session that ended answers every refetch with the sign-in page: go there instead of showing old data for ever.
-  if (request.responseURL && new URL(request.responseURL).pathname.startsWith("/login")) {
-    location.reload();
-  }
+/** A session that ended answers every refetch with the sign-in page. */
+function isSignInPage(request: XMLHttpRequest): boolean {
+  return request.responseURL !== "" && new URL(request.responseURL).pathname.startsWith("/login");
 }

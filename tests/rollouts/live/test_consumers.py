@@ -100,7 +100,7 @@ async def elsewhere(act: Callable[[], Any]) -> Any:
 
 @pytest.mark.parametrize("how", ["deactivated", "signed out", "new password"])
 def test_the_socket_of_somebody_who_may_no_longer_sign_in_is_closed(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    monkeypatch.setattr(consumers, "SIGNED_IN_FOR_S", SHORT_S)
+    monkeypatch.setattr(consumers, "BELIEVED_FOR_S", SHORT_S)
     user = make_user("vera")
 
     def dismiss() -> None:
@@ -172,12 +172,13 @@ def test_a_page_of_all_runs_hears_of_a_run_it_did_not_know() -> None:
     play(user, story)
 
 
-def test_a_page_goes_deaf_when_its_user_leaves_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(consumers, "VISIBLE_FOR_S", 0.0)
+def test_a_page_of_all_runs_goes_deaf_when_its_user_leaves_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(consumers, "BELIEVED_FOR_S", 0.0)
     user, run = make_user(), make_run()
 
     async def story(page: Page) -> None:
-        await page.subscribe(run.key)
+        await page.subscribe("*")
+        await ring(run)
         await page.heard()
         await elsewhere(Membership.objects.all().delete)
         await ring(run)
