@@ -1,10 +1,13 @@
 """Which code from elsewhere a run would execute, and whether an administrator allowed it.
 
-Nothing of it is imported to find out. A launch asks before anything else looks at what the config names, and the
-reconciler asks again at every pass: what is withdrawn ends the runs that need it.
+Nothing of it is imported to find out. A launch asks, and the reconciler asks again at every pass: what is withdrawn
+ends the runs that need it.
 """
 
 import logging
+import re
+import shlex
+from pathlib import Path
 from typing import NamedTuple
 
 from django.contrib.auth.models import User
@@ -21,6 +24,8 @@ from trainers.run_config.losses import CustomLoss
 log = logging.getLogger(__name__)
 
 MAX_NAME = 500
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 FIX = "an administrator allows it on the page Trust, or with `rollyard trust allow {kind} {name}`"
 
 
@@ -38,9 +43,10 @@ def needs(config: RunConfig, *, source: Run | None = None) -> list[Need]:
     if config.kind == "external":
         return []
     found = []
-    if config.model.trust_remote_code:
-        name = _origin(source).parsed.model.path if source else config.model.path
-        found.append(Need("model.trust_remote_code", TrustKind.REMOTE_CODE, name))
+    # A fork begins with an export, which loads the model as the run that it is forked from did.
+    if config.model.trust_remote_code or (source is not None and source.parsed.model.trust_remote_code):
+        name = (_origin(source).parsed if source else config).model.path
+        found.append(Need("model.trust_remote_code", TrustKind.REMOTE_CODE, _spelled(name)))
     if isinstance(config.algorithm.loss, CustomLoss):
         found.append(Need("algorithm.loss.path", TrustKind.LOSS, config.algorithm.loss.path))
     for index, environment in enumerate(config.environments):
@@ -75,7 +81,7 @@ def check(config: RunConfig, *, source: Run | None = None) -> None:
 
 def fault(need: Need) -> str:
     """What is wrong, and who mends it how."""
-    fix = FIX.format(kind=need.kind.value, name=need.name)
+    fix = FIX.format(kind=need.kind.value, name=shlex.quote(need.name))
     return f"runs code from elsewhere, {need.name}, which is not allowed here: {fix}."
 
 
@@ -84,6 +90,7 @@ def allow(kind: str, name: str, *, actor: str, user: User | None = None) -> Trus
 
     Raises Invalid for a name that nothing could have, Conflict for what is allowed already.
     """
+    name = _spelled(name)
     _check(kind, name)
     try:
         with transaction.atomic():
@@ -97,6 +104,7 @@ def allow(kind: str, name: str, *, actor: str, user: User | None = None) -> Trus
 
 def withdraw(kind: str, name: str, *, actor: str) -> Trust:
     """Allow it no longer: runs that need it end at the reconciler's next pass. Raises NotFound."""
+    name = _spelled(name)
     _check(kind, name)
     with transaction.atomic():
         row = Trust.objects.select_for_update().filter(kind=kind, name=name, withdrawn_at__isnull=True).first()
@@ -115,8 +123,19 @@ def _check(kind: str, name: str) -> None:
         fields["kind"] = f"must be one of {', '.join(TrustKind.values)}"
     if not name.strip() or len(name) > MAX_NAME or not is_storable(name) or not name.isprintable():
         fields["name"] = f"must have 1 to {MAX_NAME} printable characters"
+    elif kind == TrustKind.REMOTE_CODE and not (Path(name).is_absolute() or _HUB_NAME.fullmatch(name)):
+        fields["name"] = "must be an absolute directory, or a name of the hub such as org/name"
+    elif kind == TrustKind.LOSS and not _DOTTED.fullmatch(name):
+        fields["name"] = "must be a dotted path such as my_package.my_loss"
+    elif kind == TrustKind.ENVIRONMENT and registry.is_built_in(name):
+        fields["name"] = "ships with Rollyard and needs no permission"
     if fields:
         raise Invalid("Nothing was changed.", fields=fields)
+
+
+def _spelled(name: str) -> str:
+    """Without what makes two spellings of one directory; links are left alone, for what they mean may change."""
+    return name.rstrip("/") or name
 
 
 def _origin(run: Run) -> Run:

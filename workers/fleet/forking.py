@@ -13,8 +13,9 @@ from pathlib import Path
 
 from django.conf import settings
 
-from rollouts.models import Checkpoint, Run
+from rollouts.models import Checkpoint, Run, TrustKind
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.services import trust
 from rollouts.services.runs.forks import name_of
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import find_directory, verify_directory, write_directory
@@ -39,6 +40,8 @@ def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
         verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
     except CheckpointCorrupt as error:
         raise ExportFailed(str(error)) from None
+    if untrusted := [need for need in trust.missing_of(checkpoint.run) if need.kind is TrustKind.REMOTE_CODE]:
+        raise ExportFailed(f"{name_of(checkpoint)} {trust.fault(untrusted[0])}")
     try:
         done = _run_export(checkpoint, directory, dtype)
     except subprocess.TimeoutExpired:

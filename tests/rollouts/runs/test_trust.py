@@ -83,7 +83,7 @@ def test_what_is_allowed_by_name_launches_and_what_is_withdrawn_does_not(model: 
 
 
 def test_a_name_covers_its_kind_and_nothing_else(model: Path) -> None:
-    trust.allow("loss", str(model), actor="user:root")
+    trust.allow("environment", str(model), actor="user:root")
     with pytest.raises(Invalid):
         launch(model__path=str(model), model__trust_remote_code=True)
 
@@ -94,9 +94,27 @@ def test_what_is_allowed_twice_or_never_was_is_refused() -> None:
         trust.allow("loss", "a.b", actor="user:root")
     with pytest.raises(NotFound):
         trust.withdraw("loss", "a.c", actor="user:root")
+    for kind, name in [("loss", "undotted"), ("remote_code", "./mine"), ("environment", "reverse_text")]:
+        with pytest.raises(Invalid):
+            trust.allow(kind, name, actor="user:root")
     for kind, name in [("shell", "a.b"), ("loss", ""), ("loss", "a\nb"), ("loss", "a\u202eb"), ("loss", "x" * 501)]:
         with pytest.raises(Invalid):
             trust.allow(kind, name, actor="user:root")
+
+
+def test_a_directory_is_the_same_with_a_slash_at_its_end(model: Path) -> None:
+    trust.allow("remote_code", f"{model}/", actor="user:root")
+    launch(model__path=str(model), model__trust_remote_code=True)
+
+
+def test_a_fork_of_a_run_whose_model_brings_code_needs_its_permission_too(model: Path) -> None:
+    trust.allow("remote_code", str(model), actor="user:root")
+    source = launch(model__path=str(model), model__trust_remote_code=True)
+    plain = resolve(PRESET, overrides={"model.path": "/nowhere"}).config
+    assert trust.missing(plain, source=source) == []
+    trust.withdraw("remote_code", str(model), actor="user:root")
+    [need] = trust.missing(plain, source=source)
+    assert (need.kind, need.name) == ("remote_code", str(model))
 
 
 def test_a_token_that_may_launch_is_refused_too(model: Path, tmp_path: Path) -> None:
