@@ -3,7 +3,7 @@
 /atropos/... ───────────────► rollouts.doors.atropos   the data path, past Django's request machinery
 groups in, batches out ─────► rollouts.doors.native    the same kernel
 all other HTTP ─────────────► Django, behind it
-/ws/... ────────────────────► the consumers of rollouts
+/ws/... ────────────────────► the consumers of rollouts, for pages of this origin
 """
 
 import os
@@ -16,7 +16,6 @@ import django
 from asgiref.sync import sync_to_async
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
-from channels.security.websocket import AllowedHostsOriginValidator
 from django.conf import settings
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connection
@@ -55,6 +54,7 @@ django.setup(set_prefix=False)
 pages: Any = OneHopHandler()
 
 # These import models, which exist only after the lines above have loaded the applications.
+from controlplane.web.sockets import guarded  # noqa: E402
 from rollouts.doors import kernel  # noqa: E402
 from rollouts.doors.atropos.app import application as atropos  # noqa: E402
 from rollouts.doors.atropos.call import PREFIX as ATROPOS_PREFIX  # noqa: E402
@@ -64,8 +64,7 @@ from rollouts.routing import websocket_urlpatterns  # noqa: E402
 # Django would import the pages at the first request, which takes a third of a second on the event loop of everybody.
 import_module(settings.ROOT_URLCONF)
 native = kernel.application(NativeDoor(), otherwise=pages)
-# A page of another origin could otherwise open a socket with the cookies of whoever looks at it.
-sockets = AllowedHostsOriginValidator(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
+sockets = guarded(AuthMiddlewareStack(URLRouter(websocket_urlpatterns)))
 
 
 async def http(scope: Any, receive: Any, send: Any) -> None:

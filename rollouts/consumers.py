@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import time
+from collections import Counter
 from typing import Any
 
 from channels.db import database_sync_to_async
@@ -18,6 +19,7 @@ from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth.models import User
 from django.db import InterfaceError, OperationalError
 
+from rollouts import guesses
 from rollouts.bell import ALL_RUNS, SEND_DEADLINE_S, group_of
 from rollouts.selectors import runs
 
@@ -28,14 +30,27 @@ MAX_SUBSCRIPTIONS = 100
 BELIEVED_FOR_S = 30.0
 """How long it is believed that session and rights are what they were: a socket may outlive account and membership."""
 SIGNED_OUT = "The session has ended."
+MAX_SOCKETS = 20
+"""Of one user in this process."""
+CROWDED = f"Not live: {MAX_SOCKETS} pages of yours are open already"
 UNSEEN = "You may not see this run any more."
 FORBIDDEN = 4403
 UNREADABLE = 4400
 TOO_MANY = 4429
 
 
+_open_sockets: Counter[int] = Counter()
+"""User id -> sockets in this process. Of the event loop only."""
+
+
 class ChangesConsumer(AsyncWebsocketConsumer):
     """Forwards the bell of the runs a signed-in user subscribed to."""
+
+    async def __call__(self, *connection: Any) -> None:
+        try:
+            await super().__call__(*connection)
+        finally:
+            self._leave_place()
 
     async def connect(self) -> None:
         self.joined: set[str] = set()
@@ -46,10 +61,20 @@ class ChangesConsumer(AsyncWebsocketConsumer):
         """Run key -> (asked at, whether the user may see it)."""
         self.pending: set[str] = set()
         self.sender: asyncio.Task[None] | None = None
-        if not self.scope["user"].is_authenticated:
+        self.place: int | None = None
+        """The user whose place it takes."""
+        user, session_key = self.scope["user"], self.scope["session"].session_key or ""
+        if not user.is_authenticated:
+            guesses.failed((self.scope.get("client") or ("",))[0])
             await self.close(FORBIDDEN)
             return
+        guesses.opened(session_key)
         await self.accept()
+        if _open_sockets[user.pk] >= MAX_SOCKETS:
+            await self.close(TOO_MANY, CROWDED)
+            return
+        self.place = user.pk
+        _open_sockets[user.pk] += 1
         self.sender = asyncio.create_task(self._send_pending())
 
     async def disconnect(self, code: int) -> None:
@@ -79,6 +104,13 @@ class ChangesConsumer(AsyncWebsocketConsumer):
         # What changed between the rendering of the page and its subscription.
         self.pending |= visible
         self.runs |= visible
+
+    def _leave_place(self) -> None:
+        place, self.place = getattr(self, "place", None), None
+        if place is not None:
+            _open_sockets[place] -= 1
+            if not _open_sockets[place]:
+                del _open_sockets[place]
 
     async def bell(self, message: dict[str, Any]) -> None:
         """A run changed. Through the group of all runs come also those of other projects."""

@@ -15,6 +15,7 @@ ControlPlaneError
 |  |- ModelMissing    422 model_missing
 |  `- Untrusted       422 untrusted
 |- QueueFull       429 queue_full
+|- TooManyFailures 429 too_many_failures
 `- Unavailable     503 unavailable
 
 The docstring is the default message. Every ``code`` is stable: clients decide on it, people read the message.
@@ -140,6 +141,22 @@ class QueueFull(ControlPlaneError):
     code = "queue_full"
     status = 429
     retry_after_s: ClassVar[int] = 5
+
+
+class TooManyFailures(ControlPlaneError):
+    """Too many credentials from this address opened nothing. Wait, and send one that does."""
+
+    code = "too_many_failures"
+    status = 429
+    retry_after_s = 60
+    """How long to wait; of an instance, from when it was raised."""
+
+    @classmethod
+    def for_seconds(cls, wait_s: int) -> "TooManyFailures":
+        """The refusal of an address that has to wait so long."""
+        error = cls(f"Too many credentials from this address opened nothing. Try again in {wait_s} s.")
+        error.retry_after_s = wait_s
+        return error
 
 
 class Malformed(ControlPlaneError):

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from controlplane.home import Home
-from rollouts import bell
+from rollouts import bell, guesses
 from tests import store
 from tests.lanes import IS_LONG, amount
 
@@ -83,6 +83,12 @@ def bell_is_at_rest(_django_db_marker: None, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(bell, "INTERVAL_S", 0.01)  # most of what the test would wait for
     yield
     assert bell.wait_until_sent(30)
+
+
+@pytest.fixture(autouse=True)
+def nobody_has_guessed() -> None:
+    """All tests come from one address, and many of them with credentials that open nothing."""
+    guesses.forget()
 
 
 @pytest.fixture

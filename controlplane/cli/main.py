@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data, models, trust
+from controlplane.cli import checkpoints, curation, data, examining, models, trust
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -101,24 +101,6 @@ def prepare(login_digest: Annotated[str, typer.Option()] = "") -> None:
     from controlplane.up import prepare
 
     prepare.prepare(login_digest)
-
-
-@app.command("doctor")
-def doctor(
-    security: Annotated[bool, typer.Option("--security", help="What it defends, and what is weaker here.")] = False,
-    as_json: Json = False,
-) -> None:
-    """Say what is wrong with this installation, and how to mend it."""
-    connect(check_database=False)
-    from controlplane.cli import doctor
-    from controlplane.cli import security as defences
-
-    rows = defences.examine() if security else doctor.examine()
-    if as_json:
-        print_json([row.as_dict() for row in rows])
-    else:
-        doctor.show(rows)
-    raise typer.Exit(1 if any(row.status == doctor.FAIL for row in rows) else 0)
 
 
 @app.command("login-link")
@@ -350,6 +332,7 @@ checkpoints.register(app)
 curation.register(app)
 models.register(app)
 trust.register(app)
+examining.register(app)
 
 if __name__ == "__main__":
     main()

@@ -14,6 +14,8 @@ from django.views.decorators.http import require_GET
 
 from controlplane.models import LoginLink
 from controlplane.web import login_token
+from rollouts import guesses
+from rollouts.errors import TooManyFailures
 
 _SPENT = "This login link was used or has expired. `rollyard login-link` prints another.\n"
 
@@ -36,10 +38,17 @@ def register(user: User, token_digest: str) -> None:
 @require_GET
 def redeem(request: HttpRequest, token: str) -> HttpResponse:
     """Sign in the user of the link and forget the link. Of two requests with one link only one succeeds."""
+    address = request.META.get("REMOTE_ADDR") or ""
+    try:
+        guesses.check(address)
+    except TooManyFailures as error:
+        wait = {"Retry-After": str(error.retry_after_s)}
+        return HttpResponse(f"{error.message}\n", status=error.status, content_type="text/plain", headers=wait)
     with transaction.atomic():
         links = LoginLink.objects.filter(digest=login_token.digest(token), expires_at__gt=Now(), user__is_active=True)
         link = links.select_for_update(of=("self",)).select_related("user").first()
         if link is None:
+            guesses.failed(address)
             return HttpResponse(_SPENT, status=410, content_type="text/plain")
         link.delete()
     login(request, link.user, backend="django.contrib.auth.backends.ModelBackend")

@@ -8,7 +8,7 @@ from typing import NamedTuple
 SCHEME = "unix://"
 
 
-class Address(NamedTuple):
+class ServerAddress(NamedTuple):
     """Where to send requests."""
 
     base_url: str
@@ -16,8 +16,8 @@ class Address(NamedTuple):
     """Path of the socket to connect to; None: connect to the host and port of the URL."""
 
 
-def address(url: str) -> Address:
+def address(url: str) -> ServerAddress:
     """Read an address, either `unix://` and a path or any other URL."""
     if url.startswith(SCHEME):
-        return Address("http://localhost", url.removeprefix(SCHEME))
-    return Address(url.rstrip("/"), None)
+        return ServerAddress("http://localhost", url.removeprefix(SCHEME))
+    return ServerAddress(url.rstrip("/"), None)

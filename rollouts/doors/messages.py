@@ -25,12 +25,15 @@ class Request:
     headers: dict[bytes, bytes]
     """By their names in lower case."""
     body: bytes = b""
+    address: str = ""
+    """Of the sender, as the server says; empty over a unix socket."""
 
     @classmethod
     def of(cls, scope: Scope) -> Self:
         """The request of an ASGI connection."""
         query = scope.get("query_string", b"").decode("latin-1")
-        return cls(scope["method"], scope["path"], query, dict(scope["headers"]))
+        address = (scope.get("client") or ("",))[0]
+        return cls(scope["method"], scope["path"], query, dict(scope["headers"]), address=address)
 
     def header(self, name: bytes) -> str:
         """A header's text; empty when it is not there."""

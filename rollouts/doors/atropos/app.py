@@ -8,6 +8,7 @@ from functools import partial
 
 from django.db import InterfaceError, OperationalError
 
+from rollouts import guesses
 from rollouts.doors import kernel
 from rollouts.doors.atropos import data, description, environments, lookup, trainers
 from rollouts.doors.atropos.call import PREFIX, Call, split_path
@@ -15,7 +16,16 @@ from rollouts.doors.atropos.words import ok, problem, text, try_again, worded
 from rollouts.doors.compression import deflated
 from rollouts.doors.kernel import Route
 from rollouts.doors.messages import Answer, Message, Request
-from rollouts.errors import ControlPlaneError, Invalid, QueueFull, StateConflict, TooLarge, Unavailable
+from rollouts.errors import (
+    ControlPlaneError,
+    Invalid,
+    NotFound,
+    QueueFull,
+    StateConflict,
+    TooLarge,
+    TooManyFailures,
+    Unavailable,
+)
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +85,8 @@ class AtroposDoor:
                 return problem(422, [worded(fault) for fault in error.faults])
             case StateConflict() | QueueFull() | Unavailable():  # it passes, and only what is answered 5xx is repeated
                 return try_again(error.message)
+            case TooManyFailures():
+                return problem(error.status, error.message, {"Retry-After": str(error.retry_after_s)})
             case TooLarge():
                 return problem(413, "The body is larger than this server takes. Send fewer groups at once.")
             case ControlPlaneError():
@@ -121,8 +133,15 @@ def _respond(handler: Handler, request: Request) -> Answer:
 
 
 def _check_key(request: Request) -> None:
-    """Raise NotFound or Forbidden unless the path has the key of an address that opens a run."""
-    lookup.check_key(split_path(request.path)[0])
+    """Raise NotFound, Forbidden or TooManyFailures unless the path has the key of an address that opens a run."""
+    key = split_path(request.path)[0]
+    guesses.check(request.address, key)
+    try:
+        lookup.check_key(key)
+    except NotFound:
+        guesses.failed(request.address)
+        raise
+    guesses.opened(key)
 
 
 def _without_slash(request: Request) -> Answer:

@@ -7,11 +7,15 @@ from functools import lru_cache
 from hmac import compare_digest
 from typing import NamedTuple
 
+import knox.auth
+from django.contrib.auth.models import User
 from django.db.models import QuerySet
 from knox.crypto import hash_token
 from knox.settings import CONSTANTS
+from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
+from rollouts import guesses
 from rollouts.errors import Forbidden, NotFound
 from rollouts.models import ApiToken, Project, Role, Run, Scope
 from rollouts.selectors import runs as run_selectors
@@ -26,6 +30,26 @@ ROLE_FOR = {
 """What a person signed in by session needs for the same call."""
 _ROLES = {scope: [role.value for role in Role if role.includes(least)] for scope, least in ROLE_FOR.items()}
 """Every role that suffices."""
+
+
+class TokenAuthentication(knox.auth.TokenAuthentication):
+    """Knox', which asks for no token of an address from which too many opened nothing. Raises TooManyFailures."""
+
+    def authenticate_credentials(self, token: bytes) -> tuple[User, ApiToken]:
+        credential = token.decode("latin-1")
+        guesses.check(self._address, credential)
+        try:
+            found: tuple[User, ApiToken] = super().authenticate_credentials(token)  # type: ignore[no-untyped-call]
+        except AuthenticationFailed:
+            guesses.failed(self._address)
+            raise
+        guesses.opened(credential)
+        return found
+
+    def authenticate(self, request: Request) -> tuple[User, ApiToken] | None:
+        self._address = request.META.get("REMOTE_ADDR") or ""
+        found: tuple[User, ApiToken] | None = super().authenticate(request)  # type: ignore[no-untyped-call]
+        return found
 
 
 class Opened(NamedTuple):

@@ -4,11 +4,19 @@ import threading
 from functools import cache
 from typing import Any
 
+from drf_spectacular.contrib.knox_auth_token import KnoxTokenScheme
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.utils import extend_schema
 from drf_spectacular.views import SpectacularAPIView
 from rest_framework.request import Request
 from rest_framework.response import Response
+
+
+class TokenScheme(KnoxTokenScheme):  # type: ignore[no-untyped-call]
+    """How a token is sent: as with Knox."""
+
+    target_class = "rollouts.doors.native.access.TokenAuthentication"
+
 
 _making = threading.Lock()
 """The generator finds out what is installed when it is first used, and fails in a thread that looks meanwhile."""

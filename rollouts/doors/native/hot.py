@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from rollouts import guesses
 from rollouts.doors.kernel import Route
 from rollouts.doors.messages import Answer, Elsewhere, Later, Message, Request
 from rollouts.doors.native import access, groups, problems, trainer
@@ -31,10 +32,10 @@ class NativeDoor:
         if found is None or kind.lower() != "token":
             raise Elsewhere
         if found["groups"] and request.method == "POST":
-            opened = partial(_opened, found["key"], token, Scope.SUBMIT)
+            opened = partial(_opened, request.address, found["key"], token, Scope.SUBMIT)
             return Route(lambda _: opened(), lambda request: _submit(opened(), request))
         if found["step"] and request.method == "GET":
-            opened = partial(_opened, found["key"], token, Scope.TRAIN)
+            opened = partial(_opened, request.address, found["key"], token, Scope.TRAIN)
             return Route(lambda _: opened(), lambda request: _fetch(opened(), request, int(found["step"])))
         raise Elsewhere
 
@@ -54,10 +55,12 @@ class NativeDoor:
         return {"type": "http.response.start", "status": answer.status, "headers": headers}, answer.body
 
 
-def _opened(key: str, token: str, scope: Scope) -> access.Opened:
+def _opened(address: str, key: str, token: str, scope: Scope) -> access.Opened:
     """What the token opens. Raises Elsewhere when that is not the run: Django finds out why not."""
+    guesses.check(address, token)
     if (opened := access.opened(key, token, scope)) is None:
         raise Elsewhere
+    guesses.opened(token)
     return opened
 
 

@@ -14,7 +14,7 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from rollouts.errors import ControlPlaneError, NotFound, QueueFull
+from rollouts.errors import ControlPlaneError, NotFound, QueueFull, TooManyFailures
 from trainers.config import ConfigError
 
 log = logging.getLogger(__name__)
@@ -63,8 +63,8 @@ def describe(error: Exception) -> tuple[int, dict[str, str], dict[str, Any]] | N
             headers["WWW-Authenticate"] = header
         if wait := getattr(error, "wait", None):
             headers["Retry-After"] = str(int(wait) + 1)
-    if isinstance(error, QueueFull):
-        headers["Retry-After"] = str(QueueFull.retry_after_s)
+    if isinstance(error, QueueFull | TooManyFailures):
+        headers["Retry-After"] = str(error.retry_after_s)
     if status == 503:
         headers["Retry-After"] = str(UNAVAILABLE_RETRY_S)
     return status, headers, body

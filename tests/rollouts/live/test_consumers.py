@@ -29,12 +29,18 @@ SHORT_S = 0.4
 class Page(ApplicationCommunicator):
     """A page's socket, signed in as a user or as nobody."""
 
-    def __init__(self, user: User | None, origin: str = "http://testserver") -> None:
-        client = Client()
+    def __init__(
+        self,
+        user: User | None,
+        origin: str = "http://testserver",
+        host: str = "testserver",
+        client: Client | None = None,
+    ) -> None:
+        client = client or Client()
         if user is not None:
             client.force_login(user)
         cookies = "; ".join(f"{name}={morsel.value}" for name, morsel in client.cookies.items())
-        headers = [(b"origin", origin.encode()), (b"cookie", cookies.encode())]
+        headers = [(b"host", host.encode()), (b"origin", origin.encode()), (b"cookie", cookies.encode())]
         scope = {"type": "websocket", "path": "/ws/", "query_string": b"", "headers": headers, "subprotocols": []}
         super().__init__(application, scope)
 

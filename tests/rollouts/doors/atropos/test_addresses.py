@@ -13,6 +13,7 @@ from rollouts.errors import Invalid
 from rollouts.models import Address, Attempt, Event, Membership, Role, Run
 from rollouts.services.runs import addresses, life
 from rollouts.states import RunState
+from tests import store
 from tests.factories import make_project, make_run, make_user
 from tests.rollouts.doors.atropos.api import Api, item
 
@@ -63,7 +64,8 @@ def test_an_address_of_somebody_who_may_not_operate_the_run_any_more_opens_nothi
     elif change == "role lowered":
         Membership.objects.filter(user=owner).update(role=Role.CURATOR)
     else:
-        owner.delete()
+        with store.beyond_rights():  # the product closes accounts and deletes none
+            owner.delete()
     check_closed(api, "answers for")
     addresses.renew(api.run, owner=make_user("otto"), actor="user:otto")
     assert api.get("/info"), "the same address, in another's name"
@@ -148,6 +150,7 @@ def test_a_run_that_is_stopped_and_a_run_without_a_creator_are_closed() -> None:
     api, _ = owned()
     life.request_stop(api.run, actor="user:olga")
     assert api.request("POST", "/scored_data", json=item()).status_code == 410
-    Run.objects.update(created_by=None)
-    Address.objects.update(owner=None)
+    with store.beyond_rights():
+        Run.objects.update(created_by=None)
+        Address.objects.update(owner=None)
     check_closed(api, "answers for")
