@@ -1,6 +1,5 @@
 """From a source (preset or run to clone) and what a person changed in the form to a resolved config, or to errors."""
 
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -12,6 +11,7 @@ from rollouts.models import Run
 from rollouts.services.trust import Need
 from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, leaves, load_preset, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
+from trainers.run_config.typed import read_table
 
 FORM = Origin(OriginKind.FORM)
 TOML = Origin(OriginKind.FORM_TOML)
@@ -240,8 +240,8 @@ def _read_environments(request: LaunchRequest, posted: Mapping[str, str]) -> lis
 
 def _read_toml(request: LaunchRequest) -> dict[str, Any]:
     try:
-        return dict(leaves(tomllib.loads(request.toml))) if request.toml.strip() else {}
-    except tomllib.TOMLDecodeError as error:
+        return dict(leaves(read_table(request.toml))) if request.toml.strip() else {}
+    except ValueError as error:
         request.toml_error = f"This is not TOML: {error}."
         return {}
 

@@ -7,13 +7,13 @@ is what `resolve` says.
 """
 
 import json
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trainers.config import RunConfig
 from trainers.origins import DEFAULT, Origin, OriginKind
+from trainers.run_config.typed import read_value
 
 COMMON = {
     "name", "max_steps", "seed", "model.path", "model.dtype",
@@ -271,11 +271,7 @@ def read(text: str, widget: str) -> Any:
 
 
 def _read_structure(text: str) -> Any:
-    # People write TOML in presets and JSON elsewhere: both are taken.
     try:
-        return json.loads(text or "{}")
-    except json.JSONDecodeError:
-        try:
-            return tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            return text
+        return read_value(text or "{}")
+    except ValueError:
+        return text  # for the config to say what is wrong with it

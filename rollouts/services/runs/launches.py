@@ -29,6 +29,7 @@ from trainers.origins import Origin, OriginKind
 from trainers.storage.model_files import ModelFault
 
 FIELD = "model.path"
+MAX_PATH = 1_000
 _MESSAGE = "Nothing was launched: the model would not load."
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
@@ -77,6 +78,8 @@ def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -
     check_fits(config)
     if config.kind == "external":
         return Start(resolved)
+    if len(named) > MAX_PATH:
+        raise _refusal(f"has more than {MAX_PATH} characters")
     if not is_storable(named):
         raise _refusal("holds a NUL or a lone surrogate")
     places.check(config, project=project, readable=forkable)

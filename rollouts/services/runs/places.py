@@ -48,7 +48,11 @@ def _named(config: RunConfig, *, forks: bool) -> Iterator[tuple[str, str]]:
 
 
 def _fault(path: Path, readable: QuerySet[Run]) -> str:
-    place, home, runs = path.resolve(), settings.HOME.path.resolve(), Path(settings.ROLLYARD_RUNS_DIR).resolve()
+    try:
+        place = path.resolve()
+    except (OSError, ValueError) as error:
+        return f"{str(path)[:100]} is no path here: {getattr(error, 'strerror', None) or error}."
+    home, runs = settings.HOME.path.resolve(), Path(settings.ROLLYARD_RUNS_DIR).resolve()
     if home.is_relative_to(place) or runs.is_relative_to(place):
         return f"{path} holds the installation's own files."
     if place.is_relative_to(runs):

@@ -1,0 +1,56 @@
+"""What people type as TOML or JSON, read within bounds: whoever reads a config recursively must be able to."""
+
+import json
+import tomllib
+from typing import Any
+
+MAX_DEPTH = 32
+MAX_KEYS = 1_000
+MAX_CHARACTERS = 64_000
+
+
+def read_table(text: str) -> dict[str, Any]:
+    """A TOML document. Raises ValueError in words for what is none, or too deep or too large."""
+    try:
+        return _bounded(tomllib.loads(text))
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
+
+
+def read_value(text: str) -> Any:
+    """A value in JSON or TOML: presets have the one, people know the other. Raises ValueError as `read_table`."""
+    try:
+        try:
+            return _bounded(json.loads(text))
+        except json.JSONDecodeError:
+            return _bounded(tomllib.loads(f"value = {text}")["value"])
+    except RecursionError:
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
+
+
+def _bounded(value: Any) -> Any:
+    """The value, unless something in it could not be walked through, written down or sent."""
+    left, keys = [(value, 0)], 0
+    while left:
+        node, depth = left.pop()
+        if depth > MAX_DEPTH:
+            raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+        if isinstance(node, dict):
+            keys += len(node)
+            left += [(part, depth + 1) for pair in node.items() for part in pair]
+        elif isinstance(node, list):
+            left += [(part, depth + 1) for part in node]
+        elif isinstance(node, str):
+            _check_text(node)
+        if keys > MAX_KEYS:
+            raise ValueError(f"it has more than {MAX_KEYS} keys")
+    return value
+
+
+def _check_text(text: str) -> None:
+    if len(text) > MAX_CHARACTERS:
+        raise ValueError(f"a text in it has more than {MAX_CHARACTERS} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ValueError("a text in it has half a character (a lone surrogate)") from None
