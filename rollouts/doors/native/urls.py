@@ -7,7 +7,9 @@ from drf_spectacular.views import SpectacularSwaggerSplitView
 from rollouts.doors.native import description, groups, models, problems, replays, runs, token_values, trainer
 
 # Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
-docs = csp_update({"style-src": ["'unsafe-inline'"]})(SpectacularSwaggerSplitView.as_view(url_name="api-schema"))
+# Without OPTIONS, to which it would answer with a page that it does not have.
+_page = SpectacularSwaggerSplitView.as_view(url_name="api-schema", http_method_names=["get", "head"])
+docs = csp_update({"style-src": ["'unsafe-inline'"]})(_page)
 run = "runs/<slug:key>"
 urlpatterns = [
     path("schema", description.SchemaApi.as_view(), name="api-schema"),

@@ -65,3 +65,9 @@ def test_every_operation_is_named_described_and_needs_credentials(schema: dict[s
     for operation in operations:
         assert operation["description"]
         assert operation["security"] == [{"knoxApiToken": []}, {"cookieAuth": []}]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("method", ["options", "post", "put", "delete", "patch", "trace"])
+def test_the_page_about_the_api_is_only_read(method: str) -> None:
+    assert getattr(Client(), method)("/api/v1/docs").status_code == 405
