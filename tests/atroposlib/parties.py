@@ -153,6 +153,12 @@ def launch(yard: Yard) -> tuple[str, str]:
     """A new external run that takes groups: its key, and the address that clients of Atropos are given."""
     launched = yard.rollyard("launch", "external-trainer")
     run, url = launched["run"], launched["atropos_url"]
+    # What the tools do; an address of ours does it only for clients that know no POST.
+    yard.sql(
+        "UPDATE rollouts_address AS a SET resets_on_get = true FROM rollouts_run AS r"
+        " WHERE r.id = a.run_id AND r.key = %s RETURNING a.run_id",
+        run,
+    )
     until(lambda: yard.state(run) == "starting", within_s=60, what="the reconciler to see the run")
     return run, url
 

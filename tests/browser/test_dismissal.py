@@ -42,6 +42,7 @@ def test_a_live_page_stops_and_says_so(
     status = page.locator("live-status")
     expect(status).to_have_attribute("data-state", "live" if sockets == "open" else "disconnected")
     expect(page.locator("metric-chart").first).to_have_attribute("data-points", "5")
+    page.wait_for_load_state("networkidle")  # what was asked for before is answered
     dismiss(operator)
     expect(page.get_by_text(words)).to_be_visible(timeout=WITHIN_MS)
     asked: list[str] = []

@@ -38,7 +38,7 @@ def home(tmp_path: Path) -> Path:
 def tried(home: Path, program: str, **made: object) -> dict[str, object]:
     """What a Python program prints as JSON from inside a sandbox."""
     scratch = home / "scratch"
-    room = confinement.make(scratch, home=home, **made)  # type: ignore[arg-type]
+    room = confinement.make(scratch, ours=[home], **made)  # type: ignore[arg-type]
     argv = [sys.executable, "-c", textwrap.dedent(program)]
     done = confinement.run(room, argv, scratch, timeout_s=60, environ={})
     assert done.returncode == 0, done.stderr
@@ -182,13 +182,13 @@ def test_what_a_run_may_read_it_cannot_write_and_only_that_of_the_home_is_opened
     assert seen == {"read": "{}", "wrote": False}
     if os.geteuid() == 0:
         with pytest.raises(sandbox.SandboxUnavailable, match=r"cannot read .*: chmod -R o\+rX"):
-            confinement.make(home / "scratch", home=home, reads=[elsewhere])
+            confinement.make(home / "scratch", ours=[home], reads=[elsewhere])
     assert stat.S_IMODE((elsewhere / "notes").stat().st_mode) == 0o600
 
 
 def test_nothing_that_holds_the_home_is_shown_to_a_run(home: Path, tmp_path: Path) -> None:
     with pytest.raises(sandbox.SandboxUnavailable, match="holds the home"):
-        confinement.make(home / "scratch", home=home, reads=[tmp_path])
+        confinement.make(home / "scratch", ours=[home], reads=[tmp_path])
 
 
 def test_variables_of_the_control_plane_stay_outside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,7 +59,8 @@ def _run_export(checkpoint: Checkpoint, directory: Path, dtype: str) -> "subproc
     with tempfile.TemporaryDirectory(prefix=".export-", dir=directory.parent, ignore_cleanup_errors=True) as place:
         scratch, made = Path(place), Path(place) / "model"
         reads = [Path(checkpoint.path), *hub.places(config.path, "model"), *hub.places(config.lora.path, "model")]
-        room = confinement.make(scratch, reads=reads, writes=[made], home=settings.HOME.path)
+        ours = [settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR)]
+        room = confinement.make(scratch, reads=reads, writes=[made], ours=ours)
         command = [sys.executable, "-m", "trainers.storage.export", checkpoint.path, str(made)]
         command += ["--model", config.model_dump_json(), "--dtype", dtype]
         done = confinement.run(

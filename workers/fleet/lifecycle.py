@@ -45,7 +45,7 @@ _TORCHRUN_SUMMARY = "ChildFailedError"
 _FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
 """Names the file in which a replica that dies of its input says so; see `fault_of`."""
 
-_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher(settings.HOME.path)}
+_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
 
 
 _ENDS = {
@@ -91,6 +91,7 @@ def launch(replica: Replica, command: Command) -> None:
         grace_s=GRACE_S,
         reads=command.reads,
         writes=command.writes,
+        ours=[settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR)],
         gpus=bool(accelerators.list_gpus()),
     )
     try:

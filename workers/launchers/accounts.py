@@ -9,6 +9,7 @@ import pwd
 import stat
 import subprocess
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from workers.launchers.sandbox import ACCOUNT, SandboxUnavailable
@@ -69,13 +70,8 @@ def open_to(account: str, paths: Iterable[Path]) -> None:
         for _, _, files, directory in os.fwalk(path, follow_symlinks=False):
             _open_one(directory, group)
             for name in files:
-                if not stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
-                    continue
-                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
-                try:
-                    _open_one(descriptor, group)
-                finally:
-                    os.close(descriptor)
+                with suppress(FileNotFoundError):  # a trainer gave what it wrote its last name just now
+                    _open_file(name, directory, group)
 
 
 def find_closed(account: str, paths: Iterable[Path]) -> Path | None:
@@ -86,12 +82,24 @@ def find_closed(account: str, paths: Iterable[Path]) -> Path | None:
     for path in paths:
         below: Iterable[Path] = path.rglob("*") if path.is_dir() else ()
         for each in (path, *below):
-            status = each.lstat()
+            try:
+                status = each.lstat()
+            except FileNotFoundError:
+                continue
             wanted = 0o5 if stat.S_ISDIR(status.st_mode) else 0o4
             shift = 6 if status.st_uid == entry.pw_uid else 3 if status.st_gid == entry.pw_gid else 0
             if not stat.S_ISLNK(status.st_mode) and status.st_mode >> shift & wanted != wanted:
                 return each
     return None
+
+
+def _open_file(name: str, directory: int, group: int) -> None:
+    if stat.S_ISREG(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode):
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=directory)
+        try:
+            _open_one(descriptor, group)
+        finally:
+            os.close(descriptor)
 
 
 def _open_one(descriptor: int, group: int) -> None:

@@ -30,6 +30,8 @@ class LaunchSpec:
     """What the command may read besides programs, and `writes`: files and directories by their absolute paths."""
     writes: Sequence[Path] = ()
     """Directories that it may write besides its scratch directory; they are made when they are missing."""
+    ours: Sequence[Path] = ()
+    """Directories of the control plane's own: of those alone a launcher opens to the account of runs what it reads."""
     gpus: bool = False
     """Whether it sees the GPUs of the machine."""
     grace_s: float = 10.0

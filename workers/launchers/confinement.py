@@ -47,13 +47,13 @@ def make(
     *,
     reads: Iterable[Path] = (),
     writes: Iterable[Path] = (),
-    home: Path | None = None,
+    ours: Iterable[Path] = (),
     gpus: bool = False,
 ) -> Sandbox | None:
     """The sandbox of a command whose directory for anything is ``scratch``, which is made. None: they are switched off.
 
-    What of ``reads`` lies in ``home`` is opened to the account of runs; other files must be readable already. Raises
-    SandboxUnavailable.
+    What of ``reads`` lies in one of ``ours`` is opened to the account of runs; other files must be readable already.
+    Raises SandboxUnavailable.
     """
     written = [scratch, *writes]
     for directory in written:
@@ -62,11 +62,13 @@ def make(
         return None
     account = accounts.account_of_runs()
     given = [path.absolute() for path in (*reads, *_readable_everywhere()) if path.exists()]
-    if home is not None and (above := next((path for path in given if home.is_relative_to(path)), None)):
+    places = [path.absolute() for path in ours]
+    if above := next((path for path in given if any(place.is_relative_to(path) for place in places)), None):
         raise SandboxUnavailable(f"{above} holds the home of the control plane, which no run may read")
     behind_links = [path.resolve() for path in given]
     accounts.give(account, written)
-    accounts.open_to(account, [path for path in behind_links if home and path.is_relative_to(home.resolve())])
+    resolved = [place.resolve() for place in places]
+    accounts.open_to(account, [path for path in behind_links if any(path.is_relative_to(each) for each in resolved)])
     asked_for = [path.absolute() for path in reads if path.exists()]
     if closed := accounts.find_closed(account, asked_for):
         top = next(path for path in asked_for if closed.is_relative_to(path))

@@ -26,15 +26,11 @@ _OWN_SECRETS = ("DATABASE_URL", "DATABASE_OWNER_URL", "REDIS_URL", "ROLLYARD_SEC
 class LocalLauncher:
     """Subprocesses. Linux only: it finds processes through /proc."""
 
-    def __init__(self, home: Path | None = None) -> None:
-        """``home`` holds what the control plane wrote: of that alone it opens to a run's account its runs read."""
-        self._home = home
-
     def start(self, spec: LaunchSpec) -> Handle:
         spec.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             room = confinement.make(
-                scratch(spec.directory), reads=spec.reads, writes=spec.writes, home=self._home, gpus=spec.gpus
+                scratch(spec.directory), reads=spec.reads, writes=spec.writes, ours=spec.ours, gpus=spec.gpus
             )
         except SandboxUnavailable as error:
             raise LaunchError(str(error)) from error
