@@ -4,7 +4,7 @@ import gzip
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from enum import StrEnum
 from io import BufferedReader
@@ -17,6 +17,8 @@ from controlplane.cli.completion import RunKey
 from controlplane.cli.progress import Meter, progress
 from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
 from environments import disk
+from workers.launchers import accounts
+from workers.launchers.sandbox import SandboxUnavailable
 
 MAX_NAMED = 100
 """Bad lines and batches that a JSON answer names."""
@@ -250,3 +252,6 @@ def writing(output: Path | None) -> Iterator[BinaryIO]:
                 yield packed  # type: ignore[misc]
         else:
             yield file
+    # Closed to others by our umask, but made to be trained on: where we are root, runs have an account of their own.
+    with suppress(SandboxUnavailable):  # then there is no account to open it to
+        accounts.open_to(accounts.account_of_runs(), [output])
