@@ -4,6 +4,7 @@ What Rollyard ships is part of the control plane. Code from elsewhere would othe
 """
 
 import asyncio
+import contextlib
 import os
 import re
 import subprocess
@@ -49,8 +50,8 @@ def is_usable(environment: Environment[Any]) -> bool:
 async def _start(scratch: Path) -> asyncio.subprocess.Process:
     command = [sys.executable, "-m", "environments.isolated_host"]
     room = await asyncio.to_thread(confinement.make, scratch)
-    entry = sandbox.Entry(room, command) if room else None
-    try:
+    with contextlib.ExitStack() as starting:
+        entry = starting.enter_context(sandbox.Entry(room, command)) if room else None
         process = await asyncio.create_subprocess_exec(
             *limits.capping(limits.default()),
             *(entry.argv if entry else command),
@@ -64,9 +65,10 @@ async def _start(scratch: Path) -> asyncio.subprocess.Process:
                 "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             },
         )
-    finally:
-        if entry:
-            entry.started()
     if entry:
-        await asyncio.to_thread(entry.pid_one)
+        try:
+            await asyncio.to_thread(entry.pid_one)
+        except TimeoutError:
+            process.kill()
+            raise
     return process

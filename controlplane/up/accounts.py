@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 from controlplane.up.processes import Program
+from workers.launchers.accounts import AccountMissing, ensure_account
 
 ACCOUNT = "rollyard"
 
@@ -17,21 +18,12 @@ class EmbeddedError(RuntimeError):
 
 def account_of_postgres() -> str:
     """Return the account to run PostgreSQL under, making it if we are root; "" is ours."""
-    if os.geteuid() != 0:
-        return ""
     try:
-        pwd.getpwnam(ACCOUNT)
-    except KeyError:
-        argv = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", ACCOUNT]
-        try:
-            subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
-        except (OSError, subprocess.SubprocessError) as error:
-            reason = getattr(error, "stderr", None) or error
-            raise EmbeddedError(
-                f"PostgreSQL does not run as root and the account {ACCOUNT!r} could not be made ({reason}): "
-                "start as another user, or set DATABASE_URL"
-            ) from error
-    return ACCOUNT
+        return ensure_account(ACCOUNT)
+    except AccountMissing as error:
+        raise EmbeddedError(
+            f"PostgreSQL does not run as root, and {error}: start as another user, or set DATABASE_URL"
+        ) from error
 
 
 def private_directory(path: Path, account: str) -> None:

@@ -171,8 +171,12 @@ def test_another_account_reads_no_file_and_opens_no_socket(training: tuple[Yard,
 
 def test_a_run_that_is_stopped_leaves_nothing(training: tuple[Yard, str]) -> None:
     yard, run = training
+    accounts = {process.pid: process.username() for process in yard.processes()}
+    launched = [process for process in yard.processes() if "shepherd" in " ".join(process.cmdline())]
+    launched += [child for shepherd in launched for child in shepherd.children(recursive=True)]
+    assert len(launched) > 6, "shepherds, sandboxes, ranks and vLLM"
+    if os.geteuid() == 0:
+        assert "rollyard-run" in {accounts.get(process.pid) for process in launched}
     yard.rollyard("runs", "stop", run)
     until(lambda: yard.state(run) == "stopped", within_s=120, what="the stop")
-    accounts = {"rollyard-run"} if os.geteuid() == 0 else set()
-    left = [process for process in psutil.process_iter(["username"]) if process.info["username"] in accounts]
-    assert left == []
+    assert [process for process in launched if process.is_running()] == []

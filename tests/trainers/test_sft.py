@@ -96,7 +96,7 @@ def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(crew: Crew, mode
     assert losses(killed, "loss/validation") == losses(whole, "loss/validation")
     assert list(killed.versions) == [6]
     left = {path.name for path in (tmp_path / "second").iterdir()}
-    assert left == {"data.jsonl", "data.parquet", "weights", "checkpoints"}
+    assert left == {"data.jsonl", "data.parquet", "data", "weights", "checkpoints"}
 
 
 def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(

@@ -1,4 +1,4 @@
-"""The account that code of runs has where the control plane is root, and what it is given of the files.
+"""The accounts that root gives others' code, and what that of runs is given of the files.
 
 Everything that the control plane writes is closed to others. So what a sandbox may write has to belong to the account,
 and what it may read has to be open to its group; the way there is closed to it all the same.
@@ -15,23 +15,34 @@ from pathlib import Path
 from workers.launchers.sandbox import ACCOUNT, SandboxUnavailable
 
 
+class AccountMissing(RuntimeError):
+    """A system account is missing and cannot be made."""
+
+
 def account_of_runs() -> str:
     """Its name, making it when it is missing; "" where we are not root. Raises SandboxUnavailable."""
+    try:
+        return ensure_account(ACCOUNT)
+    except AccountMissing as error:
+        raise SandboxUnavailable(
+            f"runs of root need one of their own: {error}. Make it with useradd --system, or start as another user"
+        ) from error
+
+
+def ensure_account(name: str) -> str:
+    """The system account `name`, which is made when it is missing; "" where we are not root. Raises AccountMissing."""
     if os.geteuid() != 0:
         return ""
     try:
-        pwd.getpwnam(ACCOUNT)
+        pwd.getpwnam(name)
     except KeyError:
-        argv = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", ACCOUNT]
+        argv = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
         try:
             subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
         except (OSError, subprocess.SubprocessError) as error:
-            reason = getattr(error, "stderr", None) or error
-            raise SandboxUnavailable(
-                f"runs of root need the account {ACCOUNT!r}, which could not be made ({reason}): "
-                "make it with useradd --system, or start as another user"
-            ) from error
-    return ACCOUNT
+            reason = (getattr(error, "stderr", None) or str(error)).strip()
+            raise AccountMissing(f"the account {name!r} could not be made ({reason})") from error
+    return name
 
 
 def give(account: str, paths: Iterable[Path]) -> None:

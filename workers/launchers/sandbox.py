@@ -14,13 +14,17 @@ Standard library only: the shepherd imports this.
 import json
 import os
 import platform
+import select
 import shutil
 import subprocess
 import sys
 import sysconfig
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
+from typing import Self
 
 from workers.launchers import seccomp
 
@@ -29,6 +33,8 @@ ACCOUNT = "rollyard-run"
 _TMP_BYTES = 2 * 2**30
 _SHM_SHARE = 0.5
 """Of the machine's memory, as Linux has it for /dev/shm."""
+_SETUP_DEADLINE_S = 30.0
+"""For bwrap to make its mounts: a file system of the network that hangs would hold it for ever."""
 _ETC = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd")
 _GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
@@ -120,7 +126,12 @@ def inside(sandbox: Sandbox, argv: Sequence[str]) -> list[str]:
 
 
 class Entry:
-    """The descriptors of one start of a sandbox, and the command line that goes with them."""
+    """One start of a sandbox: a command line, and descriptors which are closed here once the child has them.
+
+    with Entry(sandbox, argv) as entry:
+        child = Popen(entry.argv, pass_fds=entry.pass_fds)
+    pid = entry.pid_one()
+    """
 
     def __init__(self, sandbox: Sandbox, argv: Sequence[str]) -> None:
         # Read even where nobody asks: bwrap dies of a reader that is gone, and its child would wait for it for ever.
@@ -131,29 +142,44 @@ class Entry:
         self.pass_fds.append(_memory("arguments", b"".join(os.fsencode(word) + b"\0" for word in given)))
         self.argv = [sandbox.bwrap, "--args", str(self.pass_fds[-1]), "--", *inside(sandbox, argv)]
 
-    def started(self) -> None:
-        """Close what the child has taken."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for descriptor in self.pass_fds:
             os.close(descriptor)
         self.pass_fds = []
+        if kind is not None:  # there is no child
+            os.close(self._info)
 
     def pid_one(self) -> int | None:
-        """Process id, out here, of the sandbox's first process. None: bwrap died before it made one. Blocks."""
-        with open(self._info, "rb") as file:
-            told = file.read()
+        """Process id, out here, of the sandbox's first process. None: bwrap died before it made one.
+
+        Blocks until the sandbox is made; once. Raises TimeoutError.
+        """
+        give_up_at = time.monotonic() + _SETUP_DEADLINE_S
+        told = b""
+        with open(self._info, "rb", buffering=0) as file:
+            while chunk := self._read(file, give_up_at - time.monotonic()):
+                told += chunk
         try:
             pid: int = json.loads(told)["child-pid"]
         except (ValueError, KeyError):
             return None
         return pid
 
+    @staticmethod
+    def _read(file: FileIO, within_s: float) -> bytes:
+        if not select.select([file], [], [], max(within_s, 0))[0]:
+            raise TimeoutError(f"bwrap made no sandbox within {_SETUP_DEADLINE_S:.0f} s: does a file system hang?")
+        return file.read(65_536) or b""
+
 
 def run(
     sandbox: Sandbox, argv: Sequence[str], *, timeout_s: float, environ: dict[str, str]
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end. Raises subprocess.TimeoutExpired."""
-    entry = Entry(sandbox, argv)
-    try:
+    """Run a command to its end. Raises subprocess.TimeoutExpired, TimeoutError when no sandbox is made."""
+    with Entry(sandbox, argv) as entry:
         child = subprocess.Popen(
             entry.argv,
             env=environ,
@@ -163,12 +189,10 @@ def run(
             stderr=subprocess.PIPE,
             text=True,
         )
-    finally:
-        entry.started()
     try:
         entry.pid_one()
         out, err = child.communicate(timeout=timeout_s)
-    except subprocess.TimeoutExpired:
+    except (TimeoutError, subprocess.TimeoutExpired):
         child.kill()
         child.communicate()
         raise

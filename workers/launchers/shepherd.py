@@ -89,12 +89,8 @@ class Shepherd:
         adopt_orphans()
         shepherd = os.getpid()
         argv: list[str] = self.spec["argv"]
-        entry = None
-        if self.sandbox is not None:
-            if shutil.which(argv[0]) is None:  # bwrap would only say so in the log
-                raise FileNotFoundError(f"there is no program {argv[0]}")
-            entry = sandbox.Entry(self.sandbox, argv)
-            argv = entry.argv
+        if self.sandbox is not None and shutil.which(argv[0]) is None:  # bwrap would only say so in the log
+            raise FileNotFoundError(f"there is no program {argv[0]}")
 
         def before_exec() -> None:
             if self.limits is not None:
@@ -102,15 +98,16 @@ class Shepherd:
             die_with_parent(signal.SIGTERM, shepherd)
 
         # A group of its own: what a terminal or a supervisor sends to our group is for us to pass on.
-        self.child = subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            preexec_fn=before_exec,
-            process_group=0,
-            pass_fds=entry.pass_fds if entry else (),
-        )
+        with contextlib.ExitStack() as starting:
+            entry = starting.enter_context(sandbox.Entry(self.sandbox, argv)) if self.sandbox else None
+            self.child = subprocess.Popen(
+                entry.argv if entry else argv,
+                stdin=subprocess.DEVNULL,
+                preexec_fn=before_exec,
+                process_group=0,
+                pass_fds=entry.pass_fds if entry else (),
+            )
         if entry is not None:
-            entry.started()
             self.pid_one = entry.pid_one()
         write_json(
             self.directory / "started.json",

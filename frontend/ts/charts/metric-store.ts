@@ -1,5 +1,6 @@
 // One request for all charts of the page: each chart names its keys, the store fetches them together and hands them out.
 import { fetchSeries, type Point, type Series } from "../api.ts";
+import { changed } from "../live/live.ts";
 
 export interface Subscriber {
   run: string;
@@ -20,37 +21,58 @@ const LONGEST_MS = 10_000;
 const subscribers = new Set<Subscriber>();
 let pending: AbortController | undefined;
 let timer: number | undefined;
+let isAskedFor = false;
 let lastFetchAt = Number.NEGATIVE_INFINITY;
 let answerMs = 0;
 let isListening = false;
+/** Whether the run changed since the charts last followed: of the answers to several regions, one is enough. */
+let isBehind = false;
 
 export function subscribe(subscriber: Subscriber): () => void {
   subscribers.add(subscriber);
   if (!isListening) {
     isListening = true;
-    // Not at once when a run changed: a page that may not be seen any more learns so from its own refetch, quietly.
-    document.body.addEventListener("run:refreshed", () =>
-      schedule(Math.min(LONGEST_MS, Math.max(THROTTLE_MS, answerMs * REST_FACTOR))),
-    );
+    document.body.addEventListener("run:changed", () => {
+      isBehind = true;
+    });
+    document.body.addEventListener("run:refreshed", follow);
   }
-  schedule(0);
+  // Once, for all that subscribe in the same turn.
+  if (!isAskedFor) {
+    isAskedFor = true;
+    window.setTimeout(() => {
+      isAskedFor = false;
+      void refresh();
+    });
+  }
   return () => subscribers.delete(subscriber);
 }
 
-function schedule(spacing: number): void {
-  if (timer !== undefined) {
+/**
+ * Only ever right after the page's own regions were answered: a page that may not be seen any more learns so from them,
+ * quietly, where a refused fetch is an error on the console. Too early to ask again is a reason to ask for both later.
+ */
+function follow(): void {
+  if (!isBehind) {
     return;
   }
-  const wait = Math.max(0, lastFetchAt + spacing - performance.now());
-  timer = window.setTimeout(() => {
+  isBehind = false;
+  const wait = lastFetchAt + Math.min(LONGEST_MS, Math.max(THROTTLE_MS, answerMs * REST_FACTOR)) - performance.now();
+  if (wait <= 0) {
+    clearTimeout(timer);
     timer = undefined;
-    lastFetchAt = performance.now();
     void refresh();
-  }, wait);
+  } else {
+    timer ??= window.setTimeout(() => {
+      timer = undefined;
+      changed();
+    }, wait);
+  }
 }
 
 async function refresh(): Promise<void> {
   pending?.abort();
+  lastFetchAt = performance.now();
   const controller = new AbortController();
   pending = controller;
   const runs = Map.groupBy(subscribers, (subscriber) => subscriber.run);

@@ -128,7 +128,8 @@ function end(): void {
   announce();
 }
 
-function changed(): void {
+/** Have what the page shows asked for again, soon: at once where nothing was for a while. */
+export function changed(): void {
   // A hidden page catches up when it is looked at.
   if (ended || paused || timer !== undefined || document.visibilityState === "hidden") {
     return;
