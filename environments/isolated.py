@@ -9,7 +9,10 @@ the process, and what it may reach, is the caller's.
 """
 
 import asyncio
+import contextlib
 import itertools
+import os
+import signal
 import weakref
 from collections import deque
 from collections.abc import Sequence
@@ -153,9 +156,7 @@ class Isolated(Environment[Any]):
 
     async def aclose(self) -> None:
         """End the process, with everything in its sandbox."""
-        if self._process.returncode is None:
-            self._process.kill()
-        await self._process.wait()
+        await self._kill()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -195,14 +196,19 @@ class Isolated(Environment[Any]):
                 self._settle(_answer(await self._process.stdout.readexactly(length)))
         except (asyncio.IncompleteReadError, ConnectionError, ValueError, msgspec.MsgspecError):
             # Gone, or it speaks another language: either way nothing it says counts any more.
-            if self._process.returncode is None:
-                self._process.kill()
-            await self._process.wait()
+            await self._kill()
             await asyncio.wait(self._tasks[1:], timeout=_LAST_WORDS_S)
         finally:
             for _, answer in self._waiting.values():
                 if not answer.done():
                     answer.set_exception(EnvironmentDied(self._last_words()))
+
+    async def _kill(self) -> None:
+        if self._process.returncode is None:
+            # Not Process.kill, which reaps one that has just ended by itself before asyncio learns its exit code.
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._process.pid, signal.SIGKILL)
+        await self._process.wait()
 
     def _settle(self, answer: RemoteAnswer) -> None:
         method, waiting = self._waiting.get(answer.id, (None, None))
