@@ -1,11 +1,37 @@
-"""What other accounts of the machine could do."""
+"""Other accounts of the machine: what they could do, and what it takes to be one."""
 
 import pwd
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from controlplane.up.accounts import closed_to_others
 from workers.launchers.sandbox import ACCOUNT
+
+_OPENED = """
+set -e
+mount --bind "$1" /mnt
+mount -t tmpfs -o mode=755 tmpfs "$2"
+(umask 022 && mkdir -p "$1")
+mount --bind /mnt "$1"
+umount /mnt
+shift 2
+exec "$@"
+"""
+
+
+def become(account: str) -> list[str]:
+    """What to put before a command of our interpreter so that it is another account's. For root.
+
+    Where the interpreter lies in a directory that is closed to others, such as /root, the command has a mount namespace
+    in which that directory holds nothing but the interpreter.
+    """
+    drop = ["setpriv", f"--reuid={account}", f"--regid={account}", "--init-groups"]
+    closed = closed_to_others(Path(sys.base_prefix))
+    if closed is None:
+        return drop
+    return ["unshare", "--mount", "sh", "-c", _OPENED, "sh", sys.base_prefix, str(closed), *drop]
 
 
 def open_to_others(directory: Path) -> Iterator[Path]:

@@ -6,6 +6,7 @@ Nothing here imports Django: what the product says of itself is checked against 
 import contextlib
 import json
 import os
+import pwd
 import queue
 import signal
 import subprocess
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ import psycopg
 
 from controlplane.home import Home
 from controlplane.up.processes import of_up
+from tests.accounts import become
 from workers.launchers.processes import with_cwd, with_descendants
 
 T = TypeVar("T")
@@ -43,11 +45,17 @@ class Yard:
     """One `rollyard up` and what may be asked of it."""
 
     def __init__(
-        self, home: Home, process: subprocess.Popen[str], environ: dict[str, str], record: dict[str, Any]
+        self,
+        home: Home,
+        process: subprocess.Popen[str],
+        environ: dict[str, str],
+        record: dict[str, Any],
+        become: Sequence[str] = (),
     ) -> None:
         self.home = home
         self.process = process
         self.environ = environ
+        self.become = become
         self.up_id: str = record["id"]
         self.url: str = record["url"]
         self.login_url: str = record["login_url"]
@@ -55,7 +63,7 @@ class Yard:
     def rollyard(self, *arguments: str) -> Any:
         """Run a command and return its JSON answer."""
         done = subprocess.run(
-            [sys.executable, "-m", "controlplane.cli.main", *arguments, "--json"],
+            [*self.become, sys.executable, "-m", "controlplane.cli.main", *arguments, "--json"],
             env=self.environ,
             capture_output=True,
             text=True,
@@ -156,20 +164,30 @@ PATTERNS: dict[str, Callable[[str, str], bool]] = {
 
 
 @contextmanager
-def running_yard(log: Path) -> Iterator[Yard]:
-    """Bring a Rollyard up in a fresh home, and check when it ends that no process of it is left."""
+def running_yard(log: Path, *, packages: Path | None = None, account: str = "") -> Iterator[Yard]:
+    """Bring a Rollyard up in a fresh home, and check when it ends that no process of it is left.
+
+    ``packages`` is a directory to import from besides; ``account`` is whose the installation is, if not ours.
+    """
+    before = become(account) if account else []
     with tempfile.TemporaryDirectory(prefix="rollyard-e2e-", ignore_cleanup_errors=True) as directory:
         os.chmod(directory, 0o711)  # PostgreSQL runs under another account when we are root
+        if account:
+            os.chown(directory, pwd.getpwnam(account).pw_uid, pwd.getpwnam(account).pw_gid)
         home = Home(Path(directory) / "home")
         environ = {
             name: value
             for name, value in os.environ.items()
-            if name not in {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE"}
+            if name not in {"DATABASE_URL", "REDIS_URL", "DJANGO_SETTINGS_MODULE", "ROLLYARD_SECRET_KEY"}
         }
         environ |= {"ROLLYARD_HOME": str(home.path), "PYTHONUNBUFFERED": "1"}
+        if packages:
+            environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(packages), environ.get("PYTHONPATH", "")]))
+        if account:
+            environ["HOME"] = directory
         with log.open("w") as errors:
             process = subprocess.Popen(
-                [sys.executable, "-m", "controlplane.cli.main", "up", "--port", "auto", "--json", "--quiet"],
+                [*before, sys.executable, "-m", "controlplane.cli.main", "up", "--port", "auto", "--json", "--quiet"],
                 env=environ,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -181,11 +199,11 @@ def running_yard(log: Path) -> Iterator[Yard]:
             reader.start()
             up_id, known = "", set[psutil.Process]()
             try:
-                record = events.get(timeout=180)
+                record = _next(events, log)
                 up_id = record["id"]
-                while events.get(timeout=180).get("event") != "up":
+                while _next(events, log).get("event") != "up":
                     pass
-                yard = Yard(home, process, environ, record)
+                yard = Yard(home, process, environ, record, before)
                 yield yard
                 known = set(yard.processes())
             finally:
@@ -195,13 +213,12 @@ def running_yard(log: Path) -> Iterator[Yard]:
                 finally:
                     if process.poll() is None:
                         process.kill()
-            left = (
-                of_up(up_id) | with_cwd(home.postgres_data, "postgres") | {each.pid for each in known if _lives(each)}
-            )
+            left = of_up(up_id) | with_cwd(home.postgres_data, "postgres") | {each.pid for each in known if lives(each)}
             assert left == set(), "processes were left behind"
 
 
-def _lives(process: psutil.Process) -> bool:
+def lives(process: psutil.Process) -> bool:
+    """Whether it runs: one that is dead and not reaped does not."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -213,6 +230,13 @@ def _read(process: subprocess.Popen[str], events: "queue.Queue[dict[str, Any]]")
     for line in process.stdout:
         if line.startswith("{"):
             events.put(json.loads(line))
+    events.put({})
+
+
+def _next(events: "queue.Queue[dict[str, Any]]", log: Path) -> dict[str, Any]:
+    event = events.get(timeout=180)
+    assert event, f"`rollyard up` ended: {log.read_text()[-2000:]}"
+    return event
 
 
 def make_tiny_model(directory: Path, *, seed: int = 0) -> Path:
