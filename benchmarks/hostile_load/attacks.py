@@ -86,14 +86,14 @@ def _password(to: Target) -> Attack:
 def _launch_form(toml: str) -> Build:
     def build(to: Target) -> Attack:
         body = urlencode({"csrfmiddlewaretoken": to.csrf, "toml": toml}).encode()
-        headers = {"Content-Type": FORM, "Cookie": to.session}
+        headers = {"Content-Type": FORM, "Cookie": to.hostile_session}
         return _post(to.site, "/runs/new/check/?preset=external-trainer", headers, body)
 
     return build
 
 
 def _slow(head: str) -> Build:
-    return lambda to: Attack(head.format(run=to.run, token=to.token).encode(), trickles=True)
+    return lambda to: Attack(head.format(run=to.run, token=to.submit_token).encode(), trickles=True)
 
 
 def _filled(start: bytes, filling: bytes, end: bytes = b"", size: int = LARGE_BYTES) -> Callable[[], bytes]:
@@ -133,12 +133,12 @@ KINDS: dict[str, Build] = {
     "sockets-foreign": _socket("http://elsewhere.example"),
     "sockets-stranger": _socket(""),
     "submit-read-only": _api(GROUPS, _filled(b"", b"["), lambda to: to.read_token),
-    "submit-deep": _api(GROUPS, _filled(b"", b"["), lambda to: to.token),
-    "submit-huge": _api(GROUPS, _filled(b'{"tokens":[', b"1,", b"1]"), lambda to: to.token),
+    "submit-deep": _api(GROUPS, _filled(b"", b"["), lambda to: to.submit_token),
+    "submit-huge": _api(GROUPS, _filled(b'{"tokens":[', b"1,", b"1]"), lambda to: to.submit_token),
     "submit-late-fault": _api(
         GROUPS,
         _filled(b'{"environment":"x","problem_key":"x","rollouts":[{"token_ids":[', b"1,", b"1]}]}"),
-        lambda to: to.token,
+        lambda to: to.submit_token,
     ),
     "toml-deep": _launch_form("a = " + "[" * 15_000),
     "toml-keys": _launch_form("\n".join(f"[a.{'b.' * 20}c{number}]" for number in range(700))),

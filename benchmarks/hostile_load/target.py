@@ -28,15 +28,19 @@ class Target:
     run: str
     atropos: Address
     token: str
-    """Of all scopes that clients of the data path have."""
+    """Of the honest client, with all scopes that clients of the data path have."""
+    submit_token: str
+    """One that may only submit."""
     read_token: str
     """One that may only read."""
     epoch: int
     """Of the registered trainer, for which batch 0 is ready."""
     session: str
-    """The cookies of somebody who is signed in."""
+    """The cookies of the honest client, who is signed in."""
+    hostile_session: str
+    """Those of somebody else's session."""
     csrf: str
-    """What goes with their forms."""
+    """What goes with its forms."""
 
     @classmethod
     def prepare(cls, server: Server) -> Self:
@@ -56,15 +60,18 @@ class Target:
         connection.call("GET", "/batches/0?wait_s=30", headers={**authorization, EPOCH_HEADER: str(epoch)})
         connection.close()
         launch_form = site.url("/runs/new/?preset=external-trainer")
+        own = _cookies_after(server.command("login-link")["login_url"])
         cookies = _cookies_after(server.command("login-link")["login_url"], launch_form)
         return cls(
             site=site,
             run=run,
             atropos=server.require(server.atropos, "Atropos endpoints"),
             token=server.token,
+            submit_token=server.command("token", "create", "sender", "--scope", "submit")["token"],
             read_token=server.command("token", "create", "reader", "--scope", "read")["token"],
             epoch=epoch,
-            session=_header(cookies),
+            session=_header(own),
+            hostile_session=_header(cookies),
             csrf=cookies["rollyard_csrf"],
         )
 
