@@ -175,6 +175,7 @@ AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
+PASSWORD_HASHERS = ["controlplane.web.hashing.PatientHasher"]
 # Hashing a password is dear, and guessing needs many: after some failures, an address or an account has to wait.
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AXES_LOCKOUT_PARAMETERS = ["ip_address", "username"]
