@@ -17,6 +17,7 @@ from asgiref.sync import sync_to_async
 from channels.auth import AuthMiddlewareStack
 from channels.routing import ProtocolTypeRouter, URLRouter
 from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.core.handlers.asgi import ASGIHandler
 from django.db import connection
 from django.http import HttpRequest
@@ -43,7 +44,11 @@ class OneHopHandler(ASGIHandler):
 
 def _in_thread(respond: Callable[[HttpRequest], HttpResponseBase], request: HttpRequest) -> HttpResponseBase:
     try:
-        return respond(request)
+        with counted():
+            answer = respond(request)
+            if settings.SESSION_COOKIE_NAME in request.COOKIES and SESSION_KEY in getattr(request, "session", {}):
+                guesses.opened(request.COOKIES[settings.SESSION_COOKIE_NAME])
+        return answer
     finally:
         connection.close()
 
@@ -54,11 +59,14 @@ django.setup(set_prefix=False)
 pages: Any = OneHopHandler()
 
 # These import models, which exist only after the lines above have loaded the applications.
+from controlplane.web.pacing import paced  # noqa: E402
 from controlplane.web.sockets import guarded  # noqa: E402
+from rollouts import guesses  # noqa: E402
 from rollouts.doors import kernel  # noqa: E402
 from rollouts.doors.atropos.app import application as atropos  # noqa: E402
 from rollouts.doors.atropos.call import PREFIX as ATROPOS_PREFIX  # noqa: E402
 from rollouts.doors.native.hot import NativeDoor  # noqa: E402
+from rollouts.doors.threads import counted  # noqa: E402
 from rollouts.routing import websocket_urlpatterns  # noqa: E402
 
 # Django would import the pages at the first request, which takes a third of a second on the event loop of everybody.
@@ -85,4 +93,4 @@ async def websocket(scope: Any, receive: Any, send: Any) -> None:
     await sockets(scope, receive, send)
 
 
-application = ProtocolTypeRouter({"http": http, "websocket": websocket})
+application = ProtocolTypeRouter({"http": paced(http), "websocket": paced(websocket)})

@@ -62,6 +62,7 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "controlplane.web.nul.refuse_nul",
+    "controlplane.web.unavailable.UnavailablePages",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -120,6 +121,8 @@ DATABASE_POOL_SIZE = env.int("ROLLYARD_DATABASE_POOL_SIZE", default=16)
 """Connections per process; 0 opens one per thread instead, which PgBouncer in transaction mode wants."""
 _url, _owner_url = env.str("DATABASE_URL", default=""), env.str("DATABASE_OWNER_URL", default="")
 DATABASES = {"default": database(_url or HOME.database_url, DATABASE_POOL_SIZE)}
+DATABASE_DIRECTORY = None if _url else HOME.postgres_data
+"""Whose disk it fills; None: that of a database elsewhere."""
 if not _url:
     _owner_url = HOME.owner_database_url
 DATABASE_OWNER = database(_owner_url, 0) if _owner_url else None
@@ -166,10 +169,13 @@ CELERY_TASK_QUEUES = [Queue("episodes", Exchange("", type="direct"), routing_key
 CELERY_TIMEZONE = "UTC"
 
 # --- people and tokens -----------------------------------------------------------------------------------------------
+REFUSALS_SHARE = env.float("ROLLYARD_REFUSALS_SHARE", default=0.03)
+"""Of a core, which a sender's refused requests may take of a web process. Each waits when it is used up; 1: nobody."""
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": f"django.contrib.auth.password_validation.{name}"}
     for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator", "CommonPasswordValidator")
 ]
+PASSWORD_HASHERS = ["controlplane.web.hashing.PatientHasher"]
 # Hashing a password is dear, and guessing needs many: after some failures, an address or an account has to wait.
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AXES_LOCKOUT_PARAMETERS = ["ip_address", "username"]

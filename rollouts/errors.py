@@ -16,7 +16,9 @@ ControlPlaneError
 |  `- Untrusted       422 untrusted
 |- QueueFull       429 queue_full
 |- TooManyFailures 429 too_many_failures
+|  `- TooManyRefusals 429 too_many_refusals
 `- Unavailable     503 unavailable
+   `- DiskFull        503 disk_full
 
 The docstring is the default message. Every ``code`` is stable: clients decide on it, people read the message.
 """
@@ -135,6 +137,12 @@ class Unavailable(ControlPlaneError):
     retry_after_s: ClassVar[int] = 1
 
 
+class DiskFull(Unavailable):
+    """The disk of the database is full: nothing was stored. Free some space there, then send it again."""
+
+    code = "disk_full"
+
+
 class QueueFull(ControlPlaneError):
     """The trainer is behind: nothing more is stored until it has taken some. Try again later."""
 
@@ -157,6 +165,12 @@ class TooManyFailures(ControlPlaneError):
         error = cls(f"Too many credentials from this address opened nothing. Try again in {wait_s} s.")
         error.retry_after_s = wait_s
         return error
+
+
+class TooManyRefusals(TooManyFailures):
+    """Too much of what came from here was refused lately. Wait, and send what can be taken."""
+
+    code = "too_many_refusals"
 
 
 class Malformed(ControlPlaneError):

@@ -39,21 +39,26 @@ _known: "OrderedDict[bytes, float]" = OrderedDict()
 
 def check(address: str, credential: str = "") -> None:
     """Raise TooManyFailures if the address has to wait, unless the credential is known to open something."""
-    failures = _failures.get(_network(address))
+    failures = _failures.get(network(address))
     if failures is None or (wait_s := failures.until - time.monotonic()) <= 0:
         return
-    opened_at = _known.get(_digest(credential)) if credential else None
-    if opened_at is None or time.monotonic() - opened_at > KNOWN_FOR_S:
+    if not credential or not is_known(credential):
         raise TooManyFailures.for_seconds(ceil(wait_s))
+
+
+def is_known(credential: str) -> bool:
+    """Whether it lately opened something."""
+    opened_at = _known.get(_digest(credential))
+    return opened_at is not None and time.monotonic() - opened_at <= KNOWN_FOR_S
 
 
 def failed(address: str) -> None:
     """A credential from there opened nothing."""
-    now, network = time.monotonic(), _network(address)
-    failures = _failures.get(network)
+    now, whence = time.monotonic(), network(address)
+    failures = _failures.get(whence)
     if failures is None or now - max(failures.newest, failures.until) > LONGEST_WAIT_S:
-        failures = _failures[network] = _Failures()
-    _failures.move_to_end(network)
+        failures = _failures[whence] = _Failures()
+    _failures.move_to_end(whence)
     failures.count += 1
     failures.newest = now
     if failures.count >= FREE_FAILURES:
@@ -89,7 +94,7 @@ def _digest(credential: str) -> bytes:
     return blake2b(credential.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
-def _network(address: str) -> str:
+def network(address: str) -> str:
     """The address; of IPv6 the network that one customer has. Requests over a unix socket have none, and share it."""
     if ":" not in address:
         return address

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck
 from hypothesis import settings as hypothesis_settings
 
 from controlplane.home import Home
+from controlplane.web import pacing
 from rollouts import bell, guesses
 from tests import store
 from tests.lanes import IS_LONG, amount
@@ -89,6 +90,7 @@ def bell_is_at_rest(_django_db_marker: None, monkeypatch: pytest.MonkeyPatch) ->
 def nobody_has_guessed() -> None:
     """All tests come from one address, and many of them with credentials that open nothing."""
     guesses.forget()
+    pacing.forget()
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from controlplane.settings import *  # noqa: F403
 from controlplane.settings import HOME, STATIC_ROOT
 
 PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]  # the slow one costs 0.3 s per user
+REFUSALS_SHARE = 1.0  # all tests come from one address, and many of them to be refused
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},  # no collectstatic first

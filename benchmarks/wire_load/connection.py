@@ -23,6 +23,10 @@ class Address(NamedTuple):
             raise SystemExit(f"{url!r} is no http URL with a host")
         return cls(parts.hostname, parts.port or 80, parts.path.rstrip("/"))
 
+    def url(self, path: str) -> str:
+        """Of a path, for other clients."""
+        return f"http://{self.host}:{self.port}{self.prefix}{path}"
+
     def head(self, method: str, path: str, headers: dict[str, str] | None = None, length: int | None = None) -> bytes:
         """The request up to its body; ``length`` is that of the body in bytes, None when there is none."""
         lines = [f"{method} {self.prefix}{path} HTTP/1.1", f"Host: {self.host}:{self.port}"]

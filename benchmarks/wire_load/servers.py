@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -42,6 +42,12 @@ class Server:
     pid: int | None = None
     """The process whose tree is the server."""
     database_url: str = ""
+    environ: dict[str, str] = field(default_factory=dict)
+    """In which `rollyard` finds it; empty when it is not ours."""
+
+    def command(self, *arguments: str) -> dict[str, Any]:
+        """What a `rollyard` command prints as JSON."""
+        return _command(self.environ, *arguments)
 
     def processes(self) -> list[psutil.Process]:
         """Every process of the server; none when its process id is not known."""
@@ -101,6 +107,7 @@ def rollyard(overrides: Sequence[str], homes: Path | None = None) -> Iterator[Se
                     token=token,
                     pid=process.pid,
                     database_url=home.database_url,
+                    environ=environ,
                 )
                 _wait(process, lambda: _takes_groups(server), f"run {run['run']}", home.path / "logs" / "up.log")
                 yield server

@@ -5,6 +5,7 @@ import json
 import logging
 import re
 import sys
+from contextlib import suppress
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,39 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b
 _LOG_FILE_BYTES = 16 * 1024 * 1024
 
 
+class PatientFile(RotatingFileHandler):
+    """A log file that drops what it cannot write, as with a full disk, and says how much when it can again."""
+
+    _dropped = 0
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line, after a note about those that were dropped."""
+        before = self._dropped
+        if before:
+            lines = "1 line" if before == 1 else f"{before} lines"
+            note = f"{lines} could not be written: was the disk of {self.baseFilename} full?"
+            super().emit(logging.makeLogRecord({"msg": "%-10s %s", "args": ("rollyard", note)}))
+        if self._dropped > before:  # still so
+            return
+        self._dropped = 0
+        super().emit(record)
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Drop the line, and what of it lies in the buffer."""
+        self._dropped += 1
+        stream, self.stream = self.stream, None  # opened anew for the next line
+        with suppress(OSError):
+            if stream is not None:
+                stream.close()
+
+
 class Console:
     """Where the lines of all processes meet."""
 
     def __init__(self, log_file: Path, *, quiet: bool, as_json: bool) -> None:
         log_file.parent.mkdir(parents=True, exist_ok=True)
         self._file = logging.Logger("up")
-        handler = RotatingFileHandler(log_file, maxBytes=_LOG_FILE_BYTES, backupCount=2)
+        handler = PatientFile(log_file, maxBytes=_LOG_FILE_BYTES, backupCount=2)
         handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
         self._file.addHandler(handler)
         self._terminal = rich.console.Console(stderr=True, highlight=False, soft_wrap=True)
@@ -44,7 +71,8 @@ class Console:
         if process not in self._styles:
             self._styles[process] = next(self._next_style)
         prefix = (f"{process:<10} ", self._styles[process])
-        self._terminal.print(rich.text.Text.assemble(prefix, text))
+        with suppress(OSError):  # the file that it is directed to has no room
+            self._terminal.print(rich.text.Text.assemble(prefix, text))
 
     def say(self, text: str) -> None:
         """Show a line of the supervisor itself."""

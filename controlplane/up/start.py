@@ -32,6 +32,8 @@ from environments.disk import write_file
 from workers.launchers import accounts
 
 _DEFAULT_PORT = 8000
+_POSTGRES_DELAY_S = 1.0
+"""Between two starts of PostgreSQL at most: on a full disk it ends until there is space, and then all wait for it."""
 _REPLICAS_DEADLINE_S = 20.0
 """Seconds that replicas get to end by themselves before they are killed."""
 _OWNER_URL_VARIABLE = "DATABASE_OWNER_URL"
@@ -151,7 +153,7 @@ class _Up:
         servers = []
         if not os.environ.get("DATABASE_URL"):
             prepare, answers = lambda: embedded.prepare_postgres(home), lambda: embedded.postgres_answers(home)
-            servers.append(keep(Service("postgres", prepare, answers)))
+            servers.append(keep(Service("postgres", prepare, answers, longest_delay_s=_POSTGRES_DELAY_S)))
         if not os.environ.get("REDIS_URL"):
             prepare, answers = lambda: embedded.prepare_redis(home), lambda: embedded.redis_answers(home)
             servers.append(keep(Service("redis", prepare, answers)))

@@ -41,6 +41,8 @@ class Service:
     answers: Callable[[], bool] | None = None
     """Whether it serves. None: running is enough."""
     ready_deadline_s: float = 60.0
+    longest_delay_s: float = _LONGEST_DELAY_S
+    """Between two starts, however often it ended at once."""
     pass_fds: Sequence[int] = ()
     process: asyncio.subprocess.Process | None = None
     program: Program | None = None
@@ -133,7 +135,7 @@ class Supervisor:
                 self._console.event("exited", process=service.name, pid=process.pid, status=status)
                 self._console.line(service.name, f"{_describe(status)}; again in {delay_s:.1f} s", loud=True)
             await asyncio.sleep(delay_s)
-            delay_s = min(delay_s * 2, _LONGEST_DELAY_S)
+            delay_s = min(delay_s * 2, service.longest_delay_s)
 
     async def _start(
         self, service: Service, program: Program, on_line: Callable[[str], None] | None = None

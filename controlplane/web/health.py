@@ -1,4 +1,4 @@
-"""Liveness (this process answers) and readiness (the database and Redis answer it)."""
+"""Liveness (this process answers) and readiness (the database and Redis answer it, and the disk has room)."""
 
 import redis
 from django.conf import settings
@@ -6,6 +6,8 @@ from django.contrib.auth.decorators import login_not_required
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, JsonResponse
 from django.views.decorators.http import require_safe
+
+from rollouts import full_disk
 
 _TIMEOUT_S = 2.0
 
@@ -34,8 +36,8 @@ def _database() -> str:
         with connection.cursor() as cursor:
             cursor.execute("SELECT 1")
     except DatabaseError as error:
-        return f"{type(error).__name__}"
-    return "ok"
+        return full_disk.complaint() or f"{type(error).__name__}"
+    return full_disk.complaint() or "ok"
 
 
 def _redis() -> str:

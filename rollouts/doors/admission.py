@@ -12,6 +12,9 @@ MAX_REQUESTS = 512
 """That wait for a thread. Whoever has not sent all of a body yet takes nobody's place."""
 MAX_BYTES = 512 * 1024 * 1024
 """Of bodies that are being received, or wait for a thread. One alone may always be."""
+LARGE_BYTES = 4 * 1024 * 1024
+MAX_LARGE_BYTES = 128 * 1024 * 1024
+"""The same, for what is larger than LARGE_BYTES: some large bodies leave the others room."""
 
 _requests = 0
 _bytes = 0
@@ -29,7 +32,8 @@ class Ticket:
         global _bytes
         self.size += count
         _bytes += count
-        if _bytes > MAX_BYTES and _bytes > self.size:
+        most = MAX_LARGE_BYTES if self.size > LARGE_BYTES else MAX_BYTES
+        if _bytes > most and _bytes > self.size:
             raise Unavailable
 
     def complete(self) -> None:

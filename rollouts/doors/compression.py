@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from rollouts.errors import TooLarge
 
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
-FREE_BYTES = 4 * 1024 * 1024
+FREE_BYTES = 2 * 1024 * 1024
 """Anything may inflate to so much."""
-MAX_RATIO = 100
-"""Beyond that a body may inflate to this many times what was read of it."""
+MAX_RATIO = 32
+"""Beyond that a body may inflate to this many times what was read of it. Groups get three to ten times smaller."""
 PIECE_BYTES = 64 * 1024
 COMPRESS_LEVEL = 1
 """Numbers as text hardly get smaller at a higher level, only slower."""

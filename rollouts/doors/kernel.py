@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import NamedTuple, Protocol
 
-from rollouts.doors.admission import admitted
+from rollouts.doors.admission import LARGE_BYTES, admitted
 from rollouts.doors.messages import (
     Answer,
     Application,
@@ -31,8 +31,8 @@ from rollouts.doors.messages import (
 )
 from rollouts.doors.reading import Body
 from rollouts.doors.sending import send_answer
-from rollouts.doors.threads import in_thread
-from rollouts.errors import TooLarge, TooSlow
+from rollouts.doors.threads import in_large_thread, in_thread
+from rollouts.errors import TooSlow
 
 BODY_DEADLINE_S = 300.0
 POLL_S = 0.05
@@ -45,7 +45,7 @@ class Route(NamedTuple):
     """What answers a request. Both are called in a thread, and raise what the door has words for, or Elsewhere."""
 
     check: Callable[[Request], object]
-    """Whether the sender may send it; asked before all of a large body is read."""
+    """Whether the sender may send it; asked before all of a large body is read. It may not raise Elsewhere."""
     respond: Callable[[Request], Answer | Later]
 
 
@@ -54,6 +54,9 @@ class Door(Protocol):
 
     def route(self, request: Request) -> Route | Answer:
         """Who answers a request of which only the head is known. Raises Elsewhere."""
+
+    def check_elsewhere(self, request: Request) -> None:
+        """In a thread: whether the sender of a large body for elsewhere is anybody. Raises what `refusal` words."""
 
     def refusal(self, error: Exception) -> Answer:
         """What an error is answered with. Raises the error if the protocol has no words for it."""
@@ -78,9 +81,12 @@ def application(door: Door, otherwise: Application | None = None) -> Application
             return
         except Elsewhere:
             assert otherwise is not None, "a door that sends requests elsewhere has somewhere to send them"
+            body.ask_first(partial(in_thread, door.check_elsewhere, request))
             try:
                 return await otherwise(scope, body.receive, send)
-            except TooLarge as error:
+            except Exception as error:
+                if error is not body.refusal:
+                    raise
                 made = _refused(door, request, error)
         except Exception as error:  # noqa: BLE001 - what the door has no words for is raised again
             made = _refused(door, request, error)
@@ -98,12 +104,14 @@ async def _answer(door: Door, request: Request, body: Body) -> Made:
     with admitted() as ticket:
         try:
             async with asyncio.timeout(BODY_DEADLINE_S):
-                content = await body.read(ticket, partial(in_thread, route.check, request))
+                body.ask_first(partial(in_thread, route.check, request))
+                content = await body.read(ticket)
         except TimeoutError:
             raise TooSlow from None
         ticket.complete()
         request = replace(request, body=content)
-        made = await in_thread(_make, door, route, request)
+        hop = in_large_thread if ticket.size > LARGE_BYTES else in_thread
+        made = await hop(_make, door, route, request)
     if isinstance(made, Later):  # which holds neither a thread nor a place among those that wait for one
         answer = await until(made, in_thread)
         return *door.begin(answer, request), answer

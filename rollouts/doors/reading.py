@@ -1,6 +1,7 @@
 """Read the body of a request: of a bounded size, and not all of a large one before it is asked who sends it."""
 
 from collections.abc import Awaitable, Callable
+from io import BytesIO
 
 from django.conf import settings
 
@@ -10,8 +11,9 @@ from rollouts.errors import TooLarge
 
 UNASKED_BYTES = 256 * 1024
 """So much is read of a body before it is asked who sends it: a hop to a thread of its own would cost more."""
-FORM_BYTES = 64 * 1024
+PAGE_BYTES = 64 * 1024
 """A form is parsed before it is asked who sends it, at many times its size in memory. No page has a larger one."""
+_LARGE_BODIES = ("/api/", "/atropos/")
 _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 
 
@@ -22,32 +24,35 @@ class Body:
         self._declared = request.headers.get(b"content-length", b"")
         self._receive = receive
         is_form = request.headers.get(b"content-type", b"").strip().lower().startswith(_FORMS)
-        self._limit: int = FORM_BYTES if is_form else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        is_small = is_form or not request.path.startswith(_LARGE_BODIES)
+        most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        self._limit = min(PAGE_BYTES, most) if is_small else most
         self._left = self._limit
         self._seen: list[Message] = []
+        self._received = 0
+        self._ask: Callable[[], Awaitable[object]] | None = None
+        self.refusal: Exception | None = None
+        """What was raised instead of reading on."""
 
-    async def read(self, ticket: Ticket, check: Callable[[], Awaitable[object]]) -> bytes:
-        """The body as it was sent. Raises TooLarge before more is read than may be, and Disconnected.
+    def ask_first(self, check: Callable[[], Awaitable[object]]) -> None:
+        """When it turns out to be large, ``check`` is awaited once: it raises what those get who may not send it."""
+        self._ask = check
 
-        When it turns out to be large, ``check`` is awaited once: it raises what those get who may not send it.
-        """
-        size, is_known = 0, False
-        while True:
+    async def read(self, ticket: Ticket) -> bytes:
+        """The body as it was sent. Raises TooLarge before more is read than may be, and Disconnected."""
+        whole = BytesIO()  # unlike a list of pieces that are joined, it holds a body once
+        more_body = True
+        while more_body:
             message = await self._next()
             if message["type"] == "http.disconnect":
                 raise Disconnected
-            self._seen.append(message)
-            size += len(message.get("body", b""))
-            ticket.grow(len(message.get("body", b"")))
-            if not message.get("more_body", False):
-                break
-            if size > UNASKED_BYTES and not is_known:
-                await check()
-                is_known = True
-        if len(self._seen) > 1:
-            pieces = [message.get("body", b"") for message in self._seen]
-            self._seen = [{"type": "http.request", "body": b"".join(pieces), "more_body": False}]
-        body: bytes = self._seen[0].get("body", b"")
+            piece: bytes = message.get("body", b"")
+            ticket.grow(len(piece))
+            more_body = message.get("more_body", False)
+            if more_body or whole.tell():
+                whole.write(piece)
+        body = whole.getvalue() if whole.tell() else piece
+        self._seen = [{"type": "http.request", "body": body, "more_body": False}]
         return body
 
     async def receive(self) -> Message:
@@ -59,5 +64,14 @@ class Body:
         message = await self._receive()
         self._left -= len(message.get("body", b""))
         if self._left < 0 or (declared.isdigit() and (len(declared) > 18 or int(declared) > self._limit)):
-            raise TooLarge
+            self.refusal = TooLarge()
+            raise self.refusal
+        self._received += len(message.get("body", b""))
+        if self._ask is not None and self._received > UNASKED_BYTES and message.get("more_body", False):
+            ask, self._ask = self._ask, None
+            try:
+                await ask()
+            except Exception as error:
+                self.refusal = error
+                raise
         return message

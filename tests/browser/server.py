@@ -61,6 +61,7 @@ def environment() -> dict[str, str]:
         "ROLLYARD_SECRET_KEY": settings.SECRET_KEY,
         "DATABASE_URL": store.url(),
         "REDIS_URL": settings.REDIS_URL,
+        "ROLLYARD_REFUSALS_SHARE": str(settings.REFUSALS_SHARE),
     }
 
 

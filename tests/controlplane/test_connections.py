@@ -13,7 +13,7 @@ from uvicorn._types import ASGIReceiveCallable, ASGISendCallable, Scope
 from websockets.sync.client import connect
 
 from controlplane.web import connections
-from controlplane.web.connections import MAX_HEAD_BYTES, Connection
+from controlplane.web.connections import MAX_EXCESS_BYTES, MAX_HEAD_BYTES, Connection
 
 DEADLINE_S = 20.0
 
@@ -33,11 +33,12 @@ class Server:
                 await send({"type": "websocket.send", "bytes": None, "text": message["text"]})
             return
         assert scope["type"] == "http"
-        while (message := await receive())["type"] == "http.request" and message["more_body"]:
-            pass
+        while scope["path"] != "/early" and (message := await receive())["type"] == "http.request":
+            if not message["more_body"]:
+                break
         if scope["path"] == "/never" and message["type"] == "http.request":
             message = await receive()
-        if message["type"] == "http.disconnect":
+        if scope["path"] != "/early" and message["type"] == "http.disconnect":
             self.disconnected.release()
             return
         await send({"type": "http.response.start", "status": 204, "headers": [], "trailers": False})
@@ -104,3 +105,34 @@ def test_every_request_of_a_client_that_left_is_told(server: Server) -> None:
     with socket.create_connection(server.address, DEADLINE_S) as connection:
         connection.sendall(b"GET /never HTTP/1.1\r\n\r\n" * 3)
     assert server.disconnected.acquire(timeout=DEADLINE_S)
+
+
+def test_of_a_body_that_was_answered_early_no_more_is_read_than_was_on_its_way(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "LINGER_S", 0.2)
+    received = 0
+    real = connections.HttpToolsProtocol.data_received
+
+    def count(self: Connection, data: bytes) -> None:
+        nonlocal received
+        received += len(data)
+        real(self, data)
+
+    monkeypatch.setattr(connections.HttpToolsProtocol, "data_received", count)
+    head = b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 60000000\r\n\r\n"
+    with socket.create_connection(server.address, DEADLINE_S) as connection:
+        connection.sendall(head)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 204")
+        with pytest.raises(ConnectionError):
+            connection.sendall(bytes(60_000_000))
+    assert received < 2 * MAX_EXCESS_BYTES
+
+
+def test_a_small_body_that_was_answered_early_keeps_its_connection(server: Server) -> None:
+    head = b"POST /early HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n"
+    with socket.create_connection(server.address, DEADLINE_S) as connection:
+        for _ in range(3):
+            connection.sendall(head)
+            assert connection.recv(65536).startswith(b"HTTP/1.1 204")
+            connection.sendall(bytes(100_000))

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from axes.models import AccessAttempt
 from django.conf import settings
-from django.contrib.auth.hashers import PBKDF2PasswordHasher
+from django.contrib.auth.hashers import MD5PasswordHasher, PBKDF2PasswordHasher
 from django.contrib.auth.models import User
 from django.db.models import F
 from django.http import HttpResponse
@@ -76,3 +76,17 @@ def test_the_administration_locks_too() -> None:
 def test_no_password_is_kept_of_a_failure() -> None:
     sign_in("a password with a typo")
     assert "typo" not in repr(list(AccessAttempt.objects.values()))
+
+
+def test_an_address_causes_no_more_hashes_than_it_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    hashed = []
+    encode = MD5PasswordHasher.encode
+
+    def count(*arguments: str) -> str:
+        hashed.append(arguments)
+        return encode(*arguments)
+
+    monkeypatch.setattr(MD5PasswordHasher, "encode", count)
+    for number in range(3 * settings.AXES_FAILURE_LIMIT):
+        sign_in(username=f"user-{number}", address="10.0.0.9")
+    assert 0 < len(hashed) <= settings.AXES_FAILURE_LIMIT

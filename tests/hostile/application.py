@@ -12,7 +12,7 @@ import numpy as np
 
 from controlplane.asgi import application
 from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, split
-from rollouts.models import Event, GroupTokens, Run, ScoredGroup
+from rollouts.models import Event, GroupTokens, Run, Scope, ScoredGroup
 from tests.factories import make_run
 from tests.hostile.wires import Wire
 from tests.rollouts.api import make_token
@@ -98,6 +98,8 @@ class Target:
     """One that may be stopped."""
     external: Run = field(default_factory=make_external_run)
     token: str = field(default_factory=make_token)
+    reader: str = field(default_factory=partial(make_token, [Scope.READ]))
+    """A token that may only read."""
     loop: asyncio.Runner = field(default_factory=asyncio.Runner)
 
     def ask(self, method: str, target: str, body: bytes | Sequence[bytes] = b"", **headers: str) -> Answer:

@@ -8,7 +8,7 @@ from functools import partial
 
 from django.db import InterfaceError, OperationalError
 
-from rollouts import guesses
+from rollouts import full_disk, guesses
 from rollouts.doors import kernel
 from rollouts.doors.atropos import data, description, environments, lookup, trainers
 from rollouts.doors.atropos.call import PREFIX, Call, split_path
@@ -78,6 +78,9 @@ class AtroposDoor:
             return problem(405, "Method Not Allowed", {"Allow": ", ".join(methods)})
         return Route(check=_check_key, respond=partial(_respond, handler))
 
+    def check_elsewhere(self, request: Request) -> None:
+        """Nothing of this door goes elsewhere."""
+
     def refusal(self, error: Exception) -> Answer:
         """An error in the words of FastAPI. One of ours is logged, and answered without a word about it."""
         match error:
@@ -95,6 +98,8 @@ class AtroposDoor:
                 return text("Invalid gzip payload", 400)
             case RecursionError():
                 return problem(400, "There was an error parsing the body")
+            case OperationalError() | InterfaceError() if full := full_disk.explain(error):
+                return try_again(full)
             case OperationalError() | InterfaceError():
                 log.warning("the database did not answer", exc_info=error)
                 return try_again("The database does not answer. Send it again in a second.")

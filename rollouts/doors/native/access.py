@@ -3,16 +3,21 @@
 What a token opens is asked of `sql/open_run.sql` alone, by hot routes and by views; a session has its user's roles.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache
 from hmac import compare_digest
-from typing import NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import knox.auth
+from django.conf import settings
+from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import User
+from django.contrib.sessions.backends.db import SessionStore
 from django.db.models import QuerySet
+from django.http import parse_cookie
 from knox.crypto import hash_token
 from knox.settings import CONSTANTS
-from rest_framework.exceptions import AuthenticationFailed
+from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.request import Request
 
 from rollouts import guesses
@@ -30,6 +35,21 @@ ROLE_FOR = {
 """What a person signed in by session needs for the same call."""
 _ROLES = {scope: [role.value for role in Role if role.includes(least)] for scope, least in ROLE_FOR.items()}
 """Every role that suffices."""
+
+
+class Authenticated(Protocol):
+    """Whose request it is, as DRF says it."""
+
+    user: Any
+    auth: Any
+
+
+@dataclass
+class Bearer:
+    """A user by a token, without a request."""
+
+    user: Any
+    auth: Any
 
 
 class TokenAuthentication(knox.auth.TokenAuthentication):
@@ -50,6 +70,28 @@ class TokenAuthentication(knox.auth.TokenAuthentication):
         self._address = request.META.get("REMOTE_ADDR") or ""
         found: tuple[User, ApiToken] | None = super().authenticate(request)  # type: ignore[no-untyped-call]
         return found
+
+
+def authenticate(address: str, token: str) -> Bearer:
+    """Whose token it is. Raises AuthenticationFailed and TooManyFailures."""
+    authentication = TokenAuthentication()
+    authentication._address = address
+    return Bearer(*authentication.authenticate_credentials(token.encode("latin-1")))
+
+
+def check_session(cookies: str) -> None:
+    """Raise NotAuthenticated unless somebody is signed in with one of these cookies."""
+    key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
+    if not key or SESSION_KEY not in SessionStore(key):
+        raise NotAuthenticated
+
+
+def check_token(address: str, key: str, token: str, scope: Scope) -> None:
+    """Raise what somebody hears who may not do this with the run."""
+    guesses.check(address, token)
+    if opened(key, token, scope) is None:
+        get_run(authenticate(address, token), key, scope)
+    guesses.opened(token)
 
 
 class Opened(NamedTuple):
@@ -83,7 +125,7 @@ def _remembered(run_id: int) -> Run:
     return Run.objects.get(pk=run_id)
 
 
-def get_run(request: Request, key: str, scope: Scope) -> Run:
+def get_run(request: Authenticated, key: str, scope: Scope) -> Run:
     """The run as it is now, if the caller may do this with it. Raises NotFound or Forbidden."""
     token = token_of(request)
     if token is None:
@@ -125,14 +167,14 @@ def get_project(request: Request, slug: str | None, scope: Scope) -> Project:
     return found
 
 
-def check_scope(request: Request, scope: Scope) -> None:
+def check_scope(request: Authenticated, scope: Scope) -> None:
     """Raise Forbidden if a token without this scope is used."""
     token = token_of(request)
     if token is not None and scope not in token.scopes:
         raise Forbidden(f"This token lacks the scope {scope.value}.")
 
 
-def token_of(request: Request) -> ApiToken | None:
+def token_of(request: Authenticated) -> ApiToken | None:
     return request.auth if isinstance(request.auth, ApiToken) else None
 
 

@@ -33,11 +33,21 @@ class NativeDoor:
             raise Elsewhere
         if found["groups"] and request.method == "POST":
             opened = partial(_opened, request.address, found["key"], token, Scope.SUBMIT)
-            return Route(lambda _: opened(), lambda request: _submit(opened(), request))
+            reason = partial(access.check_token, request.address, found["key"], token, Scope.SUBMIT)
+            return Route(lambda _: reason(), lambda request: _submit(opened(), request))
         if found["step"] and request.method == "GET":
             opened = partial(_opened, request.address, found["key"], token, Scope.TRAIN)
-            return Route(lambda _: opened(), lambda request: _fetch(opened(), request, int(found["step"])))
+            reason = partial(access.check_token, request.address, found["key"], token, Scope.TRAIN)
+            return Route(lambda _: reason(), lambda request: _fetch(opened(), request, int(found["step"])))
         raise Elsewhere
+
+    def check_elsewhere(self, request: Request) -> None:
+        """Raise NotAuthenticated, or what is wrong with the token, unless a token or a session opens anything."""
+        kind, _, token = request.header(b"authorization").partition(" ")
+        if kind.lower() == "token":
+            access.authenticate(request.address, token)
+        else:
+            access.check_session(request.header(b"cookie"))
 
     def refusal(self, error: Exception) -> Answer:
         """The problem that an error is. Raises the error if it is one of ours."""

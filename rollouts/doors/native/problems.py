@@ -14,7 +14,8 @@ from rest_framework import exceptions
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
-from rollouts.errors import ControlPlaneError, NotFound, QueueFull, TooManyFailures
+from rollouts import full_disk
+from rollouts.errors import ControlPlaneError, DiskFull, NotFound, QueueFull, TooManyFailures
 from trainers.config import ConfigError
 
 log = logging.getLogger(__name__)
@@ -81,6 +82,8 @@ def _body(status: int, code: str, detail: str) -> dict[str, Any]:
 
 
 def _describe(error: Exception) -> tuple[int, str, str, dict[str, str]] | None:
+    if isinstance(error, OperationalError | InterfaceError) and (full := full_disk.explain(error)):
+        error = DiskFull(full)
     match error:
         case ControlPlaneError():
             return error.status, error.code, error.message, error.fields

@@ -1,0 +1,140 @@
+"""What refusing costs is paced: whoever causes much of it waits, and nobody else does."""
+
+import asyncio
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from controlplane.web import pacing
+from controlplane.web.pacing import BURST_S, paced
+from rollouts import guesses
+from rollouts.doors.messages import Message, Receive, Scope, Send
+
+COST_S = 0.1
+KEY = "k" * 40
+yielded = asyncio.sleep
+
+
+class Clock:
+    """Time that passes while somebody sleeps, and not otherwise."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+        self.slept = 0.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    async def sleep(self, seconds: float) -> None:
+        await yielded(0)
+        self.now += seconds
+        self.slept += seconds
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Clock]:
+    settings.REFUSALS_SHARE = 0.1
+    clock = Clock()
+    monkeypatch.setattr(pacing.time, "monotonic", clock.monotonic)
+    monkeypatch.setattr(pacing.asyncio, "sleep", clock.sleep)
+    monkeypatch.setattr(pacing, "REQUEST_S", COST_S)
+    monkeypatch.setattr(pacing, "SOCKET_S", COST_S)
+    yield clock
+    pacing.forget()
+
+
+def sent(status: int, path: str = "/api/v1/runs", *, address: str = "10.0.0.1", method: str = "GET") -> int:
+    """The status that a request gets which the application would answer so; 0: it would answer nothing."""
+    return asyncio.run(exchange(status, path, address=address, method=method))
+
+
+async def exchange(status: int, path: str, *, address: str = "10.0.0.1", method: str = "GET") -> int:
+    answered = []
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        if status:
+            await send({"type": "http.response.start", "status": status, "headers": []})
+            await send({"type": "http.response.body", "body": b""})
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"", "more_body": False}
+
+    async def send(message: Message) -> None:
+        answered.append(message.get("status"))
+
+    scope = {"type": "http", "method": method, "path": path, "headers": [], "client": (address, 1)}
+    await paced(application)(scope, receive, send)
+    return answered[0] or 0 if answered else 0
+
+
+def waits(clock: Clock, status: int, path: str = "/api/v1/runs", **how: str) -> list[bool]:
+    """Whether each of five requests had to wait."""
+    found = []
+    for _ in range(5):
+        before = clock.slept
+        sent(status, path, **how)
+        found.append(clock.slept > before)
+    return found
+
+
+FREE, PACED = [False] * 5, [False, False, True, True, True]
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 413, 422, 429, 0])
+def test_who_is_refused_waits_after_some_refusals(clock: Clock, status: int) -> None:
+    assert waits(clock, status) == PACED
+    assert clock.slept == pytest.approx((5 * COST_S - BURST_S - COST_S) / 0.1)
+
+
+@pytest.mark.parametrize("status", [200, 201, 202, 500, 503])
+def test_what_succeeds_or_is_our_fault_costs_its_sender_nothing(clock: Clock, status: int) -> None:
+    assert waits(clock, status) == FREE
+
+
+def test_a_page_for_nobody_in_particular_costs_its_sender_something(clock: Clock) -> None:
+    assert waits(clock, 200, "/login/") == PACED
+
+
+def test_another_address_does_not_wait(clock: Clock) -> None:
+    waits(clock, 404)
+    before = clock.slept
+    sent(404, address="10.0.0.2")
+    assert clock.slept == before
+
+
+def test_a_credential_that_lately_opened_something_passes_beside_strangers_of_its_address(clock: Clock) -> None:
+    path = f"/atropos/{KEY}/status"
+    waits(clock, 404, "/atropos/x/status")
+    guesses.opened(KEY)
+    assert waits(clock, 200, path) == FREE
+    assert waits(clock, 422, path) == PACED, "but it pays for its own refusals"
+    guesses.forget()
+
+
+@pytest.mark.parametrize("status", [409, 410, 429])
+def test_what_a_good_client_is_told_in_the_course_of_things_costs_nothing(clock: Clock, status: int) -> None:
+    guesses.opened(KEY)
+    assert waits(clock, status, f"/atropos/{KEY}/status") == FREE
+    guesses.forget()
+
+
+def test_those_who_wait_go_one_at_a_time_and_of_many_some_are_sent_away(
+    clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pacing, "MAX_HELD", 3)
+    waits(clock, 404)
+
+    async def crowd() -> list[int]:
+        return await asyncio.gather(*(exchange(404, "/") for _ in range(10)))
+
+    began = clock.slept
+    assert sorted(asyncio.run(crowd())) == [404] * 3 + [429] * 7
+    assert clock.slept - began == pytest.approx(3 * COST_S / 0.1)
+
+
+def test_no_more_senders_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pacing, "MAX_REMEMBERED", 10)
+    for number in range(50):
+        sent(404, address=f"10.0.1.{number}")
+    assert len(pacing._senders) == 10
