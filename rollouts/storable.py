@@ -21,7 +21,9 @@ MAX_INT = 2**31 - 1
 MAX_DEPTH = 32
 DAY_S = 86_400
 UNSTORABLE = "holds a NUL or a lone surrogate, which the database cannot store"
+UNNAMABLE = "holds a control character, or one that turns the direction of text: no name may"
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+_UNNAMABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def check_fits(config: RunConfig) -> None:
@@ -41,6 +43,8 @@ def check_fits(config: RunConfig) -> None:
     for index, environment in enumerate(config.environments):
         if len(environment.name) > MAX_ENVIRONMENT:
             fields[f"environments.{index}.name"] = f"must have at most {MAX_ENVIRONMENT} characters"
+        if not is_name(environment.name):
+            fields[f"environments.{index}.name"] = UNNAMABLE
         if environment.weight >= MAX_WEIGHT:
             fields[f"environments.{index}.weight"] = f"must be less than {MAX_WEIGHT:.0f}"
     fields |= dict(data_faults(config.model_dump(mode="json")))
@@ -74,6 +78,16 @@ def is_storable(text: str) -> bool:
 def displayable(text: str) -> str:
     """Text that Postgres can hold, for text that is derived from tokens: NULs and lone surrogates become U+FFFD."""
     return _UNSTORABLE.sub("\ufffd", text)
+
+
+def is_name(text: str) -> bool:
+    """Whether it may name something: what people read in a line, and pick things by, holds nothing that hides."""
+    return _UNNAMABLE.search(text) is None
+
+
+def named(text: str) -> str:
+    """A name for what has to have one, whatever it calls itself: what no name may hold becomes U+FFFD."""
+    return _UNNAMABLE.sub("\ufffd", text)
 
 
 def is_uuid(text: str) -> bool:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from controlplane.cli.completion import RunKey
-from controlplane.cli.terminal import Json, complaint, connect, fail, find_run, print_json, run_of
+from controlplane.cli.terminal import Json, complaint, connect, fail, find_run, print_json, run_of, say
 
 _app = typer.Typer(no_args_is_help=True, help="Look at what training can resume from; get models out of it.")
 
@@ -51,7 +51,7 @@ def list_checkpoints(run: RunKey, as_json: Json = False) -> None:
     for row in rows:
         forks = f"  forked by {', '.join(row['forks'])}" if row["forks"] else ""
         size = f"{row['size_bytes'] / 1e6:.1f} MB"
-        typer.echo(f"{row['step']:>8}  {row['state']:<9} {size:>12}  {row['path']}{forks}")
+        say(f"{row['step']:>8}  {row['state']:<9} {size:>12}  {row['path']}{forks}")
 
 
 @_app.command("verify")
@@ -76,7 +76,7 @@ def verify_checkpoints(run: RunKey, step: Step = None, as_json: Json = False) ->
     if as_json:
         print_json({"run": run, "checkpoints": len(rows), "faults": faults})
     else:
-        typer.echo(f"{len(rows)} checkpoints verified, {len(faults)} are damaged")
+        say(f"{len(rows)} checkpoints verified, {len(faults)} are damaged")
     raise typer.Exit(1 if faults else 0)
 
 
@@ -107,7 +107,7 @@ def export_checkpoint(
     if as_json:
         print_json({"run": run, "step": row.step, "directory": str(out)})
     else:
-        typer.echo(f"{out}: step {row.step} of run {run}")
+        say(f"{out}: step {row.step} of run {run}")
 
 
 def _complete(key: str, step: int | None) -> list[Any]:

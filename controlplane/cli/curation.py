@@ -8,7 +8,7 @@ import typer
 from controlplane.cli.completion import RunKey
 from controlplane.cli.data import known_states, writing
 from controlplane.cli.progress import progress
-from controlplane.cli.terminal import Json, connect, print_json, run_of
+from controlplane.cli.terminal import Json, connect, print_json, run_of, say
 
 
 def register(app: typer.Typer) -> None:
@@ -54,4 +54,4 @@ def export_sft(
     if as_json:
         print_json({"run": row.key, unit: written, "file": str(output)})
     else:
-        typer.echo(f"{written} {unit} of run {row.key}", err=True)
+        say(f"{written} {unit} of run {row.key}", err=True)

@@ -15,7 +15,18 @@ import typer
 
 from controlplane.cli.completion import RunKey
 from controlplane.cli.progress import Meter, progress
-from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of
+from controlplane.cli.terminal import (
+    Json,
+    Project,
+    actor,
+    complaint,
+    connect,
+    fail,
+    print_json,
+    project_of,
+    run_of,
+    say,
+)
 from environments import disk
 from workers.launchers import accounts
 from workers.launchers.sandbox import SandboxUnavailable
@@ -90,7 +101,7 @@ def import_atropos(
     if as_json:
         print_json({"run": row.key, **asdict(totals), "bad_lines": bad, "is_complete": not problem})
     else:
-        typer.echo(
+        say(
             f"{row.key}: {totals.stored} groups stored ({totals.rollouts} rollouts, {totals.tokens} tokens), "
             f"{totals.known} were there already, {totals.bad} bad lines"
         )
@@ -127,7 +138,7 @@ def export_groups(
     if as_json:
         print_json({"run": row.key, "groups": groups, "file": str(output)})
     else:
-        typer.echo(f"{groups} groups of run {row.key}", err=True)
+        say(f"{groups} groups of run {row.key}", err=True)
 
 
 def replay(
@@ -156,7 +167,7 @@ def replay(
         span = {"first_step": ordered.first_step, "last_step": ordered.last_step}
         print_json({"replay": ordered.pk, "run": target.key, "source": origin.key, **span})
     else:
-        typer.echo(f"{target.key} trains steps {ordered.first_step} to {ordered.last_step} of {origin.key} next")
+        say(f"{target.key} trains steps {ordered.first_step} to {ordered.last_step} of {origin.key} next")
 
 
 def verify_batches(run: RunKey, as_json: Json = False) -> None:
@@ -178,7 +189,7 @@ def verify_batches(run: RunKey, as_json: Json = False) -> None:
         print_json({"run": row.key, "batches": count, "differing": len(faults), "batches_differing": differing})
     else:
         named = f": {', '.join(str(verdict.batch_id) for verdict in faults)}" if faults else ""
-        typer.echo(f"{count} batches verified, {len(faults)} differ{named}")
+        say(f"{count} batches verified, {len(faults)} differ{named}")
     raise typer.Exit(1 if faults else 0)
 
 
@@ -190,7 +201,7 @@ def _launch_external(project: str) -> Any:
 
     resolved = resolve("external-trainer", environ=os.environ)
     row = life.create(project=project_of(project), user=projects.ensure_admin(), resolved=resolved, actor=actor())
-    typer.echo(f"run {row.key}  {settings.ROLLYARD_URL}/runs/{row.key}", err=True)
+    say(f"run {row.key}  {settings.ROLLYARD_URL}/runs/{row.key}", err=True)
     return row
 
 

@@ -7,9 +7,7 @@ import os
 import shlex
 from pathlib import Path
 
-import typer
-
-from controlplane.cli.terminal import config_line, print_json
+from controlplane.cli.terminal import config_line, print_json, say
 from controlplane.home import Home
 from environments.client.address import SCHEME
 from trainers.config import Resolved
@@ -53,14 +51,14 @@ def show(resolved: Resolved, *, as_json: bool) -> None:
         print_json({"config": config, "origins": origins, "commands": processes})
         return
     for key, origin in resolved.origins.items():
-        typer.echo(config_line(config, key, str(origin)))
+        say(config_line(config, key, str(origin)))
     for name, command in found.items():
-        typer.echo(f"\n{name}:")
+        say(f"\n{name}:")
         for variable, value in command.environ.items():
-            typer.echo(f"  {variable}={shlex.quote(value)} \\")
-        typer.echo(f"  {shlex.join(command.argv)}")
+            say(f"  {variable}={shlex.quote(value)} \\")
+        say(f"  {shlex.join(command.argv)}")
     decided = f"{RUN}, {PROJECT}, {SOCKET} and {SECRET} are decided by a launch"
-    typer.echo(f"\nNothing was started; {decided}." if found else "")
+    say(f"\nNothing was started; {decided}." if found else "")
 
 
 def _runs_directory() -> Path:

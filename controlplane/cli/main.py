@@ -25,6 +25,7 @@ from controlplane.cli.terminal import (
     print_json,
     project_of,
     run_of,
+    say,
 )
 from controlplane.home import Home
 
@@ -55,7 +56,7 @@ def main() -> None:
         from trainers.run_config.suggestions import suggest
 
         meant = suggest(word, [each for each in (*ours, *get_commands()) if each])
-        typer.echo(f"error: no command {word!r}.{f' Did you mean {meant}?' if meant else ''}", err=True)
+        say(f"error: no command {word!r}.{f' Did you mean {meant}?' if meant else ''}", err=True)
         sys.exit(2)
     execute_from_command_line(sys.argv)
 
@@ -118,7 +119,7 @@ def login_link(
     if found is None:
         fail(f"no active user {user!r}")
     url = settings.ROLLYARD_URL + login.issue(found)
-    print_json({"login_url": url}) if as_json else typer.echo(url)
+    print_json({"login_url": url}) if as_json else say(url)
 
 
 @token_app.command("create")
@@ -149,7 +150,7 @@ def create_token(
         scopes=[Scope(each) for each in scope],
         ttl=timedelta(days=days),
     )
-    print_json({"token": token}) if as_json else typer.echo(token)
+    print_json({"token": token}) if as_json else say(token)
 
 
 @app.command("launch")
@@ -208,7 +209,7 @@ def launch(
     from rollouts.errors import ControlPlaneError
 
     def show(line: str) -> None:
-        typer.echo(line, err=as_json)
+        say(line, err=as_json)
 
     try:
         run = models.launch(project_of(project), resolved, fork=fork, make_model=make_model, show=show)
@@ -223,10 +224,10 @@ def launch(
             addresses |= {"atropos_url": run.address.url, "atropos_expires_at": run.address.expires_at.isoformat()}
         print_json({"run": run.key, "state": run.state, **addresses})
     else:
-        typer.echo(f"{run.key}  {settings.ROLLYARD_URL}/runs/{run.key}")
+        say(f"{run.key}  {settings.ROLLYARD_URL}/runs/{run.key}")
         if run.kind == "external":
-            typer.echo(f"environments and trainers that speak the Atropos protocol: {run.address.url}")
-            typer.echo(f"it opens the run until {run.address.expires_at:%Y-%m-%d}, for whoever knows it")
+            say(f"environments and trainers that speak the Atropos protocol: {run.address.url}")
+            say(f"it opens the run until {run.address.expires_at:%Y-%m-%d}, for whoever knows it")
     if follow:
         raise typer.Exit(following.follow(run.key, show))
 
@@ -242,9 +243,7 @@ def list_runs(limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json
         print_json(rows)
         return
     for row in rows:
-        typer.echo(
-            f"{row['run']:<24} {row['kind']:<4} {row['state']:<10} {row['step']:>6}/{row['max_steps']}  {row['name']}"
-        )
+        say(f"{row['run']:<24} {row['kind']:<4} {row['state']:<10} {row['step']:>6}/{row['max_steps']}  {row['name']}")
 
 
 @runs_app.command("show")
@@ -263,11 +262,11 @@ def show_run(key: RunKey, as_json: Json = False) -> None:
         print_json({**_run_row(run), "config": run.config, "origins": origins, "events": recent})
         return
     for name, value in _run_row(run).items():
-        typer.echo(f"{name:<10} {value}")
+        say(f"{name:<10} {value}")
     for key_, origin in sorted(origins.items()):
-        typer.echo(config_line(run.config, key_, origin))
+        say(config_line(run.config, key_, origin))
     for event in recent:
-        typer.echo(f"{event['at']} {event['kind']} {event['state']} {event['reason']}")
+        say(f"{event['at']} {event['kind']} {event['state']} {event['reason']}")
 
 
 @runs_app.command("summary")
@@ -283,7 +282,7 @@ def summarise_run(key: RunKey, as_json: Json = False) -> None:
         print_json(numbers)
         return
     for name, value in numbers.items():
-        typer.echo(f"{name:<22} {value}")
+        say(f"{name:<22} {value}")
 
 
 @runs_app.command("stop")
@@ -297,7 +296,7 @@ def stop_run(key: RunKey, reason: Annotated[str, typer.Option()] = "", as_json: 
         run = life.request_stop(run_of(key), actor=actor(), reason=reason)
     except StateConflict as error:
         fail(str(error))
-    print_json(_run_row(run)) if as_json else typer.echo(f"{run.key} is {run.state}")
+    print_json(_run_row(run)) if as_json else say(f"{run.key} is {run.state}")
 
 
 @runs_app.command("wait")
@@ -307,7 +306,7 @@ def wait_run(key: RunKey, quiet: Annotated[bool, typer.Option(help="Print nothin
     from controlplane.cli import follow
 
     run_of(key)
-    raise typer.Exit(follow.follow(key, lambda line: None if quiet else typer.echo(line)))
+    raise typer.Exit(follow.follow(key, lambda line: None if quiet else say(line)))
 
 
 def _run_row(run: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of
+from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, say
 
 _app = typer.Typer(no_args_is_help=True, help="What runs start from, by name.")
 
@@ -104,7 +104,7 @@ def list_models(project: Project = "default", as_json: Json = False) -> None:
         return
     for row in rows:
         size = f"{row['parameters'] / 1e6:,.1f} M" if row["parameters"] else ""
-        typer.echo(f"{row['model']:<28} {row['architecture']:<22} {size:>12}  {row['origin']:<24} {row['source']}")
+        say(f"{row['model']:<28} {row['architecture']:<22} {size:>12}  {row['origin']:<24} {row['source']}")
 
 
 @_app.command("show")
@@ -119,7 +119,7 @@ def show_model(name: Name, project: Project = "default", as_json: Json = False) 
         print_json(row)
         return
     for key, value in row.items():
-        typer.echo(f"{key:<18} {', '.join(value) if isinstance(value, list) else '' if value is None else value}")
+        say(f"{key:<18} {', '.join(value) if isinstance(value, list) else '' if value is None else value}")
 
 
 @_app.command("add")
@@ -164,7 +164,7 @@ def remove_model(name: Name, project: Project = "default") -> None:
         models.remove(model)
     except ControlPlaneError as error:
         fail(complaint(error))
-    typer.echo(f"{name} is no name of a model any more; its files stay: {model.source}")
+    say(f"{name} is no name of a model any more; its files stay: {model.source}")
 
 
 def _answer(write: Callable[[], Any], as_json: bool) -> None:
@@ -174,7 +174,7 @@ def _answer(write: Callable[[], Any], as_json: bool) -> None:
         row = _row(write())
     except ControlPlaneError as error:
         fail(complaint(error))
-    print_json(row) if as_json else typer.echo(f"{row['model']}: {row['source']}")
+    print_json(row) if as_json else say(f"{row['model']}: {row['source']}")
 
 
 def _model_of(project: str, name: str) -> Any:

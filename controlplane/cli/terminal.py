@@ -11,6 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from controlplane.home import Home
+from rollouts.visible import visible
 
 _NEWEST_RUNS = 500
 """Among which a key that is not found is looked for with a letter or two changed."""
@@ -40,7 +41,7 @@ def connect(*, check_database: bool = True) -> None:
         if time.monotonic() > deadline:
             fail(missing)
         if not said:
-            typer.echo("Waiting for `rollyard up`, which still starts ...", err=True)
+            say("Waiting for `rollyard up`, which still starts ...", err=True)
             said = True
         time.sleep(0.2)
 
@@ -120,12 +121,17 @@ def actor() -> str:
     return f"cli:{getpass.getuser()}"
 
 
+def say(text: str = "", *, err: bool = False) -> None:
+    """One line for people. Names and reasons in it command no terminal."""
+    typer.echo(visible(text), err=err)
+
+
 def print_json(value: Any) -> None:
     """One line for programs."""
-    typer.echo(json.dumps(value))
+    say(json.dumps(value))
 
 
 def fail(message: str) -> NoReturn:
     """Say why and end with exit status 1."""
-    typer.echo(f"error: {message}", err=True)
+    say(f"error: {message}", err=True)
     raise typer.Exit(1)

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.terminal import Json, actor, complaint, connect, fail, print_json
+from controlplane.cli.terminal import Json, actor, complaint, connect, fail, print_json, say
 
 _app = typer.Typer(no_args_is_help=True, help="Code from elsewhere that runs may execute, by name.")
 
@@ -29,7 +29,7 @@ def list_trust(as_json: Json = False) -> None:
         return
     for row in rows:
         until = f", until {row['withdrawn_at']} ({row['withdrawn_by']})" if row["withdrawn_at"] else ""
-        typer.echo(f"{row['kind']:<12} {row['name']:<48} {row['allowed_by']}, since {row['allowed_at']}{until}")
+        say(f"{row['kind']:<12} {row['name']:<48} {row['allowed_by']}, since {row['allowed_at']}{until}")
 
 
 @_app.command("allow")
@@ -56,7 +56,7 @@ def _change(what: str, kind: str, name: str, as_json: bool) -> None:
     if as_json:
         print_json(row)
     else:
-        typer.echo(f"{kind} {name} is {'not allowed any more' if row['withdrawn_at'] else 'allowed'}")
+        say(f"{kind} {name} is {'not allowed any more' if row['withdrawn_at'] else 'allowed'}")
 
 
 def _row(trust: Any) -> dict[str, Any]:

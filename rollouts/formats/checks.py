@@ -17,11 +17,15 @@ from rollouts.storable import (
     MAX_KEY,
     MAX_METRIC_KEY,
     MAX_TEXT,
+    UNNAMABLE,
     UNSTORABLE,
+    is_name,
     is_storable,
 )
 
 MAX_ROLLOUT_TOKENS = 4_000_000
+NO_KEYS = frozenset({".", ".."})
+"""Browsers take them for directories."""
 LOGPROB_SLACK = 1e-3
 """Engines round: a certain token may come back a hair above 0."""
 
@@ -49,6 +53,11 @@ def check_groups(groups: Sequence[PackedGroup]) -> None:
         ):
             if text is not None and not is_storable(text):
                 found[*at, name] = UNSTORABLE
+        for name, text in (("environment", group.environment), ("key", group.key or "")):
+            if not is_name(text):
+                found[*at, name] = UNNAMABLE
+        if group.key in NO_KEYS:
+            found[*at, "key"] = "must not be . or .., which no address can end with"
         found |= _rollout_faults(group, at)
     keys = Counter(group.key for group in groups if group.key is not None)
     found |= {(f"groups.key {key}",): "is used twice in one request" for key, count in keys.items() if count > 1}
@@ -115,14 +124,14 @@ def _record_faults(rollout: RolloutRecord, length: int) -> Iterator[tuple[str, s
         yield "token_ids", f"must have at most {MAX_ROLLOUT_TOKENS} tokens"
     if any(not _finite32(value) for value in rollout.metrics.values()):
         yield "metrics", "must be finite"
-    if not all(0 < len(key) <= MAX_METRIC_KEY and is_storable(key) for key in rollout.metrics):
-        yield "metrics", f"a key must have 1 to {MAX_METRIC_KEY} characters, and no NUL"
+    if not all(0 < len(key) <= MAX_METRIC_KEY and is_name(key) for key in rollout.metrics):
+        yield "metrics", f"a key must have 1 to {MAX_METRIC_KEY} characters, none of which hides or controls"
     for name in ("dispatch_policy_version", "first_policy_version", "last_policy_version"):
         version = getattr(rollout, name)
         if version is not None and not 0 <= version <= MAX_TOKEN_ID:
             yield name, f"must lie in 0..{MAX_TOKEN_ID}"
-    if len(rollout.replica) > 100 or not is_storable(rollout.replica):
-        yield "replica", "must have at most 100 characters, and no NUL"
+    if len(rollout.replica) > 100 or not is_name(rollout.replica):
+        yield "replica", "must have at most 100 characters, none of which hides or controls"
     if not _finite32(rollout.generation_s) or rollout.generation_s < 0:
         yield "generation_s", "must be a number of seconds"
 

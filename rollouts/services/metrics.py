@@ -8,7 +8,7 @@ from django.db import connection
 from rollouts import bell
 from rollouts.errors import Invalid
 from rollouts.models import Run
-from rollouts.storable import FINITE, is_storable
+from rollouts.storable import FINITE, is_name
 
 MAX_KEYS = 500
 
@@ -57,4 +57,4 @@ def _is_finite(value: float) -> bool:
 
 
 def _is_key(key: str) -> bool:
-    return 0 < len(key) <= 100 and is_storable(key)
+    return 0 < len(key) <= 100 and is_name(key)

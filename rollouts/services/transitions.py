@@ -40,7 +40,7 @@ from rollouts.states import (
     REPLICA_TRANSITIONS,
     RUN_TRANSITIONS,
 )
-from rollouts.storable import displayable
+from rollouts.storable import displayable, named
 
 TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
     Attempt: ATTEMPT_TRANSITIONS,
@@ -109,7 +109,7 @@ def transition(
         "to": str(to),
         "reason_code": code,
         "reason_params": json.dumps(params),
-        "actor": displayable(actor)[:ACTOR_LENGTH],
+        "actor": named(actor)[:ACTOR_LENGTH],
         "object_kind": model._meta.model_name,
         **{
             f"set_{name}": fields[name].get_db_prep_save(value, connection)
@@ -163,7 +163,7 @@ def _append(rows: Iterable[tuple[Stateful, str]], run_id: int, *, to: str, actor
             to_state=str(to),
             reason_code=code,
             reason_params=params,
-            actor=displayable(actor)[:ACTOR_LENGTH],
+            actor=named(actor)[:ACTOR_LENGTH],
         )
         for row, before in rows
     )

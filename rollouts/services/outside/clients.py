@@ -21,7 +21,7 @@ from rollouts.services.outside import attempts
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
 from rollouts.states import AttemptState, ClientState, RunState
-from rollouts.storable import MAX_ENVIRONMENT, MAX_WEIGHT, displayable
+from rollouts.storable import MAX_ENVIRONMENT, MAX_WEIGHT, named
 
 HEARTBEAT_S = 5.0
 """A heartbeat is written at most this often per client and process."""
@@ -58,7 +58,7 @@ def register(run: Run, introduction: Introduction) -> EnvironmentClient | None:
             attempt = attempts.open_attempt(run, attempts.own_terms(run), actor=CONTROL_PLANE, is_started=True)
         if attempt is None or attempt.state != AttemptState.STARTED:
             return None
-        name = displayable(introduction.desired_name)
+        name = named(introduction.desired_name)
         environment = _environment(run, name[:MAX_ENVIRONMENT] or UNNAMED)
         if run.kind == RunKind.EXTERNAL:
             environment.weight = min(max(introduction.weight, SMALLEST_WEIGHT), LARGEST_WEIGHT)
