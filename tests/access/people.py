@@ -151,6 +151,10 @@ def with_tokens(ours: Possessions, theirs: Possessions) -> list[Person]:
     return found
 
 
+def _stranger(name: str, token: str) -> Person:
+    return Person(f"token: {name}", {"authorization": f"Token {token}"}, is_known=False, scopes=frozenset())
+
+
 def _machine(
     name: str,
     user: User,
@@ -186,14 +190,13 @@ class World:
     staff: list[Person]
     machines: list[Person]
 
-    def cells(self, *, with_tokens: bool) -> Iterator[tuple[Person, Possessions]]:
-        """Everybody with what is ours; with what is theirs, who is worth so much that it might open."""
-        machines = (
-            self.machines if with_tokens else [each for each in self.machines if each.name == "token: everything"]
-        )
+    def cells(self, *, with_tokens: bool, is_full: bool) -> Iterator[tuple[Person, Possessions]]:
+        """Everybody with what is ours, and with what is theirs. Unless in full: of tokens where they mean nothing one
+        will do, and of what is theirs only those are asked who are worth so much that it might open."""
+        machines = self.machines if with_tokens or is_full else self.machines[len(Scope) : len(Scope) + 1]
         for person in (*self.people, *machines):
             yield person, self.ours
-            if person.reaches:
+            if person.reaches or is_full:
                 yield person, self.theirs
 
     def marks_hidden_from(self, person: Person) -> list[str]:

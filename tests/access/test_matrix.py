@@ -6,11 +6,14 @@ everybody × own and foreign ── the whole ASGI application ──► answer 
                                                                          refused: a refusal, and no row changed
 """
 
+from collections.abc import Iterator
 from urllib.parse import urlencode
 
 import msgspec
 import pytest
+from django.db.models import Model
 
+from tests.access import admin
 from tests.access.asking import Outcome, ask
 from tests.access.people import Person, World
 from tests.access.routes import filled, pages
@@ -22,11 +25,15 @@ pytestmark = pytest.mark.django_db
 RULES = PAGES | API
 REFUSED = {401, 403, 404, 405, 410}
 ADMIN = "admin/"
+FORM = {"content-type": "application/x-www-form-urlencoded"}
 
 
-def is_refusal(answer: Answer) -> bool:
+def is_refusal(answer: Answer, written: dict[str, int]) -> bool:
     """Whether whoever asked was told that they may not, or to sign in."""
-    return answer.status in REFUSED or (answer.status == 302 and "/login/?next=" in answer.headers["location"])
+    if answer.status == 302:  # of the administration site, whose start page says that there is no such row
+        location = answer.headers["location"]
+        return "/login/?next=" in location or (location == "/admin/" and not written)
+    return answer.status in REFUSED
 
 
 def send(method: str, route: str, call: Call, person: Person, of: Possessions) -> Outcome:
@@ -41,25 +48,33 @@ def send(method: str, route: str, call: Call, person: Person, of: Possessions) -
     return ask(method, f"{path}?{call.query}", headers, body, person.state)
 
 
-def check(method: str, route: str, call: Call, person: Person, of: Possessions, world: World) -> str:
-    """What is wrong with the answer; empty when it is right."""
-    answer, written = send(method, route, call, person, of)
-    what = f"{method} /{route} of project {of.project.slug} by {person}: {answer.status}"
+def check(method: str, route: str, call: Call, person: Person, of: Possessions, world: World) -> Iterator[str]:
+    """What is wrong with the answer to one cell."""
     may = call.need(person, of, call.run(of)) and not (person.is_forged and method == "POST")
-    if answer.status >= 500:
-        return f"{what}, an error of ours: {answer.body[:300]!r}"
-    if may and is_refusal(answer):
-        return f"{what}, but the rule says that they may: {answer.body[:300]!r}"
-    if not may and not is_refusal(answer):
-        return f"{what}, but the rule says that they may not"
+    outcome = send(method, route, call, person, of)
     if person.name == "token: expired":
-        written.pop("rollouts_apitoken", None)  # whose row goes at its next use
+        outcome.written.pop("rollouts_apitoken", None)  # whose row goes at its next use
+    what = f"{method} /{route} of {of.project} by {person}"
+    return judged(what, outcome, person, may=may, world=world, writes=method != "GET" or bool(call.writes))
+
+
+def judged(
+    what: str, outcome: Outcome, person: Person, *, may: bool, world: World, writes: bool = True
+) -> Iterator[str]:
+    """What is wrong with an answer: a sentence for each fault."""
+    (answer, written), what = outcome, f"{what}: {outcome.answer.status}"
+    if answer.status >= 500:
+        yield f"{what}, an error of ours: {answer.body[:300]!r}"
+    if may and is_refusal(answer, written):
+        yield f"{what}, but the rule says that they may: {answer.body[:300]!r}"
+    if not may and not is_refusal(answer, written):
+        yield f"{what}, but the rule says that they may not"
     if written and not may:
-        return f"{what}, and yet it wrote {written}"
-    if written and method == "GET" and not call.writes:
-        return f"{what}: a GET wrote {written}"
-    shown = [mark for mark in world.marks_hidden_from(person) if mark.encode() in answer.body]
-    return f"{what} says {shown} to somebody who may not see it" if shown else ""
+        yield f"{what}, and yet it wrote {written}"
+    if written and may and not writes:
+        yield f"{what}: a GET wrote {written}"
+    if shown := [mark for mark in world.marks_hidden_from(person) if mark.encode() in answer.body]:
+        yield f"{what} says {shown} to somebody who may not see it"
 
 
 def test_every_route_has_a_rule_and_every_rule_a_route() -> None:
@@ -69,12 +84,46 @@ def test_every_route_has_a_rule_and_every_rule_a_route() -> None:
     assert RULES.keys() <= routes, f"there are no routes any more for the rules of {sorted(RULES.keys() - routes)}"
 
 
-@pytest.mark.parametrize("route", RULES)
-def test_a_route_opens_to_those_whom_its_rule_names(world: World, route: str) -> None:
-    faults = [
+def faults_of_route(world: World, route: str, *, is_full: bool) -> list[str]:
+    return [
         fault
         for method, call in RULES[route].items()
-        for person, of in world.cells(with_tokens=route in API)
-        if (fault := check(method, route, call, person, of, world))
+        for person, of in world.cells(with_tokens=route in API, is_full=is_full)
+        for fault in check(method, route, call, person, of, world)
     ]
-    assert not faults, "\n".join(faults)
+
+
+def faults_of_model(world: World, model: type[Model], *, is_full: bool) -> list[str]:
+    faults = []
+    for page, method, person, of in admin.cells(world, is_full=is_full):
+        if (path := admin.address(model, page, of)) is not None:
+            may = admin.may(person, model, page, method, of) and not person.is_forged
+            outcome = ask(method, path, person.headers | FORM, b"post=yes", person.state)
+            faults += judged(f"{method} {path} by {person}", outcome, person, may=may, world=world)
+    return faults
+
+
+def label(model: type[Model]) -> str:
+    return model._meta.label_lower
+
+
+@pytest.mark.parametrize("route", RULES)
+def test_a_route_opens_to_those_whom_its_rule_names(world: World, route: str) -> None:
+    assert not (faults := faults_of_route(world, route, is_full=False)), "\n".join(faults)
+
+
+@pytest.mark.parametrize("model", admin.MODELS, ids=label)
+def test_the_administration_site_opens_a_model_to_staff_of_the_project(world: World, model: type[Model]) -> None:
+    assert not (faults := faults_of_model(world, model, is_full=False)), "\n".join(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("route", RULES)
+def test_a_route_opens_to_nobody_else(world: World, route: str) -> None:
+    assert not (faults := faults_of_route(world, route, is_full=True)), "\n".join(faults)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", admin.MODELS, ids=label)
+def test_the_administration_site_opens_to_nobody_else(world: World, model: type[Model]) -> None:
+    assert not (faults := faults_of_model(world, model, is_full=True)), "\n".join(faults)

@@ -9,15 +9,12 @@ from django.db.models import Model as Row
 from django.utils import timezone
 
 from rollouts.models import (
-    ApiToken,
     Attempt,
     Delivery,
     EnvironmentClient,
     Lease,
-    Membership,
     Model,
     Project,
-    Replay,
     ReplicaKind,
     Role,
     Run,
@@ -25,14 +22,13 @@ from rollouts.models import (
     TokenValues,
 )
 from rollouts.services.batches import forming, replays
-from rollouts.services.runs import checkpoints, life, replicas
-from tests.factories import make_user, somebody
+from rollouts.services.runs import checkpoints, replicas
+from tests.factories import make_user
 from tests.model_files import make_warm
 from tests.rollouts import story
 from tests.rollouts.api import make_token
 from tests.rollouts.doors.atropos.api import make_external_run
 from tests.rollouts.runs.test_runs import checkpoint
-from trainers.config import resolve
 from trainers.wire import TrainingBatch
 
 

@@ -47,7 +47,8 @@ async def call(
 ) -> Answer | None:
     """One request, the body in pieces, the target as it stands in the request line; None when nothing came back.
 
-    ``state`` is what the server knows of the connection. What the application raises passes, as nothing between it and the test would make a 500 of it.
+    ``state`` is what the server knows of the connection. What the application raises passes, as nothing between it and
+    the test would make a 500 of it.
     """
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     path, _, query = target.partition("?")
