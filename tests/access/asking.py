@@ -4,15 +4,17 @@ A server answers in threads that have connections of their own. Here each reques
 counted, then taken back, so every cell of the matrix begins with the same rows.
 """
 
+import asyncio
+import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 from unittest.mock import patch
 
-from asgiref.sync import async_to_sync, sync_to_async
+from asgiref.sync import SyncToAsync
 from django.core.signals import request_finished, request_started
-from django.db import close_old_connections, connection, transaction
+from django.db import close_old_connections, connection, connections, transaction
 
 from controlplane import asgi
 from rollouts import guesses
@@ -39,7 +41,20 @@ class _Kept:
 
 
 async def _here(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    return await sync_to_async(function, thread_sensitive=True)(*args, **kwargs)
+    return function(*args, **kwargs)
+
+
+async def _called_here(wrapped: Any, *args: Any, **kwargs: Any) -> Any:
+    return wrapped.func(*args, **kwargs)
+
+
+async def _lend(ours: Any) -> None:
+    """What runs on the loop has connections of its own, unless it is given one."""
+    connections["default"] = ours
+
+
+async def _take_back() -> None:
+    del connections["default"]
 
 
 @contextmanager
@@ -49,9 +64,16 @@ def in_this_thread() -> Iterator[None]:
     for signal in signals:
         signal.disconnect(close_old_connections)
     try:
-        with patch.object(asgi, "connection", _Kept()), patch.object(kernel, "in_thread", _here):
+        with (
+            patch.object(asgi, "connection", _Kept()),
+            patch.object(kernel, "in_thread", _here),
+            patch.object(SyncToAsync, "__call__", _called_here),
+            patch.dict(os.environ, DJANGO_ALLOW_ASYNC_UNSAFE="1"),  # one thread for the loop and the queries
+        ):
+            _loop().run(_lend(connections["default"]))
             yield
     finally:
+        _loop().run(_take_back())
         for signal in signals:
             signal.connect(close_old_connections)
 
@@ -63,13 +85,18 @@ def ask(
     guesses.forget()
     with transaction.atomic():
         before = _rows_written()
-        answer = async_to_sync(call)(method, target, headers, [body], state)
+        answer = _loop().run(call(method, target, headers, [body], state))
         after = _rows_written()
         transaction.set_rollback(True)
     assert answer is not None, "no answer"
     return Outcome(
         answer, {table: rows - before.get(table, 0) for table, rows in after.items() if rows != before.get(table)}
     )
+
+
+@cache
+def _loop() -> asyncio.Runner:
+    return asyncio.Runner()
 
 
 def _rows_written() -> dict[str, int]:
