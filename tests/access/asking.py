@@ -19,6 +19,7 @@ from django.db import close_old_connections, connection, connections, transactio
 from controlplane import asgi
 from rollouts import guesses
 from rollouts.doors import kernel
+from rollouts.doors.native import trainer
 from tests.hostile.application import Answer, call
 
 P = ParamSpec("P")
@@ -68,6 +69,8 @@ def in_this_thread() -> Iterator[None]:
             patch.object(asgi, "connection", _Kept()),
             patch.object(kernel, "in_thread", _here),
             patch.object(SyncToAsync, "__call__", _called_here),
+            patch.object(trainer, "async_to_sync", lambda _: lambda later, hop: later.otherwise),  # nobody waits
+            patch.object(trainer, "MAX_WAIT_S", 0.0),
             patch.dict(os.environ, DJANGO_ALLOW_ASYNC_UNSAFE="1"),  # one thread for the loop and the queries
         ):
             _loop().run(_lend(connections["default"]))
@@ -82,16 +85,30 @@ def ask(
     method: str, target: str, headers: Mapping[str, str] = {}, body: bytes = b"", state: Mapping[str, Any] = {}
 ) -> Outcome:
     """Send a request, and take back what it wrote."""
-    guesses.forget()
-    with transaction.atomic():
+    with undone():
         before = _rows_written()
-        answer = _loop().run(call(method, target, headers, [body], state))
+        answer = send(method, target, headers, body, state)
         after = _rows_written()
+    written = {table: rows - before.get(table, 0) for table, rows in after.items()}
+    return Outcome(answer, {table: rows for table, rows in written.items() if rows})
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """What is written in here is taken back at its end."""
+    with transaction.atomic():
+        yield
         transaction.set_rollback(True)
+
+
+def send(
+    method: str, target: str, headers: Mapping[str, str] = {}, body: bytes = b"", state: Mapping[str, Any] = {}
+) -> Answer:
+    """Send a request of somebody who has failed at nothing yet."""
+    guesses.forget()
+    answer = _loop().run(call(method, target, headers, [body], state))
     assert answer is not None, "no answer"
-    return Outcome(
-        answer, {table: rows - before.get(table, 0) for table, rows in after.items() if rows != before.get(table)}
-    )
+    return answer
 
 
 @cache

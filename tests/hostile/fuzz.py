@@ -16,19 +16,82 @@ from tests.hostile.texts import TEXTS
 from tests.hostile.wires import Wire, json_of
 
 METHODS = ("GET", "GET", "GET", "POST", "POST", "OPTIONS")
-NUMBERS = ("0", "1", "-1", "9" * 18, "9" * 19, "9" * 5000, "1e3", "1e999", "nan", "²", "٣", "0x1", "1.0", "", " ", "None")
+NUMBERS = (
+    "0",
+    "1",
+    "-1",
+    "9" * 18,
+    "9" * 19,
+    "9" * 5000,
+    "1e3",
+    "1e999",
+    "nan",
+    "²",
+    "٣",
+    "0x1",
+    "1.0",
+    "",
+    " ",
+    "None",
+)
 TURNS = ("..", "%2e%2e", "%00", "%2f", "//", ";a=b", "%0d%0aX-Y:1", "%e2%80%ae", "%ff", "%", "~", "\\", "a" * 3000)
-PLAIN = ("reverse_text", "running", "train", "eval", "on", "[]", "{}", "[[", '{"a": 1}', "true", "2026-13-45", "a" * 9000)
+PLAIN = (
+    "reverse_text",
+    "running",
+    "train",
+    "eval",
+    "on",
+    "[]",
+    "{}",
+    "[[",
+    '{"a": 1}',
+    "true",
+    "2026-13-45",
+    "a" * 9000,
+)
 WORDS = [*(text for text in TEXTS.values() if len(text) < 3000), *NUMBERS, *PLAIN]
 QUERIES = (
     *("before", "state", "q", "purpose", "view", "from", "by", "keys", "points", "after_step", "after_seq", "wait_s"),
-    *("clone", "preset", "model", "next", "env_id", "format", "p", "o", "e", "all", "_popup", "_to_field", "_changelist_filters"),
+    *(
+        "clone",
+        "preset",
+        "model",
+        "next",
+        "env_id",
+        "format",
+        "p",
+        "o",
+        "e",
+        "all",
+        "_popup",
+        "_to_field",
+        "_changelist_filters",
+    ),
     *("state__exact", "kind__exact", "project__id__exact", "created_at__year", "created__gte", "run__key", "id__in"),
     *("object_kind", "role__exact", "term", "app_label", "model_name", "field_name", "name", "kind", "key__regex"),
 )
 FIELDS = (
-    *("toml", "project", "max_steps", "optimizer.lr", "seed", "name", "model.path", "environments.0.name", "days", "kind"),
-    *("environments.0.args", "batch.batch_size", "evaluation.on", "sampling.group_size", "username", "password", "next"),
+    *(
+        "toml",
+        "project",
+        "max_steps",
+        "optimizer.lr",
+        "seed",
+        "name",
+        "model.path",
+        "environments.0.name",
+        "days",
+        "kind",
+    ),
+    *(
+        "environments.0.args",
+        "batch.batch_size",
+        "evaluation.on",
+        "sampling.group_size",
+        "username",
+        "password",
+        "next",
+    ),
     *("action", "_selected_action", "post", "memberships-TOTAL_FORMS", "memberships-INITIAL_FORMS", "memberships-0-id"),
     *("user", "role", "slug", "date_joined_0", "_save", "index", "resets_on_get", "csrfmiddlewaretoken"),
 )
@@ -49,9 +112,37 @@ TOML = (
     "environments = 7",
     "[model]\npath = [1]\n[model.lora]\nrank = {}\n",
 )
-NAMES = ("holder", "token", "tokens", "rollouts", "metrics", "version", "path", "step", "source", "preset", "config", "limit")
-OVERRIDES = ("overrides", "fork_from", "project", "reason", "env_id", "weight", "group_size", "batch_size", "desired_name")
-TYPES = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", "application/msgpack")
+NAMES = (
+    "holder",
+    "token",
+    "tokens",
+    "rollouts",
+    "metrics",
+    "version",
+    "path",
+    "step",
+    "source",
+    "preset",
+    "config",
+    "limit",
+)
+OVERRIDES = (
+    "overrides",
+    "fork_from",
+    "project",
+    "reason",
+    "env_id",
+    "weight",
+    "group_size",
+    "batch_size",
+    "desired_name",
+)
+TYPES = (
+    "application/json",
+    "application/x-www-form-urlencoded",
+    "multipart/form-data; boundary=x",
+    "application/msgpack",
+)
 HEADERS = {
     "rollyard-epoch": NUMBERS,
     "idempotency-key": ("", "k", "k" * 300, "a\0", "\xff"),
