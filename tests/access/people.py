@@ -2,18 +2,21 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.contrib.auth.models import Permission, User
 from django.test import Client
+from django.utils import timezone
 
 from controlplane.home import FOR_RUNS
-from rollouts.models import ApiToken, Membership, Project, Role, Scope
+from rollouts.models import Address, ApiToken, Membership, Project, Role, Scope
+from rollouts.models.run import new_atropos_key
 from rollouts.services.runs.tokens import create
 from tests.access.world import Possessions, possessions
 from tests.factories import make_user
 from tests.rollouts.api import ALL
+from tests.rollouts.doors.atropos.api import make_external_run
 
 CSRF = "x" * 32
 HOUR = timedelta(hours=1)
@@ -181,6 +184,46 @@ def _machine(
 
 
 @dataclass(frozen=True)
+class Key:
+    """What stands in a path under /atropos/."""
+
+    name: str
+    key: str
+    opens: bool = False
+
+
+def keys(of: Possessions) -> list[Key]:
+    """An address that opens its run, and every way in which one does not."""
+    tomorrow = timezone.now() + timedelta(days=1)
+    gone = make_user("gone from the address", project=of.project)
+    User.objects.filter(pk=gone.pk).update(is_active=False)
+    onlooker = make_user("onlooker with an address", role=Role.VIEWER, project=of.project)
+    elsewhere = make_user("left the address", role=None)
+
+    def make(name: str, owner: User | None, expires_at: datetime = tomorrow, *, opens: bool = False) -> Key:
+        address = make_external_run(project=of.project, name=of.mark).address
+        address.owner, address.expires_at = owner, expires_at
+        address.save()
+        return Key(name, address.key, opens)
+
+    former = make("of a run with another address", of.member)
+    make_anew = Address.objects.get(key=former.key)
+    make_anew.key = new_atropos_key()
+    make_anew.save()
+    return [
+        Key("good", of.external.address.key, opens=True),
+        former,
+        make("expired", of.external.address.owner, timezone.now()),
+        make("of a dismissed user", gone),
+        make("of a viewer", onlooker),
+        make("of somebody who left the project", elsewhere),
+        make("of nobody", None),
+        Key("unknown", new_atropos_key()),
+        Key("the key of a run", of.run.key),
+    ]
+
+
+@dataclass(frozen=True)
 class World:
     """Two projects, and everybody who may want something of them."""
 
@@ -189,6 +232,7 @@ class World:
     people: list[Person]
     staff: list[Person]
     machines: list[Person]
+    keys: list[Key]
 
     def cells(self, *, with_tokens: bool, is_full: bool) -> Iterator[tuple[Person, Possessions]]:
         """Everybody with what is ours, and with what is theirs. Unless in full: of tokens where they mean nothing one
@@ -208,4 +252,4 @@ class World:
 def make_world() -> World:
     ours, theirs = possessions("ours"), possessions("theirs")
     people = with_sessions(ours, theirs)
-    return World(ours, theirs, people, staff(ours), with_tokens(ours, theirs))
+    return World(ours, theirs, people, staff(ours), with_tokens(ours, theirs), keys(ours))

@@ -16,6 +16,7 @@ from tests.frontend.test_launch import filled as launch_form
 from tests.hostile.case import good
 from tests.hostile.wires import json_of
 from tests.rollouts import story
+from tests.rollouts.doors.atropos.api import introduction, item, registration
 
 Need = Callable[[Person, Possessions, Run], bool]
 """Whether somebody may do it with the run, or with what else is the project's."""
@@ -216,4 +217,34 @@ API: dict[str, Rule] = {
     f"{RUN}/policy-versions": post(api(Scope.TRAIN), weights, **EPOCH),
     f"{RUN}/checkpoints": post(api(Scope.TRAIN), checkpoint, **EPOCH),
     r"api/v1/^(?P<path>[\s\S]*)$": get(nobody, path="/api/v1/nowhere"),
+}
+
+
+@dataclass(frozen=True)
+class AtroposCall:
+    """A call under an address. Whoever knows a good one may make it, and nobody else."""
+
+    body: Any = None
+    writes: str = ""
+    """Why a GET may change something beyond noting the address's use."""
+
+
+ATROPOS: dict[tuple[str, str], AtroposCall] = {
+    ("", "GET"): AtroposCall(),
+    ("register", "POST"): AtroposCall(registration()),
+    ("register-env", "POST"): AtroposCall(introduction()),
+    ("disconnect-env", "POST"): AtroposCall({"env_id": 0}),
+    ("wandb_info", "GET"): AtroposCall(),
+    ("info", "GET"): AtroposCall(),
+    ("batch", "GET"): AtroposCall(writes="hands out a batch, which is how the protocol has it"),
+    ("latest_example", "GET"): AtroposCall(),
+    ("scored_data", "POST"): AtroposCall(item()),
+    ("scored_data_list", "POST"): AtroposCall([item()]),
+    ("status", "GET"): AtroposCall(),
+    ("status-env", "GET"): AtroposCall({"env_id": 0}, writes="is an environment's sign of life"),
+    ("reset_data", "GET"): AtroposCall(writes="resets at an address for old clients"),
+    ("reset_data", "POST"): AtroposCall(),
+    ("openapi.json", "GET"): AtroposCall(),
+    ("docs", "GET"): AtroposCall(),
+    ("redoc", "GET"): AtroposCall(),
 }

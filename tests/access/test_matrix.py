@@ -15,9 +15,9 @@ from django.db.models import Model
 
 from tests.access import admin
 from tests.access.asking import Outcome, ask
-from tests.access.people import Person, World
-from tests.access.routes import filled, pages
-from tests.access.rules import API, PAGES, Call
+from tests.access.people import ANONYMOUS, Person, World
+from tests.access.routes import atropos, filled, pages
+from tests.access.rules import API, ATROPOS, PAGES, Call, nobody
 from tests.access.world import Possessions
 from tests.hostile.application import Answer
 
@@ -82,6 +82,44 @@ def test_every_route_has_a_rule_and_every_rule_a_route() -> None:
     missing = sorted(routes - RULES.keys())
     assert not missing, f"say in tests/access/rules.py who may use {missing}"
     assert RULES.keys() <= routes, f"there are no routes any more for the rules of {sorted(RULES.keys() - routes)}"
+
+
+def test_every_call_of_the_atropos_protocol_has_a_rule() -> None:
+    missing = sorted(set(atropos()) - ATROPOS.keys())
+    assert not missing, f"say in tests/access/rules.py what may be done with an address by {missing}"
+    assert ATROPOS.keys() <= set(atropos())
+
+
+@pytest.mark.parametrize(("path", "method"), ATROPOS)
+def test_only_a_good_address_opens_its_run(world: World, path: str, method: str) -> None:
+    call, faults = ATROPOS[path, method], []
+    root = next(person for person in world.people if person.name == "root")
+    for key in world.keys:
+        for person in (ANONYMOUS, root):  # whom it does not matter who asks
+            body = b"" if call.body is None else msgspec.json.encode(call.body)
+            headers = {"content-type": "application/json", **person.headers}
+            answer, written = ask(method, f"/atropos/{key.key}/{path}", headers, body)
+            what = f"{method} {path} with an address that is {key.name}: {answer.status}"
+            written = {table: rows for table, rows in written.items() if table != "rollouts_address"}
+            if answer.status >= 500 and not (key.opens and "retry-after" in answer.headers):
+                faults.append(f"{what}, an error of ours: {answer.body[:300]!r}")
+            if (answer.status in {401, 403, 404}) == key.opens:
+                faults.append(f"{what}, but it {'opens' if key.opens else 'does not open'} the run")
+            if written and (not key.opens or (method == "GET" and not call.writes)):
+                faults.append(f"{what} wrote {written}")
+    assert not faults, "\n".join(faults)
+
+
+@pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "GET", "POST"])
+def test_a_method_that_no_rule_names_changes_nothing(world: World, method: str) -> None:
+    faults, named = [], {each.name: each for each in (*world.people, *world.machines)}
+    for route, rule in RULES.items():
+        if method not in rule:
+            person = named["token: everything" if route in API else "root"]
+            outcome = send(method, route, Call(nobody, path=next(iter(rule.values())).path), person, world.ours)
+            if outcome.written or outcome.answer.status >= 500:
+                faults.append(f"{method} /{route}: {outcome.answer.status}, wrote {outcome.written}")
+    assert not faults, "\n".join(faults)
 
 
 def faults_of_route(world: World, route: str, *, is_full: bool) -> list[str]:

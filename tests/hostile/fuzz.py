@@ -189,7 +189,7 @@ class Places:
     parameters: Mapping[str, list[str]]
     """Of a route -> what may stand there."""
     dear: list[str]
-    """Routes that answer with a page, which takes ten times as long as the others: one call in twenty."""
+    """Routes that answer with a page, which takes ten times as long as the others: one call in 25."""
     cheap: list[str]
     atropos: list[str]
     """Paths under an address."""
@@ -211,11 +211,11 @@ class Fuzz:
         """Call ``number``: where to, in whose name, and what with it."""
         draw = random.Random(f"{self.seed}/{number}")
         kind = draw.random()
-        if kind < 0.05:
+        if kind < 0.04:
             return self._page(draw)
-        if kind < 0.40:
+        if kind < 0.43:
             return self._atropos(draw)
-        if kind < 0.65:
+        if kind < 0.55:
             return self._native(draw)
         return self._by_nobody(draw)
 
