@@ -145,7 +145,7 @@ def checkpoint(of: Possessions) -> dict[str, Any]:
 
 
 def settled(of: Possessions) -> dict[str, Any]:
-    return {"token": str(of.lease.token), "problem_key": "p", "rollouts": [story.rollout(), story.rollout(0.0)]}
+    return {"token": str(of.lease.token), "problem_key": "p", "rollouts": [story.rollout()]}
 
 
 def launch(of: Possessions) -> dict[str, str]:
