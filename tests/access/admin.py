@@ -18,6 +18,13 @@ PAGES = ("changelist", "add", "history", "delete", "change")
 OF_ROWS = ("history", "delete", "change")
 
 
+def routes() -> Iterator[str]:
+    """Those of the models' pages, and the former address of a row, which leads to its page."""
+    pages = ("", "add/", *(f"<path:object_id>/{page}/" for page in OF_ROWS), "<path:object_id>/")
+    for model in MODELS:
+        yield from (f"admin/{model._meta.app_label}/{model._meta.model_name}/{page}" for page in pages)
+
+
 def is_scoped(model: type[Model]) -> bool:
     """Whether its rows are a project's, so that people of the project may look at them."""
     return model._meta.app_label == "rollouts" and path_to_project(model) is not None

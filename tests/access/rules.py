@@ -52,6 +52,16 @@ def superuser(person: Person, of: Possessions, run: Run) -> bool:
     return member_of_any(person, of, run) and person.is_superuser
 
 
+def staff(person: Person, of: Possessions, run: Run) -> bool:
+    """Whoever may enter the administration site."""
+    return member_of_any(person, of, run) and (person.is_staff or person.is_superuser)
+
+
+def no_staff(person: Person, of: Possessions, run: Run) -> bool:
+    """Whoever may still sign in as staff; staff is led to the start page."""
+    return anybody(person, of, run) and not staff(person, of, run)
+
+
 def api(*scopes: Scope) -> Need:
     """A token of the project with these scopes, bound to no other run, or a session; and the role that goes with it."""
 
@@ -188,6 +198,20 @@ PAGES: dict[str, Rule] = {
     "runs/<str:key>/steps/<int:step>/": get(viewer),
     "runs/<str:key>/tokens/<int:number>/": get(viewer),
 }
+ADMIN: dict[str, Rule] = {
+    "admin/": get(staff),
+    "admin/login/": get(no_staff) | form(sends_form, lambda of: {"username": "nobody", "password": "x"}),
+    "admin/logout/": form(staff),
+    "admin/password_change/": get(staff),
+    "admin/password_change/done/": get(staff),
+    "admin/autocomplete/": get(staff, query="app_label=rollouts&model_name=membership&field_name=project"),
+    "admin/jsi18n/": get(staff),
+    "admin/r/<path:content_type_id>/<path:object_id>/": get(nobody, path="/admin/r/1/1/"),
+    "admin/auth/user/<id>/password/": get(superuser, path="/admin/auth/user/1/password/"),
+    r"admin/^(?P<app_label>auth|axes|rollouts)/$": get(staff, path="/admin/rollouts/"),
+    "admin/(?P<url>.*)$": get(nobody, path="/admin/nowhere"),
+}
+"""Of the administration site, what is no model's: those pages are in `admin.py`."""
 RUN = "api/v1/runs/<slug:key>"
 API: dict[str, Rule] = {
     "api/v1/schema": get(anybody_of_api),
