@@ -9,8 +9,10 @@ from django.contrib.auth.admin import GroupAdmin, UserAdmin
 from django.contrib.auth.models import Group, User
 from django.http import HttpRequest
 
+from rollouts.admin.scope import FoundByKey
 
-class ForSuperusers(admin.ModelAdmin):  # type: ignore[type-arg]
+
+class ForSuperusers(FoundByKey):
     """Rows of the whole installation. Permissions of Django's do not suffice: staff is staff of some projects."""
 
     def has_module_permission(self, request: HttpRequest) -> bool:
