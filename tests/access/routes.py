@@ -11,6 +11,8 @@ from rollouts.routing import websocket_urlpatterns
 
 PARAMETER = re.compile(r"<(?:\w+:)?(?P<name>\w+)>")
 """`<str:key>` in a route."""
+APPLICATIONS = re.compile(r"(?<=\(\?P<app_label>)[^)]+")
+"""Names of the applications that have models in the administration site, in whichever order they were loaded."""
 
 
 def pages() -> Iterator[str]:
@@ -24,7 +26,7 @@ def _below(resolver: Any, prefix: str) -> Iterator[str]:
         if hasattr(entry, "url_patterns"):
             yield from _below(entry, route)
         else:
-            yield route
+            yield APPLICATIONS.sub("[a-z]+", route)
 
 
 def atropos() -> Iterator[tuple[str, str]]:

@@ -208,7 +208,7 @@ ADMIN: dict[str, Rule] = {
     "admin/jsi18n/": get(staff),
     "admin/r/<path:content_type_id>/<path:object_id>/": get(nobody, path="/admin/r/1/1/"),
     "admin/auth/user/<id>/password/": get(superuser, path="/admin/auth/user/1/password/"),
-    r"admin/^(?P<app_label>auth|axes|rollouts)/$": get(staff, path="/admin/rollouts/"),
+    r"admin/^(?P<app_label>[a-z]+)/$": get(staff, path="/admin/rollouts/"),
     "admin/(?P<url>.*)$": get(nobody, path="/admin/nowhere"),
 }
 """Of the administration site, what is no model's: those pages are in `admin.py`."""

@@ -39,7 +39,7 @@ HEARD = {
     "dismissed": None,
     "outsider": set(),
     "stranger": {"theirs"},
-    **dict.fromkeys(map(str, Role), {"ours"}),
+    **{str(role): {"ours"} for role in Role},
     "superuser": {"ours", "theirs"},
 }
 """Projects whose runs are named to them; None: their socket is closed at once."""
