@@ -207,7 +207,7 @@ ADMIN: dict[str, Rule] = {
     "admin/autocomplete/": get(staff, query="app_label=rollouts&model_name=membership&field_name=project"),
     "admin/jsi18n/": get(staff),
     "admin/r/<path:content_type_id>/<path:object_id>/": get(nobody, path="/admin/r/1/1/"),
-    "admin/auth/user/<id>/password/": get(superuser, path="/admin/auth/user/1/password/"),
+    "admin/auth/user/<id>/password/": get(superuser),
     r"admin/^(?P<app_label>[a-z]+)/$": get(staff, path="/admin/rollouts/"),
     "admin/(?P<url>.*)$": get(nobody, path="/admin/nowhere"),
 }

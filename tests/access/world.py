@@ -60,6 +60,7 @@ class Possessions:
             "number": self.values.pk,
             "project": self.project.slug,
             "name": self.model.name,
+            "id": self.member.pk,
         }
 
     def row(self, model: type[Row]) -> Row | None:
