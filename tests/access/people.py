@@ -88,11 +88,11 @@ def with_sessions(ours: Possessions, theirs: Possessions) -> list[Person]:
     return [
         ANONYMOUS,
         *people,
-        _signed_in(stranger, {foreign: Role.ADMIN}, reaches=True),
+        _signed_in(stranger, {foreign: Role.ADMIN}),
         _signed_in(make_user("outsider", role=None), {}),
         dismissed,
         Person("admin, by a page of another site", without_proof, roles=admin.roles, is_forged=True),
-        _signed_in(root, {}, is_superuser=True, reaches=True),
+        _signed_in(root, {}, is_superuser=True),
         Person("superuser through the socket of runs", _cookies(root), {FOR_RUNS: True}, is_superuser=True),
     ]
 
