@@ -19,6 +19,7 @@ class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
 @admin.register(Project)
 class ProjectAdmin(ScopedAdmin):
     list_display = ("name", "slug", "created_at")
+    ordering = ("name",)  # of the names that a form completes, too, which come by the page
     search_fields = ("name", "slug")
     prepopulated_fields: ClassVar = {"slug": ("name",)}
     inlines = (MembershipInline,)

@@ -47,7 +47,14 @@ def path_to_project(model: type[Model]) -> str | None:
     return None
 
 
-class ScopedAdmin(admin.ModelAdmin):  # type: ignore[type-arg]
+class FoundByKey(admin.ModelAdmin):  # type: ignore[type-arg]
+    """An address whose `_to_field` is empty names no field: Django would look for one without a name, and break."""
+
+    def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        return super().get_object(request, object_id, from_field or None)
+
+
+class ScopedAdmin(FoundByKey):
     """Rows of the projects that somebody is a member of; to change them takes an administrator of the project."""
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:

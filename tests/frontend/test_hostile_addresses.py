@@ -36,3 +36,12 @@ def test_a_nul_in_an_address_is_refused(client: Client, path: str) -> None:
     page = client.get(path.format(key=make_run().key))
     assert page.status_code == 400
     assert "NUL" in page.content.decode()
+
+
+@pytest.mark.parametrize("model", ["rollouts/project", "rollouts/run", "auth/user", "auth/group"])
+@pytest.mark.parametrize("page", ["change", "delete"])
+def test_a_row_is_found_by_its_number_where_no_field_is_named(client: Client, model: str, page: str) -> None:
+    client.force_login(User.objects.create_superuser("root"))
+    row = make_run().pk if model == "rollouts/run" else 1
+    assert client.get(f"/admin/{model}/{row}/{page}/?_to_field=").status_code < 500
+    assert client.post(f"/admin/{model}/{row}/{page}/?_to_field=").status_code < 500

@@ -39,11 +39,16 @@ class LeavesEarly(bytes):
 
 
 async def call(
-    method: str, target: str, headers: Mapping[str, str] = {}, pieces: Sequence[bytes] = (b"",)
+    method: str,
+    target: str,
+    headers: Mapping[str, str] = {},
+    pieces: Sequence[bytes] = (b"",),
+    state: Mapping[str, Any] = {},
 ) -> Answer | None:
     """One request, the body in pieces, the target as it stands in the request line; None when nothing came back.
 
-    What the application raises passes, as nothing between it and the test would make a 500 of it.
+    ``state`` is what the server knows of the connection. What the application raises passes, as nothing between it and
+    the test would make a 500 of it.
     """
     raw = [(name.lower().encode(), value.encode("latin-1")) for name, value in headers.items()]
     path, _, query = target.partition("?")
@@ -60,7 +65,7 @@ async def call(
         "headers": raw if "host" in headers else [(b"host", b"testserver"), *raw],
         "client": ("127.0.0.1", 1),
         "server": ("testserver", 80),
-        "state": {},
+        "state": dict(state),
     }
     waiting: list[dict[str, Any]] = [
         {"type": "http.request", "body": piece, "more_body": at + 1 < len(pieces) or isinstance(piece, LeavesEarly)}

@@ -39,12 +39,12 @@ SMALL = {
 
 def create(**overrides: Any) -> Run:
     """A small run, as a person launches it. Keywords are dotted keys with `__` for the dot."""
-    environments = overrides.pop("environments", None)
+    environments, project = overrides.pop("environments", None), overrides.pop("project", None)
     values = SMALL | {key.replace("__", "."): value for key, value in overrides.items()}
     resolved = resolve("reverse-text-rl", overrides=values)
     if environments is not None:
         resolved = with_environments(resolved, environments)
-    return life.create(project=make_project(), user=somebody(), resolved=resolved, actor="user:ada")
+    return life.create(project=project or make_project(), user=somebody(), resolved=resolved, actor="user:ada")
 
 
 def launch(**overrides: Any) -> Run:
