@@ -2,10 +2,10 @@
 
     python -m benchmarks.sandbox --pairs 3 --steps 20
 
-Each round is a Rollyard of its own in an empty home, in which a first run fills the caches. Without sandboxes nothing of a
-run starts under root, so this takes an account that is not root. Starts are from the row of a
-replica, made just before its process, to the moment that it works: the server answers, the trainer is registered. Steps
-are counted after the first three.
+Each round is a Rollyard of its own in an empty home, where a first run fills the caches. Without sandboxes nothing of a
+run starts under root, so this takes an account that is not root. Starts are from the row of a replica, made just before
+its process, to the moment that it works: the server answers, the trainer is registered. Steps are counted after the
+first three.
 """
 
 import argparse
