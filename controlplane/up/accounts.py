@@ -6,7 +6,7 @@ import stat
 import subprocess
 from pathlib import Path
 
-from controlplane.up.processes import Program
+from controlplane.up.processes import Program, bare_environ
 from workers.launchers.accounts import AccountMissing, ensure_account
 
 ACCOUNT = "rollyard"
@@ -51,7 +51,14 @@ def run_as(account: str, *argv: Path | str, stdin: str = "") -> None:
     """Run a program to its end. Raises EmbeddedError with the end of what it said if it fails."""
     program = Program(name=Path(argv[0]).name, argv=tuple(map(str, argv)), account=account)
     done = subprocess.run(
-        program.command(), input=stdin, capture_output=True, text=True, timeout=120, check=False, cwd="/"
+        program.command(),
+        input=stdin,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        cwd="/",
+        env=bare_environ(),
     )
     if done.returncode:
         raise EmbeddedError(f"{program.name} failed: {(done.stderr or done.stdout).strip()[-2000:]}")

@@ -20,7 +20,7 @@ import redis
 from controlplane.home import Home
 from controlplane.up import cluster
 from controlplane.up.accounts import EmbeddedError, account_of_postgres, closed_to_others, private_directory
-from controlplane.up.processes import Program
+from controlplane.up.processes import Program, bare_environ
 from environments.disk import write_file
 from workers.launchers import processes
 
@@ -96,6 +96,7 @@ def prepare_postgres(home: Home) -> Program:
         stop_signal=signal.SIGINT,  # "fast": ends sessions and checkpoints; SIGTERM would wait for every client to go
         stop_deadline_s=20.0,
         account=account,
+        is_ours=False,
     )
 
 
@@ -111,7 +112,7 @@ def prepare_redis(home: Home) -> Program:
     argv += ["--aclfile", str(accounts), "--dir", str(home.run_dir), "--save", "", "--appendonly", "no"]
     # Eviction would drop queues silently; an error is reported.
     argv += ["--maxmemory", "256mb", "--maxmemory-policy", "noeviction", "--loglevel", "warning"]
-    return Program(name="redis", argv=tuple(argv), stop_deadline_s=5.0)
+    return Program(name="redis", argv=tuple(argv), stop_deadline_s=5.0, is_ours=False)
 
 
 def postgres_answers(home: Home) -> bool:
@@ -143,7 +144,7 @@ def running(home: Home) -> Iterator[None]:
 @contextlib.contextmanager
 def serving(home: Home, program: Program, answers: Callable[[Home], bool]) -> Iterator["subprocess.Popen[bytes]"]:
     """Run one prepared server while the block lasts. Raises EmbeddedError when it does not start."""
-    child = subprocess.Popen(program.command(), start_new_session=True)
+    child = subprocess.Popen(program.command(), start_new_session=True, env=bare_environ())
     try:
         wait_until_ready(home, program, child, answers)
         yield child

@@ -16,6 +16,8 @@ from workers.launchers.processes import carriers, end, with_descendants
 UP_VARIABLE = "ROLLYARD_UP"
 """Environment variable that holds the id of the `rollyard up` a process belongs to."""
 
+_ANYBODYS = frozenset({"LANG", "LANGUAGE", "LD_LIBRARY_PATH", "PATH", "TMPDIR", "TZ"})
+
 
 @dataclass(frozen=True)
 class Program:
@@ -30,6 +32,9 @@ class Program:
     """System account to run under; "" is ours."""
     environ: Mapping[str, str] | None = None
     """Variables on top of ours."""
+    is_ours: bool = True
+    """Whether it is our own code, which gets our whole environment. Keys of the hub or of trackers are in there, so
+    servers from elsewhere get what any program needs."""
 
     def command(self) -> list[str]:
         """Return the argv that starts the program tied to the calling process. Call it from the main thread:
@@ -40,10 +45,18 @@ class Program:
         return [*shim, "--", *self.argv]
 
 
-def child_environ(up_id: str, extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def child_environ(up_id: str, program: Program, extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Return the environment of a child of the `rollyard up` with this id."""
+    if not program.is_ours:
+        return {**bare_environ(), UP_VARIABLE: up_id}
     # setproctitle (Celery and vLLM use it) would otherwise write over the very memory a sweep reads the id from.
-    return {**os.environ, "PYTHONUNBUFFERED": "1", "SPT_NOENV": "1", UP_VARIABLE: up_id, **(extra or {})}
+    ours = {**os.environ, "PYTHONUNBUFFERED": "1", "SPT_NOENV": "1", UP_VARIABLE: up_id}
+    return {**ours, **(extra or {}), **(program.environ or {})}
+
+
+def bare_environ() -> dict[str, str]:
+    """Return what any program needs of our environment: where programs and libraries are, language and time."""
+    return {name: value for name, value in os.environ.items() if name in _ANYBODYS or name.startswith("LC_")}
 
 
 def of_up(up_id: str) -> set[int]:

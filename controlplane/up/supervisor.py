@@ -148,7 +148,7 @@ class Supervisor:
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=writing,
                 stderr=writing,
-                env=child_environ(self._up_id, {**self._environ, **(program.environ or {})}),
+                env=child_environ(self._up_id, program, self._environ),
                 cwd=self._directory,
                 start_new_session=True,
                 pass_fds=service.pass_fds,
