@@ -10,5 +10,6 @@ class ControlplaneConfig(AppConfig):
     verbose_name = "Control plane"
 
     def ready(self) -> None:
-        """Register the system checks, and make ours the Celery application of every process that loads Django."""
+        """Register the system checks and what axes must forget; make ours the Celery application of every process."""
         from controlplane import celery, checks  # noqa: F401
+        from controlplane.web import lockout  # noqa: F401

@@ -185,6 +185,7 @@ AXES_COOLOFF_TIME = timedelta(minutes=5)
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # else whoever goes on guessing keeps the owner out
 AXES_RESET_ON_SUCCESS = True
 AXES_LOCKOUT_CALLABLE = "controlplane.web.lockout.locked_out"
+AXES_USERNAME_CALLABLE = "controlplane.web.lockout.counted_name"
 AXES_DISABLE_ACCESS_LOG = True
 AXES_VERBOSE = False
 LOGIN_URL = "login"
@@ -266,9 +267,14 @@ LOG_LEVEL = env.str("ROLLYARD_LOG_LEVEL", default="INFO").upper()
 LOGGING: dict[str, Any] = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname:<7} {name}: {message}", "style": "{"}},
-    "filters": {"without_secrets": {"()": "controlplane.web.redaction.WithoutSecrets"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["without_secrets"]}},
+    "formatters": {
+        "line": {
+            "()": "controlplane.web.redaction.LineFormatter",
+            "format": "{asctime} {levelname:<7} {name}: {message}",
+            "style": "{",
+        }
+    },
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     # Django has handlers of its own (one mails admins); a line is logged once.
     # httpx tells of every request it makes, which is every probe and every sample.

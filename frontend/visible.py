@@ -9,7 +9,7 @@ import unicodedata
 from django.utils.html import conditional_escape, format_html
 from django.utils.safestring import SafeString, mark_safe
 
-from rollouts.visible import HIDDEN, number
+from environments.visible import HIDDEN, number
 
 
 def visible_html(text: object) -> SafeString:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from controlplane.home import Home
-from rollouts.visible import visible
+from environments.visible import visible
 
 _NEWEST_RUNS = 500
 """Among which a key that is not found is looked for with a letter or two changed."""

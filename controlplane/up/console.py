@@ -13,12 +13,11 @@ from typing import Any
 import rich.console
 import rich.text
 
+from environments.visible import visible
+
 _STYLES = ("cyan", "green", "magenta", "yellow", "blue", "bright_cyan", "bright_green", "bright_magenta")
-_CONTROL = re.compile(
-    r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)"
-    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]"
-)
-"""Terminal commands, which a log line (it may quote model output) must not give."""
+_COMMAND = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)")
+"""Colours and titles of terminals, which programs put into their lines."""
 _LOG_FILE_BYTES = 16 * 1024 * 1024
 
 
@@ -65,7 +64,7 @@ class Console:
 
     def line(self, process: str, text: str, *, loud: bool = False) -> None:
         """Show one line of a process; a quiet console shows only loud ones (the file gets all)."""
-        text = _CONTROL.sub("", text)
+        text = visible(_COMMAND.sub("", text))
         self._file.info("%-10s %s", process, text)
         if loud or not self._quiet:
             self._show(process, text)

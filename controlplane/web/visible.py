@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponse
 
-from rollouts.visible import has_hidden, visible
+from environments.visible import has_hidden, visible
 
 Handler = Callable[[HttpRequest], HttpResponse]
 

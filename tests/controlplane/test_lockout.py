@@ -1,6 +1,7 @@
 """Guessing passwords: after some failures an address, and an account, has to wait, and is told how long."""
 
 from datetime import timedelta
+from urllib.parse import quote
 
 import pytest
 from axes.models import AccessAttempt
@@ -90,3 +91,29 @@ def test_an_address_causes_no_more_hashes_than_it_may_fail(monkeypatch: pytest.M
     for number in range(3 * settings.AXES_FAILURE_LIMIT):
         sign_in(username=f"user-{number}", address="10.0.0.9")
     assert 0 < len(hashed) <= settings.AXES_FAILURE_LIMIT
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"username": PASSWORD, "password": "x"},
+        {"username": "ada", "password": "x", "Password": PASSWORD},
+        {"username": "ada", "password": "x", PASSWORD: ""},
+    ],
+    ids=["as the name", "in another field", "as a field"],
+)
+def test_a_password_in_the_wrong_place_is_not_kept(form: dict[str, str]) -> None:
+    for _ in range(2):
+        Client().post("/login/?q=" + quote(PASSWORD), form)
+    [row] = AccessAttempt.objects.values()
+    assert row["failures_since_start"] == 2
+    assert PASSWORD not in repr(row)
+
+
+def test_guesses_at_a_name_that_no_account_has_wait_as_well() -> None:
+    for number in range(settings.AXES_FAILURE_LIMIT):
+        sign_in(username="nobody", address=f"10.0.1.{number}")
+    answer = sign_in(username="nobody", address="10.0.0.2")
+    assert answer.status_code == 429
+    assert 290 <= int(answer["Retry-After"]) <= 300
+    assert sign_in(username="nobody-else", address="10.0.0.3").status_code == 200

@@ -10,12 +10,12 @@ from django.test import Client
 from typer.testing import CliRunner
 
 from controlplane.cli import main
+from environments.visible import HIDDEN, has_hidden
 from rollouts.errors import Invalid
 from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.checks import check_groups
 from rollouts.formats.native import decode_groups
 from rollouts.models import Model, ModelOrigin, Rollout, Run
-from rollouts.visible import HIDDEN, has_hidden
 from tests import store
 from tests.factories import make_batch, make_event, make_group, make_metrics, make_replica, make_run
 from tests.hostile.case import good
