@@ -51,11 +51,14 @@ class Yard:
         environ: dict[str, str],
         record: dict[str, Any],
         become: Sequence[str] = (),
+        said: Sequence[str] = (),
     ) -> None:
         self.home = home
         self.process = process
         self.environ = environ
         self.become = become
+        self.said = said
+        """The lines of its stdout, as they come."""
         self.up_id: str = record["id"]
         self.url: str = record["url"]
         self.login_url: str = record["login_url"]
@@ -195,7 +198,8 @@ def running_yard(log: Path, *, packages: Path | None = None, account: str = "") 
                 start_new_session=True,
             )
             events: queue.Queue[dict[str, Any]] = queue.Queue()
-            reader = threading.Thread(target=_read, args=(process, events), daemon=True)
+            said: list[str] = []
+            reader = threading.Thread(target=_read, args=(process, events, said), daemon=True)
             reader.start()
             up_id, known = "", set[psutil.Process]()
             try:
@@ -203,7 +207,7 @@ def running_yard(log: Path, *, packages: Path | None = None, account: str = "") 
                 up_id = record["id"]
                 while _next(events, log).get("event") != "up":
                     pass
-                yard = Yard(home, process, environ, record, before)
+                yard = Yard(home, process, environ, record, before, said)
                 yield yard
                 known = set(yard.processes())
             finally:
@@ -225,9 +229,10 @@ def lives(process: psutil.Process) -> bool:
         return False
 
 
-def _read(process: subprocess.Popen[str], events: "queue.Queue[dict[str, Any]]") -> None:
+def _read(process: subprocess.Popen[str], events: "queue.Queue[dict[str, Any]]", said: list[str]) -> None:
     assert process.stdout is not None
     for line in process.stdout:
+        said.append(line)
         if line.startswith("{"):
             events.put(json.loads(line))
     events.put({})
