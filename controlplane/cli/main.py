@@ -135,6 +135,7 @@ def create_token(
     connect()
     from django.contrib.auth.models import User
 
+    from rollouts.errors import ControlPlaneError
     from rollouts.models import Scope
     from rollouts.services.runs import tokens
 
@@ -143,13 +144,13 @@ def create_token(
     owner = User.objects.filter(username=user, is_active=True).first()
     if owner is None:
         fail(f"no active user {user!r}")
-    token = tokens.create(
-        user=owner,
-        project=project_of(project),
-        name=name,
-        scopes=[Scope(each) for each in scope],
-        ttl=timedelta(days=days),
-    )
+    scopes = [Scope(each) for each in scope]
+    try:
+        token = tokens.create(
+            user=owner, project=project_of(project), name=name, scopes=scopes, ttl=timedelta(days=days)
+        )
+    except ControlPlaneError as error:
+        fail(complaint(error))
     print_json({"token": token}) if as_json else say(token)
 
 

@@ -53,7 +53,11 @@ def check_groups(groups: Sequence[PackedGroup]) -> None:
         ):
             if text is not None and not is_storable(text):
                 found[*at, name] = UNSTORABLE
-        for name, text in (("environment", group.environment), ("key", group.key or "")):
+        for name, text in (
+            ("environment", group.environment),
+            ("environment_version", group.environment_version),
+            ("key", group.key or ""),
+        ):
             if not is_name(text):
                 found[*at, name] = UNNAMABLE
         if group.key in NO_KEYS:

@@ -2,9 +2,12 @@
 
 from django.conf import settings
 from django.contrib.postgres.fields import ArrayField
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q
 from knox.models import AbstractAuthToken
+
+from rollouts.storable import UNNAMABLE, is_name
 
 
 class Role(models.TextChoices):
@@ -31,6 +34,11 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def clean(self) -> None:
+        """Raise ValidationError for a name that hides something."""
+        if not is_name(self.name):
+            raise ValidationError({"name": f"It {UNNAMABLE}."})
 
 
 class Membership(models.Model):

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from django.db import connection
 
+from environments.visible import visible
 from rollouts import bell
 from rollouts.errors import Invalid
 from rollouts.models import Run
@@ -25,11 +26,15 @@ def accumulate(run: Run, *, step: int, values: Mapping[str, float]) -> None:
 
 def _write(run: Run, step: int, values: Mapping[str, float], *, on_conflict: str) -> None:
     faults = {f"metrics.{key}": "must be finite" for key, value in values.items() if not _is_finite(value)}
-    faults |= {f"metrics.{key}": "a key has 1 to 100 characters, and no NUL" for key in values if not _is_key(key)}
+    faults |= {
+        f"metrics.{visible(key)}": "a key has 1 to 100 characters, none of which hides or controls"
+        for key in values
+        if not _is_key(key)
+    }
     if len(values) > MAX_KEYS:
         faults["metrics"] = f"at most {MAX_KEYS} keys"
     if faults:
-        raise Invalid("Metrics must be finite numbers.", fields=faults)
+        raise Invalid("Metrics are finite numbers under names.", fields=faults)
     if not values:
         return
     ordered = sorted(values.items())  # one lock order for concurrent writers of the same points

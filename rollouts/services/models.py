@@ -120,7 +120,7 @@ def remove(model: Model) -> None:
 
 def check_name(name: str) -> None:
     """Raise Invalid unless a model may be registered under this name."""
-    if len(name) > MAX_NAME or not re.match(MODEL_NAME, name):
+    if len(name) > MAX_NAME or not re.fullmatch(MODEL_NAME, name):
         form = f"must have 1 to {MAX_NAME} lower-case letters, digits, dashes, dots or underscores"
         raise Invalid("Nothing was registered.", fields={"name": form})
 

@@ -1,6 +1,7 @@
 """Hidden characters: no name can hold one, and what holds one all the same is shown with its number."""
 
 import json
+from datetime import timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -15,9 +16,19 @@ from rollouts.errors import Invalid
 from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.checks import check_groups
 from rollouts.formats.native import decode_groups
-from rollouts.models import Model, ModelOrigin, Rollout, Run
+from rollouts.models import Model, ModelOrigin, Rollout, Run, Scope
+from rollouts.services.runs import tokens
 from tests import store
-from tests.factories import make_batch, make_event, make_group, make_metrics, make_replica, make_run
+from tests.factories import (
+    make_batch,
+    make_event,
+    make_group,
+    make_metrics,
+    make_project,
+    make_replica,
+    make_run,
+    make_user,
+)
 from tests.hostile.case import good
 
 BAD = "a\u202egnp\x1b[31mb\x9bc\u2066d\u200be"
@@ -115,6 +126,11 @@ def test_no_group_brings_such_a_name(place: str, character: str) -> None:
     with pytest.raises(Invalid) as refusal:
         check_groups(decoded(group))
     assert place in str(refusal.value.faults)
+
+
+def test_no_token_is_named_so(db: None) -> None:
+    with pytest.raises(Invalid, match="No token was made"):
+        tokens.create(user=make_user(), project=make_project(), name=BAD, scopes=[Scope.READ], ttl=timedelta(days=1))
 
 
 @pytest.mark.parametrize("key", [".", ".."])

@@ -19,7 +19,7 @@ from rollouts.formats.native import decode_groups
 from rollouts.models import Lease, Run, Scope
 from rollouts.selectors import queue
 from rollouts.services.groups import intake, leases
-from rollouts.storable import MAX_ENVIRONMENT_VERSION, MAX_TEXT, is_storable, is_uuid
+from rollouts.storable import MAX_ENVIRONMENT_VERSION, MAX_TEXT, UNNAMABLE, is_name, is_storable, is_uuid
 from trainers.wire import MSGPACK
 
 MAX_CLAIM = 256
@@ -132,6 +132,8 @@ class ClaimApi(APIView):
         faults = {}
         if not 0 < len(claim.holder) <= 100:
             faults["holder"] = "must have 1 to 100 characters"
+        elif not is_name(claim.holder):
+            faults["holder"] = UNNAMABLE
         if not 0 < claim.limit <= MAX_CLAIM:
             faults["limit"] = f"must be 1 to {MAX_CLAIM}"
         if faults:
@@ -180,8 +182,8 @@ class SettleApi(APIView):
         settled = wire.decode(request, SettleIn, repairs_text=True)
         if not 0 < len(settled.problem_key) <= MAX_TEXT or not is_storable(settled.problem_key):
             raise Invalid(fields={"problem_key": f"must have 1 to {MAX_TEXT} characters, and no NUL"})
-        if len(settled.environment_version) > MAX_ENVIRONMENT_VERSION or not is_storable(settled.environment_version):
-            fault = f"must have at most {MAX_ENVIRONMENT_VERSION} characters, and no NUL"
+        if len(settled.environment_version) > MAX_ENVIRONMENT_VERSION or not is_name(settled.environment_version):
+            fault = f"must have at most {MAX_ENVIRONMENT_VERSION} characters, none of which hides or controls"
             raise Invalid(fields={"environment_version": fault})
         if not is_uuid(settled.token) or not Lease.objects.filter(run=run, token=settled.token).exists():
             raise LeaseLost

@@ -5,7 +5,9 @@ from datetime import timedelta
 
 from django.contrib.auth.models import User
 
+from rollouts.errors import Invalid
 from rollouts.models import ApiToken, Project, Run, Scope
+from rollouts.storable import UNNAMABLE, is_name
 
 TRAINER_TTL = timedelta(days=30)
 
@@ -19,7 +21,12 @@ def create(
     ttl: timedelta,
     run: Run | None = None,
 ) -> str:
-    """Make a token and return it in clear; it cannot be read again. With ``run`` it opens only that run."""
+    """Make a token and return it in clear; it cannot be read again. With ``run`` it opens only that run.
+
+    Raises Invalid for a name that hides something.
+    """
+    if not is_name(name):
+        raise Invalid("No token was made.", fields={"name": UNNAMABLE})
     _, token = ApiToken.objects.create(
         user=user,
         project=project,
