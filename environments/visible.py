@@ -29,6 +29,11 @@ def visible(text: str) -> str:
     return HIDDEN.sub(lambda found: f"\u27e8{number(found[0])}\u27e9", text)
 
 
+def visible_line(text: str) -> str:
+    """The same for what has to stay one line: line breaks are among what is hidden."""
+    return visible(text).replace("\n", "\u27e8U+000A\u27e9")
+
+
 def number(character: str) -> str:
     """A character as Unicode counts it, such as U+202E."""
     return f"U+{ord(character):04X}"

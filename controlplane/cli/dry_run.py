@@ -53,12 +53,15 @@ def show(resolved: Resolved, *, as_json: bool) -> None:
     for key, origin in resolved.origins.items():
         say(config_line(config, key, str(origin)))
     for name, command in found.items():
-        say(f"\n{name}:")
+        say()
+        say(f"{name}:")
         for variable, value in command.environ.items():
             say(f"  {variable}={shlex.quote(value)} \\")
         say(f"  {shlex.join(command.argv)}")
     decided = f"{RUN}, {PROJECT}, {SOCKET} and {SECRET} are decided by a launch"
-    say(f"\nNothing was started; {decided}." if found else "")
+    say()
+    if found:
+        say(f"Nothing was started; {decided}.")
 
 
 def _runs_directory() -> Path:

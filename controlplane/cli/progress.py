@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from environments.visible import visible
+from environments.visible import visible_line
 
 LINE_EVERY_S = 5.0
 
@@ -33,7 +33,7 @@ class Meter:
 
     def say(self, text: str) -> None:
         """Print a line of its own, above the bar if there is one."""
-        self._console.print(visible(text), markup=False)
+        self._console.print(visible_line(text), markup=False)
 
 
 @contextmanager

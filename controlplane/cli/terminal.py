@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from controlplane.home import Home
-from environments.visible import visible
+from environments.visible import visible, visible_line
 
 _NEWEST_RUNS = 500
 """Among which a key that is not found is looked for with a letter or two changed."""
@@ -122,8 +122,8 @@ def actor() -> str:
 
 
 def say(text: str = "", *, err: bool = False) -> None:
-    """One line for people. Names and reasons in it command no terminal."""
-    typer.echo(visible(text), err=err)
+    """One line for people. Names and reasons in it command no terminal, and make no lines of their own."""
+    typer.echo(visible_line(text), err=err)
 
 
 def print_json(value: Any) -> None:
@@ -133,5 +133,5 @@ def print_json(value: Any) -> None:
 
 def fail(message: str) -> NoReturn:
     """Say why and end with exit status 1."""
-    say(f"error: {message}", err=True)
+    typer.echo(visible(f"error: {message}"), err=True)
     raise typer.Exit(1)

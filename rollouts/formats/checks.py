@@ -24,8 +24,8 @@ from rollouts.storable import (
 )
 
 MAX_ROLLOUT_TOKENS = 4_000_000
-NO_KEYS = frozenset({".", ".."})
-"""Browsers take them for directories."""
+WAYS = frozenset({".", ".."})
+"""Browsers follow them to another address, wherever between slashes they stand."""
 LOGPROB_SLACK = 1e-3
 """Engines round: a certain token may come back a hair above 0."""
 
@@ -60,8 +60,8 @@ def check_groups(groups: Sequence[PackedGroup]) -> None:
         ):
             if not is_name(text):
                 found[*at, name] = UNNAMABLE
-        if group.key in NO_KEYS:
-            found[*at, "key"] = "must not be . or .., which no address can end with"
+        if WAYS & set((group.key or "").split("/")):
+            found[*at, "key"] = "must have no part . or .., which leads elsewhere in an address"
         found |= _rollout_faults(group, at)
     keys = Counter(group.key for group in groups if group.key is not None)
     found |= {(f"groups.key {key}",): "is used twice in one request" for key, count in keys.items() if count > 1}
