@@ -20,8 +20,8 @@ NPX = PATH="$(NODE_HOME)/bin:$(abspath frontend/node_modules/.bin):$$PATH"
 # Checks look at the code, not at an installation: no key is made, no database asked.
 CHECK_ENV = ROLLYARD_HOME=$(abspath .check-home) ROLLYARD_SECRET_KEY=a-key-for-checks-which-sign-nothing
 SLOW = slow or vllm or browser or e2e or slurm
-# Two processes: one of them has what starts the whole product, vLLM or a browser, one after another (tests/conftest.py).
-SLOW_TESTS = $(BIN)/pytest -n 2 --dist loadgroup --durations=60 --durations-min=5 -m "($(SLOW)) and not gpu"
+# Three processes: two have what starts the whole product, vLLM or a browser, and wait most of the time (tests/conftest.py).
+SLOW_TESTS = $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --durations=60 --durations-min=5 -m "($(SLOW)) and not gpu"
 # Several targets at once, each of whose output is shown when it is done.
 BESIDE = $(MAKE) --no-print-directory --jobs --output-sync=target
 

@@ -3,7 +3,7 @@
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +20,8 @@ from rollouts import bell, guesses
 from tests import store
 from tests.lanes import IS_LONG, amount
 
-PRODUCT = ("e2e", "vllm", "browser")
-"""Marks of tests that start so much that two of them would starve each other."""
+PRODUCT = {"vllm", "e2e", "browser"}
+"""Marks of tests that start so much that three of them would starve each other."""
 
 # How long an example takes says more about the machine than about the product. Hypothesis' own profile for CI takes the
 # same examples each time: a new find is for whoever looks for it, as the long lane does.
@@ -36,14 +36,26 @@ hypothesis_settings.load_profile("rollyard")
 flush.Command = store.FlushAsOwner  # type: ignore[misc]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """With `--dist loadgroup`, tests of a group run in one process, one after another.
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    """With `--dist loadgroup`, tests of a group run in one process, one after another, in this order.
 
-    One has what starts the whole product, vLLM or a browser; of the rest each file is one, for its fixtures' sake.
+    What starts the whole product, vLLM or a browser is two groups, of about equal length, and first, being long; of the
+    rest each file is one, for its fixtures' sake.
     """
     for item in items:
-        marks = {mark.name for mark in item.iter_markers()}
-        item.add_marker(pytest.mark.xdist_group("product" if marks & {*PRODUCT} else item.nodeid.partition("::")[0]))
+        item.add_marker(pytest.mark.xdist_group(_group(item)))
+    yield  # to xdist, which reads the marks, and to those that sort for the sake of fixtures
+    if config.getoption("loadgroup", default=False) and not all("@" in item.nodeid for item in items):
+        raise pytest.UsageError("xdist has put no test into its group: their versions do not fit together")
+    items.sort(key=lambda item: _group(item).startswith("tests/"))
+
+
+def _group(item: pytest.Item) -> str:
+    file = item.location[0]
+    if PRODUCT.isdisjoint(mark.name for mark in item.iter_markers()):
+        return file
+    return "runs" if file.startswith("tests/e2e/") else "servers"
 
 
 def pytest_unconfigure() -> None:
