@@ -1,5 +1,6 @@
 """What a launched run opens to others, and what of the installation it reaches: tried beside one that trains."""
 
+import contextlib
 import json
 import os
 import pwd
@@ -128,9 +129,18 @@ def of_the_run(yard: Yard, run: str, kind: str) -> Path:
 
 def ranks(yard: Yard) -> list[psutil.Process]:
     """The processes that train."""
-    lines = {each: " ".join(each.cmdline()) for each in yard.processes()}
-    shells = ("bwrap", "torch.distributed.run", "shepherd")
-    return [each for each, line in lines.items() if "trainers.rl" in line and not any(word in line for word in shells)]
+    shells = (b"bwrap", b"torch.distributed.run", b"shepherd")
+    lines = called_with(yard).items()
+    return [each for each, line in lines if b"trainers.rl" in line and not any(word in line for word in shells)]
+
+
+def called_with(yard: Yard) -> dict[psutil.Process, bytes]:
+    """The command line of every process that has one: what ended, and waits for its parent to notice, has none."""
+    found = {}
+    for process in yard.processes():
+        with contextlib.suppress(OSError):
+            found[process] = Path(f"/proc/{process.pid}/cmdline").read_bytes()
+    return {process: line for process, line in found.items() if line}
 
 
 def listening_with(pid: int) -> set[int]:
@@ -229,7 +239,7 @@ def test_from_inside_nothing_of_the_installation_can_be_reached(training: Traini
             ["127.0.0.1", port],
             ["192.0.2.1", 443],
         ],
-        "pids": {str(process.pid): "".join(process.cmdline()).encode().hex() for process in yard.processes()},
+        "pids": {str(process.pid): line.hex() for process, line in called_with(yard).items()},
     }
     if kind == "trainer":
         places["sockets"].append(str(next(home.run_dir.glob("serve/*/vllm.sock"))))
@@ -272,7 +282,7 @@ def test_a_run_that_is_stopped_leaves_nothing(training: Training) -> None:
     yard, run = training.yard, training.run
     key = yard.home.path / "secret_key"
     of_key = key.stat()
-    launched = [process for process in filter(lives, yard.processes()) if "shepherd" in " ".join(process.cmdline())]
+    launched = [process for process, line in called_with(yard).items() if b"shepherd" in line]
     launched += [child for shepherd in launched for child in shepherd.children(recursive=True)]
     assert len(launched) > 6, "shepherds, sandboxes, ranks and vLLM"
     if training.account:

@@ -17,7 +17,7 @@ from tests.hostile.case import (
     taken,
     tokens,
 )
-from tests.hostile.texts import TEXTS, UNSAYABLE
+from tests.hostile.texts import NAMELESS, TEXTS, UNSAYABLE
 from tests.hostile.wires import ITEM, Data, Literal, Wire
 
 FIRST = "rollouts.0"
@@ -186,6 +186,8 @@ NUMBERS = [
 REPAIRED = {name: text for name, text in TEXTS.items() if name not in UNSAYABLE}
 """What every wire can say; of what Postgres cannot hold something else is stored."""
 SHORT = {name: text for name, text in REPAIRED.items() if 0 < len(text) <= 100 and "\0" not in text}
+NAMES = {name: text for name, text in SHORT.items() if name not in NAMELESS}
+HIDING = {name: text for name, text in SHORT.items() if name in NAMELESS}
 TOOL_CALLS: dict[str, Data] = {"odd": [{"a\0": 2**70, "b": [[]] * 50, "\ud800": "\udfff"}], "40 deep": deep(40)}
 TEXT = [
     taken("text", f"{MESSAGE}.content", REPAIRED, EVERYWHERE),
@@ -202,9 +204,13 @@ TEXT = [
     refused("text", f"{MESSAGE}.role", {"5,000 deep": deep(5000), "NaN": float("nan")}),
     refused("text", f"{MESSAGE}.tool_calls", {"5,000 deep": deep(5000), "NaN": float("nan")}),
     taken("text", "problem_key", SHORT, NATIVE),
-    taken("text", f"{FIRST}.replica", SHORT, NATIVE),
-    taken("text", f"{FIRST}.metrics", {name: {text: 1.0} for name, text in SHORT.items()}, NATIVE),
-    taken("text", f"{FIRST}.metrics", {"all of them": dict.fromkeys(SHORT.values(), -0.5)}, NATIVE),
+    taken("text", f"{FIRST}.replica", NAMES, NATIVE),
+    taken("text", f"{FIRST}.metrics", {name: {text: 1.0} for name, text in NAMES.items()}, NATIVE),
+    taken("text", f"{FIRST}.metrics", {"all of them": dict.fromkeys(NAMES.values(), -0.5)}, NATIVE),
+    refused("text", f"{FIRST}.replica", HIDING),
+    refused("text", f"{FIRST}.metrics", {name: {text: 1.0} for name, text in HIDING.items()}),
+    refused("text", "environment", HIDING),
+    refused("text", "key", HIDING),
     refused("text", "problem_key", {"empty": "", "NUL": "a\0", "surrogate": "\ud800", "long": "p" * 201}),
     refused("text", "environment", {"empty": "", "NUL": "a\0", "surrogate": "\ud800", "long": "e" * 101}),
     refused("text", "key", {"empty": "", "NUL": "a\0", "surrogate": "\udfff", "long": "k" * 65, "a number": 7}),

@@ -46,3 +46,16 @@ TEXTS: dict[str, str] = {
 }
 UNSAYABLE = ("a high surrogate", "a low surrogate", "surrogates turned round")
 """Python can hold them, UTF-8 cannot: JSON can escape them."""
+NAMELESS = {
+    "right to left override",
+    "isolates",
+    "carriage returns",
+    "line separators",
+    "control characters",
+    "colours of a terminal",
+    "a link of a terminal",
+    "a cell that a tab leads",
+    "a cell that a line break leads",
+    "a broken tool call",
+}
+"""Text that may say something, and name nothing: it hides, or turns, what it stands beside."""
