@@ -135,8 +135,8 @@ def _is_charged(scope: Scope, status: int, *, is_known: bool) -> bool:
     """Whether the sender pays for it: nothing came of it, or it is a page for somebody who is not signed in."""
     if scope["type"] == "websocket":
         return status != HTTPStatus.SWITCHING_PROTOCOLS
-    if not status:  # gone before the answer
-        return True
+    if not status:  # gone before the answer: whoever has a key may have waited in vain
+        return not is_known
     if 400 <= status < 500:
         return not (is_known and status in PASSING)
     if scope["path"].startswith(("/api/", PREFIX)):

@@ -112,7 +112,7 @@ def test_a_credential_that_lately_opened_something_passes_beside_strangers_of_it
     guesses.forget()
 
 
-@pytest.mark.parametrize("status", [409, 410, 429])
+@pytest.mark.parametrize("status", [409, 410, 429, 0])
 def test_what_a_good_client_is_told_in_the_course_of_things_costs_nothing(clock: Clock, status: int) -> None:
     guesses.opened(KEY)
     assert waits(clock, status, f"/atropos/{KEY}/status") == FREE
