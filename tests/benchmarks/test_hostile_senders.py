@@ -9,7 +9,7 @@ from benchmarks.hostile_load.honest import OPERATIONS
 from benchmarks.wire_load.figures import Figures
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(600)]
-KINDS = ["form-60mb", "bomb-stranger", "bomb-known", "passwords", "tokens", "unknown-paths"]
+KINDS = ["form-60mb", "bomb-stranger", "passwords"]
 MOST = 6.0
 """Promised is 2, measured over longer times."""
 ALLOWED_MB = 64.0

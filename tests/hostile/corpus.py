@@ -77,7 +77,7 @@ BODIES: dict[str, Data] = {
 
 LARGE: dict[str, Data] = {
     "a million keys": Later(lambda: {f"k{number}": 0 for number in range(1_000_000)}),
-    "100,000 rollouts": Later(lambda: good(rewards=(0.0,) * 100_000)),
+    "20,000 rollouts": Later(lambda: good(rewards=(0.0,) * 20_000)),
 }
 
 SHAPES = [

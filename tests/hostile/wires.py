@@ -62,9 +62,10 @@ ROWS = {
     "advantages": "advantages",
     "messages": "messages",
 }
+"""The native name of what a rollout has -> the name of its column in an Atropos item."""
 ITEM = "item"
 """Key of a group under which lie columns of an Atropos item that are no rollout's."""
-"""The native name of what a rollout has -> the name of its column in an Atropos item."""
+NUMBERS = {int, float}
 
 
 def written(wire: Wire, group: Data) -> bytes | None:
@@ -133,7 +134,7 @@ def _sayable(value: Data) -> Any:
         return value if raw.isascii() else msgspec.Raw(b"\xdb" + struct.pack(">I", len(raw)) + raw)
     if isinstance(value, dict):
         return {key: _sayable(each) for key, each in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list) and not NUMBERS.issuperset(map(type, value)):
         return [_sayable(each) for each in value]
     return value
 
@@ -155,15 +156,16 @@ def _packed(rollout: Data) -> Data:
 def _bytes(values: Data, kind: str) -> Data:
     if isinstance(values, bytes) or not isinstance(values, list):
         return values
-    if any(isinstance(each, bool) or not isinstance(each, int | float) for each in values):
+    kinds = set(map(type, values))
+    if not kinds <= NUMBERS:
         raise Unwritable
     if kind == "<f4":
         with np.errstate(over="ignore"):
-            return np.array([float(each) for each in values], "<f8").astype(kind).tobytes()
+            return np.array(list(map(float, values)), "<f8").astype(kind).tobytes()
     size = 8 * np.dtype(kind).itemsize
-    if any(isinstance(each, float) or not -(2 ** (size - 1)) <= each < 2**size for each in values):
+    if float in kinds or (values and not -(2 ** (size - 1)) <= min(values) <= max(values) < 2**size):
         raise Unwritable
-    return np.array([each % 2**size for each in values], kind).tobytes()
+    return np.array([each % 2**size for each in values] if values and min(values) < 0 else values, kind).tobytes()
 
 
 def item_of(group: Data) -> Data:
