@@ -3,7 +3,8 @@
     torchrun --standalone --nproc-per-node W -m benchmarks.trainer_load.ours DIRECTORY [key=value ...]
 
 What `python -m trainers.rl` does between the arrival of a batch and the publication of weights is what is measured:
-decode the batch, pack, forward, backward, optimizer. The last line is one JSON object of figures.
+decode the batch, pack, forward, backward, optimizer. The last line is one JSON object of figures, the one before it the
+seconds of the steps.
 """
 
 import json
@@ -66,8 +67,8 @@ def training_batch(step: int, rollouts: Sequence[dict[str, Any]]) -> bytes:
     )
 
 
-def measure(directory: Path, overrides: Sequence[str]) -> tuple[dict[str, float], bool]:
-    """The figures, and whether this rank is the one that says them."""
+def measure(directory: Path, overrides: Sequence[str]) -> tuple[dict[str, float], list[float], bool]:
+    """The figures, the seconds of every step, and whether this rank is the one that says them."""
     work = json.loads((directory / "work.json").read_text())
     config = run_config(directory, work, overrides)
     bodies = [training_batch(step, rollouts) for step, rollouts in enumerate(work["steps"])]
@@ -78,7 +79,9 @@ def measure(directory: Path, overrides: Sequence[str]) -> tuple[dict[str, float]
     seconds: list[float] = []
     cpu_seconds: list[float] = []
     steps: list[dict[str, float]] = []
-    for body in bodies:
+    for step, body in enumerate(bodies):
+        if begins := work.get("begins"):
+            time.sleep(max(0.0, begins[step] - time.time()))  # of who takes turns with another process
         begin, cpu_begin = time.perf_counter(), time.process_time()
         with learner.timed("load"):
             batch = msgspec.msgpack.decode(body, type=wire.TrainingBatch)
@@ -100,7 +103,7 @@ def measure(directory: Path, overrides: Sequence[str]) -> tuple[dict[str, float]
     }
     if "perf/mfu" in counted[0]:
         figures["mfu"] = _mean(counted, "perf/mfu")
-    return figures, world.is_main
+    return figures, seconds, world.is_main
 
 
 def _training_rollout(index: int, rollout: dict[str, Any]) -> wire.TrainingRollout:
@@ -127,8 +130,9 @@ def _mean(steps: Sequence[dict[str, float]], name: str) -> float:
 
 def main() -> None:
     directory, *overrides = sys.argv[1:]
-    figures, is_main = measure(Path(directory), overrides)
+    figures, seconds, is_main = measure(Path(directory), overrides)
     if is_main:
+        print(json.dumps(seconds))
         print(json.dumps(figures))
 
 
