@@ -59,8 +59,8 @@ class Bench:
         """Quiet, then under attack."""
         self._settle()
         quiet, quiet_cpu_s, quiet_s = self._watched(seconds)
+        began = time.monotonic()
         with self._peak() as peak, senders.attacking(self.target.site, attack, count, next(self._sources)) as log:
-            began = time.monotonic()
             attacked, cpu_s, attacked_s = self._watched(seconds)
             lasted_s = time.monotonic() - began
         calm, hurt = quiet.p50_ms(), attacked.p50_ms()

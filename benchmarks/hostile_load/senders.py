@@ -44,19 +44,21 @@ class Log:
 
 @contextlib.contextmanager
 def attacking(address: Address, attack: Attack, senders: int, first_source: int) -> Iterator[Log]:
-    """So many senders at work; their log is filled in at the end.
+    """So many senders at work, the first of them answered already; their log is filled in at the end.
 
     They come from 127.0.0.0/8, from ``first_source`` on: what earlier ones are remembered for is not held against them.
     """
     context = multiprocessing.get_context("fork")  # the request is shared, not copied
     receiving, sending = context.Pipe(duplex=False)
-    stop = context.Event()
-    arguments = (sending, stop, address, attack, senders, first_source)
+    begun, stop = context.Event(), context.Event()
+    arguments = (sending, begun, stop, address, attack, senders, first_source)
     process = context.Process(target=_send_all, args=arguments, daemon=True)
     process.start()
     sending.close()
     log = Log()
     try:
+        if not begun.wait(TIMEOUT_S):
+            raise SystemExit(f"no hostile sender was answered within {TIMEOUT_S:.0f} s: the machine is too busy")
         yield log
     finally:
         stop.set()
@@ -75,14 +77,20 @@ def send_one(address: Address, attack: Attack, source: int, timeout_s: float = T
 
 
 def _send_all(
-    results: "Pipe[Log, None]", stop: Event, address: Address, attack: Attack, senders: int, first_source: int
+    results: "Pipe[Log, None]",
+    begun: Event,
+    stop: Event,
+    address: Address,
+    attack: Attack,
+    senders: int,
+    first_source: int,
 ) -> None:
     """Body of the process."""
     os.nice(LOWEST)
     log = Log()
     work = _trickle if attack.trickles else _repeat
     threads = [
-        threading.Thread(target=work, args=(stop, address, attack, first_source + number, log), daemon=True)
+        threading.Thread(target=work, args=(begun, stop, address, attack, first_source + number, log), daemon=True)
         for number in range(senders)
     ]
     began = time.process_time()
@@ -93,7 +101,7 @@ def _send_all(
     results.send(Log(Counter(log.answers), log.cpu_s))
 
 
-def _repeat(stop: Event, address: Address, attack: Attack, source: int, log: Log) -> None:
+def _repeat(begun: Event, stop: Event, address: Address, attack: Attack, source: int, log: Log) -> None:
     connection: socket.socket | None = None
     number = source * 10**6
     while not stop.is_set():
@@ -103,6 +111,7 @@ def _repeat(stop: Event, address: Address, attack: Attack, source: int, log: Log
             connection = connection or _connected(address, source, TIMEOUT_S)
             status, stays = _exchange(connection, attack.request.replace(STAMP, b"%012d" % number))
         log.answers[status] += 1
+        begun.set()
         if connection is not None and not stays:
             connection.close()
             connection = None
@@ -110,7 +119,7 @@ def _repeat(stop: Event, address: Address, attack: Attack, source: int, log: Log
             time.sleep(_PAUSE_S)
 
 
-def _trickle(stop: Event, address: Address, attack: Attack, source: int, log: Log) -> None:
+def _trickle(begun: Event, stop: Event, address: Address, attack: Attack, source: int, log: Log) -> None:
     held: list[socket.socket] = []
     while not stop.is_set():
         for each in list(held):
@@ -124,6 +133,7 @@ def _trickle(stop: Event, address: Address, attack: Attack, source: int, log: Lo
             while len(held) < SLOW_CONNECTIONS:
                 held.append(_connected(address, source, TIMEOUT_S))
                 held[-1].sendall(attack.request)
+                begun.set()
         stop.wait(_TRICKLE_S)
 
 

@@ -108,7 +108,7 @@ def training(request: pytest.FixtureRequest) -> Iterator[Training]:
         malice.learn(yard, other, directory)
         superusers = yard.sql(SUPERUSERS)
         words = [*malice.words, "max_steps=500", "trainer.world_size=2", "batch.batch_size=16"]
-        words += ["optimizer.warmup_steps=1", "sampling.max_tokens=8", "inference.kv_cache_gib=0.2"]
+        words += ["optimizer.warmup_steps=1", "sampling.max_tokens=8", "inference.kv_cache_gib=0.2", "evaluation=null"]
         run: str = yard.rollyard("launch", "reverse-text-rl", *words)["run"]
         until(lambda: yard.step(run) >= 2 or yard.state(run) == "failed", within_s=400, what="two steps of training")
         assert yard.state(run) == "running", yard.sql("SELECT reason_params FROM rollouts_run WHERE key = %s", run)
