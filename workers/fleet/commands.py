@@ -55,7 +55,7 @@ def server(
         {
             **inference.environ(config.inference, cpu=cpu, api_key=api_key),
             **({} if cpu else accelerators.server_environ(slot, config.trainer.world_size)),
-            # Kept: without it a server takes ten seconds longer to start. Not shared: what one leaves, others run.
+            # Kept: a GPU server without it takes ten seconds longer to start. Not shared: what one leaves, others run.
             "VLLM_CACHE_ROOT": str(caches / "vllm"),
             "HF_HUB_CACHE": str(hub.cache()),
         },
