@@ -22,6 +22,16 @@ from tests.lanes import IS_LONG, amount
 
 PRODUCT = {"vllm", "e2e", "browser"}
 """Marks of tests that start so much that three of them would starve each other."""
+LONGEST = (
+    "tests/hostile/test_fuzz.py",
+    "tests/trainers/distributed/test_parallelism.py",
+    "tests/trainers/storage/test_resume.py",
+    "tests/trainers/test_rl.py",
+    "tests/access/test_matrix.py",
+    "tests/hostile/test_small_bodies.py",
+    "tests/trainers/test_sft.py",
+)
+"""Files of minutes. The last to be begun is waited for, while other processes have nothing left."""
 
 # How long an example takes says more about the machine than about the product. Hypothesis' own profile for CI takes the
 # same examples each time: a new find is for whoever looks for it, as the long lane does.
@@ -41,14 +51,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """With `--dist loadgroup`, tests of a group run in one process, one after another, in this order.
 
     What starts the whole product, vLLM or a browser is two groups, of about equal length, and first, being long; of the
-    rest each file is one, for its fixtures' sake.
+    rest each file is one, for its fixtures' sake, and the longest have their turn before the others.
     """
     for item in items:
         item.add_marker(pytest.mark.xdist_group(_group(item)))
     yield  # to xdist, which reads the marks, and to those that sort for the sake of fixtures
     if config.getoption("loadgroup", default=False) and not all("@" in item.nodeid for item in items):
         raise pytest.UsageError("xdist has put no test into its group: their versions do not fit together")
-    items.sort(key=lambda item: _group(item).startswith("tests/"))
+    items.sort(key=lambda item: _turn(_group(item)))
 
 
 def _group(item: pytest.Item) -> str:
@@ -56,6 +66,13 @@ def _group(item: pytest.Item) -> str:
     if PRODUCT.isdisjoint(mark.name for mark in item.iter_markers()):
         return file
     return "runs" if file.startswith("tests/e2e/") else "servers"
+
+
+def _turn(group: str) -> int:
+    """When a group has its turn: what starts the product first, short files last."""
+    if not group.startswith("tests/"):
+        return 0
+    return 1 + LONGEST.index(group) if group in LONGEST else 1 + len(LONGEST)
 
 
 def pytest_unconfigure() -> None:
