@@ -11,7 +11,7 @@ import io
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -70,6 +70,26 @@ def open_regular(path: Path) -> io.BufferedReader:
         os.close(descriptor)
         raise OSError(errno.EINVAL, "is no regular file", str(path))
     return open(descriptor, "rb")
+
+
+def detour(path: Path, roots: Iterable[Path]) -> str:
+    """What is wrong with the way to `path` below these directories, where others write; "" for a straight one.
+
+    Below a root no component may be a link, and from outside none may lead into a root: whoever made the link can turn
+    it elsewhere after somebody looked at it.
+    """
+    if not path.is_absolute() or ".." in path.parts:
+        return f"{path} is relative: write the absolute path, without .."
+    roots = [form for root in roots for form in (root.absolute(), root.resolve())]
+    inside = next((root for root in roots if path.is_relative_to(root)), None)
+    if inside is not None:
+        below = [path, *path.parents]
+        link = next((each for each in below[: below.index(inside)] if each.is_symlink()), None)
+        return f"{link} is a link, and none is followed there" if link else ""
+    real = path.resolve()
+    if any(real.is_relative_to(root) for root in roots):
+        return f"{path} is a way around: it leads to {real}, which has to be named itself"
+    return ""
 
 
 def make_directory(path: Path) -> None:

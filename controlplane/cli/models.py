@@ -83,13 +83,26 @@ def _make(project: Any, name: str, show: Callable[[str], None]) -> None:
 
 
 def _absolute(resolved: Any) -> Any:
-    """With a relative directory made absolute: the reconciler runs elsewhere. A bare word is a name, ./word is none."""
-    named = resolved.config.model.path
-    is_relative = named.startswith((".", "~")) or ("/" in named and "@" not in named and Path(named).is_dir())
-    if not is_relative:
-        return resolved
-    model = resolved.config.model.model_copy(update={"path": str(Path(named).expanduser().absolute())})
-    return replace(resolved, config=resolved.config.model_copy(update={"model": model}))
+    """With relative paths made absolute: the reconciler runs elsewhere. A bare word is a name, ./word is none."""
+    config = resolved.config
+    changed = {"model": _with_absolute_path(config.model)}
+    changed["model"] = changed["model"].model_copy(update={"lora": _with_absolute_path(config.model.lora)})
+    if config.data is not None:
+        changed["data"] = _with_absolute_path(config.data)
+        if config.data.validation is not None:
+            validation = _with_absolute_path(config.data.validation)
+            changed["data"] = changed["data"].model_copy(update={"validation": validation})
+    return replace(resolved, config=config.model_copy(update=changed))
+
+
+def _with_absolute_path(section: Any) -> Any:
+    from trainers.run_config.data import DATA_SUFFIXES
+
+    named = section.path
+    is_there = "/" in named and "@" not in named and Path(named).exists()
+    if named.startswith((".", "~")) or is_there or named.endswith(DATA_SUFFIXES):
+        return section.model_copy(update={"path": os.path.abspath(Path(named).expanduser())})  # without ..
+    return section
 
 
 @_app.command("list")

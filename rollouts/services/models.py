@@ -15,6 +15,7 @@ from django.conf import settings
 from django.contrib.auth.models import User
 from django.db import IntegrityError, transaction
 
+from environments.disk import detour
 from rollouts.errors import Conflict, Invalid, StateConflict
 from rollouts.models import Model, ModelOrigin, PolicyVersion, Project, Run
 from rollouts.models.model import MODEL_NAME
@@ -98,6 +99,8 @@ def register_result(run: Run) -> Model | None:
     if version is None:
         raise Invalid("Nothing was registered: the run has left no weights.")
     directory = Path(version.path)
+    if fault := detour(directory, [run.directory]):
+        raise Invalid("Nothing was registered.", fields={"source": fault})
     trained: dict[str, Any] = {"origin": ModelOrigin.TRAINED, "run": run, "step": version.version}
     trained["created_by"] = run.created_by
     try:

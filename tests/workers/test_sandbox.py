@@ -191,6 +191,28 @@ def test_nothing_that_holds_the_home_is_shown_to_a_run(home: Path, tmp_path: Pat
         confinement.make(home / "scratch", ours=[home], reads=[tmp_path])
 
 
+@pytest.mark.parametrize("shape", ["a link", "below a link", "a link from outside", "relative", "dots"])
+def test_no_way_that_somebody_can_turn_elsewhere_is_gone(home: Path, tmp_path: Path, shape: str) -> None:
+    secret, run = home / "secret_key", home / "runs" / "one"
+    secret.write_text("secret")
+    secret.chmod(0o600)
+    run.mkdir(parents=True)
+    (run / "step_1").symlink_to(secret)
+    (run / "up").symlink_to(home)
+    (tmp_path / "outside").symlink_to(secret)
+    named = {
+        "a link": run / "step_1",
+        "below a link": run / "up" / "secret_key",
+        "a link from outside": tmp_path / "outside",
+        "relative": Path(os.path.relpath(secret)),
+        "dots": run / ".." / ".." / "secret_key",
+    }[shape]
+    assert named.exists()
+    with pytest.raises(sandbox.SandboxUnavailable, match=r"is a link|is a way around|is relative"):
+        confinement.make(home / "scratch", ours=[home], reads=[named])
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600, "what is refused is left as it was"
+
+
 def test_variables_of_the_control_plane_stay_outside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("DATABASE_URL", "ROLLYARD_SECRET_KEY", "HF_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "canary-5e1f")

@@ -24,11 +24,10 @@ import pyarrow.parquet as pq
 
 from trainers.data.examples import COLUMNS
 from trainers.errors import DataError, DataUnreachable
-from trainers.run_config.data import DATA_SUFFIXES
+from trainers.run_config.data import DATA_SUFFIXES, is_hub_name
 
 _METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 _SPLITS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval"}
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 _ROWS = 256
 """Rows of a Parquet or Arrow file that are Python objects at a time."""
 
@@ -40,7 +39,7 @@ def find_files(name: str, split: str, section: str = "data") -> list[Path]:
         return [path]
     if path.is_dir():
         return _in_directory(path, split, section)
-    if _HUB_NAME.fullmatch(name) and not name.endswith(DATA_SUFFIXES):
+    if is_hub_name(name):
         return _in_directory(_download(name, section), split, section)
     raise DataError(f"{section}.path: there is no {name} on this machine (relative paths start at {Path.cwd()})")
 

@@ -1,5 +1,6 @@
 """What a supervised run trains on, and how."""
 
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
@@ -8,7 +9,13 @@ from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 
 DATA_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
 """Ends of the names of data files."""
+_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 Role = Literal["system", "developer", "user", "assistant", "tool"]
+
+
+def is_hub_name(name: str) -> bool:
+    """Whether the hub may have a model or a data set of this name. No file is looked for."""
+    return bool(_HUB_NAME.fullmatch(name)) and not name.endswith(DATA_SUFFIXES)
 
 
 class ValidationConfig(Section):

@@ -116,7 +116,7 @@ def verify_directory(path: Path, manifest_sha256: str | None = None) -> Complete
             raise CheckpointCorrupt(f"{path / MANIFEST} has SHA-256 {found}, expected {manifest_sha256}")
         files = json.loads(manifest)["files"]
         for entry in files:
-            _check_file(path / entry["name"], entry)
+            _check_file(path / _plain(entry["name"]), entry)
     except OSError as error:
         raise CheckpointCorrupt(f"{path}: {error}") from None
     except (ValueError, KeyError, TypeError) as error:
@@ -140,6 +140,13 @@ def sweep_partials(parent: Path, *, epoch: int) -> None:
 def _steps(parent: Path) -> dict[int, Path]:
     numbered = ((path.name.removeprefix(_PREFIX), path) for path in parent.glob(f"{_PREFIX}*"))
     return {int(number): path for number, path in numbered if number.isdecimal()}
+
+
+def _plain(name: str) -> str:
+    """The name, if it is that of a file in the directory itself: who wrote the manifest may be hostile."""
+    if not name or Path(name).name != name or name == "..":
+        raise ValueError(f"{name[:100]!r} is no file's name")
+    return name
 
 
 def _check_file(path: Path, entry: dict[str, Any]) -> None:

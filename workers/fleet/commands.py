@@ -27,8 +27,7 @@ class Command(NamedTuple):
 
 def start_weights(config: RunConfig) -> str:
     """What policy version 0 of a run is: a directory by its absolute path, or a name of a model hub."""
-    path = config.model.lora.path or config.model.path
-    return str(Path(path).resolve()) if Path(path).is_dir() else path
+    return config.model.lora.path or config.model.path
 
 
 def idle_adapter(directory: Path) -> Path:

@@ -4,15 +4,13 @@ Nothing of a run has a network, so `fetching` gets it before anything starts.
 """
 
 import os
-import re
 from pathlib import Path
 from typing import Literal
 
 from trainers.run_config import RunConfig
-from trainers.run_config.data import DATA_SUFFIXES
+from trainers.run_config.data import is_hub_name
 
 Kind = Literal["model", "dataset"]
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 def cache() -> Path:
@@ -24,10 +22,13 @@ def cache() -> Path:
 
 
 def places(name: str, kind: Kind) -> list[Path]:
-    """What has to be readable for somebody who loads `name`: a path itself, of a name on the hub what was fetched."""
+    """What has to be readable for somebody who loads `name`: a path itself, of a name on the hub what was fetched.
+
+    A path is absolute: what a relative one means depends on who reads it, and where.
+    """
     if not name:
         return []
-    if Path(name).is_absolute() or Path(name).exists():
+    if Path(name).is_absolute():
         return [Path(name)]
     return [cache() / f"{kind}s--{name.replace('/', '--')}"]
 
@@ -39,8 +40,4 @@ def names_of(config: RunConfig) -> list[tuple[Kind, str]]:
         wanted.append(("dataset", config.data.path))
         if config.data.validation is not None:
             wanted.append(("dataset", config.data.validation.path))
-    return [(kind, name) for kind, name in wanted if _is_on_hub(name)]
-
-
-def _is_on_hub(name: str) -> bool:
-    return bool(_NAME.fullmatch(name)) and not name.endswith(DATA_SUFFIXES) and not Path(name).exists()
+    return [(kind, name) for kind, name in wanted if is_hub_name(name)]

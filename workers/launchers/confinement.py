@@ -12,6 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from environments import unconfined
+from environments.disk import detour
 from workers.launchers import accounts, sandbox
 from workers.launchers.sandbox import Sandbox, SandboxUnavailable
 
@@ -61,15 +62,19 @@ def make(
     if unconfined.is_unconfined():
         return None
     account = accounts.account_of_runs()
-    given = [path.absolute() for path in (*reads, *_readable_everywhere()) if path.exists()]
-    places = [path.absolute() for path in ours]
-    if above := next((path for path in given if any(place.is_relative_to(path) for place in places)), None):
-        raise SandboxUnavailable(f"{above} holds the home of the control plane, which no run may read")
+    asked_for = [path for path in reads if path.exists()]
+    given = [*asked_for, *(path.absolute() for path in _readable_everywhere() if path.exists())]
     behind_links = [path.resolve() for path in given]
-    accounts.give(account, written)
+    places = [path.absolute() for path in ours]
     resolved = [place.resolve() for place in places]
+    # All of it before anything is opened: what is refused is left as it was.
+    for path, real in zip(given, behind_links, strict=True):
+        if any(place.is_relative_to(each) for place in (*places, *resolved) for each in (path, real)):
+            raise SandboxUnavailable(f"{path} holds the home of the control plane, which no run may read")
+        if fault := detour(path, places):
+            raise SandboxUnavailable(fault)
+    accounts.give(account, written)
     accounts.open_to(account, [path for path in behind_links if any(path.is_relative_to(each) for each in resolved)])
-    asked_for = [path.absolute() for path in reads if path.exists()]
     if closed := accounts.find_closed(account, asked_for):
         top = next(path for path in asked_for if closed.is_relative_to(path))
         fix = f"chmod -R o+rX {shlex.quote(str(top))}"

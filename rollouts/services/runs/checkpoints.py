@@ -78,14 +78,16 @@ def delete_checkpoints(run: Run) -> list[Checkpoint]:
 def check_files(run: Run, folder: str, announced: CheckpointIn | PolicyVersionIn) -> None:
     """Raise Invalid unless what a trainer announces can be its own: it is later loaded, and deleted.
 
-    The path must be a directory of its own inside ``folder`` of the run's directory.
+    The path must be that of a directory in ``folder`` of the run's directory, and no link.
     """
-    root = run.directory.resolve() / folder
+    root, path = run.directory / folder, Path(announced.path)
     fields = {}
     if len(announced.path) > MAX_PATH or not is_storable(announced.path) or not announced.path:
         fields["path"] = f"must have 1 to {MAX_PATH} characters, and no NUL"
-    elif root not in Path(announced.path).resolve().parents:
-        fields["path"] = f"must lie under {root}"
+    elif path.parent not in {root, root.resolve()} or path.name in {"", ".."}:
+        fields["path"] = f"must be that of a directory in {root}"
+    elif path.is_symlink():
+        fields["path"] = "is a link: write the files where they are announced"
     if not SHA256.fullmatch(announced.manifest_sha256):
         fields["manifest_sha256"] = "must be 64 hexadecimal digits in lower case"
     if not 0 <= announced.size_bytes < 2**63:

@@ -10,7 +10,6 @@ holds what was found: the directory or the name on the hub.
 """
 
 import difflib
-import re
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -26,12 +25,12 @@ from rollouts.services.runs import forks, life, places
 from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
 from trainers.origins import Origin, OriginKind
+from trainers.run_config.data import is_hub_name
 from trainers.storage.model_files import ModelFault
 
 FIELD = "model.path"
 MAX_PATH = 1_000
 _MESSAGE = "Nothing was launched: the model would not load."
-_HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 
 
 class Start(NamedTuple):
@@ -100,7 +99,7 @@ def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -
         return Start(_with_path(resolved, path, named))
     if model_selectors.preset_that_makes(named):
         raise ModelMissing(f"There is no model {named} yet.", fields={FIELD: f"there is no model {named} here yet"})
-    if not _HUB_NAME.fullmatch(named):
+    if not is_hub_name(named):
         raise _refusal(f"{named!r} is no model's name, no absolute directory, no RUN@STEP and no name of the hub")
     if "/" not in named:
         raise _refusal(_unknown(project, named))

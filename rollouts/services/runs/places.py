@@ -9,12 +9,20 @@ from pathlib import Path
 from django.conf import settings
 from django.db.models import QuerySet
 
+from environments.disk import detour
 from rollouts.errors import Invalid
 from rollouts.models import Model, Project, Run
 from trainers.run_config import RunConfig
+from trainers.run_config.data import is_hub_name
 
+MODEL_KEY = "model.path"
 _OPEN = ("demo", "models")
 """What of the home holds nothing but models."""
+_SYSTEM = tuple(Path(each) for each in ("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run"))
+"""A read-only bind keeps nobody from connecting to a socket in it."""
+_SHARED = tuple(Path(each) for each in ("/home", "/mnt", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/tmp"))
+_HUB_FOLDERS = ("models--", "datasets--")
+"""Beginnings of names in the hub's cache, of which each holds one model or data set."""
 
 
 def check(config: RunConfig, *, project: Project, readable: QuerySet[Run], forks: bool = False) -> None:
@@ -24,11 +32,7 @@ def check(config: RunConfig, *, project: Project, readable: QuerySet[Run], forks
     ``forks``, `model.path` is what the fork made of it.
     """
     named = list(_named(config, forks=forks))
-    faults = {
-        key: fault
-        for key, path in named
-        if path and Path(path).is_absolute() and (fault := _fault(Path(path), readable))
-    }
+    faults = {key: fault for key, path in named if path and (fault := _fault(key, path, readable))}
     if faults:
         registered = Model.objects.filter(project=project, source__in=[path for _, path in named])
         known = set(registered.values_list("source", flat=True))
@@ -39,7 +43,7 @@ def check(config: RunConfig, *, project: Project, readable: QuerySet[Run], forks
 
 def _named(config: RunConfig, *, forks: bool) -> Iterator[tuple[str, str]]:
     if not forks:
-        yield "model.path", config.model.path
+        yield MODEL_KEY, config.model.path
     yield "model.lora.path", config.model.lora.path
     if config.data is not None:
         yield "data.path", config.data.path
@@ -47,17 +51,37 @@ def _named(config: RunConfig, *, forks: bool) -> Iterator[tuple[str, str]]:
             yield "data.validation.path", config.data.validation.path
 
 
-def _fault(path: Path, readable: QuerySet[Run]) -> str:
+def _fault(key: str, named: str, readable: QuerySet[Run]) -> str:
+    path = Path(named)
+    if not path.is_absolute():
+        # What else `model.path` may be is looked up by whoever asked for this.
+        return "" if key == MODEL_KEY or is_hub_name(named) else f"{named[:100]} is relative: write the absolute path"
     try:
         place = path.resolve()
+        detour_of_it = detour(path, [settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR)])
     except (OSError, ValueError) as error:
-        return f"{str(path)[:100]} is no path here: {getattr(error, 'strerror', None) or error}."
+        return f"{named[:100]} is no path here: {getattr(error, 'strerror', None) or error}."
     home, runs = settings.HOME.path.resolve(), Path(settings.ROLLYARD_RUNS_DIR).resolve()
     if home.is_relative_to(place) or runs.is_relative_to(place):
         return f"{path} holds the installation's own files."
     if place.is_relative_to(runs):
-        key = place.relative_to(runs).parts[0]
-        return "" if readable.filter(key=key).exists() else f"{path} belongs to a run that is not there or not yours."
-    if place.is_relative_to(home) and place.relative_to(home).parts[0] not in _OPEN:
+        run = place.relative_to(runs).parts[0]
+        if not readable.filter(key=run).exists():
+            return f"{path} belongs to a run that is not there or not yours."
+    elif place.is_relative_to(home) and place.relative_to(home).parts[0] not in _OPEN:
         return f"{path} belongs to the installation itself."
+    return detour_of_it or ("" if place.is_relative_to(home) or place.is_relative_to(runs) else _closed(place))
+
+
+def _closed(place: Path) -> str:
+    """Why a place outside of the installation is shown to no run; "" when nothing speaks against it."""
+    if any(place.is_relative_to(each) for each in _SYSTEM):
+        return f"{place} belongs to the system."
+    if place in _SHARED or Path.home().is_relative_to(place):
+        return f"{place} holds everybody's files: name the directory that is meant."
+    hidden = next((part for part in place.parts if part.startswith(".")), "")
+    if hidden and not any(part.startswith(_HUB_FOLDERS) for part in place.parts):
+        return f"{place} lies in {hidden}, and hidden directories hold keys and sockets: copy it elsewhere."
+    if place.exists() and not place.is_dir() and not place.is_file():
+        return f"{place} is neither a file nor a directory."
     return ""

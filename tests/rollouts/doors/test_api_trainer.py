@@ -181,6 +181,10 @@ def test_a_run_that_ended_says_so_to_every_write() -> None:
         ("checkpoints", {"step": -1}),
         ("checkpoints", {"step": 10**30}),
         ("checkpoints", {"path": "../../x"}),
+        ("checkpoints", {"path": "{run}/checkpoints/deep/step_1"}),
+        ("checkpoints", {"path": "{run}/checkpoints/.."}),
+        ("policy-versions", {"path": "{run}/weights/link"}),
+        ("policy-versions", {"path": "{run}/checkpoints/step_1"}),
         ("checkpoints", {"size_bytes": 10**30}),
         ("steps/0", {"metrics": {"a": 1e300}}),
         ("steps/0", {"metrics": {"k" * 101: 1.0}}),
@@ -198,6 +202,10 @@ def test_a_write_that_makes_no_sense_is_refused(path: str, change: dict[str, Any
         "checkpoints": {"step": 1, **files(run, "checkpoints", 1)},
         "steps/0": {"metrics": {}},
     }[path]
+    if "path" in change:
+        change = {"path": change["path"].replace("{run}", str(run.directory))}
+        (run.directory / "weights").mkdir(parents=True)
+        (run.directory / "weights" / "link").symlink_to("/etc")
     before = row_counts()
     problem(trainer.post(f"runs/{run.key}/{path}", sound | change), 422, "invalid")
     assert row_counts() == before

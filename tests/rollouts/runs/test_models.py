@@ -104,6 +104,16 @@ def test_the_result_of_a_run_is_registered_with_where_it_came_from() -> None:
     assert str(Event.objects.get(run=run).reason) == "registered as the model warm"
 
 
+def test_a_result_that_became_a_link_is_not_registered() -> None:
+    run = making_run()
+    version = PolicyVersion.objects.get(run=run, version__gt=0)
+    Path(version.path).rename(run.directory / "elsewhere")
+    Path(version.path).symlink_to(run.directory / "elsewhere")
+    with pytest.raises(Invalid) as refusal:
+        models.register_result(run)
+    assert "is a link" in refusal.value.fields["source"]
+
+
 def test_registering_a_result_again_changes_nothing() -> None:
     run = making_run()
     assert models.register_result(run) == models.register_result(run)

@@ -1,5 +1,6 @@
 """Which files a run may be given: naming one is reading it."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from rollouts.services.runs import places
 from tests.factories import make_project, make_run
 from tests.model_files import make_model
 from trainers.config import resolve
+from workers.fleet import hub
 
 pytestmark = pytest.mark.django_db
 
 
-def faults(path: Path, key: str = "model.path", **options: Any) -> dict[str, str]:
+def faults(path: Path | str, key: str = "model.path", **options: Any) -> dict[str, str]:
     """What is said of a config that names this path."""
     preset = "reverse-text-sft" if key.startswith("data") else "reverse-text-rl"
     rank = {"model.lora.rank": 8} if "lora" in key else {}
@@ -39,6 +41,51 @@ def test_the_installations_own_files_are_refused_at_the_key(key: str) -> None:
 def test_a_link_to_them_is_no_way_around(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(settings.HOME.path / "secret_key")
     assert "belongs to the installation" in faults(tmp_path / "link")["model.path"]
+
+
+def test_a_link_to_files_of_ones_own_is_refused_because_it_can_be_turned_elsewhere(tmp_path: Path) -> None:
+    run = make_run()
+    run.directory.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(run.directory)
+    (run.directory / "link").symlink_to(tmp_path)
+    assert "is a way around" in faults(tmp_path / "link")["model.path"]
+    assert "is a link" in faults(run.directory / "link" / "weights")["model.path"]
+
+
+@pytest.mark.parametrize("key", ["model.lora.path", "data.path"])
+@pytest.mark.parametrize("named", ["./model", "../" * 20 + "var/lib/runs", "a/b/c", "data.jsonl", "~/model"])
+def test_a_relative_path_is_refused_because_nobody_knows_where_it_starts(key: str, named: str) -> None:
+    assert "write the absolute path" in faults(named, key)[key]
+
+
+def test_the_dots_of_an_absolute_path_have_to_go(tmp_path: Path) -> None:
+    assert "without .." in faults(f"{tmp_path}/a/../b")["model.path"]
+
+
+def test_a_name_that_the_hub_may_have_is_no_path_even_where_a_file_has_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret_key").write_text("secret")
+    assert faults("secret_key", "data.path") == {}
+    assert tmp_path not in [place.resolve() for place in hub.places("secret_key", "dataset")]
+    assert hub.places("secret_key", "dataset") == [hub.cache() / "datasets--secret_key"]
+
+
+@pytest.mark.parametrize(
+    "named", ["/run/user/1000", "/proc/self/environ", "/etc/shadow", "/dev/shm", "/tmp", "/home/somebody/.ssh/id_rsa"]
+)
+def test_what_holds_keys_and_sockets_is_shown_to_no_run(named: str) -> None:
+    assert list(faults(named, "data.path")) == ["data.path"]
+
+
+def test_a_pipe_is_no_data(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "neither a file nor a directory" in faults(tmp_path / "pipe", "data.path")["data.path"]
+
+
+def test_what_the_hub_left_in_its_cache_may_be_read() -> None:
+    assert faults("/home/somebody/.cache/huggingface/hub/models--a--b/snapshots/c") == {}
 
 
 def test_files_of_ones_own_runs_may_be_read_and_those_of_others_not() -> None:

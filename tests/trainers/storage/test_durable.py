@@ -1,5 +1,6 @@
 """A directory is complete or absent, wherever the writer is killed."""
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,13 @@ def test_damage_is_found_and_a_damaged_directory_is_replaced(tmp_path: Path, dam
 def test_another_manifest_than_the_announced_one_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointCorrupt, match="expected 00"):
         verify_directory(save(tmp_path).path, "00")
+
+
+@pytest.mark.parametrize("name", ["/etc/hostname", "../secret", "..", ".", "", "deep/file", 7])
+def test_a_manifest_names_files_of_its_directory_and_no_others(tmp_path: Path, name: Any) -> None:
+    (tmp_path / "manifest.json").write_text(json.dumps({"files": [{"name": name, "size_bytes": 1, "sha256": "a"}]}))
+    with pytest.raises(CheckpointCorrupt, match="is no manifest"):
+        verify_directory(tmp_path)
 
 
 def test_a_complete_directory_is_never_overwritten(tmp_path: Path) -> None:
