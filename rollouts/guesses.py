@@ -23,6 +23,10 @@ KNOWN_FOR_S = 600.0
 MAX_REMEMBERED = 10_000
 """Addresses, and credentials: of more the oldest are forgotten."""
 
+only_runs_are_nameless = False
+"""Whether whoever has no address is code of a run. It waits for nothing then: all runs share that door, and one of them
+would shut it to the trainers of all others."""
+
 
 @dataclass(slots=True)
 class _Failures:
@@ -54,6 +58,8 @@ def is_known(credential: str) -> bool:
 
 def failed(address: str) -> None:
     """A credential from there opened nothing."""
+    if not address and only_runs_are_nameless:
+        return
     now, whence = time.monotonic(), network(address)
     failures = _failures.get(whence)
     if failures is None or now - max(failures.newest, failures.until) > LONGEST_WAIT_S:

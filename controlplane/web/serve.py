@@ -15,6 +15,7 @@ import uvicorn
 
 from controlplane.web.connections import Connection
 from controlplane.web.share import Share, SharingServer, counts_file
+from rollouts import guesses
 
 
 def main() -> None:
@@ -44,6 +45,7 @@ def main() -> None:
     gc.collect()
     gc.freeze()
     for_runs = None if arguments.runs_fd is None else socket.socket(fileno=arguments.runs_fd)
+    guesses.only_runs_are_nameless = for_runs is not None
     SharingServer(config, socket.socket(fileno=arguments.fd), share, for_runs=for_runs).run()
 
 

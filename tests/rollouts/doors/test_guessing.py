@@ -216,3 +216,13 @@ def test_a_call_from_no_address_is_counted_too(monkeypatch: pytest.MonkeyPatch) 
     guesses.failed("")
     with pytest.raises(TooManyFailures):
         guesses.check("")
+
+
+def test_a_run_that_guesses_shuts_no_other_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(guesses, "FREE_FAILURES", 1)
+    monkeypatch.setattr(guesses, "only_runs_are_nameless", True)
+    guesses.failed("")
+    guesses.check("", credential(1))
+    guesses.failed("10.0.0.1")
+    with pytest.raises(TooManyFailures):
+        guesses.check("10.0.0.1", credential(1))
