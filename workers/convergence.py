@@ -9,6 +9,7 @@ Blocks while it probes, publishes or ends replicas; each of these has a deadline
 import asyncio
 import logging
 import time
+from threading import BoundedSemaphore
 from typing import Any
 
 from django.db import DatabaseError, InterfaceError
@@ -23,7 +24,7 @@ from rollouts.services.groups import evaluations, leases
 from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
 from workers import isolation
-from workers.fleet import commands, fetching, forking, lifecycle, publishing, retention, training
+from workers.fleet import commands, fetching, forking, hub, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 from workers.launchers import confinement
@@ -32,6 +33,9 @@ log = logging.getLogger(__name__)
 
 _ENVIRONMENT_DEADLINE_S = 60.0
 BROKEN_DEADLINE_S = 300.0
+MAX_BRINGING = 8
+"""Runs whose models and data are fetched or exported at a time."""
+_bringing = BoundedSemaphore(MAX_BRINGING)
 _MAX_STATES = 4
 """Transitions of one run per pass; the next pass goes on."""
 
@@ -110,14 +114,33 @@ def _begin(run: Run) -> None:
     _ask_for_trust(run)
     if complaint := confinement.complaint_here():
         raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
-    fetching.fetch(run)
-    forking.make_start(run)
+    if not _bring(run):
+        return
     _make_model(run)
     if run.parsed.is_played:
         for environment in run.environments.all():
             _try_environment(run, environment.name, environment.args)
         policies.register_initial(run, path=commands.start_weights(run.parsed))
     life.start(run)
+
+
+def _bring(run: Run) -> bool:
+    """Fetch and export what the run starts from, which may take hours; False where its turn has not come yet.
+
+    Each pass asks again. The rest of the reconciler's threads are for runs that are under way. Raises
+    UnrecoverableError.
+    """
+    if not hub.names_of(run.parsed) and run.forked_from is None:
+        return True
+    if not _bringing.acquire(blocking=False):
+        log.info("run %s waits: %s others are being fetched or exported", run.key, MAX_BRINGING)
+        return False
+    try:
+        fetching.fetch(run)
+        forking.make_start(run)
+    finally:
+        _bringing.release()
+    return True
 
 
 def _ask_for_trust(run: Run) -> None:

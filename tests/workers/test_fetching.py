@@ -4,9 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from rollouts.models import Run
 from rollouts.reasons import ReasonCode
+from rollouts.states import RunState
 from tests.workers.making import make_run
 from trainers.config import resolve
+from workers import convergence
 from workers.fleet import fetching, hub
 from workers.fleet.lifecycle import UnrecoverableError
 
@@ -43,3 +46,26 @@ def test_what_the_hub_does_not_give_fails_the_run_with_its_name() -> None:
         fetching.fetch(make_run(model__path="org/name"))
     assert raised.value.reason.code is ReasonCode.NOT_FETCHED
     assert "org/name" in str(raised.value.reason)
+
+
+@pytest.mark.django_db
+def test_runs_that_are_fetched_for_hours_leave_the_others_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = [make_run(model__path="org/name") for _ in range(convergence.MAX_BRINGING + 1)]
+    asked: list[str] = []
+
+    def fetch(run: Run) -> None:
+        asked.append(run.key)
+        if len(asked) <= convergence.MAX_BRINGING:
+            convergence.Convergence().converge(slow[len(asked)].pk)  # while this one is being fetched
+
+    monkeypatch.setattr(fetching, "fetch", fetch)
+    monkeypatch.setattr(convergence, "_make_model", lambda run: None)
+    monkeypatch.setattr(convergence.Convergence, "_tend", lambda self, run: None)  # nothing is started
+    convergence.Convergence().converge(slow[0].pk)
+    assert asked == [run.key for run in slow[:-1]], "the last one waits"
+    states = [Run.objects.get(pk=run.pk).state for run in slow]
+    assert states[-1] == RunState.PENDING
+    assert RunState.PENDING not in states[:-1]
+    monkeypatch.setattr(fetching, "fetch", lambda run: asked.append(run.key))
+    convergence.Convergence().converge(slow[-1].pk)
+    assert Run.objects.get(pk=slow[-1].pk).state != RunState.PENDING, "its turn has come"
