@@ -4,15 +4,19 @@ Everything that the control plane writes is closed to others. So what a sandbox 
 and what it may read has to be open to its group; the way there is closed to it all the same.
 """
 
+import fcntl
 import os
 import pwd
 import stat
 import subprocess
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from workers.launchers.sandbox import ACCOUNT, SandboxUnavailable
+
+_LOCK = "/run/rollyard-accounts.lock"
+"""Where only root may make a file."""
 
 
 class AccountMissing(RuntimeError):
@@ -33,15 +37,16 @@ def ensure_account(name: str) -> str:
     """The system account `name`, which is made when it is missing; "" where we are not root. Raises AccountMissing."""
     if os.geteuid() != 0:
         return ""
-    try:
-        pwd.getpwnam(name)
-    except KeyError:
-        argv = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
-        try:
-            subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
-        except (OSError, subprocess.SubprocessError) as error:
-            reason = (getattr(error, "stderr", None) or str(error)).strip()
-            raise AccountMissing(f"the account {name!r} could not be made ({reason})") from error
+    if _is_there(name):
+        return name
+    with _one_at_a_time():
+        if not _is_there(name):
+            argv = ["useradd", "--system", "--user-group", "--no-create-home", "--shell", "/usr/sbin/nologin", name]
+            try:
+                subprocess.run(argv, check=True, capture_output=True, text=True, timeout=30)
+            except (OSError, subprocess.SubprocessError) as error:
+                reason = (getattr(error, "stderr", None) or str(error)).strip()
+                raise AccountMissing(f"the account {name!r} could not be made ({reason})") from error
     return name
 
 
@@ -102,6 +107,22 @@ def find_closed(account: str, paths: Iterable[Path]) -> Path | None:
             if not stat.S_ISLNK(status.st_mode) and status.st_mode >> shift & wanted != wanted:
                 return each
     return None
+
+
+def _is_there(name: str) -> bool:
+    try:
+        pwd.getpwnam(name)
+    except KeyError:
+        return False
+    return True
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Of two that are made at the same moment under one name, useradd fails one, or gives the name a second number."""
+    with open(_LOCK, "a", opener=lambda path, flags: os.open(path, flags | os.O_NOFOLLOW, 0o600)) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _open_file(name: str, directory: int, group: int) -> None:
