@@ -17,7 +17,7 @@ from django.test import Client
 
 from controlplane.asgi import application
 from rollouts import bell, consumers
-from rollouts.models import Membership, Run
+from rollouts.models import Membership, Role, Run
 from tests.factories import make_project, make_run, make_user
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
@@ -165,12 +165,20 @@ def test_a_page_hears_only_of_runs_that_its_user_may_see() -> None:
     play(user, story)
 
 
+def make_witness(user: User) -> Run:
+    """A run in a project of its own: a page that subscribed to it too has done all it was asked to when it hears."""
+    project = make_project("witness")
+    Membership.objects.create(user=user, project=project, role=Role.VIEWER)
+    return make_run(project=project, name="witness")
+
+
 def test_a_page_of_all_runs_hears_of_a_run_it_did_not_know() -> None:
     user = make_user()
+    witness = make_witness(user)
 
     async def story(page: Page) -> None:
-        await page.subscribe("*")
-        assert await page.is_quiet()
+        await page.subscribe("*", witness.key)
+        assert (await page.heard())["run"] == witness.key
         run = await elsewhere(make_run)
         await ring(run)
         assert (await page.heard())["run"] == run.key
@@ -181,12 +189,14 @@ def test_a_page_of_all_runs_hears_of_a_run_it_did_not_know() -> None:
 def test_a_page_of_all_runs_goes_deaf_when_its_user_leaves_the_project(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "BELIEVED_FOR_S", 0.0)
     user, run = make_user(), make_run()
+    witness = make_witness(user)
 
     async def story(page: Page) -> None:
-        await page.subscribe("*")
+        await page.subscribe("*", witness.key)
+        assert (await page.heard())["run"] == witness.key
         await ring(run)
-        await page.heard()
-        await elsewhere(Membership.objects.all().delete)
+        assert (await page.heard())["run"] == run.key
+        await elsewhere(Membership.objects.filter(project=run.project).delete)
         await ring(run)
         assert await page.is_quiet()
 
