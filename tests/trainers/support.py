@@ -98,16 +98,23 @@ def write_pairs(path: Path, count: int = 64) -> None:
             file.write(msgspec.json.encode(pair) + b"\n")
 
 
-def start_trainer(
-    kind: str, url: str, world_size: int = 1, meet: Sequence[str] = ("--standalone",)
-) -> subprocess.Popen[str]:
-    """Start `torchrun -m trainers.<kind>`; its output is a pipe. `meet` says how ranks find those of other nodes."""
-    environ = os.environ | {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN, "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, "-m", "torch.distributed.run", *meet, f"--nproc-per-node={world_size}"]
+def start_trainer(kind: str, url: str, world_size: int = 1) -> subprocess.Popen[str]:
+    """Start `torchrun -m trainers.<kind>`; its output is a pipe."""
+    launcher = ["torch.distributed.run", "--standalone", f"--nproc-per-node={world_size}"]
+    return _start([*launcher, "-m", f"trainers.{kind}"], url)
+
+
+def start_node(kind: str, url: str, node: int, meeting: Path) -> subprocess.Popen[str]:
+    """Start one of two nodes of a trainer, with one rank each; its output is a pipe."""
+    place = ["--nodes=2", f"--node={node}", "--ranks=1", f"--meeting={meeting}", "--interface=lo"]
+    return _start(["trainers.distributed.node", kind, *place], url)
+
+
+def _start(module: Sequence[str], url: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [*command, "-m", f"trainers.{kind}"],
+        [sys.executable, "-m", *module],
         cwd=ROOT,
-        env=environ,
+        env=os.environ | {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -15,10 +15,9 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
-from tests.ports import free_port
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
 from tests.trainers.crew import Crew
-from tests.trainers.support import ROOT, await_trainer, random_batch, rl_config, run_trainer, start_trainer
+from tests.trainers.support import ROOT, await_trainer, random_batch, rl_config, run_trainer, start_node, start_trainer
 from trainers.storage.durable import find_directory, verify_directory
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -94,15 +93,38 @@ def test_more_ranks_train_the_same_weights(
     assert_trained_alike(plane, finished)
 
 
-def test_nodes_that_meet_at_a_rendezvous_train_the_same_weights(
+def test_nodes_that_meet_in_a_file_train_the_same_weights_and_listen_to_nobody_else(
     finished: FakeControlPlane, model_dir: Path, tmp_path: Path
 ) -> None:
     plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__checkpoint_every=2)
-    meet = ["--nnodes=2", "--rdzv-backend=c10d", f"--rdzv-endpoint=127.0.0.1:{free_port()}", f"--rdzv-id={RUN}"]
+    meeting = tmp_path / "meeting"
     with serving(plane) as url:
-        nodes = [start_trainer("rl", url, 1, meet) for _ in range(2)]
-        assert [await_trainer(node) for node in nodes] == [0, 0]
+        nodes = [start_node("rl", url, node, meeting) for node in (1, 0)]
+        try:
+            plane.wait_until(lambda: 1 in plane.acks)
+            processes = [rank for node in nodes for rank in psutil.Process(node.pid).children(recursive=True)]
+            assert len(processes) == 2
+            open_sockets = [each for rank in processes for each in rank.net_connections()]
+        finally:
+            ends = [await_trainer(node) for node in nodes]
+    assert ends == [0, 0]
+    listening = {each.laddr.ip for each in open_sockets if each.status == psutil.CONN_LISTEN}
+    assert listening == {"127.0.0.1"}, "gloo, on the interface that was named"
+    assert not meeting.exists()
     assert_trained_alike(plane, finished)
+
+
+def test_when_a_rank_dies_the_nodes_end_and_may_meet_again(model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=4)
+    plane.make_batch = None  # both wait for the first
+    meeting = tmp_path / "meeting"
+    with serving(plane) as url:
+        nodes = [start_node("rl", url, node, meeting) for node in (0, 1)]
+        plane.wait_until(lambda: bool(plane.trainers))
+        (victim,) = psutil.Process(nodes[1].pid).children()
+        victim.kill()
+        assert 0 not in [await_trainer(node) for node in nodes]
+    assert not meeting.exists()
 
 
 def assert_trained_alike(plane: FakeControlPlane, finished: FakeControlPlane) -> None:

@@ -29,6 +29,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainers.child import die_with_parent
 from trainers.distributed.gloo import SERIAL_GLOO, register_serial_gloo
+from trainers.distributed.node import MEETING_VARIABLE
 from trainers.errors import InputFault
 from trainers.run_config import TrainerConfig
 
@@ -123,11 +124,21 @@ def set_cpu_threads(local_ranks: int) -> None:
 
 
 def join_ranks() -> None:
-    """Join the process group that torchrun describes in the environment. On CPU tensors: `gloo.py`."""
+    """Join the process group that the environment describes: torchrun's on one node, `node.py`'s on several.
+
+    On CPU tensors: `gloo.py`.
+    """
     set_cpu_threads(int(os.environ["LOCAL_WORLD_SIZE"]))
     register_serial_gloo()
     backend = f"cpu:{SERIAL_GLOO},cuda:nccl" if torch.cuda.is_available() else SERIAL_GLOO
-    dist.init_process_group(backend, timeout=_COLLECTIVE_TIMEOUT)
+    meeting = os.environ.get(MEETING_VARIABLE)
+    dist.init_process_group(
+        backend,
+        init_method=f"file://{meeting}" if meeting else "env://",
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+        timeout=_COLLECTIVE_TIMEOUT,
+    )
 
 
 def make_world(config: TrainerConfig) -> World:
