@@ -92,6 +92,25 @@ def detour(path: Path, roots: Iterable[Path]) -> str:
     return ""
 
 
+def open_straight(path: Path) -> int:
+    """A descriptor that says where an absolute path leads if no component of it is a link, for mounting or `dir_fd`.
+
+    What was looked at may have been exchanged since; this cannot be sent elsewhere. Opens nothing for reading. Raises
+    OSError, for a link too.
+    """
+    descriptor = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    for part in path.parts[1:]:
+        above = descriptor
+        try:
+            descriptor = os.open(part, os.O_PATH | os.O_NOFOLLOW, dir_fd=above)
+        finally:
+            os.close(above)
+        if stat.S_ISLNK(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise OSError(errno.ELOOP, "is a link, or behind one", str(path))
+    return descriptor
+
+
 def make_directory(path: Path) -> None:
     """Make a directory and those above it, so that they are still there after the power failed."""
     if path.is_dir():
