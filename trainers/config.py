@@ -18,6 +18,7 @@ from trainers.run_config import ConfigProblem, RunConfig
 from trainers.run_config.keys import all_keys, suggest_key
 from trainers.run_config.problems import check
 from trainers.run_config.suggestions import suggest
+from trainers.run_config.typed import MAX_DEPTH, bounded
 
 __all__ = [
     "ConfigError",
@@ -115,6 +116,10 @@ def resolve(
     `inline_from` and `overrides_from` say who gave those two. What is wrong with one source does not keep the others
     from being looked at.
     """
+    try:
+        bounded([inline, overrides])
+    except ValueError as error:
+        raise ConfigError([ConfigProblem("", f"What was sent makes no config: {error}.")]) from None
     tree = _Tree()
     for name, text in sorted((environ or {}).items()):
         if name.startswith(_ENVIRON_PREFIX):
@@ -197,6 +202,8 @@ class _Tree:
 
     def put(self, key: str, value: Any, origin: Origin) -> None:
         """Set the value of a dotted key, whose parts may be indices of lists. Raises ConfigError."""
+        if key.count(".") >= MAX_DEPTH:
+            raise ConfigError([ConfigProblem(key, f"is nested more than {MAX_DEPTH} deep.")])
         *parents, last = key.split(".")
         node: Any = self.values
         for depth, name in enumerate(parents):

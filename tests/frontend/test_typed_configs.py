@@ -1,10 +1,15 @@
 """Whatever is typed into the launch form as TOML, JSON or a value is answered with what is wrong, never with a 500."""
 
 import re
+import tomllib
 
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
+
+from tests.rollouts.api import Api, make_token, problem
+from trainers.run_config.suggestions import suggest
+from trainers.run_config.typed import read_table, read_value
 
 PRESET = "?preset=reverse-text-rl"
 HOSTILE = {
@@ -62,6 +67,74 @@ VALUES = [
     *("\x00", '{"a": "\\ud800"}', '{"\\ud800": 1}', "9" * 400, '{"a": %s}' % ("9" * 5000), '{"a": 1e999}'),
     *('{"a": NaN}', "x = 1", "--1", "1_000", '{"a" = 1}', "{a = 2020-01-01}", "{a = 10:00:00}", "\u202e"),
 ]
+PARTS = 40
+LONG = {
+    "more characters than a config has": "#" * 20_000,
+    "a dotted key": "a." * PARTS + "b = 1",
+    "behind others": "[a]\nb = 'x'\nc = [1, 2]\n" + "a." * PARTS + "b = 1",
+    "with blanks": "a . \t" * PARTS + "b = 1",
+    "in quotes": "'a'.\"b\"." * PARTS + "c = 1",
+    "of empty parts": '"".' * PARTS + "a = 1",
+    "of escapes": '"\\"\\\\".' * PARTS + "a = 1",
+    "of parts with signs": "'#'.\"=\".'['." * PARTS + "a = 1",
+    "of a table": "[" + "a." * PARTS + "b]",
+    "of a list of tables": "[[" + "a." * PARTS + "b]]",
+    "of an inline table": "a = {" + "a." * PARTS + "b = 1}",
+    "of an inline table in a list": "a = [1, {b = 2, " + "a." * PARTS + "b = 1}]",
+    "behind a text with quotes": 'a = """x""y"""""\n' + "a." * PARTS + "b = 1",
+    "behind a raw text with quotes": "a = '''x''y''''\n" + "a." * PARTS + "b = 1",
+    "behind a text that ends in a backslash": "a = '\\'\n" + "a." * PARTS + "b = 1",
+    "behind a comment with a quote": "a = 1 # it's\n" + "a." * PARTS + "b = 1",
+    "on a line that Windows ended": "a = 1\r\n" + "a." * PARTS + "b = 1",
+}
+DOTS = "a.b.c " * PARTS
+SHORT = {
+    "numbers": "a = [" + "1.5, " * PARTS + "]",
+    "times": "a = [" + "10:00:00.5, " * PARTS + "]",
+    "a text": f'a = "{DOTS}"',
+    "a word": 'a = "' + "a." * PARTS + '"',
+    "a raw text": f"a = '\"{DOTS}'",
+    "lines": f'a = """\\"""{DOTS}\n"{DOTS}"""',
+    "raw lines": f"a = '''{DOTS}\n'{DOTS}'''",
+    "a comment": f"a = 1 # it's {DOTS}",
+    "many keys": "\n".join(f"a.b.c.d{number} = 1.0" for number in range(PARTS)),
+}
+
+
+@pytest.mark.parametrize("toml", LONG.values(), ids=LONG)
+def test_what_would_take_long_to_parse_is_refused_before(toml: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tomllib, "loads", lambda _: pytest.fail("it was parsed"))
+    for read, text in ((read_table, toml), (read_value, f"{{{toml}")):
+        with pytest.raises(ValueError, match="more than"):
+            read(text)
+
+
+@pytest.mark.parametrize("toml", SHORT.values(), ids=SHORT)
+def test_dots_that_part_no_keys_are_read(toml: str) -> None:
+    assert read_table(toml) == tomllib.loads(toml)
+
+
+DEEP = "environments.0.args." + "a." * 20_000 + "b"
+SENT = {
+    "keys": ({"config": {f"a{number}": 1 for number in range(2000)}}, "config", "more than 1000 keys"),
+    "overrides": ({"overrides": {f"a{number}": 1 for number in range(2000)}}, "config", "more than 1000 keys"),
+    "parts": ({"overrides": {DEEP: 1}}, DEEP, "more than 32 deep"),
+    "characters": ({"overrides": {"a" * 70_000: 1}}, "config", "more than 64000 characters"),
+}
+
+
+@pytest.mark.parametrize(("given", "key", "sentence"), SENT.values(), ids=SENT)
+@pytest.mark.django_db
+def test_what_is_sent_to_the_api_has_the_same_bounds(given: dict[str, object], key: str, sentence: str) -> None:
+    refused = Api(make_token()).post("runs", {"preset": "reverse-text-rl", **given})
+    fields = problem(refused, 422, "invalid_config")["fields"]
+    assert list(fields) == [key]
+    assert sentence in fields[key]
+
+
+def test_nothing_is_suggested_for_a_word_longer_than_any_key() -> None:
+    assert suggest("max_stepz", ["max_steps"]) == "max_steps"
+    assert suggest("s" * 1000, ["s" * 999]) == ""
 
 
 @pytest.mark.parametrize("toml", HOSTILE.values(), ids=HOSTILE)

@@ -1,18 +1,31 @@
 """What people type as TOML or JSON, read within bounds: whoever reads a config recursively must be able to."""
 
 import json
+import re
 import tomllib
 from typing import Any
 
 MAX_DEPTH = 32
 MAX_KEYS = 1_000
 MAX_CHARACTERS = 64_000
+MAX_TOML = 16_000
+"""Characters of TOML: its parser is written in Python. A config that names every key has 3,000."""
+_ASIDE = re.compile(
+    r'''(?s:\#[^\n]*+
+    | """(?:[^"\\]|\\.|"(?!""))*+"{0,5}
+    | \'{3}(?:[^']|'(?!''))*+'{0,5}
+    | "(?:[^"\\\n]|\\.)*+"?
+    | '[^'\n]*+'?)''',
+    re.VERBOSE,
+)
+"""A comment or a string of TOML, to where the parser would take it; it reads nothing behind one without an end."""
+_BETWEEN_KEYS = re.compile(r"[\n=,\[\]{}]")
 
 
 def read_table(text: str) -> dict[str, Any]:
     """A TOML document. Raises ValueError in words for what is none, or too deep or too large."""
     try:
-        return _bounded(tomllib.loads(text))
+        return bounded(_parse(text))
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
 
@@ -21,14 +34,14 @@ def read_value(text: str) -> Any:
     """A value in JSON or TOML: presets have the one, people know the other. Raises ValueError as `read_table`."""
     try:
         try:
-            return _bounded(json.loads(text))
+            return bounded(json.loads(text))
         except json.JSONDecodeError:
-            return _bounded(tomllib.loads(f"value = {text}")["value"])
+            return bounded(_parse(f"value = {text}")["value"])
     except RecursionError:
         raise ValueError(f"it is nested more than {MAX_DEPTH} deep") from None
 
 
-def _bounded(value: Any) -> Any:
+def bounded(value: Any) -> Any:
     """The value, unless something in it could not be walked through, written down or sent."""
     left, keys = [(value, 0)], 0
     while left:
@@ -45,6 +58,15 @@ def _bounded(value: Any) -> Any:
         if keys > MAX_KEYS:
             raise ValueError(f"it has more than {MAX_KEYS} keys")
     return value
+
+
+def _parse(text: str) -> dict[str, Any]:
+    """Read TOML. The parser takes the square of a key's parts in time, so those are counted before it sees them."""
+    if len(text) > MAX_TOML:
+        raise ValueError(f"it has more than {MAX_TOML} characters")
+    if any(piece.count(".") >= MAX_DEPTH for piece in _BETWEEN_KEYS.split(_ASIDE.sub("", text))):
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
+    return tomllib.loads(text)
 
 
 def _check_text(text: str) -> None:
