@@ -60,6 +60,7 @@ pages: Any = OneHopHandler()
 
 # These import models, which exist only after the lines above have loaded the applications.
 from controlplane.web.pacing import paced  # noqa: E402
+from controlplane.web.senders import plausible  # noqa: E402
 from controlplane.web.sockets import guarded  # noqa: E402
 from rollouts import guesses  # noqa: E402
 from rollouts.doors import kernel  # noqa: E402
@@ -93,4 +94,4 @@ async def websocket(scope: Any, receive: Any, send: Any) -> None:
     await sockets(scope, receive, send)
 
 
-application = ProtocolTypeRouter({"http": paced(http), "websocket": paced(websocket)})
+application = ProtocolTypeRouter({"http": plausible(paced(http)), "websocket": plausible(paced(websocket))})

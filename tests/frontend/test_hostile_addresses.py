@@ -1,10 +1,13 @@
 """Addresses that no page of ours links to: an answer that is a refusal or a page, never an error of ours."""
 
+import asyncio
+
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
 from tests.factories import make_run
+from tests.hostile.application import call
 
 NUMBERS = ["9" * 5000, "9" * 19, "-1", "²", "1e3", "٣", ""]
 
@@ -45,3 +48,15 @@ def test_a_row_is_found_by_its_number_where_no_field_is_named(client: Client, mo
     row = make_run().pk if model == "rollouts/run" else 1
     assert client.get(f"/admin/{model}/{row}/{page}/?_to_field=").status_code < 500
     assert client.post(f"/admin/{model}/{row}/{page}/?_to_field=").status_code < 500
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("path", ["/", "/healthz", "/login/", "/admin/", "/api/v1/runs"])
+@pytest.mark.parametrize("key", ['"aaaaaaaaaaaa\\000"', '"aaaaaaaa\\303\\251"', "a" * 5000, "A" * 32, ""])
+def test_a_cookie_that_is_no_session_is_none(path: str, key: str) -> None:
+    def ask(cookies: str) -> tuple[int, str]:
+        answer = asyncio.run(call("GET", path, {"cookie": cookies}))
+        assert answer is not None
+        return answer.status, answer.headers.get("location", "")
+
+    assert ask(f"theme=dark; rollyard_session={key}; rollyard_csrf=x") == ask("theme=dark; rollyard_csrf=x")

@@ -152,6 +152,12 @@ def test_sockets_of_nobody_are_refused_before_anything_is_asked(monkeypatch: pyt
     assert connected(Page(None, client=browser))["type"] == "websocket.accept", "a session that was let in lately"
 
 
+def test_a_socket_with_a_cookie_that_is_no_session_is_refused_like_one_without() -> None:
+    browser = Client()
+    browser.cookies["rollyard_session"] = '"aaaaaaaaaaaa\\000"'
+    assert connected(Page(None, client=browser)) == connected(Page(None))
+
+
 @pytest.mark.parametrize(
     ("origin", "host", "is_own"),
     [
