@@ -46,7 +46,7 @@ def durable(databases: Sequence[str] | None = None, **kwargs: Any) -> list[Check
 def closed(**kwargs: Any) -> list[CheckMessage]:
     """Name what `safety` refuses to start with."""
     judged = safety.installation(
-        os.environ, home=settings.HOME.path, secret_key=settings.SECRET_KEY, https=settings.HTTPS
+        os.environ, home=settings.HOME.path, secret_key=settings.SECRET_KEY, https=settings.HTTPS, serves=False
     )
     return [Error(each.what, hint=each.fix, id=each.id) for each in safety.refusals(judged)]
 

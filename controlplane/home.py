@@ -34,6 +34,8 @@ APPLICATION, OWNER = "rollyard", "rollyard_owner"
 """Roles of the embedded PostgreSQL: one reads and writes rows, the other owns the tables and migrates them."""
 OWNER_ONLY = 0o077
 """The umask of everything that writes here."""
+CLOSED = ("caches", "demo", "logs", "models", "passwords", "runs", "static")
+"""Directories of a home that nobody else may even pass."""
 
 
 class UnsafeHome(RuntimeError):
@@ -75,6 +77,11 @@ class Home:
     @property
     def record_file(self) -> Path:
         return self.path / "up.json"
+
+    @property
+    def runs(self) -> Path:
+        """Directory of the runs; ROLLYARD_RUNS_DIR may name one elsewhere."""
+        return Path(os.environ.get("ROLLYARD_RUNS_DIR") or self.path / "runs")
 
     @property
     def run_dir(self) -> Path:
@@ -139,9 +146,14 @@ class Home:
             if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
                 raise UnsafeHome(f"{directory} is not a directory of ours: remove it or choose another ROLLYARD_HOME")
             directory.chmod(passable)
-        for name in ("caches", "demo", "logs", "models", "passwords", "runs", "static"):
+        for name in CLOSED:
             with suppress(FileNotFoundError):
                 (self.path / name).chmod(0o700)
+        with suppress(FileNotFoundError):
+            status = self.runs.stat()
+            # One that is somebody else's, or everybody's like /tmp, is not ours to close: `safety` refuses it.
+            if status.st_uid == os.geteuid() and not status.st_mode & stat.S_ISVTX:
+                self.runs.chmod(0o700)
 
     def secret_key(self) -> str:
         """Return the signing key, making it at the first call."""
