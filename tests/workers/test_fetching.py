@@ -10,8 +10,9 @@ from rollouts.states import RunState
 from tests.workers.making import make_run
 from trainers.config import resolve
 from workers import convergence
-from workers.fleet import fetching, hub
+from workers.fleet import fetching, hub, lifecycle
 from workers.fleet.lifecycle import UnrecoverableError
+from workers.launchers import confinement
 
 
 @pytest.fixture(autouse=True)
@@ -38,6 +39,17 @@ def test_what_is_fetched_is_shown_to_the_run_and_nothing_else_of_the_cache(tmp_p
     assert hub.places("org/name", "model") == [tmp_path / "hub" / "models--org--name"]
     assert hub.places("org/data", "dataset") == [tmp_path / "hub" / "datasets--org--data"]
     assert hub.places(str(tmp_path), "model") == [tmp_path]
+
+
+@pytest.mark.skipif(bool(confinement.complaint()), reason=f"NO SANDBOX: {confinement.complaint()}")
+def test_a_run_reads_what_was_fetched_for_it_under_our_umask(tmp_path: Path) -> None:
+    (fetched,) = hub.places("org/name", "model")
+    fetched.mkdir(parents=True, mode=0o700)
+    (fetched / "config.json").write_text("{}")
+    (fetched / "config.json").chmod(0o600)
+    room = confinement.make(tmp_path / "scratch", reads=[fetched], ours=lifecycle.own_places())
+    argv = ["cat", str(fetched / "config.json")]
+    assert confinement.run(room, argv, tmp_path / "scratch", timeout_s=60, environ={}).stdout == "{}"
 
 
 @pytest.mark.django_db

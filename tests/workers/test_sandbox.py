@@ -1,5 +1,6 @@
 """What code of a run can reach from inside its sandbox, tried by such code, as root and as a plain account."""
 
+import ctypes
 import json
 import os
 import shutil
@@ -11,7 +12,9 @@ import tempfile
 import textwrap
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import pytest
 
@@ -23,6 +26,9 @@ from workers.launchers.local import LocalLauncher
 pytestmark = pytest.mark.skipif(
     bool(confinement.complaint()), reason=f"NO SANDBOX, the tests of it are skipped: {confinement.complaint()}"
 )
+
+_EXCHANGE = 2
+"""RENAME_EXCHANGE of renameat2."""
 
 
 @pytest.fixture
@@ -211,6 +217,71 @@ def test_no_way_that_somebody_can_turn_elsewhere_is_gone(home: Path, tmp_path: P
     with pytest.raises(sandbox.SandboxUnavailable, match=r"is a link|is a way around|is relative"):
         confinement.make(home / "scratch", ours=[home], reads=[named])
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600, "what is refused is left as it was"
+
+
+def test_what_is_exchanged_while_a_sandbox_is_made_opens_nothing(home: Path) -> None:
+    secret, run = home / "secret_key", home / "runs" / "one"
+    named, other = run / "step_1", run / "other"
+    named.mkdir(parents=True)
+    other.symlink_to(secret)
+    over, seen = Event(), list[str]()
+
+    def exchange() -> None:
+        libc = ctypes.CDLL(None)
+        while not over.is_set():
+            libc.renameat2(-1, os.fsencode(named), -1, os.fsencode(other), _EXCHANGE)
+
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(exchange)
+        try:
+            while len(seen) < 60 or ("directory" not in seen and len(seen) < 1000):
+                seen.append(look_at(home, named))
+        finally:
+            over.set()
+    assert "directory" in seen
+    assert set(seen) <= {"directory", "refused"}
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+
+
+def look_at(home: Path, named: Path) -> str:
+    """What is found at a path that a run may read."""
+    scratch = home / "scratch"
+    try:
+        room = confinement.make(scratch, ours=[home], reads=[named])
+        argv = ["/bin/sh", "-c", f"cat {named} 2> /dev/null || test -d {named} && echo directory"]
+        done = confinement.run(room, argv, scratch, timeout_s=60, environ={})
+    except sandbox.SandboxUnavailable:
+        return "refused"
+    return "refused" if done.stderr.startswith("bwrap: ") else done.stdout.strip()
+
+
+def test_nothing_of_how_a_sandbox_was_made_is_open_in_it(home: Path) -> None:
+    (home / "given").mkdir()
+    seen = tried(
+        home,
+        """
+        import json, os
+        print(json.dumps({name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
+                          if os.path.exists(f"/proc/self/fd/{name}")}))
+        """,
+        reads=[home / "given"],
+    )
+    assert set(seen) <= {"0", "1", "2"}, seen
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT gives runs another account, to which something may be closed")
+def test_what_others_keep_in_a_closed_directory_is_not_shown(
+    home: Path, open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_directory / "bob" / "data.jsonl"
+    data.parent.mkdir(mode=0o700)
+    data.write_text("bob's")
+    data.chmod(0o644)
+    with pytest.raises(sandbox.SandboxUnavailable, match=f"lies in {data.parent}, which is closed"):
+        confinement.make(home / "scratch", ours=[home], reads=[data])
+    program = f"import json; print(json.dumps({{'read': open({str(data)!r}).read()}}))"
+    monkeypatch.setenv(confinement.READABLE_VARIABLE, str(data))
+    assert tried(home, program, reads=[data]) == {"read": "bob's"}
 
 
 def test_variables_of_the_control_plane_stay_outside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

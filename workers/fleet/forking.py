@@ -11,8 +11,6 @@ import sys
 import tempfile
 from pathlib import Path
 
-from django.conf import settings
-
 from rollouts.models import Checkpoint, Run, TrustKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import trust
@@ -20,7 +18,7 @@ from rollouts.services.runs.forks import name_of
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import find_directory, verify_directory, write_directory
 from workers.fleet import hub
-from workers.fleet.lifecycle import UnrecoverableError
+from workers.fleet.lifecycle import UnrecoverableError, own_places
 from workers.launchers import confinement
 from workers.launchers.sandbox import SandboxUnavailable
 
@@ -59,8 +57,7 @@ def _run_export(checkpoint: Checkpoint, directory: Path, dtype: str) -> "subproc
     with tempfile.TemporaryDirectory(prefix=".export-", dir=directory.parent, ignore_cleanup_errors=True) as place:
         scratch, made = Path(place), Path(place) / "model"
         reads = [Path(checkpoint.path), *hub.places(config.path, "model"), *hub.places(config.lora.path, "model")]
-        ours = [settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR)]
-        room = confinement.make(scratch, reads=reads, writes=[made], ours=ours)
+        room = confinement.make(scratch, reads=reads, writes=[made], ours=own_places())
         command = [sys.executable, "-m", "trainers.storage.export", checkpoint.path, str(made)]
         command += ["--model", config.model_dump_json(), "--dtype", dtype]
         done = confinement.run(

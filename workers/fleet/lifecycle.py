@@ -21,7 +21,7 @@ from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
-from workers.fleet import accelerators
+from workers.fleet import accelerators, hub
 from workers.fleet.commands import Command
 from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation, scratch
 from workers.launchers.local import LocalLauncher
@@ -80,6 +80,11 @@ def reserve(run: Run, *, kind: ReplicaKind, slot: int) -> Replica:
     return replicas.create(run, kind=kind, slot=slot, launcher=run.parsed.launcher.type)
 
 
+def own_places() -> list[Path]:
+    """Where what a run is given is opened to its account: the home, the runs, and what was fetched from the hub."""
+    return [settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR), hub.cache()]
+
+
 def launch(replica: Replica, command: Command) -> None:
     """Start a reserved replica. One that cannot be started is lost, with the reason."""
     variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
@@ -91,7 +96,7 @@ def launch(replica: Replica, command: Command) -> None:
         grace_s=GRACE_S,
         reads=command.reads,
         writes=command.writes,
-        ours=[settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR)],
+        ours=own_places(),
         gpus=bool(accelerators.list_gpus()),
     )
     try:

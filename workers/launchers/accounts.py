@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from environments.disk import open_straight
 from workers.launchers.sandbox import ACCOUNT, SandboxUnavailable
 
 _LOCK = "/run/rollyard-accounts.lock"
@@ -50,17 +51,18 @@ def ensure_account(name: str) -> str:
     return name
 
 
-def give(account: str, paths: Iterable[Path]) -> None:
+def give(account: str, directories: Iterable[Path]) -> None:
     """Make the account the owner of these directories and of what we put in them. Links are not followed."""
     if not account:
         return
     entry = pwd.getpwnam(account)
-    for path in paths:
-        for _, names, files, directory in os.fwalk(path, follow_symlinks=False):
-            os.fchown(directory, entry.pw_uid, entry.pw_gid)
-            for name in (*names, *files):
-                if os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid == 0:
-                    os.chown(name, entry.pw_uid, entry.pw_gid, dir_fd=directory, follow_symlinks=False)
+    for path in directories:
+        with _opened(path) as place:
+            for _, names, files, directory in os.fwalk(".", dir_fd=place, follow_symlinks=False):
+                os.fchown(directory, entry.pw_uid, entry.pw_gid)
+                for name in (*names, *files):
+                    if os.stat(name, dir_fd=directory, follow_symlinks=False).st_uid == 0:
+                        os.chown(name, entry.pw_uid, entry.pw_gid, dir_fd=directory, follow_symlinks=False)
 
 
 def show(account: str, directory: Path) -> None:
@@ -71,42 +73,59 @@ def show(account: str, directory: Path) -> None:
 
 
 def open_to(account: str, paths: Iterable[Path]) -> None:
-    """Let the account's group read what belongs to us below these paths. Links are not followed."""
+    """Let the account's group read what belongs to us below these paths. Links are not followed, on the way neither."""
     if not account:
         return
     group = pwd.getpwnam(account).pw_gid
     for path in paths:
-        if path.is_file():
-            descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
-            try:
-                _open_one(descriptor, group)
-            finally:
-                os.close(descriptor)
-            continue
-        for _, _, files, directory in os.fwalk(path, follow_symlinks=False):
-            _open_one(directory, group)
-            for name in files:
-                with suppress(FileNotFoundError):  # a trainer gave what it wrote its last name just now
-                    _open_file(name, directory, group)
+        with _opened(path.parent) as above:
+            if not stat.S_ISDIR(os.stat(path.name, dir_fd=above, follow_symlinks=False).st_mode):
+                _open_file(path.name, above, group)
+                continue
+            for _, _, files, directory in os.fwalk(path.name, dir_fd=above, follow_symlinks=False):
+                _open_one(directory, group)
+                for name in files:
+                    with suppress(FileNotFoundError):  # a trainer gave what it wrote its last name just now
+                        _open_file(name, directory, group)
 
 
-def find_closed(account: str, paths: Iterable[Path]) -> Path | None:
-    """The first of these paths, or of what lies in them, that the account cannot read."""
+def find_closed(account: str, path: Path) -> Path | None:
+    """The first of this path and of what lies in it that the account cannot read."""
     if not account:
         return None
-    entry = pwd.getpwnam(account)
-    for path in paths:
-        below: Iterable[Path] = path.rglob("*") if path.is_dir() else ()
-        for each in (path, *below):
-            try:
-                status = each.lstat()
-            except FileNotFoundError:
-                continue
-            wanted = 0o5 if stat.S_ISDIR(status.st_mode) else 0o4
-            shift = 6 if status.st_uid == entry.pw_uid else 3 if status.st_gid == entry.pw_gid else 0
-            if not stat.S_ISLNK(status.st_mode) and status.st_mode >> shift & wanted != wanted:
-                return each
+    below: Iterable[Path] = path.rglob("*") if path.is_dir() else ()
+    for each in (path, *below):
+        try:
+            status = each.lstat()
+        except FileNotFoundError:
+            continue
+        wanted = 0o5 if stat.S_ISDIR(status.st_mode) else 0o4
+        if not stat.S_ISLNK(status.st_mode) and not _has(account, status, wanted):
+            return each
     return None
+
+
+def find_impassable(account: str, path: Path) -> Path | None:
+    """The first directory above this path that the account cannot enter."""
+    if not account:
+        return None
+    return next((each for each in reversed(path.parents) if not _has(account, each.lstat(), 0o1)), None)
+
+
+def _has(account: str, status: os.stat_result, wanted: int) -> bool:
+    """Whether the account, which is in no group but its own, has these bits of read, write and enter."""
+    entry = pwd.getpwnam(account)
+    shift = 6 if status.st_uid == entry.pw_uid else 3 if status.st_gid == entry.pw_gid else 0
+    return status.st_mode >> shift & wanted == wanted
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[int]:
+    descriptor = open_straight(directory)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _is_there(name: str) -> bool:

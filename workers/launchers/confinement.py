@@ -62,32 +62,59 @@ def make(
     if unconfined.is_unconfined():
         return None
     account = accounts.account_of_runs()
-    asked_for = [path for path in reads if path.exists()]
-    given = [*asked_for, *(path.absolute() for path in _readable_everywhere() if path.exists())]
-    behind_links = [path.resolve() for path in given]
     places = [path.absolute() for path in ours]
-    resolved = [place.resolve() for place in places]
+    everywhere = [path.absolute() for path in _readable_everywhere() if path.exists()]
     # All of it before anything is opened: what is refused is left as it was.
-    for path, real in zip(given, behind_links, strict=True):
-        if any(place.is_relative_to(each) for place in (*places, *resolved) for each in (path, real)):
-            raise SandboxUnavailable(f"{path} holds the home of the control plane, which no run may read")
-        if fault := detour(path, places):
-            raise SandboxUnavailable(fault)
-    accounts.give(account, written)
-    accounts.open_to(account, [path for path in behind_links if any(path.is_relative_to(each) for each in resolved)])
-    if closed := accounts.find_closed(account, asked_for):
-        top = next(path for path in asked_for if closed.is_relative_to(path))
-        fix = f"chmod -R o+rX {shlex.quote(str(top))}"
-        raise SandboxUnavailable(f"the account of runs, {account}, cannot read {closed}: {fix}")
+    asked_for = {path: _straight(path, places) for path in reads if path.exists()}
+    given = asked_for | {path: _straight(path, places) for path in everywhere}
+    made = {path: _straight(path, places) for path in written}
+    own = [real for real in given.values() if any(real.is_relative_to(place.resolve()) for place in places)]
+    try:
+        accounts.give(account, made.values())
+        accounts.open_to(account, own)
+        for path, real in asked_for.items():
+            if closed := accounts.find_closed(account, real):
+                fix = f"chmod -R o+rX {shlex.quote(str(path))}"
+                raise SandboxUnavailable(f"the account of runs, {account}, cannot read {closed}: {fix}")
+            if not any(real.is_relative_to(each) for each in (*own, *(given[path] for path in everywhere))):
+                _refuse_closed_way(account, real)
+    except OSError as error:
+        raise SandboxUnavailable(f"what a run is given changed while it was looked at: {error}") from error
     return Sandbox(
         # Under the name that is used and under the one behind a link.
-        readable=tuple(dict.fromkeys(str(path) for path in (*given, *behind_links))),
-        writable=tuple(str(path) for path in written),
+        readable={str(name): str(real) for path, real in given.items() for name in (path, real)},
+        writable={str(path): str(real) for path, real in made.items()},
         directory=str(scratch),
         gpus=gpus,
         account=account,
         bwrap=sandbox.find_program(),
     )
+
+
+def _straight(path: Path, places: Sequence[Path]) -> Path:
+    """The way to `path` without links; below one of `places` what was named. Raises SandboxUnavailable.
+
+    Somebody may exchange what lies there while we look, so what a link says there is never used.
+    """
+    if fault := detour(path, places):
+        raise SandboxUnavailable(fault)
+    forms = [form for place in places for form in (place, place.resolve())]
+    inside = next((form for form in forms if path.is_relative_to(form)), None)
+    real = path.resolve() if inside is None else inside.resolve() / path.relative_to(inside)
+    if any(form.is_relative_to(each) for form in forms for each in (path, real)):
+        raise SandboxUnavailable(f"{path} holds the home of the control plane, which no run may read")
+    if inside is None and any(real.is_relative_to(form) for form in forms):
+        raise SandboxUnavailable(f"{path} is a way around: it leads to {real}, which has to be named itself")
+    return real
+
+
+def _refuse_closed_way(account: str, real: Path) -> None:
+    """Raise SandboxUnavailable where the account could not go by itself: others rely on a closed directory above."""
+    if closed := accounts.find_impassable(account, real):
+        raise SandboxUnavailable(
+            f"{real} lies in {closed}, which is closed to the account of runs, {account}: copy it elsewhere, open the "
+            f"directory (chmod o+x), or name the path in {READABLE_VARIABLE}"
+        )
 
 
 def variables(scratch: Path) -> dict[str, str]:

