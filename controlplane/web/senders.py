@@ -1,23 +1,43 @@
-"""What a connection says of its sender counts as far as it can be true, before anybody else looks at it."""
+"""What a connection says of its sender counts as far as it can be true, before anybody else looks at it.
 
+An address becomes a key in memory and a value in the store, the cookie of a session a value in the store. What is none
+would fill the one and break the other, and its sender may have written it.
+"""
+
+import ipaddress
 import re
 
 from django.conf import settings
 from django.http import parse_cookie
 
+from controlplane.home import FOR_RUNS
 from rollouts.doors.messages import Application, Receive, Scope, Send
 
+NO_ADDRESS = "::"
+"""Of all whose proxy says something else where their address belongs: together they are one sender."""
 _SESSION_KEY = re.compile(r"[a-z0-9]{8,40}")
 
 
 def plausible(application: Application) -> Application:
-    """The application, for HTTP or for sockets, which finds no session that cannot be one."""
+    """The application, for HTTP or for sockets, which finds no address and no session that cannot be one."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(name, _cookies(value) if name == b"cookie" else value) for name, value in scope["headers"]]
-        await application({**scope, "headers": headers}, receive, send)
+        await application({**scope, "client": _client(scope), "headers": headers}, receive, send)
 
     return serve
+
+
+def _client(scope: Scope) -> tuple[str, int] | None:
+    if not scope.get("client") or scope.get("state", {}).get(FOR_RUNS):  # there is no proxy before the code of runs
+        return None
+    claimed, port = scope["client"]
+    try:
+        address = ipaddress.ip_address(claimed.partition("%")[0])
+    except ValueError:
+        return NO_ADDRESS, port
+    # A socket for both kinds writes an IPv4 address as one of IPv6, where all of them would be of one network.
+    return str(getattr(address, "ipv4_mapped", None) or address), port
 
 
 def _cookies(header: bytes) -> bytes:

@@ -4,6 +4,9 @@
 of being refused. Processes that share it are told apart by `--place`, beside `--counts-fd` (see `share.py`). Under
 systemd or Kubernetes run `uvicorn controlplane.asgi:application` behind a proxy instead, which bounds the head of a
 request and the time it may take.
+
+Where there is a proxy, it says from whom a request comes: with FORWARDED_ALLOW_IPS the proxies that it names, with
+ROLLYARD_HTTPS alone those of this machine.
 """
 
 import argparse
@@ -12,6 +15,7 @@ import os
 import socket
 
 import uvicorn
+from django.conf import settings
 
 from controlplane.web.connections import Connection
 from controlplane.web.share import Share, SharingServer, counts_file
@@ -29,6 +33,17 @@ def main() -> None:
     with counts_file(1) as alone:
         share = Share(alone.fileno() if arguments.counts_fd is None else arguments.counts_fd, arguments.place)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    config = configured()
+    # What was loaded stays. The collector would look through it now and then, for 0.1 s in which nobody is answered.
+    gc.collect()
+    gc.freeze()
+    for_runs = None if arguments.runs_fd is None else socket.socket(fileno=arguments.runs_fd)
+    guesses.only_runs_are_nameless = for_runs is not None
+    SharingServer(config, socket.socket(fileno=arguments.fd), share, for_runs=for_runs).run()
+
+
+def configured() -> uvicorn.Config:
+    """What uvicorn is told, with the application loaded."""
     config = uvicorn.Config(
         "controlplane.asgi:application",
         http=Connection,
@@ -39,14 +54,11 @@ def main() -> None:
         ws="websockets-sansio",
         ws_max_size=64 * 1024,  # browsers send subscriptions, nothing large
         timeout_graceful_shutdown=4,
+        # uvicorn believes this machine. Without a proxy, that is every account of it.
+        proxy_headers=settings.HTTPS or "FORWARDED_ALLOW_IPS" in os.environ,
     )
     config.load()
-    # What was loaded stays. The collector would look through it now and then, for 0.1 s in which nobody is answered.
-    gc.collect()
-    gc.freeze()
-    for_runs = None if arguments.runs_fd is None else socket.socket(fileno=arguments.runs_fd)
-    guesses.only_runs_are_nameless = for_runs is not None
-    SharingServer(config, socket.socket(fileno=arguments.fd), share, for_runs=for_runs).run()
+    return config
 
 
 if __name__ == "__main__":

@@ -9,11 +9,14 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
+from controlplane.web import pacing
+from controlplane.web.serve import configured
 from rollouts import consumers, guesses
 from rollouts.doors.atropos import lookup
 from rollouts.errors import TooManyFailures
 from rollouts.models import ScoredGroup
 from tests.factories import make_user
+from tests.hostile import application
 from tests.hostile.application import Answer, Target, call
 from tests.hostile.case import good
 from tests.hostile.wires import Wire, json_of, written
@@ -22,6 +25,7 @@ from tests.rollouts.live.test_consumers import Page
 pytestmark = pytest.mark.django_db(transaction=True)
 
 ITEM = written(Wire.ATROPOS, good()) or b""
+FORM = "application/x-www-form-urlencoded"
 Door = Callable[[Target, str], Answer]
 
 
@@ -128,6 +132,49 @@ def test_a_header_about_the_sender_is_believed_by_the_server_alone(monkeypatch: 
     for number in range(3):
         target.ask("GET", path, x_forwarded_for=f"10.0.0.{number}", forwarded=f"for=10.0.0.{number}")
     assert target.ask("GET", path, x_forwarded_for="10.0.0.9").status == 429
+
+
+@pytest.mark.parametrize(
+    ("https", "allowed", "is_believed"), [(False, "", False), (False, "127.0.0.1", True), (True, "", True)]
+)
+def test_a_header_about_the_sender_is_believed_where_there_is_a_proxy(
+    monkeypatch: pytest.MonkeyPatch, settings: Any, https: bool, allowed: str, is_believed: bool
+) -> None:
+    settings.HTTPS = https
+    if allowed:
+        monkeypatch.setenv("FORWARDED_ALLOW_IPS", allowed)
+    monkeypatch.setattr(application, "application", configured().loaded_app)
+    monkeypatch.setattr(guesses, "FREE_FAILURES", 1)
+    target = Target()
+    target.ask("GET", f"/atropos/{credential(1)}/info", x_forwarded_for="10.0.0.1")
+    answer = target.ask("GET", f"/atropos/{credential(2)}/info", x_forwarded_for="10.0.0.2")
+    assert answer.status == (404 if is_believed else 429)
+
+
+def test_whatever_a_proxy_says_that_is_no_address_is_one_sender(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    monkeypatch.setattr(application, "application", configured().loaded_app)
+    monkeypatch.setattr(guesses, "FREE_FAILURES", 3)
+    monkeypatch.setattr(guesses, "only_runs_are_nameless", True)
+    target, token = Target(), "a" * 32
+    form = {"content_type": FORM, "x_csrftoken": token, "cookie": f"rollyard_csrf={token}"}
+    for claimed in ("nowhere", "x" * 100_000, "fe80::1%eth0", "10.0.0.1:80:80"):
+        page = target.ask("POST", "/login/", b"username=a&password=b", x_forwarded_for=claimed, **form)
+        assert page.status == 200, "or the store was asked about it"
+        target.ask("GET", f"/atropos/{credential(1)}/info", x_forwarded_for=claimed)
+    assert target.ask("GET", f"/atropos/{credential(1)}/info", x_forwarded_for="elsewhere").status == 429
+    assert max(map(len, guesses._failures)) < 20
+    assert max(len(network) for _, network in pacing._senders) < 20
+
+
+def test_an_address_of_ipv4_is_one_however_a_socket_for_both_kinds_writes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "127.0.0.1")
+    monkeypatch.setattr(application, "application", configured().loaded_app)
+    monkeypatch.setattr(guesses, "FREE_FAILURES", 1)
+    target, path = Target(), f"/atropos/{credential(1)}/info"
+    target.ask("GET", path, x_forwarded_for="::ffff:10.0.0.1")
+    assert target.ask("GET", path, x_forwarded_for="::ffff:10.0.0.2").status == 404
+    assert target.ask("GET", path, x_forwarded_for="10.0.0.1").status == 429
 
 
 def connected(page: Page) -> dict[str, Any]:
