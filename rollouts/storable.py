@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 from typing import Any
 
+from environments.visible import HIDDEN
 from rollouts.errors import Invalid
 from trainers.config import RunConfig
 
@@ -21,9 +22,9 @@ MAX_INT = 2**31 - 1
 MAX_DEPTH = 32
 DAY_S = 86_400
 UNSTORABLE = "holds a NUL or a lone surrogate, which the database cannot store"
-UNNAMABLE = "holds a control character, or one that turns the direction of text: no name may"
+UNNAMABLE = "holds a character that nobody sees, or one that turns the direction of text: no name may"
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
-_UNNAMABLE = re.compile("[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+_UNNAMABLE = re.compile(rf"[\t\n]|{HIDDEN.pattern}")
 
 
 def check_fits(config: RunConfig) -> None:

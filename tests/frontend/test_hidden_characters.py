@@ -88,6 +88,8 @@ class Shown(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._inside = tag
         self.text += " ".join(value or "" for name, value in attrs if name in {"title", "aria-label", "alt"})
+        for series in (value for name, value in attrs if name == "series"):
+            self.text += " ".join(label for _key, label in json.loads(series or "[]"))
 
     def handle_data(self, data: str) -> None:
         if self._inside not in {"script", "textarea"}:
@@ -114,7 +116,7 @@ def test_the_command_line_commands_no_terminal(old: tuple[Run, str]) -> None:
         assert "U+202E" in done.stdout
 
 
-@pytest.mark.parametrize("character", ["\u202e", "\u2066", "\x1b", "\x9b", "\n", "\u200f", "\0"])
+@pytest.mark.parametrize("character", list("\u202e\u2066\x1b\x9b\n\u200f\u200b\ufeff\U000e0041\0"))
 @pytest.mark.parametrize("place", ["environment", "key", "replica", "metrics"])
 def test_no_group_brings_such_a_name(place: str, character: str) -> None:
     group = good()

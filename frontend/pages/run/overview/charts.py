@@ -8,6 +8,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
+from environments.visible import visible_line
 from frontend.pages.run.overview.tiles import lag_limit
 from rollouts.models import Run
 
@@ -30,7 +31,8 @@ class Chart:
     attributes: dict[str, str] = field(init=False)
 
     def __post_init__(self) -> None:
-        attributes = {"series": json.dumps(self.series), "format": self.format, "empty": self.empty}
+        series = [(key, visible_line(label)) for key, label in self.series]  # as text, which nothing else looks through
+        attributes = {"series": json.dumps(series), "format": self.format, "empty": self.empty}
         if self.floor is not None:
             attributes["floor"] = str(self.floor)
         if self.ceiling is not None:
