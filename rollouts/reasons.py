@@ -36,6 +36,10 @@ class ReasonCode(TextChoices):
     MODEL_NOT_MADE = "model_not_made", "{error}"
     NOT_FETCHED = "not_fetched", "the {kind} {name} could not be fetched from the hub: {error}"
     NOT_TRUSTED = "not_trusted", "{error}"
+    LAUNCHER_LEFT = (
+        "launcher_left",
+        "{user}, who launched it, may not operate this project any more: a fork of its newest checkpoint goes on",
+    )
     NO_SANDBOX = "no_sandbox", "{error}"
     RESULT_REGISTERED = "result_registered", "registered as the model {model}"
     RESULT_REFUSED = "result_refused", "without the model {model}: {error}[; {why}]"

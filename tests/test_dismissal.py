@@ -13,6 +13,8 @@ from django.test import Client
 
 from rollouts import consumers
 from rollouts.models import Membership, Role, Run, Scope
+from rollouts.reasons import ReasonCode
+from rollouts.selectors.runs import launcher_left
 from rollouts.states import RunState
 from tests.factories import make_run, make_user
 from tests.hostile.application import JSON, call
@@ -21,6 +23,7 @@ from tests.hostile.wires import json_of
 from tests.rollouts.api import make_token
 from tests.rollouts.doors.atropos.api import item
 from tests.rollouts.live.test_consumers import Page, elsewhere
+from workers.convergence import Convergence
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -132,3 +135,16 @@ def test_a_page_of_a_run_that_may_not_be_seen_any_more_is_told_so_and_follows_no
     assert (answer.status_code, answer["HX-Retarget"], answer["HX-Trigger"]) == (200, "#main", "live:ended")
     assert "You may not see this run any more" in answer.content.decode()
     assert staff.run.key not in answer.content.decode()
+
+
+@pytest.mark.parametrize("dismiss", [deactivate, end_membership, lower_role])
+def test_a_run_ends_when_whoever_launched_it_is_dismissed(dismiss: Callable[[User], None]) -> None:
+    user = make_user("vera")
+    run, other = make_run(user=user), make_run(user=make_user("ada"))
+    dismiss(user)
+    Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert run.state == RunState.FAILED
+    assert run.reason.code is ReasonCode.LAUNCHER_LEFT
+    assert "vera" in str(run.reason)
+    assert not launcher_left(other)

@@ -18,7 +18,7 @@ from environments.errors import RegistryError
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.selectors import fleet
+from rollouts.selectors import fleet, runs
 from rollouts.services import models, trust
 from rollouts.services.groups import evaluations, leases
 from rollouts.services.runs import life, policies, tokens
@@ -84,7 +84,7 @@ class Convergence:
             self._tend(run)
 
     def _tend(self, run: Run) -> None:
-        _ask_for_trust(run)
+        _ask_for_leave(run)
         if run.parsed.is_played:
             leases.quarantine_expired(run)
             evaluations.conclude(run)
@@ -111,7 +111,7 @@ class Convergence:
 
 
 def _begin(run: Run) -> None:
-    _ask_for_trust(run)
+    _ask_for_leave(run)
     if complaint := confinement.complaint_here():
         raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
     if not _bring(run):
@@ -143,11 +143,14 @@ def _bring(run: Run) -> bool:
     return True
 
 
-def _ask_for_trust(run: Run) -> None:
-    """Raises UnrecoverableError for code from elsewhere that nobody allows, or not any more."""
+def _ask_for_leave(run: Run) -> None:
+    """Raises UnrecoverableError for code from elsewhere that nobody allows, and where whoever launched it has left."""
     if found := trust.missing_of(run):
         told = "; ".join(f"{need.field} {trust.fault(need)}" for need in found)
         raise UnrecoverableError(Reason(ReasonCode.NOT_TRUSTED, error=told.rstrip(".")))
+    if run.kind != RunKind.EXTERNAL and runs.launcher_left(run):
+        assert run.created_by is not None
+        raise UnrecoverableError(Reason(ReasonCode.LAUNCHER_LEFT, user=run.created_by.username))
 
 
 def _make_model(run: Run) -> None:

@@ -92,6 +92,14 @@ def get(user: User | AnonymousUser, key: str, at_least: Role = Role.VIEWER) -> R
     return run
 
 
+def launcher_left(run: Run) -> bool:
+    """Whether whoever launched it may not operate its project any more, in whose name its trainer speaks."""
+    user = run.created_by
+    if user is None:
+        return False
+    return not user.is_active or not projects(user, Role.OPERATOR).filter(pk=run.project_id).exists()
+
+
 def address(run: Run) -> Address | None:
     """The address of the run's Atropos-compatible API, annotated with ``is_owned``: whether somebody answers for it.
 
