@@ -7,7 +7,9 @@ because a fork bomb is faster than any look.
 
 import os
 import resource
-from collections.abc import Collection
+import sys
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +17,8 @@ from typing import NamedTuple
 LOOK_EVERY_S = 0.25
 _MEMORY_SHARE = 0.9
 _GIB = 2**30
+_BLOCK_BYTES = 512
+"""Of what stat counts in."""
 
 
 class Excess(NamedTuple):
@@ -30,7 +34,7 @@ class Limits:
     """Of a replica: all its processes together."""
 
     memory_bytes: int
-    """Private memory. What they share is not counted; /dev/shm and /tmp have sizes of their own."""
+    """Private memory, and shared memory once. Of /dev/shm and /tmp, which have sizes of their own, what is mapped."""
     threads: int = 32_768
     open_files: int = 65_536
     """Of each process."""
@@ -73,13 +77,13 @@ def capping(limits: Limits) -> list[str]:
 
 def find_excess(limits: Limits, pids: Collection[int], log: Path) -> Excess | None:
     """The first limit that these processes and their log exceed."""
-    memory = threads = 0
+    private = threads = 0
     for pid in pids:
         pages, count = _use(pid)
-        memory += pages * os.sysconf("SC_PAGE_SIZE")
+        private += pages * os.sysconf("SC_PAGE_SIZE")
         threads += count
     found = (
-        Excess("memory", memory, limits.memory_bytes),
+        Excess("memory", private + _shared(pids, limits.memory_bytes - private), limits.memory_bytes),
         Excess("threads", threads, limits.threads),
         Excess("log", _size(log), limits.log_bytes),
     )
@@ -94,6 +98,58 @@ def _use(pid: int) -> tuple[int, int]:
     except (OSError, ValueError, IndexError):
         return 0, 0
     return int(resident) - int(shared), int(threads)
+
+
+def _shared(pids: Collection[int], room: int) -> int:
+    """Bytes of shared memory that these processes hold. Where they fit into `room` it may be more than that.
+
+    Each bound is closer than the one before, and dearer: for the last the kernel walks through all their pages.
+    """
+    bounds: tuple[Callable[[], int], ...] = (
+        lambda: _bytes("/proc/meminfo", "Shmem", else_=sys.maxsize),
+        lambda: sum(_mapped(pid) for pid in pids) + _open(pids),
+        # The larger, not both: what is open may be mapped too.
+        lambda: max(sum(_proportion(pid) for pid in pids), _open(pids)),
+    )
+    used = 0
+    for bound in bounds:
+        if (used := bound()) <= room:
+            break
+    return used
+
+
+def _mapped(pid: int) -> int:
+    """Shared memory that a process has mapped, whoever else has."""
+    return _bytes(f"/proc/{pid}/status", "RssShmem", else_=0)
+
+
+def _proportion(pid: int) -> int:
+    """The same, each page divided by how many have it mapped: ranks that share a segment have it once between them."""
+    mapped = _mapped(pid)
+    return _bytes(f"/proc/{pid}/smaps_rollup", "Pss_Shmem", else_=mapped) if mapped else 0
+
+
+def _open(pids: Collection[int]) -> int:
+    """What lies in files without a name that these processes have open: nothing of a memfd has to be mapped."""
+    files: dict[tuple[int, int], int] = {}
+    for pid in pids:
+        with suppress(OSError):
+            for file in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    path = f"/proc/{pid}/fd/{file}"
+                    if os.readlink(path).startswith("/memfd:"):
+                        status = os.stat(path)
+                        files[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
+    return sum(files.values())
+
+
+def _bytes(path: str, name: str, *, else_: int) -> int:
+    """What a file of /proc gives in kB under a name, and something else where it does not."""
+    try:
+        lines = Path(path).read_text().splitlines()
+    except OSError:
+        return else_
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:")), else_)
 
 
 def _size(path: Path) -> int:
