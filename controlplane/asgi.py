@@ -23,8 +23,9 @@ from django.db import connection
 from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 
+from controlplane import rights
 from controlplane.home import FOR_RUNS
-from controlplane.safety import installation, refuse_unsafe
+from controlplane.safety import installation, refuse_unsafe, sheltered
 
 
 class OneHopHandler(ASGIHandler):
@@ -54,8 +55,10 @@ def _in_thread(respond: Callable[[HttpRequest], HttpResponseBase], request: Http
 
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
-refuse_unsafe(installation(os.environ, home=settings.HOME.path, secret_key=settings.SECRET_KEY, https=settings.HTTPS))
+judged = installation(os.environ, home=settings.HOME.path, secret_key=settings.SECRET_KEY, https=settings.HTTPS)
+refuse_unsafe(judged)
 django.setup(set_prefix=False)
+rights.refuse_trust(connection)
 pages: Any = OneHopHandler()
 
 # These import models, which exist only after the lines above have loaded the applications.
@@ -94,4 +97,6 @@ async def websocket(scope: Any, receive: Any, send: Any) -> None:
     await sockets(scope, receive, send)
 
 
-application = ProtocolTypeRouter({"http": plausible(paced(http)), "websocket": plausible(paced(websocket))})
+application = sheltered(
+    ProtocolTypeRouter({"http": plausible(paced(http)), "websocket": plausible(paced(websocket))}), judged
+)

@@ -2,12 +2,18 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import psycopg
 from django.db.backends.base.base import BaseDatabaseWrapper
 from psycopg import sql
 
+from controlplane.safety import UnsafeSettings
+
 _GRANTS = Path(__file__).with_name("grants.sql").read_text()
 _SYSTEM_USER_SINCE = 160_000
+TRUST = "trust"
+PROOF_FIX = "Let pg_hba.conf ask for scram-sha-256, or connect over TLS with a certificate."
 
 
 @dataclass(frozen=True)
@@ -22,7 +28,7 @@ class DatabaseFacts:
     rewrites_events: bool
     """It may change or delete what happened."""
     proved_by: str
-    """How the connection proved who it is (`scram-sha-256`); empty: not at all, or the server is too old to say."""
+    """How the connection proved who it is (`scram-sha-256`); `trust`: not at all; empty: the server cannot say."""
 
     @property
     def fault(self) -> str:
@@ -62,8 +68,31 @@ def database_facts(connection: BaseDatabaseWrapper) -> DatabaseFacts:
             """
         )
         role, is_superuser, owns, creates, rewrites = cursor.fetchone()
-        proved_by = ""
-        if connection.pg_version >= _SYSTEM_USER_SINCE:  # type: ignore[attr-defined]
-            cursor.execute("SELECT coalesce(split_part(system_user, ':', 1), '')")
-            [proved_by] = cursor.fetchone()
+        proved_by = _proof(cursor, connection.pg_version)  # type: ignore[attr-defined]
     return DatabaseFacts(role, is_superuser, owns, creates, rewrites, proved_by)
+
+
+def refuse_trust(connection: BaseDatabaseWrapper) -> None:
+    """Raise UnsafeSettings for a server that lets in whoever says to be us. One that is away is not judged.
+
+    It connects by itself: Django's own connections refuse to where an event loop runs, as while uvicorn imports us.
+    """
+    try:
+        with psycopg.connect(**connection.get_connection_params()) as connected:  # type: ignore[attr-defined]
+            proved_by = _proof(connected.cursor(), connected.info.server_version)
+    except psycopg.OperationalError:
+        return
+    if proved_by == TRUST:
+        raise UnsafeSettings(
+            "The database takes a connection's word for who it is (trust in its pg_hba.conf): who reaches it may do "
+            f"all that the application may. {PROOF_FIX}"
+        )
+
+
+def _proof(cursor: Any, version: int) -> str:
+    if version < _SYSTEM_USER_SINCE:
+        return ""
+    # Every method but trust leaves a name.
+    cursor.execute("SELECT coalesce(split_part(system_user, ':', 1), %s)", [TRUST])
+    [proved_by] = cursor.fetchone()
+    return str(proved_by)

@@ -63,9 +63,10 @@ def _store() -> Iterator[Row]:
         yield Row("role", WARN, facts.fault, rights.FIX)
     else:
         yield Row("role", OK, f"{facts.role} owns no table and cannot rewrite what happened")
-    if facts.proved_by in {"", "trust"}:
-        fix = "let pg_hba.conf ask for scram-sha-256, or connect over TLS with a certificate"
-        yield Row("password", WARN, "the server took the connection's word, or does not say how it asked", fix)
+    if facts.proved_by == rights.TRUST:
+        yield Row("password", FAIL, "the server takes a connection's word for who it is", rights.PROOF_FIX)
+    elif not facts.proved_by:
+        yield Row("password", WARN, "the server is too old to say how it asked", rights.PROOF_FIX)
     else:
         yield Row("password", OK, facts.proved_by)
 

@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 
 def prepare(login_digest: str) -> None:
-    """Bring a database and a home of any age up to this code. Doing it again changes nothing."""
+    """Bring a database and a home of any age up to this code. Doing it again changes nothing. Raises UnsafeSettings."""
+    rights.refuse_trust(connection)
     call_command("migrate", interactive=False, verbosity=1 if sys.stdout.isatty() else 0)
     if fault := rights.database_facts(connection).fault:
         log.warning("In the database, %s %s", fault, rights.FIX)

@@ -25,7 +25,7 @@ GRANTS = (Path(rights.__file__).with_name("grants.sql")).read_text()
 NO_MODEL = {"django_migrations"}
 
 
-def rollyard(home: Home, *words: str, **environ: str) -> str:
+def rollyard(home: Home, *words: str, expected: int = 0, **environ: str) -> str:
     """Run a command as a person on that home does; return what it said."""
     inherited = {name: value for name, value in os.environ.items() if name not in {"DATABASE_URL", "REDIS_URL"}}
     settings = {"ROLLYARD_HOME": str(home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
@@ -33,7 +33,7 @@ def rollyard(home: Home, *words: str, **environ: str) -> str:
     done = subprocess.run(
         argv, env=inherited | settings | environ, capture_output=True, text=True, timeout=120, check=False
     )
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.returncode == expected, done.stderr[-3000:]
     return done.stdout + done.stderr
 
 
@@ -186,17 +186,18 @@ class TestServerOfYourOwn:
 
     @pytest.fixture
     def server(self, temporary_home: Home) -> Iterator[Home]:
-        """With two roles of one password, and a database that belongs to the first."""
+        """With two roles of one password, a third that is asked for none, and a database that belongs to the first."""
         program = embedded.prepare_postgres(temporary_home)
         account = account_of_postgres()
         binaries = embedded.postgres_binaries(temporary_home, account)
         roles = (
             "CREATE ROLE theirs LOGIN PASSWORD 'p';\n\nCREATE ROLE app LOGIN PASSWORD 'p';\n\n"
-            "CREATE DATABASE shop OWNER theirs;\n\n"
+            "CREATE ROLE anybody LOGIN;\n\nCREATE DATABASE shop OWNER theirs;\n\n"
         )
         cluster.single_user(binaries, account, temporary_home.postgres_data, "postgres", roles)
         admission = temporary_home.postgres_data / "pg_hba.conf"
-        admission.write_text(f"local shop theirs,app scram-sha-256\n{admission.read_text()}")
+        lines = "local shop theirs,app scram-sha-256\nlocal shop anybody trust\n"
+        admission.write_text(f"{lines}{admission.read_text()}")
         with (
             embedded.serving(temporary_home, program, embedded.postgres_answers),
             embedded.serving(temporary_home, embedded.prepare_redis(temporary_home), embedded.redis_answers),
@@ -219,6 +220,15 @@ class TestServerOfYourOwn:
             app.rollback()
             with pytest.raises(InsufficientPrivilege):
                 app.execute("CREATE TABLE mine (id int)")
+
+    @pytest.mark.parametrize(
+        "words", [("prepare",), ("shell", "-c", "import controlplane.asgi")], ids=["up", "the application"]
+    )
+    def test_nothing_starts_on_a_server_that_takes_a_connections_word(
+        self, server: Home, words: tuple[str, ...]
+    ) -> None:
+        said = rollyard(server, *words, DATABASE_URL=_url(server, "anybody"), expected=1)
+        assert rights.PROOF_FIX in said
 
 
 _SAY_FACTS = """
