@@ -1,6 +1,6 @@
 """Whoever is refused much waits: refusing costs something too, and each sender may cause only so much of it.
 
-    request ──► whose? of a credential that lately opened something, else of a network
+    request ──► whose? of a credential that lately opened something, else of a network, or of a sandbox
                   │ in debt: one at a time, each when those before are paid for
                   ▼
                 application ──► refused? what it cost is the sender's debt; REFUSALS_SHARE of a core pays it off
@@ -18,6 +18,7 @@ from math import ceil
 from django.conf import settings
 from django.http import parse_cookie
 
+from controlplane.home import FOR_RUNS
 from rollouts import guesses
 from rollouts.doors.atropos.app import AtroposDoor
 from rollouts.doors.atropos.call import PREFIX, split_path
@@ -146,10 +147,12 @@ def _is_charged(scope: Scope, status: int, *, is_known: bool) -> bool:
 
 
 def _whose(scope: Scope) -> tuple[str, str]:
-    """(credential, network): the credential is empty unless it opened something lately."""
+    """(credential, network or sandbox): the credential is empty unless it opened something lately."""
     credential = _credential(scope)
     known = credential if credential and guesses.is_known(credential) else ""
-    return known, guesses.network((scope.get("client") or ("",))[0])
+    # All runs come over one socket. What one of them makes up, tokens for example, may not be held against another.
+    sandbox = scope.get("state", {}).get(FOR_RUNS)
+    return known, sandbox or guesses.network((scope.get("client") or ("",))[0])
 
 
 def _credential(scope: Scope) -> str:

@@ -31,6 +31,8 @@ died keeps its last number until it is back."""
 _FULL_S = 1.0
 """Seconds before accepting again when the process is out of file descriptors."""
 _BYTES = 4
+_NETNS_COOKIE = 71
+"""SO_NETNS_COOKIE, which Python does not name: the number of a network, which no later one is given."""
 _TICKS_TO_TRIM = 100
 """uvicorn ticks every 0.1 s. Trimming takes a millisecond or a few."""
 _trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
@@ -87,7 +89,7 @@ class _Shown(set[Any]):
 class SharingServer(uvicorn.Server):
     """A uvicorn server that takes its share of the connections of one socket, and of one for the code of runs.
 
-    What comes over the second has `FOR_RUNS` in the state of its scope.
+    What comes over the second has its sandbox as `FOR_RUNS` in the state of its scope.
     """
 
     def __init__(
@@ -123,7 +125,6 @@ class SharingServer(uvicorn.Server):
     async def _take(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         is_local = listening.family == socket.AF_UNIX
-        state = {FOR_RUNS: True} if is_local else {}
         while True:
             await _readable(listening)
             if patience_s := self._share.patience_s:
@@ -140,6 +141,7 @@ class SharingServer(uvicorn.Server):
                 connection.setblocking(False)
                 if not is_local:
                     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                state = {FOR_RUNS: _sandbox(connection)} if is_local else {}
                 await loop.connect_accepted_socket(partial(self._connection, state), connection)
             except OSError:  # it is gone already
                 connection.close()
@@ -149,6 +151,17 @@ class SharingServer(uvicorn.Server):
             config=self.config, server_state=self.server_state, app_state={**self.lifespan.state, **state}
         )
         return protocol
+
+
+def _sandbox(connection: socket.socket) -> str:
+    """The network that the process which connected is in: each sandbox has its own, and no code in it leaves it.
+
+    Without sandboxes all are in ours, as they are in each other's power.
+    """
+    try:
+        return connection.getsockopt(socket.SOL_SOCKET, _NETNS_COOKIE, 8).hex()
+    except OSError:  # before Linux 5.14, and elsewhere
+        return "unknown"
 
 
 async def _readable(listening: socket.socket) -> None:

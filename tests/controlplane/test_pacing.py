@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.home import FOR_RUNS
 from controlplane.web import pacing
 from controlplane.web.pacing import BURST_S, paced
 from rollouts import guesses
@@ -44,12 +45,14 @@ def clock(monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Clock]:
     pacing.forget()
 
 
-def sent(status: int, path: str = "/api/v1/runs", *, address: str = "10.0.0.1", method: str = "GET") -> int:
+def sent(status: int, path: str = "/api/v1/runs", **how: str) -> int:
     """The status that a request gets which the application would answer so; 0: it would answer nothing."""
-    return asyncio.run(exchange(status, path, address=address, method=method))
+    return asyncio.run(exchange(status, path, **how))
 
 
-async def exchange(status: int, path: str, *, address: str = "10.0.0.1", method: str = "GET") -> int:
+async def exchange(
+    status: int, path: str, *, address: str = "10.0.0.1", method: str = "GET", sandbox: str = "", token: str = ""
+) -> int:
     answered = []
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
@@ -63,7 +66,11 @@ async def exchange(status: int, path: str, *, address: str = "10.0.0.1", method:
     async def send(message: Message) -> None:
         answered.append(message.get("status"))
 
-    scope = {"type": "http", "method": method, "path": path, "headers": [], "client": (address, 1)}
+    scope: Scope = {"type": "http", "method": method, "path": path, "headers": [], "client": (address, 1)}
+    if sandbox:
+        scope |= {"client": None, "state": {FOR_RUNS: sandbox}}
+    if token:
+        scope["headers"] = [(b"authorization", f"Token {token}".encode())]
     await paced(application)(scope, receive, send)
     return answered[0] or 0 if answered else 0
 
@@ -101,6 +108,20 @@ def test_another_address_does_not_wait(clock: Clock) -> None:
     before = clock.slept
     sent(404, address="10.0.0.2")
     assert clock.slept == before
+
+
+def test_a_run_that_is_refused_much_keeps_no_other_waiting_whatever_tokens_it_makes_up(clock: Clock) -> None:
+    async def story() -> None:
+        bad = [asyncio.create_task(exchange(401, "/api/v1/runs", sandbox="a", token=f"{n}")) for n in range(60)]
+        await yielded(0)
+        assert await exchange(200, "/api/v1/runs", sandbox="b", token="never seen") == 200
+        assert not clock.slept
+        assert [await each for each in bad].count(429) > 0, "but the run itself waits"
+
+    sent(401, sandbox="a")
+    sent(401, sandbox="a")
+    asyncio.run(story())
+    assert len(pacing._senders) == 1
 
 
 def test_a_credential_that_lately_opened_something_passes_beside_strangers_of_its_address(clock: Clock) -> None:

@@ -1,21 +1,29 @@
 """Processes that share a listening socket share the connections too."""
 
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
 
 import pytest
 import uvicorn
 
+from controlplane.home import FOR_RUNS
 from controlplane.web.share import Share, SharingServer, counts_file
 from tests.workers.waiting import eventually
+from workers.launchers import confinement, sandbox
 
 
-async def _hello(scope: dict[str, object], receive: Callable, send: Callable) -> None:
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"0")]})
-    await send({"type": "http.response.body", "body": b""})
+async def _hello(scope: dict[str, Any], receive: Callable, send: Callable) -> None:
+    """Answers with the sandbox that the request is from."""
+    body = scope["state"].get(FOR_RUNS, "").encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % len(body))]})
+    await send({"type": "http.response.body", "body": body})
 
 
 @pytest.fixture
@@ -26,9 +34,10 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @contextmanager
-def _serving(listening: socket.socket, share: Share) -> Iterator[SharingServer]:
+def _serving(listening: socket.socket, share: Share, for_runs: socket.socket | None = None) -> Iterator[SharingServer]:
     # A thread stands for a process: it has an event loop, a socket and a share of its own.
-    server = SharingServer(uvicorn.Config(_hello, lifespan="off", log_config=None), listening.dup(), share)
+    config = uvicorn.Config(_hello, lifespan="off", log_config=None)
+    server = SharingServer(config, listening.dup(), share, for_runs=for_runs)
     thread = threading.Thread(target=server.run)
     thread.start()
     try:
@@ -119,3 +128,35 @@ def test_a_process_that_takes_no_more_connections_ends(monkeypatch: pytest.Monke
             ended = executor.submit(server.run)
             with socket.create_connection(listening.getsockname(), timeout=10):
                 assert isinstance(ended.exception(timeout=20), RuntimeError)
+
+
+ASK_TWICE = """
+import socket, sys
+for _ in range(2):
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(sys.argv[1])
+        connection.sendall(b"GET / HTTP/1.1\\r\\nHost: here\\r\\nConnection: close\\r\\n\\r\\n")
+        print(b"".join(iter(lambda: connection.recv(4096), b"")).decode().rpartition("\\r\\n")[2])
+"""
+
+
+@pytest.mark.skipif(bool(confinement.complaint()), reason=f"NO SANDBOX: {confinement.complaint()}")
+def test_code_of_runs_is_told_apart_by_the_sandbox_that_it_is_in(tmp_path: Path) -> None:
+    path = str(tmp_path / "runs")
+
+    def ask(*inside: str) -> list[str]:
+        asked = [*inside, sys.executable, "-c", ASK_TWICE, path]
+        return subprocess.run(asked, capture_output=True, text=True, timeout=60, check=True).stdout.split()
+
+    bwrap = [sandbox.find_program(), "--unshare-net", "--dev-bind", "/", "/"]
+    with (
+        counts_file(1) as counts,
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.socket(socket.AF_UNIX) as for_runs,
+    ):
+        for_runs.bind(path)
+        for_runs.listen()
+        with _serving(listening, Share(counts.fileno(), 0), for_runs.dup()):
+            outside, *sandboxes = ask(), ask(*bwrap), ask(*bwrap)
+    assert all(len(set(asked)) == 1 for asked in (outside, *sandboxes))
+    assert len({asked[0] for asked in (outside, *sandboxes)}) == 3
