@@ -2,6 +2,7 @@
 
 import importlib.metadata
 import importlib.util
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ from django.db import DatabaseError, ProgrammingError, connection
 from django.db.migrations.executor import MigrationExecutor
 
 from controlplane import checks
+from environments import unconfined
+from workers.launchers import confinement
 
 OK, WARN, FAIL = "ok", "warn", "fail"
 _GIB = 1024**3
@@ -40,7 +43,16 @@ class Row:
 
 def examine() -> list[Row]:
     """Run every examination. None raises: what breaks is a finding."""
-    examinations: list[Callable[[], Iterator[Row]]] = [_home, _database, _redis, _bundle, _inference, _torch, _chromium]
+    examinations: list[Callable[[], Iterator[Row]]] = [
+        _home,
+        _database,
+        _redis,
+        _bundle,
+        sandbox,
+        _inference,
+        _torch,
+        _chromium,
+    ]
     return [row for examination in examinations for row in examination()]
 
 
@@ -116,6 +128,17 @@ def _bundle() -> Iterator[Row]:
         yield Row("front end", OK, f"built at {checks.BUNDLE.parent}")
     else:
         yield Row("front end", FAIL, f"{checks.BUNDLE} is missing", "make ui")
+
+
+def sandbox() -> Iterator[Row]:
+    """Whether runs can start."""
+    if complaint := confinement.complaint_here():
+        yield Row("sandbox", FAIL, complaint, "one of these; until then every run is refused")
+    elif unconfined.is_unconfined():
+        yield Row("sandbox", WARN, "code of runs is not confined", f"unset {unconfined.VARIABLE}")
+    else:
+        as_whom = "an account of its own" if os.geteuid() == 0 else "our account, in a namespace"
+        yield Row("sandbox", OK, f"one was made and worked; code of runs runs as {as_whom}")
 
 
 def _inference() -> Iterator[Row]:

@@ -10,10 +10,10 @@ from django.db import DatabaseError, connection
 from django.utils import timezone
 
 from controlplane import rights, safety
+from controlplane.cli import doctor
 from controlplane.cli.doctor import FAIL, OK, WARN, Row
 from environments import unconfined
 from rollouts.models import ApiToken, Trust
-from workers.launchers import confinement
 
 _LONG = timedelta(days=180)
 
@@ -46,11 +46,8 @@ def _sandbox() -> Iterator[Row]:
     if unconfined.is_unconfined():
         fix = f"unset {unconfined.VARIABLE}"
         yield Row("sandbox", FAIL, "code of runs reaches everything that this account reaches", fix)
-    elif complaint := confinement.complaint():
-        yield Row("sandbox", FAIL, complaint)
     else:
-        as_whom = "an account of its own" if os.geteuid() == 0 else "our account, in a namespace"
-        yield Row("sandbox", OK, f"one was made and worked; code of runs runs as {as_whom}")
+        yield from doctor.sandbox()
 
 
 def _store() -> Iterator[Row]:

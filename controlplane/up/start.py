@@ -29,7 +29,8 @@ from controlplane.up.processes import Program
 from controlplane.up.supervisor import Service, StartError, Supervisor
 from controlplane.web import login_token, share
 from environments.disk import write_file
-from workers.launchers import accounts
+from workers.launchers import accounts, confinement
+from workers.launchers.sandbox import SandboxUnavailable
 
 _DEFAULT_PORT = 8000
 _POSTGRES_DELAY_S = 1.0
@@ -173,9 +174,16 @@ class _Up:
             *(keep(self._web(place)) for place in range(self._options.web_processes)),
             keep(Service("worker", lambda: worker)),
             keep(Service("reconciler", lambda: reconciler)),
+            self._try_sandbox(),
         )
         self._console.say(f"everything is up at {self._url}; Ctrl-C stops it")
         self._console.event("up", url=self._url)
+
+    async def _try_sandbox(self) -> None:
+        """Say at once what would otherwise be said when somebody's first run fails. All but runs works without."""
+        if complaint := await asyncio.to_thread(confinement.complaint_here):
+            self._console.line("rollyard", f"every run will be refused. {complaint}", loud=True)
+            self._console.event("refuses_runs", reason=complaint)
 
     def _web(self, place: int) -> Service:
         listening, for_runs, counts = map(str, self._shared_fds)
@@ -260,7 +268,10 @@ def _listening_for_runs(home: Home) -> Iterator[socket.socket]:
     """Listen where the code of runs, which has no network, reaches the API. Nobody else may enter the directory."""
     path = home.runs_socket
     path.parent.mkdir(exist_ok=True)
-    accounts.show(accounts.account_of_runs(), path.parent)
+    account = ""
+    with contextlib.suppress(SandboxUnavailable):  # which `_try_sandbox` tells
+        account = accounts.account_of_runs()
+    accounts.show(account, path.parent)
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(path))

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,29 @@ from tests.accounts import open_to_others
 from tests.e2e.yard import lives
 from workers.launchers.processes import end, with_cwd
 
+ACCOUNTLESS = """
+from controlplane.cli.main import main
+from workers.launchers import accounts
+from workers.launchers.sandbox import SandboxUnavailable
+
+def account_of_runs():
+    raise SandboxUnavailable("there is no useradd")
+
+accounts.account_of_runs = account_of_runs
+main()
+"""
+"""`rollyard`, where no account can be made for runs."""
+
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(240)]
 
 
 class Up:
     """A running `rollyard up`, its events as they come."""
 
-    def __init__(self, home: Home, *arguments: str) -> None:
+    def __init__(self, home: Home, *arguments: str, program: Sequence[str] = ("-m", "controlplane.cli.main")) -> None:
         environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
         environ |= {"ROLLYARD_HOME": str(home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
-        argv = [sys.executable, "-m", "controlplane.cli.main", "up", "--json", "--quiet", "--port", "auto", *arguments]
+        argv = [sys.executable, *program, "up", "--json", "--quiet", "--port", "auto", *arguments]
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ)
         self.seen: list[dict[str, Any]] = []
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
@@ -211,3 +224,18 @@ def test_a_command_that_comes_while_up_starts_waits_for_the_database(temporary_h
         assert "which still starts" in done.stderr
     finally:
         up.stop()
+
+
+def test_where_no_sandbox_can_be_made_up_says_that_runs_are_refused_and_serves_all_the_same(
+    temporary_home: Home,
+) -> None:
+    up = Up(temporary_home, program=("-c", ACCOUNTLESS))
+    try:
+        up.wait_for(event="up")
+        [reason] = [each["reason"] for each in up.seen if each["event"] == "refuses_runs"]
+        assert "there is no useradd" in reason
+        assert is_ready(up.first["url"])
+        assert temporary_home.runs_socket.parent.stat().st_mode & 0o077 == 0
+    finally:
+        assert up.stop() == 0
+    assert "every run will be refused" in (temporary_home.path / "logs" / "up.log").read_text()

@@ -14,6 +14,7 @@ from django.db import connection
 
 from environments.types import PlayedRollout
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
+from rollouts.reasons import ReasonCode
 from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
 from rollouts.services.runs import life, policies, replicas, trainer_writes
@@ -36,6 +37,8 @@ from workers import convergence, tasks
 from workers.convergence import Convergence
 from workers.database import with_connection
 from workers.fleet import training
+from workers.launchers import confinement, sandbox
+from workers.launchers.sandbox import SandboxUnavailable
 from workers.leadership import Leadership
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]
@@ -107,6 +110,21 @@ def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -
     assert set(Replica.objects.filter(run=run).values_list("state", flat=True)) == {ReplicaState.EXITED}
     assert processes(run) == set()
     assert not run.tokens.exists()
+
+
+def test_a_run_fails_where_no_sandbox_can_be_made_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> str:
+        raise SandboxUnavailable("bubblewrap is missing: install it")
+
+    monkeypatch.setattr(sandbox, "find_program", missing)
+    monkeypatch.setattr(confinement, "complaint", confinement.complaint.__wrapped__)  # which has looked already
+    run = make_run()
+    with reconciling():
+        eventually(lambda: state(run) == RunState.FAILED)
+    run.refresh_from_db()
+    assert run.reason_code == ReasonCode.NO_SANDBOX
+    assert "bubblewrap is missing: install it" in run.state_reason
+    assert not Replica.objects.filter(run=run).exists()
 
 
 def test_the_evaluation_of_a_supervised_run_is_played_on_every_version_that_is_due() -> None:
