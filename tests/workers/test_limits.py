@@ -14,7 +14,7 @@ from workers.launchers.processes import with_descendants
 
 MIB = 2**20
 
-READY = "print('ready', flush=True); sys.stdin.read()"
+READY = "os.write(1, b'ready\\n'); sys.stdin.read()"
 """What a program ends with: each process holds what it has until its input is closed."""
 
 
