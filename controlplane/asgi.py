@@ -47,11 +47,17 @@ def _in_thread(respond: Callable[[HttpRequest], HttpResponseBase], request: Http
     try:
         with counted():
             answer = respond(request)
-            if settings.SESSION_COOKIE_NAME in request.COOKIES and SESSION_KEY in getattr(request, "session", {}):
+            if settings.SESSION_COOKIE_NAME in request.COOKIES and _is_signed_in(request):
                 guesses.opened(request.COOKIES[settings.SESSION_COOKIE_NAME])
         return answer
     finally:
         connection.close()
+
+
+def _is_signed_in(request: HttpRequest) -> bool:
+    """Whether the session, if the page asked for one, is still somebody's: it outlives account and password."""
+    session = getattr(request, "session", None)
+    return session is not None and session.accessed and SESSION_KEY in session and get_user(request).is_authenticated
 
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
@@ -62,6 +68,8 @@ rights.refuse_trust(connection)
 pages: Any = OneHopHandler()
 
 # These import models, which exist only after the lines above have loaded the applications.
+from django.contrib.auth.middleware import get_user  # noqa: E402
+
 from controlplane.web.pacing import paced  # noqa: E402
 from controlplane.web.senders import plausible  # noqa: E402
 from controlplane.web.sockets import guarded  # noqa: E402

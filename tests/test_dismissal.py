@@ -11,13 +11,13 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from rollouts import consumers
+from rollouts import consumers, guesses
 from rollouts.models import Membership, Role, Run, Scope
 from rollouts.reasons import ReasonCode
 from rollouts.selectors.runs import launcher_left
 from rollouts.states import RunState
 from tests.factories import make_run, make_user
-from tests.hostile.application import JSON, call
+from tests.hostile.application import JSON, Answer, LeavesEarly, call
 from tests.hostile.case import good
 from tests.hostile.wires import json_of
 from tests.rollouts.api import make_token
@@ -39,6 +39,11 @@ def deactivate(user: User) -> None:
 
 def end_membership(user: User) -> None:
     Membership.objects.filter(user=user).delete()
+
+
+def change_password(user: User) -> None:
+    user.set_unusable_password()
+    user.save()
 
 
 def lower_role(user: User) -> None:
@@ -148,3 +153,31 @@ def test_a_run_ends_when_whoever_launched_it_is_dismissed(dismiss: Callable[[Use
     assert run.reason.code is ReasonCode.LAUNCHER_LEFT
     assert "vera" in str(run.reason)
     assert not launcher_left(other)
+
+
+def through_the_server(browser: Client, method: str, path: str, pieces: list[bytes]) -> Answer | None:
+    """The answer to a request that a server hands over; those of a test client begin behind it."""
+    session = browser.cookies["rollyard_session"].value
+    return asyncio.run(call(method, path, {"cookie": f"rollyard_session={session}"}, pieces))
+
+
+@pytest.mark.parametrize("dismiss", [deactivate, change_password])
+def test_a_session_of_somebody_who_is_out_sends_no_large_body(staff: Staff, dismiss: Callable[[User], None]) -> None:
+    pieces = [bytes(300_000), LeavesEarly(b"and 64 MB more")]
+    assert through_the_server(staff.browser, "POST", "/api/v1/runs", pieces) is None, "all would have been read"
+    dismiss(staff.user)
+    answer = through_the_server(staff.browser, "POST", "/api/v1/runs", pieces)
+    assert answer is not None
+    assert answer.status == 401
+
+
+@pytest.mark.parametrize("dismiss", [deactivate, change_password])
+def test_a_session_of_somebody_who_is_out_opens_nothing(staff: Staff, dismiss: Callable[[User], None]) -> None:
+    def is_known() -> bool:
+        guesses.forget()
+        assert through_the_server(staff.browser, "GET", "/", [b""]) is not None
+        return guesses.is_known(staff.browser.cookies["rollyard_session"].value)
+
+    assert is_known()
+    dismiss(staff.user)
+    assert not is_known()

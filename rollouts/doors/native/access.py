@@ -10,11 +10,11 @@ from typing import Any, NamedTuple, Protocol
 
 import knox.auth
 from django.conf import settings
-from django.contrib.auth import SESSION_KEY
+from django.contrib.auth import get_user
 from django.contrib.auth.models import User
 from django.contrib.sessions.backends.db import SessionStore
 from django.db.models import QuerySet
-from django.http import parse_cookie
+from django.http import HttpRequest, parse_cookie
 from knox.crypto import hash_token
 from knox.settings import CONSTANTS
 from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
@@ -81,8 +81,9 @@ def authenticate(address: str, token: str) -> Bearer:
 
 def check_session(cookies: str) -> None:
     """Raise NotAuthenticated unless somebody is signed in with one of these cookies."""
-    key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
-    if not key or SESSION_KEY not in SessionStore(key):
+    request = HttpRequest()
+    request.session = SessionStore(parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME))
+    if not get_user(request).is_authenticated:
         raise NotAuthenticated
 
 
