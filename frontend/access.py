@@ -7,7 +7,6 @@ from typing import Any
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
 
-from environments.unconfined import VARIABLE, is_unconfined
 from rollouts.errors import Forbidden, NotFound, Unavailable
 from rollouts.models import Role, Run
 from rollouts.selectors import runs
@@ -36,11 +35,6 @@ def page(view: View) -> View:
 def may_operate(request: HttpRequest, run: Run) -> bool:
     """Whether the user may stop and clone this run. One query."""
     return runs.for_user(request.user, Role.OPERATOR).filter(pk=run.pk).exists()
-
-
-def confinement(_request: HttpRequest) -> dict[str, str]:
-    """For every page: the variable with which somebody switched sandboxes off; empty where they are on."""
-    return {"unconfined": f"{VARIABLE}=1" if is_unconfined() else ""}
 
 
 def actor(request: HttpRequest) -> str:

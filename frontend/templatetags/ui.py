@@ -10,6 +10,7 @@ from django.utils import timezone
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
+from environments.unconfined import VARIABLE, is_unconfined
 from frontend import numbers
 from frontend.visible import visible_html
 from rollouts.models import (
@@ -82,6 +83,18 @@ _TONES = {
     "lapsed": "warn",
 }
 _REPLICA_TONES = {"ready": "good"}
+
+
+@register.simple_tag
+def unconfined() -> SafeString:
+    """What every page says, to whoever looks, where somebody switched sandboxes off; else nothing."""
+    if not is_unconfined():
+        return SafeString("")
+    return format_html(
+        '<p class="notice error errornote" role="status">Code of runs is not confined here (<code>{}=1</code>): '
+        "whoever may launch reaches everything that this installation reaches.</p>",
+        VARIABLE,
+    )
 
 
 @register.simple_tag
