@@ -6,11 +6,11 @@ from django.contrib import admin
 from django.db.models import Model
 from django.http import HttpRequest
 
-from rollouts.admin.scope import RUN_PAYLOAD, ScopedAdmin, StoreAdmin
+from rollouts.admin.scope import RUN_PAYLOAD, CompletedByKey, ScopedAdmin, StoreAdmin
 from rollouts.models import ApiToken, Membership, Project, Trust
 
 
-class MembershipInline(admin.TabularInline):  # type: ignore[type-arg]
+class MembershipInline(CompletedByKey, admin.TabularInline):  # type: ignore[type-arg]
     model = Membership
     autocomplete_fields = ("user",)
     extra = 0

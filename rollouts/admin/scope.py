@@ -4,8 +4,13 @@ from collections import deque
 from typing import Any, ClassVar, cast
 
 from django.contrib import admin
+from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
+from django.contrib.admin.options import BaseModelAdmin, IncorrectLookupParameters
+from django.contrib.admin.widgets import AutocompleteSelect
 from django.contrib.auth.models import User
+from django.core.exceptions import BadRequest
 from django.core.paginator import Paginator
+from django.db import DataError, ProgrammingError, transaction
 from django.db.models import ForeignKey, Model, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
@@ -47,11 +52,46 @@ def path_to_project(model: type[Model]) -> str | None:
     return None
 
 
-class FoundByKey(admin.ModelAdmin):  # type: ignore[type-arg]
-    """An address whose `_to_field` is empty names no field: Django would look for one without a name, and break."""
+class ChosenByKey(AutocompleteSelect):
+    """A form that is shown again has its rows chosen; by what is no key none is, where Django would break."""
+
+    def optgroups(self, name: str, value: list[str], attr: int | None = None) -> Any:
+        try:
+            return super().optgroups(name, value, attr)
+        except ValueError:
+            return super().optgroups(name, [], attr)
+
+
+class CompletedByKey(BaseModelAdmin):  # type: ignore[type-arg]
+    """Forms whose rows are found by completing their names."""
+
+    def formfield_for_foreignkey(self, db_field: Any, request: HttpRequest, **kwargs: Any) -> Any:
+        if db_field.name in self.get_autocomplete_fields(request):
+            kwargs["widget"] = ChosenByKey(db_field, self.admin_site)
+        return super().formfield_for_foreignkey(db_field, request, **kwargs)
+
+
+class FoundByKey(CompletedByKey, admin.ModelAdmin):  # type: ignore[type-arg]
+    """What Django takes from an address or a form without a look, and breaks on, names no row: a refusal."""
 
     def get_object(self, request: HttpRequest, object_id: str, from_field: str | None = None) -> Any:
+        """An empty `_to_field` names no field."""
         return super().get_object(request, object_id, from_field or None)
+
+    def get_changelist_instance(self, request: HttpRequest) -> Any:
+        """Django means to turn away what makes no filter, and misses what follows no year, or the database refuses."""
+        try:
+            with transaction.atomic():
+                return super().get_changelist_instance(request)
+        except (OverflowError, ValueError, IndexError, DataError, ProgrammingError) as error:
+            raise IncorrectLookupParameters(error) from None
+
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        try:
+            queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
+        except ValueError:
+            raise BadRequest("What was selected is no row.") from None
+        return super().response_action(request, queryset)
 
 
 class ScopedAdmin(FoundByKey):
