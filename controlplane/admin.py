@@ -35,6 +35,9 @@ class AccountAdmin(ForSuperusers, UserAdmin):  # type: ignore[type-arg]
     """Accounts are closed (`is_active`), not deleted: what their users did names them. Whoever changes accounts could
     become any of them."""
 
+    search_fields = ("username",)
+    """Staff completes them, and is not to find out whose an address or a name is."""
+
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         # Who adds a member chooses among names.
         match = request.resolver_match
