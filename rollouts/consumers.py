@@ -137,7 +137,8 @@ class ChangesConsumer(AsyncWebsocketConsumer):
         """
         session, known = self.scope["session"], self.scope["user"]
         user = User.objects.filter(pk=known.pk, is_active=True).first()
-        if user is None or user.password != known.password or not session.exists(session.session_key):
+        # `session.exists` would find one that has expired, too.
+        if user is None or user.password != known.password or not session.load():
             return SIGNED_OUT
         self.scope["user"] = user
         self.visible = {}

@@ -14,6 +14,7 @@ from django.contrib.auth.models import User
 from django.contrib.sessions.models import Session
 from django.db import connection
 from django.test import Client
+from django.utils import timezone
 
 from controlplane.asgi import application
 from rollouts import bell, consumers
@@ -104,7 +105,7 @@ async def elsewhere(act: Callable[[], Any]) -> Any:
     return await sync_to_async(run, thread_sensitive=False)()
 
 
-@pytest.mark.parametrize("how", ["deactivated", "signed out", "new password"])
+@pytest.mark.parametrize("how", ["deactivated", "signed out", "session expired", "new password"])
 def test_the_socket_of_somebody_who_may_no_longer_sign_in_is_closed(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     monkeypatch.setattr(consumers, "BELIEVED_FOR_S", SHORT_S)
     user = make_user("vera")
@@ -115,6 +116,8 @@ def test_the_socket_of_somebody_who_may_no_longer_sign_in_is_closed(monkeypatch:
                 User.objects.filter(pk=user.pk).update(is_active=False)
             case "signed out":
                 Session.objects.all().delete()
+            case "session expired":
+                Session.objects.update(expire_date=timezone.now())
             case _:
                 user.set_unusable_password()
                 user.save()
