@@ -41,6 +41,8 @@ MAX_HELD = 32
 MAX_REMEMBERED = 10_000
 PASSING = frozenset({HTTPStatus.CONFLICT, HTTPStatus.GONE, HTTPStatus.TOO_MANY_REQUESTS})
 """What somebody with a good credential is told in the course of things."""
+SHOWN_AGAIN = ("/login/", "/admin/")
+"""Pages of Django's, which answer 200 to a form that was not right and show it again. Ours say 422."""
 
 _ATROPOS: Door = AtroposDoor()
 _NATIVE: Door = NativeDoor()
@@ -142,8 +144,8 @@ def _is_charged(scope: Scope, status: int, *, is_known: bool) -> bool:
         return not (is_known and status in PASSING)
     if scope["path"].startswith(("/api/", PREFIX)):
         return False
-    # A form that was sent and is shown again was not right.
-    return not is_known or (scope["method"] == "POST" and status == HTTPStatus.OK)
+    is_shown_again = scope["method"] == "POST" and status == HTTPStatus.OK and scope["path"].startswith(SHOWN_AGAIN)
+    return is_shown_again or not is_known
 
 
 def _whose(scope: Scope) -> tuple[str, str]:

@@ -140,6 +140,25 @@ def test_what_a_good_client_is_told_in_the_course_of_things_costs_nothing(clock:
     guesses.forget()
 
 
+@pytest.mark.parametrize(
+    ("path", "status", "found"),
+    [
+        ("/runs/new/check/", 200, FREE),
+        ("/runs/new/make-model/", 200, FREE),
+        ("/runs/new/", 302, FREE),
+        ("/runs/new/", 422, PACED),
+        ("/admin/rollouts/run/1/change/", 200, PACED),
+        ("/admin/rollouts/run/1/change/", 302, FREE),
+    ],
+)
+def test_somebody_who_is_signed_in_pays_for_forms_that_were_not_right_and_for_no_others(
+    clock: Clock, path: str, status: int, found: list[bool]
+) -> None:
+    guesses.opened(KEY)
+    assert waits(clock, status, path, method="POST", token=KEY) == found
+    guesses.forget()
+
+
 def test_those_who_wait_go_one_at_a_time_and_of_many_some_are_sent_away(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
