@@ -2,18 +2,23 @@
 
 import subprocess
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from workers.launchers import limits
-from workers.launchers.limits import Excess, Limits
-from workers.launchers.processes import with_descendants
+from tests.workers.waiting import eventually
+from workers.launchers import confinement, limits
+from workers.launchers.limits import Excess, LimitExceeded, Limits
+from workers.launchers.processes import TOKEN_VARIABLE, carriers, with_descendants
 
 MIB = 2**20
 
+needs_sandbox = pytest.mark.skipif(
+    bool(confinement.complaint()), reason=f"NO SANDBOX, limits of commands are not tried: {confinement.complaint()}"
+)
 READY = "os.write(1, b'ready\\n'); sys.stdin.read()"
 """What a program ends with: each process holds what it has until its input is closed."""
 
@@ -62,3 +67,48 @@ def test_memory_that_ranks_share_counts_once() -> None:
         found = excess(pids, 100)
         assert found is not None
         assert found.used > 100 * MIB
+
+
+def run(scratch: Path, program: str, **environ: str) -> "subprocess.CompletedProcess[str]":
+    room = confinement.make(scratch)
+    return confinement.run(room, [sys.executable, "-c", program], scratch, timeout_s=60, environ=environ)
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("variable", "value", "program", "what"),
+    [
+        (
+            "ROLLYARD_LIMIT_MEMORY_GIB",
+            "0.2",
+            f"import os, time\nos.fork()\nheld = bytearray({150 * MIB})\ntime.sleep(60)",
+            "memory",
+        ),
+        (
+            "ROLLYARD_LIMIT_THREADS",
+            "500",  # where we are root, the kernel counts all runs of the machine together
+            "import threading, time\nfor _ in range(501): threading.Thread(target=time.sleep, args=(60,)).start()",
+            "threads",
+        ),
+        ("ROLLYARD_LIMIT_LOG_MIB", "1", "while True: print('x' * 1000)", "log"),
+    ],
+)
+def test_a_command_that_exceeds_a_limit_is_ended_with_the_limit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, program: str, what: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    token = str(uuid.uuid4())
+    with pytest.raises(LimitExceeded) as raised:
+        run(tmp_path / "scratch", program, **{TOKEN_VARIABLE: token})
+    found = raised.value.excess
+    assert found.what == what
+    assert found.used > found.allowed
+    eventually(lambda: not carriers(token))
+
+
+@needs_sandbox
+def test_of_what_a_command_writes_the_end_is_kept(tmp_path: Path) -> None:
+    told = "import sys\nsys.stdout.buffer.write(b'\\xff' * 2**20 + b'end')\nsys.stderr.write('!' * 2**20 + 'sorry')"
+    done = run(tmp_path / "scratch", told)
+    assert (done.returncode, done.stdout[-3:], done.stderr[-5:]) == (0, "end", "sorry")
+    assert len(done.stdout) == len(done.stderr) == 64 * 2**10

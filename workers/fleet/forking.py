@@ -20,6 +20,7 @@ from trainers.storage.durable import find_directory, verify_directory, write_dir
 from workers.fleet import hub
 from workers.fleet.lifecycle import UnrecoverableError, own_places
 from workers.launchers import confinement
+from workers.launchers.limits import LimitExceeded
 from workers.launchers.sandbox import SandboxUnavailable
 
 log = logging.getLogger(__name__)
@@ -29,7 +30,11 @@ _MAX_CHARACTERS = 300
 
 
 class ExportFailed(Exception):
-    """A checkpoint could not be made a model; the message says why."""
+    """A checkpoint could not be made a model; the message says why, the reason so that programs know."""
+
+    def __init__(self, message: str, reason: Reason | None = None) -> None:
+        super().__init__(message)
+        self.reason = reason or Reason(ReasonCode.FORK_FAILED, error=message)
 
 
 def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
@@ -44,6 +49,9 @@ def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
         done = _run_export(checkpoint, directory, dtype)
     except subprocess.TimeoutExpired:
         raise ExportFailed(f"{name_of(checkpoint)} was not exported within {_DEADLINE_S:.0f} s") from None
+    except LimitExceeded as error:
+        reason = Reason(ReasonCode.LIMIT_EXCEEDED, exit_code=None, **error.excess._asdict())
+        raise ExportFailed(f"{name_of(checkpoint)} cannot be exported: {reason}", reason) from None
     except SandboxUnavailable as error:
         raise ExportFailed(str(error)) from None
     if done.returncode != 0:
@@ -83,4 +91,4 @@ def make_start(run: Run) -> None:
     try:
         write_directory(weights, 0, lambda path: export(checkpoint, path, dtype="float32"), epoch=0, run=run.key)
     except ExportFailed as error:
-        raise UnrecoverableError(Reason(ReasonCode.FORK_FAILED, error=str(error))) from error
+        raise UnrecoverableError(error.reason) from error

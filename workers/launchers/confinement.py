@@ -131,19 +131,10 @@ def variables(scratch: Path) -> dict[str, str]:
 def run(
     room: Sandbox | None, argv: Sequence[str], scratch: Path, *, timeout_s: float, environ: Mapping[str, str]
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end where `make` says. Raises subprocess.TimeoutExpired."""
+    """Run a command to its end where `make` says. Raises what `sandbox.run` does."""
     paths = os.pathsep.join(path for path in sys.path if path)
-    if room is None:
-        return subprocess.run(
-            argv,
-            env={**os.environ, **environ},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
-    return sandbox.run(room, argv, timeout_s=timeout_s, environ={**variables(scratch), "PYTHONPATH": paths, **environ})
+    given = {**variables(scratch), "PYTHONPATH": paths} if room else os.environ
+    return sandbox.run(room, argv, timeout_s=timeout_s, environ={**given, **environ})
 
 
 def complaint_here() -> str:

@@ -1,18 +1,22 @@
 """What one replica may use of the machine, watched from outside its sandbox. Standard library only.
 
-A shepherd looks several times a second and kills what exceeds its limits, with the reason in the exit file: a cap
-inside the process would only make an allocation fail somewhere in a library. Some stay with the kernel as backstops,
-because a fork bomb is faster than any look.
+Who started it looks several times a second and kills what exceeds its limits, with the reason: a cap inside the process
+would only make an allocation fail somewhere in a library. Some stay with the kernel as backstops, for a fork bomb is
+faster than any look.
 """
 
 import os
 import resource
+import subprocess
 import sys
+import time
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
+
+from workers.launchers.processes import with_descendants
 
 LOOK_EVERY_S = 0.25
 _MEMORY_SHARE = 0.9
@@ -27,6 +31,14 @@ class Excess(NamedTuple):
     what: str
     used: int
     allowed: int
+
+
+class LimitExceeded(RuntimeError):
+    """A command used more than it may."""
+
+    def __init__(self, excess: Excess) -> None:
+        super().__init__(f"it used {excess.used} of {excess.what}, {excess.allowed} are allowed")
+        self.excess = excess
 
 
 @dataclass(frozen=True)
@@ -63,20 +75,35 @@ def backstops(limits: Limits) -> None:
 
 
 def capping(limits: Limits) -> list[str]:
-    """The beginning of a command line that gives what follows it the same backstops, and a cap on its memory.
+    """The beginning of a command line that gives what follows it the same backstops.
 
     For who starts something from a process of many threads, where no code may run between fork and exec.
     """
     words = [
         f"--nofile={_allowed(resource.RLIMIT_NOFILE, limits.open_files)}",
         f"--nproc={_allowed(resource.RLIMIT_NPROC, 2 * limits.threads)}",
-        f"--data={_allowed(resource.RLIMIT_DATA, limits.memory_bytes)}",
     ]
     return ["prlimit", *words, "--core=0", "--"]
 
 
-def find_excess(limits: Limits, pids: Collection[int], log: Path) -> Excess | None:
-    """The first limit that these processes and their log exceed."""
+def attend(child: "subprocess.Popen[bytes]", limits: Limits, log: Collection[Path], timeout_s: float) -> None:
+    """Wait until a child has ended. Raises LimitExceeded and subprocess.TimeoutExpired, and leaves it as it is then."""
+    give_up_at = time.monotonic() + timeout_s
+    while True:
+        left_s = give_up_at - time.monotonic()
+        try:
+            child.wait(min(max(left_s, 0), LOOK_EVERY_S))
+        except subprocess.TimeoutExpired:
+            if left_s <= LOOK_EVERY_S:
+                raise
+        else:
+            return
+        if excess := find_excess(limits, with_descendants({child.pid}), *log):
+            raise LimitExceeded(excess)
+
+
+def find_excess(limits: Limits, pids: Collection[int], *log: Path) -> Excess | None:
+    """The first limit that these processes, and the files of their log, exceed."""
     private = threads = 0
     for pid in pids:
         pages, count = _use(pid)
@@ -85,7 +112,7 @@ def find_excess(limits: Limits, pids: Collection[int], log: Path) -> Excess | No
     found = (
         Excess("memory", private + _shared(pids, limits.memory_bytes - private), limits.memory_bytes),
         Excess("threads", threads, limits.threads),
-        Excess("log", _size(log), limits.log_bytes),
+        Excess("log", sum(_size(file) for file in log), limits.log_bytes),
     )
     return next((excess for excess in found if excess.used > excess.allowed), None)
 

@@ -11,6 +11,7 @@ the powers of root over whatever it can open. We are not: it runs as we do, in a
 Standard library only: the shepherd imports this.
 """
 
+import contextlib
 import json
 import os
 import platform
@@ -19,16 +20,17 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from io import FileIO
 from pathlib import Path
-from typing import Self
+from typing import IO, Self
 
 from environments.disk import open_straight
-from workers.launchers import seccomp
+from workers.launchers import limits, seccomp
 
 ACCOUNT = "rollyard-run"
 """System account that code of runs has where the control plane is root."""
@@ -37,6 +39,8 @@ _SHM_SHARE = 0.5
 """Of the machine's memory, as Linux has it for /dev/shm."""
 _SETUP_DEADLINE_S = 30.0
 """For bwrap to make its mounts: a file system of the network that hangs would hold it for ever."""
+_KEPT_BYTES = 64 * 2**10
+"""Of what a command writes to each of its outputs, for who started it."""
 _ETC = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd")
 _GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
@@ -194,27 +198,32 @@ class Entry:
 
 
 def run(
-    sandbox: Sandbox, argv: Sequence[str], *, timeout_s: float, environ: dict[str, str]
+    sandbox: Sandbox | None, argv: Sequence[str], *, timeout_s: float, environ: dict[str, str]
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end. Raises subprocess.TimeoutExpired, TimeoutError when no sandbox is made."""
-    with Entry(sandbox, argv) as entry:
-        child = subprocess.Popen(
-            entry.argv,
-            env=environ,
-            pass_fds=entry.pass_fds,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-    try:
-        entry.pid_one()
-        out, err = child.communicate(timeout=timeout_s)
-    except (TimeoutError, subprocess.TimeoutExpired):
-        child.kill()
-        child.communicate()
-        raise
-    return subprocess.CompletedProcess(argv, child.returncode, out, err)
+    """Run a command to its end, watched as a replica is; of what it writes the end is kept.
+
+    Raises subprocess.TimeoutExpired, LimitExceeded, SandboxUnavailable, TimeoutError when no sandbox is made.
+    """
+    bounds, place = limits.default(), sandbox.directory if sandbox else None
+    with tempfile.TemporaryFile(dir=place) as out, tempfile.TemporaryFile(dir=place) as err:
+        with contextlib.ExitStack() as starting:
+            entry = starting.enter_context(Entry(sandbox, argv)) if sandbox else None
+            child = subprocess.Popen(
+                [*limits.capping(bounds), *(entry.argv if entry else argv)],
+                env=environ,
+                pass_fds=entry.pass_fds if entry else (),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+        try:
+            if entry:
+                entry.pid_one()
+            limits.attend(child, bounds, [Path(f"/proc/self/fd/{file.fileno()}") for file in (out, err)], timeout_s)
+        finally:
+            child.kill()
+            child.wait()
+        return subprocess.CompletedProcess(argv, child.returncode, _end_of(out), _end_of(err))
 
 
 def _open(sandbox: Sandbox) -> dict[str, int]:
@@ -228,6 +237,11 @@ def _open(sandbox: Sandbox) -> dict[str, int]:
                 os.close(descriptor)
             raise SandboxUnavailable(f"{inside} cannot be shown to a run: {error.strerror}") from error
     return opened
+
+
+def _end_of(file: IO[bytes]) -> str:
+    file.seek(max(file.seek(0, os.SEEK_END) - _KEPT_BYTES, 0))
+    return file.read(_KEPT_BYTES).decode(errors="replace")
 
 
 @cache
