@@ -113,6 +113,7 @@ class Isolated(Environment[Any]):
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
         self._stderr: deque[bytes] = deque(maxlen=_STDERR_LINES)
+        self._end_reason = ""
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
 
     @property
@@ -153,6 +154,11 @@ class Isolated(Environment[Any]):
             _raised(score.fault) if score.fault else float("nan") if score.reward is None else score.reward
             for score in scores
         ]
+
+    async def end(self, reason: str) -> None:
+        """End the process. Whoever waits for it, or asks it from now on, is told the reason."""
+        self._end_reason = reason
+        await self._kill()
 
     async def aclose(self) -> None:
         """End the process, with everything in its sandbox."""
@@ -229,7 +235,7 @@ class Isolated(Environment[Any]):
             self._stderr.extend(chunk.splitlines()[-_STDERR_LINES:])
 
     def _last_words(self) -> str:
-        words = b" | ".join(self._stderr).decode(errors="replace")[-_MAX_WORDS:]
+        words = self._end_reason or b" | ".join(self._stderr).decode(errors="replace")[-_MAX_WORDS:]
         code = self._process.returncode
         return f"the process of environment {self.name} is gone (exit code {code})" + (f": {words}" if words else "")
 

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,13 @@ from environments import registry
 from environments.env import Environment
 from environments.isolated import Isolated
 from rollouts.models import Run
+from rollouts.reasons import Reason, ReasonCode
 from workers.launchers import confinement, limits, sandbox
+from workers.launchers.processes import with_descendants
+
+_watches: dict[Isolated, "asyncio.Task[None]"] = {}
+_looking = ThreadPoolExecutor(1, thread_name_prefix="limits")
+"""For the looks alone: the event loop's own threads may all wait for an environment that does not answer."""
 
 
 async def load(run: Run, name: str, args: dict[str, Any]) -> Environment[Any]:
@@ -27,18 +34,22 @@ async def load(run: Run, name: str, args: dict[str, Any]) -> Environment[Any]:
     if registry.is_built_in(name):
         return await asyncio.to_thread(registry.load, name, args)
     scratch = run.directory / "environments" / re.sub(r"\W", "_", name)
-    environment = Isolated(name, await _start(scratch))
+    process = await _start(scratch)
+    environment = Isolated(name, process)
+    _watches[environment] = asyncio.create_task(_watch(environment, process.pid))
     try:
         await environment.load(args)
     except BaseException:
-        await environment.aclose()
+        await close(environment)
         raise
     return environment
 
 
 async def close(environment: Environment[Any]) -> None:
-    """End what `load` started."""
+    """End what `load` started. May be repeated."""
     if isinstance(environment, Isolated):
+        if watch := _watches.pop(environment, None):
+            watch.cancel()
         await environment.aclose()
 
 
@@ -72,3 +83,17 @@ async def _start(scratch: Path) -> asyncio.subprocess.Process:
             process.kill()
             raise
     return process
+
+
+async def _watch(environment: Isolated, pid: int) -> None:
+    """End an environment whose processes use more than a replica may, as its shepherd would."""
+    bounds, loop = limits.default(), asyncio.get_running_loop()
+    while environment.is_alive:
+        await asyncio.sleep(limits.LOOK_EVERY_S)
+        if excess := await loop.run_in_executor(_looking, _find_excess, bounds, pid):
+            reason = Reason(ReasonCode.LIMIT_EXCEEDED, exit_code=None, **excess._asdict())
+            await environment.end(str(reason))
+
+
+def _find_excess(bounds: limits.Limits, pid: int) -> limits.Excess | None:
+    return limits.find_excess(bounds, with_descendants({pid}))

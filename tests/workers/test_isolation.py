@@ -55,6 +55,10 @@ class Guest(Environment[Args]):
         if reply.content == "crash":
             print("last words", file=sys.stderr, flush=True)
             os._exit(9)
+        if reply.content == "grow":
+            os.fork()
+            self.held = bytearray(300 * 2**20)
+            time.sleep(60)
         if reply.content == "tool":
             raise ToolError("the tool broke")
         if reply.content == "bug":
@@ -155,6 +159,21 @@ def test_a_process_that_dies_fails_what_waits_with_its_last_words(guest: Run) ->
         state = await environment.start(await asyncio.to_thread(environment.problem, Split.TRAIN, 0))
         with pytest.raises(EnvironmentDied, match=r"exit code 9\): .*last words"):
             await environment.step(state, Message("assistant", "crash"))
+        assert not isolation.is_usable(environment)
+
+    played(guest, act)
+
+
+def test_processes_that_exceed_a_limit_together_are_ended_with_the_limit(
+    guest: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLYARD_LIMIT_MEMORY_GIB", "0.5")
+
+    async def act(environment: Isolated) -> None:
+        state = await environment.start(await asyncio.to_thread(environment.problem, Split.TRAIN, 0))
+        for _ in range(2):  # what waits, and what asks afterwards
+            with pytest.raises(EnvironmentDied, match=r"exit code -9\): it used \d+ of memory, 536870912 are allowed"):
+                await environment.step(state, Message("assistant", "grow"))
         assert not isolation.is_usable(environment)
 
     played(guest, act)
