@@ -22,8 +22,8 @@ from controlplane.home import FOR_RUNS
 from rollouts import guesses
 from rollouts.doors.atropos.app import AtroposDoor
 from rollouts.doors.atropos.call import PREFIX, split_path
-from rollouts.doors.kernel import Door
-from rollouts.doors.messages import Application, Message, Receive, Request, Scope, Send
+from rollouts.doors.kernel import NO_SNIFFING, Door
+from rollouts.doors.messages import Answer, Application, Message, Receive, Request, Scope, Send
 from rollouts.doors.native.hot import NativeDoor
 from rollouts.doors.threads import Spent, spending
 from rollouts.errors import TooManyRefusals
@@ -181,10 +181,15 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, wait_s: float) -> 
         await receive()
         await send({"type": "websocket.close", "code": 1008})
         return
-    error = TooManyRefusals()
-    error.retry_after_s = ceil(wait_s) or 1
+    again_s = ceil(wait_s) or 1
+    error = TooManyRefusals(f"Too much of what came from here was refused lately. Try again in {again_s} s.")
+    error.retry_after_s = again_s
     door = _ATROPOS if scope["path"].startswith(PREFIX) else _NATIVE
-    start, body = door.begin(door.refusal(error), Request.of(scope))
-    start["headers"].append((b"connection", b"close"))
+    if scope["path"].startswith(("/api/", PREFIX)):
+        answer = door.refusal(error)
+    else:  # somebody reads it
+        answer = Answer(f"{error.message}\n".encode(), error.status, "text/plain", {"Retry-After": str(again_s)})
+    start, body = door.begin(answer, Request.of(scope))
+    start["headers"] += [NO_SNIFFING, (b"connection", b"close")]
     await send(start)
     await send({"type": "http.response.body", "body": body})

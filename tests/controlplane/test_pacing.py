@@ -50,10 +50,15 @@ def sent(status: int, path: str = "/api/v1/runs", **how: str) -> int:
     return asyncio.run(exchange(status, path, **how))
 
 
-async def exchange(
+async def exchange(status: int, path: str, **how: str) -> int:
+    answered = await messages(status, path, **how)
+    return answered[0]["status"] if answered else 0
+
+
+async def messages(
     status: int, path: str, *, address: str = "10.0.0.1", method: str = "GET", sandbox: str = "", token: str = ""
-) -> int:
-    answered = []
+) -> list[Message]:
+    answered: list[Message] = []
 
     async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if status:
@@ -64,7 +69,7 @@ async def exchange(
         return {"type": "http.request", "body": b"", "more_body": False}
 
     async def send(message: Message) -> None:
-        answered.append(message.get("status"))
+        answered.append(message)
 
     scope: Scope = {"type": "http", "method": method, "path": path, "headers": [], "client": (address, 1)}
     if sandbox:
@@ -72,7 +77,7 @@ async def exchange(
     if token:
         scope["headers"] = [(b"authorization", f"Token {token}".encode())]
     await paced(application)(scope, receive, send)
-    return answered[0] or 0 if answered else 0
+    return answered
 
 
 def waits(clock: Clock, status: int, path: str = "/api/v1/runs", **how: str) -> list[bool]:
@@ -171,6 +176,21 @@ def test_those_who_wait_go_one_at_a_time_and_of_many_some_are_sent_away(
     began = clock.slept
     assert sorted(asyncio.run(crowd())) == [404] * 3 + [429] * 7
     assert clock.slept - began == pytest.approx(3 * COST_S / 0.1)
+
+
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [("/runs/", "text/plain"), ("/api/v1/runs", "application/problem+json"), ("/atropos/x/info", "application/json")],
+)
+def test_who_is_sent_away_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch, path: str, kind: str) -> None:
+    for _ in range(5):
+        sent(404)
+    monkeypatch.setattr(pacing, "MAX_HELD", 0)
+    start, rest = asyncio.run(messages(200, path))
+    headers = dict(start["headers"])
+    assert (start["status"], headers[b"content-type"].decode()) == (429, kind)
+    assert (headers[b"x-content-type-options"], headers[b"retry-after"]) == (b"nosniff", b"1")
+    assert b"was refused lately. Try again in 1 s." in rest["body"]
 
 
 def test_no_more_senders_are_remembered_than_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
