@@ -180,7 +180,9 @@ PASSWORD_HASHERS = ["controlplane.web.hashing.PatientHasher"]
 AUTHENTICATION_BACKENDS = ["axes.backends.AxesStandaloneBackend", "django.contrib.auth.backends.ModelBackend"]
 AXES_LOCKOUT_PARAMETERS = ["ip_address", "username"]
 AXES_FAILURE_LIMIT = 10
-AXES_COOLOFF_TIME = timedelta(minutes=5)
+AXES_COOLOFF_TIME = timedelta(hours=4)
+"""How long a failure counts; how long one waits is the handler's to say."""
+AXES_HANDLER = "controlplane.web.lockout.Backoff"
 AXES_RESET_COOL_OFF_ON_FAILURE_DURING_LOCKOUT = False  # else whoever goes on guessing keeps the owner out
 AXES_RESET_ON_SUCCESS = True
 AXES_LOCKOUT_CALLABLE = "controlplane.web.lockout.locked_out"

@@ -1,20 +1,47 @@
-"""What is kept of attempts to sign in that failed, and what is answered to whoever failed too often.
+"""What is kept of attempts to sign in that failed, how long whoever failed too often waits, and what they are answered.
+
+    AXES_FAILURE_LIMIT failures of an address, or of an account ──► it waits FIRST_WAIT
+    each further one of the last AXES_COOLOFF_TIME ───────────────► twice as long, up to LONGEST_WAIT
 
 People type their password where the name belongs, or send it in a field of another name: neither is kept.
 """
 
+from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any
 
+from axes.handlers.database import AxesDatabaseHandler
 from axes.models import AccessAttempt
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db.models import Max, Q
+from django.db.models import Max, Sum
 from django.db.models.signals import pre_save
 from django.dispatch import receiver
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils import timezone
 from django.utils.crypto import salted_hmac
+
+FIRST_WAIT, LONGEST_WAIT = timedelta(minutes=5), timedelta(hours=1)
+
+
+class Backoff(AxesDatabaseHandler):  # type: ignore[misc]  # axes has no types
+    """Axes' own count, with waits that grow; its own are all equally long."""
+
+    def is_locked(self, request: HttpRequest, credentials: dict[str, Any] | None = None) -> bool:
+        """Whether the address or the account still has to wait."""
+        return self.over_at(request, credentials) > timezone.now()
+
+    def over_at(self, request: HttpRequest, credentials: dict[str, Any] | None) -> datetime:
+        """When both may try again; now, if neither has to wait."""
+        return max(self._ends(request, credentials), default=timezone.now())
+
+    def _ends(self, request: HttpRequest, credentials: dict[str, Any] | None) -> Iterator[datetime]:
+        for attempts in self.get_user_attempts(request, credentials):
+            found = attempts.aggregate(failures=Sum("failures_since_start"), newest=Max("attempt_time"))
+            further = (found["failures"] or 0) - settings.AXES_FAILURE_LIMIT
+            if further >= 0:
+                yield found["newest"] + min(FIRST_WAIT * 2 ** min(further, 10), LONGEST_WAIT)
 
 
 def counted_name(request: HttpRequest, credentials: dict[str, Any] | None = None) -> str | None:
@@ -33,12 +60,7 @@ def forget_form(instance: AccessAttempt, **_: Any) -> None:
 
 def locked_out(request: HttpRequest, _response: HttpResponse, credentials: dict[str, Any] | None) -> HttpResponse:
     """The sign-in page, which says when to come back."""
-    of_this = Q(ip_address=request.META.get("REMOTE_ADDR"))
-    if username := counted_name(request, credentials):
-        of_this |= Q(username=username)
-    newest = AccessAttempt.objects.filter(of_this).aggregate(newest=Max("attempt_time"))["newest"]
-    over_at = (newest or timezone.now()) + settings.AXES_COOLOFF_TIME
-    wait_s = max(1, round((over_at - timezone.now()).total_seconds()))
+    wait_s = max(1, round((Backoff().over_at(request, credentials) - timezone.now()).total_seconds()))
     page = render(request, "registration/login.html", {"wait_min": -(-wait_s // 60)}, status=429)
     page["Retry-After"] = str(wait_s)
     return page

@@ -12,6 +12,8 @@ from django.db.models import F
 from django.http import HttpResponse
 from django.test import Client
 
+from controlplane.web.lockout import FIRST_WAIT
+
 pytestmark = pytest.mark.django_db
 PASSWORD = "a word that nobody guesses"
 
@@ -60,12 +62,33 @@ def test_guesses_while_one_waits_neither_prolong_the_wait_nor_hash_nor_store_any
     assert list(AccessAttempt.objects.values()) == before
 
 
+def pass_time(passed: timedelta) -> None:
+    AccessAttempt.objects.update(attempt_time=F("attempt_time") - passed)
+
+
 def test_after_the_wait_one_may_try_again_and_success_forgets_the_failures() -> None:
     fail_often()
-    past = settings.AXES_COOLOFF_TIME + timedelta(seconds=1)
-    AccessAttempt.objects.update(attempt_time=F("attempt_time") - past)
+    pass_time(FIRST_WAIT + timedelta(seconds=1))
     assert sign_in(PASSWORD).status_code == 302
     assert not AccessAttempt.objects.exists()
+
+
+@pytest.mark.parametrize("by", ["address", "account"])
+def test_each_further_failure_doubles_the_wait_up_to_an_hour(by: str) -> None:
+    def fail(number: int) -> HttpResponse:
+        return sign_in(username=f"user-{number}") if by == "address" else sign_in(address=f"10.0.1.{number}")
+
+    for number in range(settings.AXES_FAILURE_LIMIT - 1):
+        fail(number)
+    for number, wait_min in enumerate([5, 10, 20, 40, 60, 60], start=100):
+        answer = fail(number)
+        assert f"Try again in {wait_min} minutes" in answer.content.decode()
+        assert wait_min * 60 - 30 <= int(answer["Retry-After"]) <= wait_min * 60
+        pass_time(timedelta(minutes=wait_min - 1))
+        assert sign_in(PASSWORD).status_code == 429
+        pass_time(timedelta(minutes=1, seconds=1))
+    pass_time(settings.AXES_COOLOFF_TIME)
+    assert fail(0).status_code == 200, "all is forgotten"
 
 
 def test_the_administration_locks_too() -> None:
