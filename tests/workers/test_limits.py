@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.workers.waiting import eventually
+from workers.fleet import lifecycle
 from workers.launchers import confinement, limits
+from workers.launchers.base import End, Observation
 from workers.launchers.limits import Excess, LimitExceeded, Limits
 from workers.launchers.processes import TOKEN_VARIABLE, carriers, with_descendants
 
@@ -112,3 +114,11 @@ def test_of_what_a_command_writes_the_end_is_kept(tmp_path: Path) -> None:
     done = run(tmp_path / "scratch", told)
     assert (done.returncode, done.stdout[-3:], done.stderr[-5:]) == (0, "end", "sorry")
     assert len(done.stdout) == len(done.stderr) == 64 * 2**10
+
+
+@pytest.mark.parametrize("end", End)
+def test_however_a_replica_ends_its_reason_can_be_told(end: End) -> None:
+    excess = Excess("memory", used=5, allowed=3)._asdict() if end is End.LIMIT else {}
+    reason = lifecycle.reason_of(Observation(False, -9, 1.0, end, excess), words="its last words")
+    assert str(reason)
+    assert ("5 of memory" in str(reason)) == (end is End.LIMIT)

@@ -125,9 +125,11 @@ def mark_lost(replica: Replica, seen: Observation) -> None:
 
 
 def reason_of(seen: Observation, words: str = "") -> Reason:
-    """The reason that is stored for an exit: how the process ended, its exit code, the end of its log."""
+    """The reason that is stored for an exit: how the process ended, its exit code, the end of its log or its limit."""
+    if seen.end is End.LIMIT:  # of which the process knew nothing
+        return Reason(_ENDS[seen.end], exit_code=seen.exit_code, **seen.excess)
     silence = {"age_s": seen.heartbeat_age_s} if seen.end is End.SILENT else {}
-    return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence, **seen.excess)
+    return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence)
 
 
 def eject(replica: Replica, *, reason: Reason) -> None:
