@@ -29,7 +29,7 @@ _MAX_SOCKET_PATH_BYTES = 107
 _LONGEST_SOCKET = "postgres/.s.PGSQL.5432.lock"
 DATABASE = "rollyard"
 FOR_RUNS = "for_runs"
-"""Marks what came over `Home.runs_socket`, in the state of a scope."""
+"""In the state of a scope: the sandbox that a request over `Home.runs_socket` is from."""
 APPLICATION, OWNER = "rollyard", "rollyard_owner"
 """Roles of the embedded PostgreSQL: one reads and writes rows, the other owns the tables and migrates them."""
 OWNER_ONLY = 0o077
