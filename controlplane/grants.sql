@@ -22,7 +22,8 @@ GRANT SELECT, INSERT ON
     django_admin_log
 TO {application};
 
--- The record: rows stay, and so does what they say, but for their state and what goes with it.
+-- The record: rows stay, and so does what they say, but for their state and what goes with it; triggers keep the last
+-- state of every row, and the scores of a settled group (rollouts/migrations/0015_closed_rows.py).
 GRANT SELECT, INSERT ON
     rollouts_attempt,
     rollouts_batch,
@@ -76,7 +77,7 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, problem_key, environm
 GRANT SELECT, INSERT ON rollouts_address TO {application};
 GRANT UPDATE (key, owner_id, expires_at, used_at, resets_on_get) ON rollouts_address TO {application};
 
--- Who allowed which code, and who withdrew it: a row is closed once.
+-- Who allowed which code, and who withdrew it: a row is closed once, and a trigger keeps it so.
 GRANT SELECT, INSERT ON rollouts_trust TO {application};
 GRANT UPDATE (withdrawn_actor, withdrawn_at) ON rollouts_trust TO {application};
 

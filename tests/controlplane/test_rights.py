@@ -19,6 +19,7 @@ from controlplane import rights
 from controlplane.home import APPLICATION, OWNER, Home
 from controlplane.up import cluster, embedded
 from controlplane.up.accounts import account_of_postgres
+from rollouts.services.transitions import TRANSITIONS
 from tests import store
 
 GRANTS = (Path(rights.__file__).with_name("grants.sql")).read_text()
@@ -46,6 +47,7 @@ def installation() -> Iterator[Home]:
         with embedded.running(home):
             rollyard(home, "prepare")
             rollyard(home, "launch", "external-trainer", "--json")
+            rollyard(home, "shell", "-c", _CLOSE_ROWS)
             yield home
 
 
@@ -54,6 +56,20 @@ def test_every_table_of_the_store_is_named_in_the_grants() -> None:
     named_tables = {first or second for first, second in named}
     tables = {model._meta.db_table for model in apps.get_models(include_auto_created=True)}
     assert tables | NO_MODEL == named_tables, "say in controlplane/grants.sql what the application does with it"
+
+
+@pytest.mark.django_db
+def test_the_database_knows_the_last_states_of_every_kind_of_row() -> None:
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SELECT tgrelid::regclass::text, pg_get_triggerdef(oid) FROM pg_trigger WHERE tgname = 'keep_last_state'"
+        )
+        kept = {table: set(re.findall(r"'(\w+)'::", definition)) for table, definition in cursor.fetchall()}
+    last_states = {
+        model._meta.db_table: {value for value, _ in model._meta.get_field("state").choices} - moves.keys()
+        for model, moves in TRANSITIONS.items()
+    }
+    assert kept == last_states
 
 
 @pytest.mark.django_db
@@ -89,6 +105,15 @@ class TestInstallation:
             "UPDATE rollouts_run SET config = '{}'",
             "UPDATE rollouts_run SET created_by_id = NULL",
             "DELETE FROM rollouts_run",
+            "UPDATE rollouts_scoredgroup SET state = 'ready'",
+            "UPDATE rollouts_scoredgroup SET reason_code = 'lagged'",
+            "UPDATE rollouts_scoredgroup SET reward_mean = 1",
+            "UPDATE rollouts_scoredgroup SET problem_key = 'another', rollout_count = 9",
+            "UPDATE rollouts_trust SET withdrawn_actor = '', withdrawn_at = NULL",
+            "UPDATE rollouts_trust SET withdrawn_actor = 'somebody else'",
+            "ALTER TABLE rollouts_trust DISABLE TRIGGER keep_withdrawal",
+            "DROP FUNCTION rollouts_keep CASCADE",
+            "SET session_replication_role = replica",
             "UPDATE rollouts_replay SET reason = ''",
             "UPDATE rollouts_policyversion SET manifest_sha256 = ''",
             "DELETE FROM rollouts_checkpoint",
@@ -230,6 +255,18 @@ class TestServerOfYourOwn:
         said = rollyard(server, *words, DATABASE_URL=_url(server, "anybody"), expected=1)
         assert rights.PROOF_FIX in said
 
+
+_CLOSE_ROWS = """
+from rollouts.models import Run, RunEnvironment, ScoredGroup
+from rollouts.services import trust
+from rollouts.services.transitions import move
+run = Run.objects.get()
+environment = RunEnvironment.objects.get_or_create(run=run, name="reverse_text")[0]
+group = ScoredGroup.objects.create(run=run, environment=environment, state="playing")
+move(group, to="failed", actor="somebody", settled_at=run.created_at)
+trust.allow("loss", "package.loss", actor="somebody")
+trust.withdraw("loss", "package.loss", actor="somebody")
+"""
 
 _SAY_FACTS = """
 import json
