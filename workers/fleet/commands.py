@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from environments.client.address import address
+from environments.unconfined import is_unconfined
 from trainers.run_config import RunConfig
 from workers.fleet import accelerators, adapters, hub, inference
 
@@ -75,9 +76,8 @@ def trainer(config: RunConfig, *, run: str, directory: Path, url: str, token: st
     `directory` is the run's; `resumes_from` is the checkpoint of another run whose optimizer state it starts with.
     """
     world_size = config.trainer.world_size
-    argv = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size)]
     return Command(
-        [*argv, "-m", "trainers.rl" if config.kind == "rl" else "trainers.sft"],
+        [sys.executable, "-m", *_ranks("rl" if config.kind == "rl" else "sft", world_size)],
         {
             **accelerators.trainer_environ(world_size, beside_servers=config.is_played),
             "ROLLYARD_URL": url,
@@ -88,6 +88,16 @@ def trainer(config: RunConfig, *, run: str, directory: Path, url: str, token: st
         reads=_given_to_trainer(config, url, resumes_from),
         writes=[weights_of(directory), *(directory / name for name in ("checkpoints", "data", "tracking"))],
     )
+
+
+def _ranks(kind: str, world_size: int) -> list[str]:
+    """The module that starts a trainer's ranks, with its arguments."""
+    if not is_unconfined():
+        return ["torch.distributed.run", "--standalone", "--nproc-per-node", str(world_size), "-m", f"trainers.{kind}"]
+    # Outside of a sandbox torchrun's stores, which unpickle what they are sent, would listen to whoever reaches this
+    # machine. The file is made where the replica starts, in a directory that no other start has.
+    place = ["--nodes", "1", "--node", "0", "--ranks", str(world_size)]
+    return ["trainers.distributed.node", kind, *place, "--meeting", "meeting", "--interface", "lo"]
 
 
 def _given_to_trainer(config: RunConfig, url: str, resumes_from: str) -> list[Path]:
