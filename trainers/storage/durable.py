@@ -11,18 +11,40 @@ between each brings files to the disk. The control plane is told only after the 
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import BinaryIO
+
+import msgspec
 
 from environments import disk
 from trainers.errors import CheckpointCorrupt
 
 MANIFEST = "manifest.json"
-_MAX_MANIFEST_BYTES = 16 * 2**20
+MAX_MANIFEST_BYTES = 16 * 2**20
 _PREFIX = "step_"
 _PARTIAL = ".partial-"
+_LEAST_S = 600.0
+"""To read files to their end, whatever of them is on the disk."""
+_SLOWEST_BYTES_PER_S = 20e6
+"""Of shared storage."""
+_CHUNK_BYTES = 2**20
+
+
+class ManifestFile(msgspec.Struct):
+    """A file as the manifest of its directory has it."""
+
+    name: str
+    size_bytes: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct):
+    """What a manifest says that readers go by. Who wrote it may be hostile."""
+
+    files: list[ManifestFile]
 
 
 @dataclass(frozen=True)
@@ -72,11 +94,9 @@ def seal_partial(partial: Path, digests: Mapping[str, str], *, epoch: int, run: 
     """
     final = partial.with_name(partial.name.partition(_PARTIAL)[0])
     step = int(final.name.removeprefix(_PREFIX))
-    files = [
-        {"name": path.name, "size_bytes": path.stat().st_size, "sha256": digests[path.name]}
-        for path in sorted(partial.iterdir())
-    ]
-    manifest = json.dumps({"step": step, "epoch": epoch, "run": run, "files": files}, indent=1).encode()
+    files = [ManifestFile(path.name, path.stat().st_size, digests[path.name]) for path in sorted(partial.iterdir())]
+    content = {"step": step, "epoch": epoch, "run": run, "files": msgspec.to_builtins(files)}
+    manifest = json.dumps(content, indent=1).encode()
     manifest_path = partial / MANIFEST
     manifest_path.write_bytes(manifest)
     disk.sync(manifest_path)
@@ -109,19 +129,43 @@ def find_directory(parent: Path, step: int) -> CompleteDirectory | None:
 def verify_directory(path: Path, manifest_sha256: str | None = None) -> CompleteDirectory:
     """Check every file against the manifest, and the manifest against a known hash. Raises CheckpointCorrupt."""
     try:
-        with disk.open_regular(path / MANIFEST) as file:
-            manifest = file.read(_MAX_MANIFEST_BYTES)
+        manifest = disk.read_regular(path / MANIFEST, MAX_MANIFEST_BYTES)
         found = hashlib.sha256(manifest).hexdigest()
         if manifest_sha256 not in (None, found):
             raise CheckpointCorrupt(f"{path / MANIFEST} has SHA-256 {found}, expected {manifest_sha256}")
-        files = json.loads(manifest)["files"]
+        files = msgspec.json.decode(manifest, type=Manifest).files
+        reading = Reading()
         for entry in files:
-            _check_file(path / _plain(entry["name"]), entry)
+            _check_file(path / _plain(entry.name), entry, reading)
     except OSError as error:
         raise CheckpointCorrupt(f"{path}: {error}") from None
-    except (ValueError, KeyError, TypeError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         raise CheckpointCorrupt(f"{path / MANIFEST} is no manifest: {error}") from None
     return CompleteDirectory(path, found, _total_bytes(files))
+
+
+class Reading:
+    """Files that are read to their end one after another, in a time that what of them is on the disk accounts for.
+
+    To make a file of terabytes that is one hole costs nothing, nor does to give one file thousands of names.
+    """
+
+    def __init__(self) -> None:
+        self._give_up_at = time.monotonic() + _LEAST_S
+        self._counted: set[tuple[int, int]] = set()
+
+    def sha256(self, file: BinaryIO) -> str:
+        """Of the whole file. Raises OSError, of which TimeoutError is one."""
+        status = os.fstat(file.fileno())
+        if (status.st_dev, status.st_ino) not in self._counted:
+            self._counted.add((status.st_dev, status.st_ino))
+            self._give_up_at += status.st_blocks * 512 / _SLOWEST_BYTES_PER_S
+        found = hashlib.sha256()
+        while chunk := file.read(_CHUNK_BYTES):
+            found.update(chunk)
+            if time.monotonic() > self._give_up_at:
+                raise TimeoutError("reading it took longer than what of it is on the disk accounts for")
+        return found.hexdigest()
 
 
 def newest_step(parent: Path) -> int:
@@ -149,14 +193,14 @@ def _plain(name: str) -> str:
     return name
 
 
-def _check_file(path: Path, entry: dict[str, Any]) -> None:
+def _check_file(path: Path, entry: ManifestFile, reading: Reading) -> None:
     with disk.open_regular(path) as file:
         size_bytes = os.fstat(file.fileno()).st_size
-        if size_bytes != entry["size_bytes"]:
-            raise CheckpointCorrupt(f"{path} has {size_bytes} bytes, expected {entry['size_bytes']}")
-        if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+        if size_bytes != entry.size_bytes:
+            raise CheckpointCorrupt(f"{path} has {size_bytes} bytes, expected {entry.size_bytes}")
+        if reading.sha256(file) != entry.sha256:
             raise CheckpointCorrupt(f"{path} does not have its SHA-256")
 
 
-def _total_bytes(files: list[dict[str, Any]]) -> int:
-    return sum(entry["size_bytes"] for entry in files)
+def _total_bytes(files: Iterable[ManifestFile]) -> int:
+    return sum(entry.size_bytes for entry in files)

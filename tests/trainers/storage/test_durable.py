@@ -92,6 +92,7 @@ def test_a_kill_at_any_moment_of_a_save_leaves_a_complete_directory_or_none(tmp_
         lambda directory: (directory / "a.bin").unlink(),
         lambda directory: (directory / "manifest.json").write_text("{"),
         lambda directory: (directory / "manifest.json").write_text("[]"),
+        lambda directory: (directory / "manifest.json").write_bytes(b'{"files": ' + b"[" * 200_000),
         lambda directory: (directory / "manifest.json").unlink(),
     ],
 )
@@ -114,6 +115,19 @@ def test_a_manifest_names_files_of_its_directory_and_no_others(tmp_path: Path, n
     (tmp_path / "manifest.json").write_text(json.dumps({"files": [{"name": name, "size_bytes": 1, "sha256": "a"}]}))
     with pytest.raises(CheckpointCorrupt, match="is no manifest"):
         verify_directory(tmp_path)
+
+
+def test_a_hole_and_a_second_name_give_no_time_to_be_read_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(durable, "_LEAST_S", 0.0)
+    monkeypatch.setattr(durable, "_SLOWEST_BYTES_PER_S", 1e-3)
+    saved = save(tmp_path)
+    assert verify_directory(saved.path) == saved, "what is on the disk has all the time it needs"
+    (saved.path / "a.bin").write_bytes(b"")
+    os.truncate(saved.path / "a.bin", 2**40)
+    files = [{"name": "a.bin", "size_bytes": 2**40, "sha256": "0"}] * 100_000
+    (saved.path / "manifest.json").write_text(json.dumps({"files": files}))
+    with pytest.raises(CheckpointCorrupt, match="longer than what of it is on the disk"):
+        verify_directory(saved.path)
 
 
 def test_a_complete_directory_is_never_overwritten(tmp_path: Path) -> None:
