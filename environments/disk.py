@@ -13,8 +13,10 @@ import shutil
 import stat
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO
+from types import TracebackType
+from typing import BinaryIO, Self
 
 PARTIAL = ".partial"
 """End of the name of a file that is being written. One that is left belongs to a process that died."""
@@ -63,13 +65,82 @@ def read_regular(path: Path, limit: int) -> bytes:
         return file.read(limit)
 
 
-def open_regular(path: Path) -> io.BufferedReader:
-    """Open a file that somebody wrote whom we do not trust, as `read_regular` does."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "is no regular file", str(path))
-    return open(descriptor, "rb")
+def open_regular(path: Path, *, at: int | None = None, follow_links: bool = False) -> io.BufferedReader:
+    """Open a file that somebody wrote whom we do not trust, as `read_regular` does.
+
+    `at`: an open directory, of which the name of `path` is then taken. With `follow_links` a link to a regular file
+    passes, where no run may write.
+    """
+    flags = os.O_PATH | (0 if follow_links else os.O_NOFOLLOW)
+    try:
+        # Looked at before it is opened: to open some devices is to use them.
+        found = os.open(path if at is None else path.name, flags, dir_fd=at)
+        try:
+            if not stat.S_ISREG(os.fstat(found).st_mode):
+                raise OSError(errno.EINVAL, "is no regular file")
+            # Not blocking: who owns a file may hold it against readers for a while.
+            return open(os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK), "rb")
+        finally:
+            os.close(found)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(path)) from None
+
+
+class ForeignDirectory:
+    """A directory that somebody wrote whom we do not trust; it stays the same one whatever becomes of its name.
+
+    Links are followed, as people share files by them, but none in `closed`, where runs write, nor on the way there. No
+    more than `most` names are read. Raises OSError, with the path.
+    """
+
+    def __init__(self, path: Path, *, closed: Iterable[Path], most: int) -> None:
+        self.path = path
+        forms = [form for place in closed for form in (place.absolute(), place.resolve())]
+        inside = next((form for form in forms if path.is_relative_to(form)), None)
+        self._follows_links = inside is None
+        try:
+            if forms and (fault := detour(path, forms)):
+                raise OSError(errno.ELOOP, fault)
+            real = path if inside is None else inside.resolve() / path.relative_to(inside)
+            self._descriptor = os.open(real, os.O_PATH) if inside is None else open_straight(real)
+            try:
+                with os.scandir(f"/proc/self/fd/{self._descriptor}") as entries:
+                    self.names = {entry.name for entry in islice(entries, most + 1)}
+                if len(self.names) > most:
+                    raise OSError(errno.E2BIG, f"holds more than {most} files")
+            except OSError:
+                self.close()
+                raise
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(path)) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let it go."""
+        os.close(self._descriptor)
+
+    def open(self, name: str) -> io.BufferedReader:
+        """A regular file in it."""
+        return open_regular(self.path / name, at=self._descriptor, follow_links=self._follows_links)
+
+    def size_bytes(self, name: str) -> int:
+        """Of a regular file in it."""
+        with self.open(name) as file:
+            return os.fstat(file.fileno()).st_size
+
+    def read(self, name: str, limit: int) -> bytes:
+        """All of a regular file in it, which may have so many bytes."""
+        with self.open(name) as file:
+            if os.fstat(file.fileno()).st_size > limit:
+                raise OSError(errno.EFBIG, f"has more than {limit} bytes", str(self.path / name))
+            return file.read(limit)
 
 
 def detour(path: Path, roots: Iterable[Path]) -> str:

@@ -13,6 +13,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from django.conf import settings
+
 from rollouts.errors import Unavailable
 from trainers.storage.model_files import NO_TRANSFORMERS, ModelFault, fingerprint, read_facts
 
@@ -39,10 +41,13 @@ def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
     directory = Path(source)
     is_local = directory.is_absolute()
     if is_local:
-        read_facts(directory)
+        read_facts(directory, closed())
     if trust_remote_code:
         return directory if is_local else None
-    key = (source, fingerprint(directory) if is_local else (time.monotonic() // _HUB_MEMORY_S, *_hub_settings()))
+    key = (
+        source,
+        fingerprint(directory, closed()) if is_local else (time.monotonic() // _HUB_MEMORY_S, *_hub_settings()),
+    )
     if key in _known:
         answer = _known[key]
     else:
@@ -54,6 +59,11 @@ def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
     if isinstance(answer, ModelFault):
         raise ModelFault(str(answer))
     return answer
+
+
+def closed() -> list[Path]:
+    """Where runs write: no link is followed there."""
+    return [settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR)]
 
 
 def _hub_settings() -> list[str | None]:

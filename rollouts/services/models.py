@@ -129,9 +129,10 @@ def check_name(name: str) -> None:
 
 
 def _register(project: Project, name: str, source: str, directory: Path | None, **columns: Any) -> Model:
+    closed = model_checks.closed() if source.startswith("/") else []  # of the hub's cache most is links
     try:
-        facts = read_facts(directory) if directory is not None else None
-        sha256 = hash_files(directory) if directory is not None else ""
+        facts = read_facts(directory, closed) if directory is not None else None
+        sha256 = hash_files(directory, closed) if directory is not None else ""
     except ModelFault as fault:
         raise Invalid("Nothing was registered: the model would not load.", fields={"source": str(fault)}) from None
     try:

@@ -61,3 +61,30 @@ def test_a_directory_changes_its_name_before_it_is_deleted(tmp_path: Path, monke
     disk.remove_directory(tmp_path / "step_3.deleting")
     disk.remove_directory(doomed)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_a_regular_file_is_opened_for_others_and_a_link_only_where_that_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("link", "zero", "pipe", "."):
+        with pytest.raises(OSError, match=f"is no regular file: '{tmp_path / name}'"):
+            disk.open_regular(tmp_path / name)
+    with disk.open_regular(tmp_path / "link", follow_links=True) as file:
+        assert file.read() == b"content"
+    with pytest.raises(OSError, match="is no regular file"):
+        disk.open_regular(tmp_path / "zero", follow_links=True)
+
+
+def test_a_directory_that_is_open_stays_the_same_when_another_takes_its_name(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    for directory, content in ((place, b"ours"), (tmp_path / "other", b"theirs")):
+        directory.mkdir()
+        (directory / "file").write_bytes(content)
+    with disk.ForeignDirectory(place, closed=[tmp_path], most=10) as opened:
+        place.rename(tmp_path / "before")
+        place.symlink_to(tmp_path / "other")
+        assert opened.read("file", 10) == b"ours"
+    with pytest.raises(OSError, match="is a link"):
+        disk.ForeignDirectory(place, closed=[tmp_path], most=10)

@@ -4,19 +4,28 @@
     *.safetensors (and their index)  weights: a header of JSON behind eight bytes, which gives every tensor's shape
     tokenizer.json and its kin       tokenizer, chat template
 
-Reads headers and small files only; `hash_files` alone reads every byte.
+Reads headers and small files only; `hash_files` alone reads every byte. Whoever wrote them may be hostile: only regular
+files are opened, of each no more is read than a model has, and nothing is decoded that is larger.
 """
 
 import hashlib
 import json
 import math
+import os
+import re
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypeVar
 
-from safetensors import SafetensorError, safe_open
+import msgspec
 
-from trainers.storage.durable import MANIFEST
+from environments.disk import ForeignDirectory
+from environments.visible import visible_line
+from trainers.storage.durable import MANIFEST, MAX_MANIFEST_BYTES, Manifest, Reading
 
 CONFIG = "config.json"
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
@@ -24,16 +33,65 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "s
 NO_TRANSFORMERS = 3
 """Exit status of `trainers.storage.model_check` when there is no transformers to ask."""
 _INDEX = "model.safetensors.index.json"
+_TOKENIZER_CONFIG = "tokenizer_config.json"
+_TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _LOADED = (
     *(CONFIG, "generation_config.json", _INDEX, *TOKENIZERS),
-    *("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt"),
-    *("chat_template.jinja", "chat_template.json"),
+    *(_TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt"),
+    *_TEMPLATES,
 )
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+_WEIGHTS, _OLD_WEIGHTS = "*.safetensors", "pytorch_model*.bin"
+
+_LENGTH_BYTES = 8
+"""Of a safetensors header, before it."""
+_MAX_ENTRIES = 10_000
+"""Of the directory. The largest models have a thousand."""
+_MAX_CONFIG_BYTES = 8 * 2**20
+_MAX_LIST_BYTES = 64 * 2**20
+"""Of an index or a tokenizer: of the largest models they are half of it."""
+_MAX_HEADERS_BYTES = 128 * 2**20
+"""Of all safetensors files together."""
+_MAX_NAME = 255
+_MAX_SIZE = 2**63 - 1
+_BITS = re.compile(r"BOOL|[A-Z]+(\d{1,3})(_\w+)?")
+_decoding = threading.Lock()
+"""One at a time: what is decoded takes ten times the memory of its text."""
+_DAMAGED = (msgspec.MsgspecError, ValueError, RecursionError)
+"""What decoding raises."""
+_T, _D = TypeVar("_T"), TypeVar("_D")
+_Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_SIZE)]
+
+
+class _Tensor(msgspec.Struct):
+    """As a header has it, and its metadata too, which has none of these."""
+
+    dtype: str = "BOOL"
+    shape: Annotated[list[_Count], msgspec.Meta(max_length=64)] = []
+    data_offsets: tuple[_Count, _Count] = (0, 0)
+
+
+class _Index(msgspec.Struct):
+    weight_map: dict[str, str] = {}
+
+
+class _Vocabulary(msgspec.Struct):
+    vocab: dict[str, int] | list[tuple[str, float]]
+
+
+class _Added(msgspec.Struct):
+    content: str
+
+
+class _Tokenizer(msgspec.Struct):
+    model: _Vocabulary
+    added_tokens: list[_Added] | None = None
 
 
 class ModelFault(Exception):
     """The files are no model that loads; the message is a sentence without its subject, and names the fix."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(visible_line(message)[:1000])  # names of files, and what others say of them, are anybody's
 
 
 @dataclass(frozen=True)
@@ -54,122 +112,192 @@ class ModelFacts:
     """Of the files that load."""
 
 
-def read_facts(directory: Path) -> ModelFacts:
-    """What is in the directory. Raises ModelFault for the first thing that is missing or broken."""
-    if not directory.exists():
-        raise ModelFault(f"{directory} does not exist on this machine")
-    if not directory.is_dir():
-        raise ModelFault(f"{directory} is a file: name the directory that holds config.json")
-    if not (directory / CONFIG).is_file():
-        raise ModelFault(f"{directory} holds no config.json: name a directory with a Hugging Face model")
-    config = _read_json(directory / CONFIG)
-    if not config.get("model_type") and not config.get("auto_map"):
-        raise ModelFault(f"{directory / CONFIG} names no model_type: it is not of a Hugging Face model")
-    parameters = _count_parameters(directory)
-    if not any((directory / name).is_file() for name in TOKENIZERS):
-        raise ModelFault(f"{directory} holds no tokenizer ({TOKENIZERS[0]}): save it beside the weights")
-    tokenizer_config = _read_json(directory / "tokenizer_config.json", {})
-    return ModelFacts(
-        architecture=str(next(iter(config.get("architectures") or []), config.get("model_type", ""))),
-        model_type=str(config.get("model_type", "")),
-        parameters=parameters,
-        tokenizer=str(tokenizer_config.get("tokenizer_class") or "PreTrainedTokenizerFast"),
-        vocabulary=_count_tokens(directory),
-        has_chat_template=_has_chat_template(directory, tokenizer_config),
-        size_bytes=sum(path.stat().st_size for path in list_files(directory)),
-    )
+def read_facts(directory: Path, closed: Iterable[Path] = ()) -> ModelFacts:
+    """What is in the directory. Raises ModelFault for the first thing that is missing or broken.
+
+    ``closed``: where runs write, as for `ForeignDirectory`.
+    """
+    with _opened(directory, closed) as files:
+        if CONFIG not in files.names:
+            raise ModelFault(f"{directory} holds no config.json: name a directory with a Hugging Face model")
+        config = _read_object(files, CONFIG)
+        if not config.get("model_type") and not config.get("auto_map"):
+            raise ModelFault(f"{directory / CONFIG} names no model_type: it is not of a Hugging Face model")
+        parameters = _count_parameters(files)
+        if files.names.isdisjoint(TOKENIZERS):
+            raise ModelFault(f"{directory} holds no tokenizer ({TOKENIZERS[0]}): save it beside the weights")
+        tokenizer = _read_object(files, _TOKENIZER_CONFIG) if _TOKENIZER_CONFIG in files.names else {}
+        size_bytes = sum(files.size_bytes(name) for name in _list_loaded(files))
+        if max(size_bytes, parameters or 0) > _MAX_SIZE:
+            raise ModelFault(f"{directory} is larger than any disk")
+        model_type, architectures = _text(config.get("model_type")), config.get("architectures")
+        return ModelFacts(
+            architecture=_text(architectures[0]) if isinstance(architectures, list) and architectures else model_type,
+            model_type=model_type,
+            parameters=parameters,
+            tokenizer=_text(tokenizer.get("tokenizer_class")) or "PreTrainedTokenizerFast",
+            vocabulary=_count_tokens(files),
+            has_chat_template=not files.names.isdisjoint(_TEMPLATES) or bool(tokenizer.get("chat_template")),
+            size_bytes=size_bytes,
+        )
 
 
-def list_files(directory: Path) -> list[Path]:
-    """The files that loading may read, by name; Python files too, which a model may bring along."""
-    found = {path for pattern in (*_WEIGHTS, "*.py") for path in directory.glob(pattern)}
-    return sorted(found | {path for name in _LOADED if (path := directory / name).is_file()})
-
-
-def hash_files(directory: Path) -> str:
+def hash_files(directory: Path, closed: Iterable[Path] = ()) -> str:
     """SHA-256 over name and content of every file that loads: the same model has the same hash wherever it lies.
 
-    Hashes that a manifest beside the files holds are taken from there; otherwise every byte is read.
+    Hashes that a manifest beside the files holds are taken from there; otherwise every byte is read. As `read_facts`.
     """
-    known = _manifest_hashes(directory)
-    total = hashlib.sha256()
-    for path in list_files(directory):
-        total.update(f"{path.name}\0{known.get(path.name) or _hash(path)}\n".encode())
+    total, reading = hashlib.sha256(), Reading()
+    with _opened(directory, closed) as files:
+        known = _manifest_hashes(files)
+        for name in _list_loaded(files):
+            if (found := known.get(name)) is None:
+                with files.open(name) as file:
+                    found = reading.sha256(file)
+            total.update(os.fsencode(name) + f"\0{found}\n".encode())
     return total.hexdigest()
 
 
-def fingerprint(directory: Path) -> tuple[tuple[str, int, int], ...]:
+def fingerprint(directory: Path, closed: Iterable[Path] = ()) -> tuple[tuple[str, int, int], ...]:
     """Name, size and modification time of each file that loads: while it is the same, so is the model."""
-    stats = [(path.name, path.stat()) for path in list_files(directory)]
-    return tuple((name, stat.st_size, stat.st_mtime_ns) for name, stat in stats)
+    found = []
+    with _opened(directory, closed) as files:
+        for name in _list_loaded(files):
+            with files.open(name) as file:
+                status = os.fstat(file.fileno())
+            found.append((name, status.st_size, status.st_mtime_ns))
+    return tuple(found)
 
 
-def _count_parameters(directory: Path) -> int | None:
-    """Elements of all tensors of the weights. Raises ModelFault when a file is missing, cut off or unreadable."""
-    index = directory / _INDEX
-    if index.is_file():
-        names = sorted(set(_read_json(index).get("weight_map", {}).values()))
-        if lost := [name for name in names if not (directory / name).is_file()]:
-            raise ModelFault(f"{directory} lacks {len(lost)} of {len(names)} weight files, such as {lost[0]}")
-        paths = [directory / name for name in names]
-    else:
-        paths = sorted(directory.glob("*.safetensors"))
-    if not paths:
-        if any(directory.glob("pytorch_model*.bin")):
-            return None
-        raise ModelFault(f"{directory} holds no weights (*.safetensors): copy them beside config.json")
-    return sum(_elements(path) for path in paths)
-
-
-def _elements(path: Path) -> int:
-    """Of all tensors of a safetensors file, of which the header alone is read; the file must be as long as it says."""
+@contextmanager
+def _opened(directory: Path, closed: Iterable[Path]) -> Iterator[ForeignDirectory]:
+    """The directory; what cannot be read of it is a ModelFault."""
     try:
-        with safe_open(path, framework="numpy") as file:
-            return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118 - no mapping
-    except (OSError, SafetensorError) as error:
-        raise ModelFault(f"{path} is not a whole safetensors file ({error}): copy it again") from None
+        with ForeignDirectory(directory, closed=closed, most=_MAX_ENTRIES) as files:
+            yield files
+    except OSError as error:
+        path = error.filename or directory
+        if path == str(directory) and isinstance(error, FileNotFoundError):
+            raise ModelFault(f"{directory} does not exist on this machine") from None
+        if path == str(directory) and isinstance(error, NotADirectoryError):
+            raise ModelFault(f"{directory} is a file: name the directory that holds config.json") from None
+        raise _unreadable(path, error.strerror or str(error)) from None
 
 
-def _count_tokens(directory: Path) -> int | None:
-    if not (path := directory / TOKENIZERS[0]).is_file():
-        return None
-    content = _read_json(path)
+def _unreadable(path: str | Path, words: object) -> ModelFault:
+    return ModelFault(f"{path} cannot be read ({words}): copy it again")
+
+
+def _matching(files: ForeignDirectory, *patterns: str) -> list[str]:
+    return sorted(name for name in files.names if any(fnmatchcase(name, pattern) for pattern in patterns))
+
+
+def _list_loaded(files: ForeignDirectory) -> list[str]:
+    """The files that loading may read, by name; Python files too, which a model may bring along."""
+    return _matching(files, *_LOADED, _WEIGHTS, _OLD_WEIGHTS, "*.py")
+
+
+def _read_object(files: ForeignDirectory, name: str) -> dict[str, Any]:
     try:
-        vocabulary = content["model"]["vocab"]
-        words = vocabulary if isinstance(vocabulary, dict) else (word for word, _ in vocabulary)
-        return len({*words, *(token["content"] for token in content.get("added_tokens") or [])})
-    except (KeyError, TypeError, ValueError):
-        return None
-
-
-def _has_chat_template(directory: Path, tokenizer_config: dict[str, Any]) -> bool:
-    beside = any((directory / name).is_file() for name in ("chat_template.jinja", "chat_template.json"))
-    return beside or bool(tokenizer_config.get("chat_template"))
-
-
-def _read_json(path: Path, default: dict[str, Any] | None = None) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        if default is None:
-            raise
-        return default
-    except (OSError, ValueError) as error:
-        raise ModelFault(f"{path} cannot be read ({error}): copy it again") from None
+        content = json.loads(files.read(name, _MAX_CONFIG_BYTES))  # for Infinity, which other decoders refuse
+    except _DAMAGED as error:
+        raise _unreadable(files.path / name, error) from None
     if not isinstance(content, dict):
-        raise ModelFault(f"{path} holds no JSON object: copy it again")
+        raise ModelFault(f"{files.path / name} holds no JSON object: copy it again")
     return content
 
 
-def _manifest_hashes(directory: Path) -> dict[str, str]:
+def _distil(content: bytes, kind: type[_T], distil: Callable[[_T], _D]) -> _D:
+    """What is wanted of much JSON. Raises what is in _DAMAGED."""
+    with _decoding:
+        return distil(msgspec.json.decode(content, type=kind))
+
+
+def _count_parameters(files: ForeignDirectory) -> int | None:
+    """Elements of all tensors of the weights. Raises ModelFault when a file is missing, cut off or unreadable."""
+    names, path = _matching(files, _WEIGHTS), files.path
+    if _INDEX in files.names:
+        try:
+            names = _distil(files.read(_INDEX, _MAX_LIST_BYTES), _Index, _files_of)
+        except _DAMAGED as error:
+            raise _unreadable(path / _INDEX, error) from None
+        if lost := [name for name in names if name not in files.names]:
+            raise ModelFault(f"{path} lacks {len(lost)} of {len(names)} weight files, such as {lost[0][:_MAX_NAME]}")
+    if not names:
+        if _matching(files, _OLD_WEIGHTS):
+            return None
+        raise ModelFault(f"{path} holds no weights (*.safetensors): copy them beside config.json")
+    total, left = 0, _MAX_HEADERS_BYTES
+    for name in names:
+        with files.open(name) as file:
+            size_bytes, length = os.fstat(file.fileno()).st_size, int.from_bytes(file.read(_LENGTH_BYTES), "little")
+            if length > left:
+                raise _broken(path / name, "header too large")
+            header = file.read(length)
+        left -= length
+        try:
+            total += _distil(header, dict[str, _Tensor], _elements_in(size_bytes - _LENGTH_BYTES - length))
+        except _DAMAGED as error:
+            raise _broken(path / name, error) from None
+    return total
+
+
+def _broken(path: Path, words: object) -> ModelFault:
+    return ModelFault(f"{path} is not a whole safetensors file ({words}): copy it again")
+
+
+def _files_of(index: _Index) -> list[str]:
+    return sorted(set(index.weight_map.values()))
+
+
+def _elements_in(data_bytes: int) -> Callable[[dict[str, _Tensor]], int]:
+    """Counts those of all tensors of a header; the file must be as long as it says, else ValueError."""
+
+    def count(tensors: dict[str, _Tensor]) -> int:
+        tensors.pop("__metadata__", None)
+        total = at = 0
+        for tensor in sorted(tensors.values(), key=lambda each: each.data_offsets):
+            begin, end = tensor.data_offsets
+            elements, bits = math.prod(tensor.shape), _BITS.fullmatch(tensor.dtype)
+            if begin != at or bits is None or elements * int(bits[1] or 8) != 8 * (end - begin):
+                raise ValueError("tensors that do not follow each other")
+            total, at = total + elements, end
+        if at != data_bytes:
+            raise ValueError("file not fully covered")
+        return total
+
+    return count
+
+
+def _count_tokens(files: ForeignDirectory) -> int | None:
+    if (name := TOKENIZERS[0]) not in files.names:
+        return None
     try:
-        files = json.loads((directory / MANIFEST).read_bytes())["files"]
-        entries = [(directory / entry["name"], entry) for entry in files]
-        return {path.name: entry["sha256"] for path, entry in entries if path.stat().st_size == entry["size_bytes"]}
-    except (OSError, ValueError, KeyError, TypeError):
+        return _distil(files.read(name, _MAX_LIST_BYTES), _Tokenizer, _tokens)
+    except msgspec.ValidationError:  # of a kind that only its own code reads
+        return None
+    except _DAMAGED as error:
+        raise _unreadable(files.path / name, error) from None
+
+
+def _tokens(tokenizer: _Tokenizer) -> int:
+    vocabulary = tokenizer.model.vocab
+    words = set(vocabulary if isinstance(vocabulary, dict) else (word for word, _ in vocabulary))
+    return len(words.union(token.content for token in tokenizer.added_tokens or []))
+
+
+def _manifest_hashes(files: ForeignDirectory) -> dict[str, str]:
+    try:
+        manifest = msgspec.json.decode(files.read(MANIFEST, MAX_MANIFEST_BYTES), type=Manifest)
+        known, loaded = {entry.name: entry for entry in manifest.files}, _list_loaded(files)
+        return {
+            name: known[name].sha256
+            for name in loaded
+            if name in known and files.size_bytes(name) == known[name].size_bytes
+        }
+    except (OSError, *_DAMAGED):
         return {}
 
 
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _text(value: Any) -> str:
+    return visible_line(value) if isinstance(value, str) else ""
