@@ -105,7 +105,14 @@ class Convergence:
         log.error("run %s: %s", run.key, reason)
         if run.state == RunState.FINISHING:
             # Everything was trained; only the last version could not be served.
-            _finish(run, reason=Reason(ReasonCode.UNEVALUATED, why=reason))
+            why = Reason(ReasonCode.UNEVALUATED, why=reason)
+            try:
+                _finish(run, reason=why)
+            except (DatabaseError, InterfaceError, StateConflict):
+                raise
+            except Exception:
+                log.exception("run %s: finishing it is what breaks", run.key)
+                _end(run, to=RunState.FINISHED, reason=why)
         elif run.state in RUN_GENERATING or run.state == RunState.PENDING:
             _end(run, to=RunState.FAILED, reason=reason)
 

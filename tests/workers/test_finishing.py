@@ -6,10 +6,12 @@ import pytest
 from django.utils import timezone
 
 from rollouts.models import Model, PolicyVersion, Run
+from rollouts.services import models
 from rollouts.services.runs import life
 from rollouts.states import RunState
 from tests.factories import make_run
 from tests.model_files import write_model
+from workers import convergence
 from workers.convergence import Convergence
 
 pytestmark = pytest.mark.django_db
@@ -63,3 +65,26 @@ def test_a_result_that_would_not_load_ends_the_run_with_the_reason() -> None:
     assert "without the model warm" in run.state_reason
     assert "no tokenizer" in run.state_reason
     assert not Model.objects.exists()
+
+
+def test_a_result_whose_files_are_a_trap_ends_the_run_with_the_reason() -> None:
+    run = trained_run()
+    (run.directory / "weights" / "step_80" / "config.json").write_bytes(b"[" * 200_000)
+    Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert run.state == RunState.FINISHED
+    assert "config.json cannot be read" in run.state_reason
+
+
+def test_a_result_that_we_fail_to_register_does_not_keep_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = trained_run()
+
+    def fail(*_: Any) -> None:
+        raise RecursionError("too deep")
+
+    monkeypatch.setattr(models, "register_result", fail)
+    monkeypatch.setattr(convergence, "BROKEN_DEADLINE_S", 0.0)
+    Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert run.state == RunState.FINISHED
+    assert "RecursionError: too deep" in run.state_reason
