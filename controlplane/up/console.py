@@ -80,15 +80,16 @@ class Console:
         """Show a line of the supervisor itself."""
         self.line("rollyard", text)
 
-    def announce(self, text: str) -> None:
+    def announce(self, text: str, *, elsewhere: str) -> None:
         """Put a line a person must see on stdout; programs read it from the event instead.
 
-        It may hold the link that signs in, so it goes to no file.
+        It may hold the link that signs in, so it goes to no file: not to one of ours, and where what we say is kept, as
+        by systemd, `elsewhere` is said in its place.
         """
         if not self._as_json:
-            self._print(text)
+            self._print(text if sys.stdout.isatty() else elsewhere)
         elif not self._quiet:
-            self._show("rollyard", text)
+            self._show("rollyard", text if sys.stderr.isatty() else elsewhere)
 
     def event(self, event: str, **fields: Any) -> None:
         """Put one JSON object on stdout when a program listens."""

@@ -131,7 +131,10 @@ class _Up:
         record = {"id": self._up_id, "pid": os.getpid(), "url": self._url}
         write_file(self._home.record_file, json.dumps(record).encode())
         # The port is open already: a browser that comes early waits for the web process.
-        self._console.announce(f"Rollyard starts at {login_url} (the link signs in once; data in {self._home.path})")
+        self._console.announce(
+            f"Rollyard starts at {login_url} (the link signs in once; data in {self._home.path})",
+            elsewhere=f"Rollyard starts at {self._url} (sign in with `rollyard login-link`; data in {self._home.path})",
+        )
         self._console.event("url", login_url=login_url, home=str(self._home.path), **record)
         starting = asyncio.create_task(self._start(token))
         stopping = asyncio.create_task(stop.wait())

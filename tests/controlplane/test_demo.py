@@ -31,7 +31,9 @@ def test_demo_goes_through_both_runs_prints_its_numbers_and_leaves_nothing(tempo
     argv += [word for override in SHORTENED for word in ("--set", override)]
     done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=850, check=False)
     lines = done.stdout.splitlines()
-    assert "/login/link/" in lines[0], "the link comes first, before anything slow"
+    assert "rollyard login-link" in lines[0], (
+        "how to sign in comes first, before anything slow; no link where it is kept"
+    )
     result = json.loads(lines[-1])
     assert "error" not in result, done.stdout[-4000:] + done.stderr[-2000:]
     assert (result["steps"], result["rollouts"], result["seed"]) == (3, 96, 7)
