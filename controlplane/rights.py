@@ -78,7 +78,7 @@ def refuse_trust(connection: BaseDatabaseWrapper) -> None:
     It connects by itself: Django's own connections refuse to where an event loop runs, as while uvicorn imports us.
     """
     try:
-        with psycopg.connect(**connection.get_connection_params()) as connected:  # type: ignore[attr-defined]
+        with psycopg.connect(**connection.get_connection_params()) as connected:
             proved_by = _proof(connected.cursor(), connected.info.server_version)
     except psycopg.OperationalError:
         return
