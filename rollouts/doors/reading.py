@@ -7,7 +7,7 @@ from django.conf import settings
 
 from rollouts.doors.admission import Ticket
 from rollouts.doors.messages import Disconnected, Message, Receive, Request
-from rollouts.errors import TooLarge
+from rollouts.errors import Malformed, TooLarge
 
 UNASKED_BYTES = 256 * 1024
 """So much is read of a body before it is asked who sends it: a hop to a thread of its own would cost more."""
@@ -61,9 +61,12 @@ class Body:
 
     async def _next(self) -> Message:
         declared = self._declared
+        if declared and not declared.isdigit():
+            self.refusal = Malformed("The Content-Length is no number.")
+            raise self.refusal
         message = await self._receive()
         self._left -= len(message.get("body", b""))
-        if self._left < 0 or (declared.isdigit() and (len(declared) > 18 or int(declared) > self._limit)):
+        if self._left < 0 or len(declared) > 18 or int(declared or b"0") > self._limit:
             self.refusal = TooLarge()
             raise self.refusal
         self._received += len(message.get("body", b""))

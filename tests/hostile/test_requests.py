@@ -244,3 +244,13 @@ def test_an_epoch_that_is_no_number_is_refused(target: Target, epoch: str) -> No
     for method, path in (("GET", "batches/0"), ("POST", "steps/0"), ("POST", "trainer/finish")):
         check_refusal(target.native(method, path, body if "steps" in path else b"", rollyard_epoch=epoch))
     assert row_counts() == before
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1e3", "٣".encode().decode("latin-1")])
+def test_a_length_that_is_no_number_is_refused(target: Target, length: str) -> None:
+    before = row_counts()
+    for path in ("groups", "work/claim", "stop", "trainer"):
+        check_refusal(target.native("POST", path, b"{}", content_length=length))
+    check_refusal(target.atropos("POST", "scored_data", ITEM, content_length=length), Wire.ATROPOS)
+    assert target.ask("POST", "/login/", b"username=a", content_length=length).status == 400
+    assert row_counts() == before
