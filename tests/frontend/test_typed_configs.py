@@ -21,6 +21,8 @@ HOSTILE = {
     "5,000 digits": "max_steps = " + "9" * 5000,
     "400 digits": "max_steps = " + "9" * 400,
     "hexadecimal": "max_steps = 0x" + "f" * 5000,
+    "hexadecimal where a number has no bounds": "optimizer.warmup_steps = 0x" + "f" * 5000,
+    "a pair without its first": "optimizer.betas = []",
     "infinite": "[optimizer]\nlr = inf",
     "beyond a float": "[optimizer]\nlr = 1e999999",
     "no number": "[optimizer]\nlr = nan",
@@ -119,6 +121,7 @@ SENT = {
     "keys": ({"config": {f"a{number}": 1 for number in range(2000)}}, "config", "more than 1000 keys"),
     "overrides": ({"overrides": {f"a{number}": 1 for number in range(2000)}}, "config", "more than 1000 keys"),
     "parts": ({"overrides": {DEEP: 1}}, DEEP, "more than 32 deep"),
+    "bits": ({"config": {"optimizer": {"warmup_steps": 2**64}}}, "config", "more than 64 bits"),
     "characters": ({"overrides": {"a" * 70_000: 1}}, "config", "more than 64000 characters"),
 }
 

@@ -86,7 +86,9 @@ def _key(loc: Key, tree: Any) -> str:
         if isinstance(tree, Mapping) and part not in tree and (depth < len(loc) or part == tree.get("type")):
             continue
         parts.append(str(part))
-        tree = tree.get(part) if isinstance(tree, Mapping) else tree[int(part)] if isinstance(tree, list) else None
+        if isinstance(tree, list):  # which has no such item when that is the fault
+            tree = dict(enumerate(tree))
+        tree = tree.get(part) if isinstance(tree, Mapping) else None
     return ".".join(parts)
 
 

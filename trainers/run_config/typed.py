@@ -8,6 +8,8 @@ from typing import Any
 MAX_DEPTH = 32
 MAX_KEYS = 1_000
 MAX_CHARACTERS = 64_000
+MAX_BITS = 64
+"""Of an integer: no wire carries a longer one, and of much longer ones Python does not write the digits."""
 MAX_TOML = 16_000
 """Characters of TOML: its parser is written in Python. A config that names every key has 3,000."""
 _ASIDE = re.compile(
@@ -55,6 +57,8 @@ def bounded(value: Any) -> Any:
             left += [(part, depth + 1) for part in node]
         elif isinstance(node, str):
             _check_text(node)
+        elif isinstance(node, int) and node.bit_length() > MAX_BITS:
+            raise ValueError(f"a number in it has more than {MAX_BITS} bits")
         if keys > MAX_KEYS:
             raise ValueError(f"it has more than {MAX_KEYS} keys")
     return value
