@@ -16,6 +16,7 @@ from django.http import HttpRequest
 from django.utils.functional import cached_property
 
 from rollouts.models import Membership, Project, Role
+from rollouts.storable import is_storable
 
 MAX_COUNTED = 10_000
 """Rows that a list counts and pages through; what lies behind is found by search and filters."""
@@ -87,10 +88,13 @@ class FoundByKey(CompletedByKey, admin.ModelAdmin):  # type: ignore[type-arg]
             raise IncorrectLookupParameters(error) from None
 
     def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+        selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
         try:
-            queryset.filter(pk__in=request.POST.getlist(ACTION_CHECKBOX_NAME))
+            queryset.filter(pk__in=selected)
         except ValueError:
             raise BadRequest("What was selected is no row.") from None
+        if not all(map(is_storable, selected)):
+            raise BadRequest("What was selected is no row.")
         return super().response_action(request, queryset)
 
 

@@ -9,7 +9,7 @@ from tests.factories import make_project, make_user
 
 pytestmark = pytest.mark.django_db
 NO_KEYS = ["abc", "1\0", "9" * 30, "9" * 5000, "", "²"]
-LISTS = ["rollouts/project", "rollouts/membership", "auth/group", "axes/accessattempt"]
+LISTS = ["rollouts/project", "rollouts/membership", "rollouts/apitoken", "auth/group", "axes/accessattempt"]
 
 
 @pytest.fixture
