@@ -209,10 +209,10 @@ class _Tree:
         for depth, name in enumerate(parents):
             if isinstance(node, list):
                 node = _item(node, name, key)
-                continue
-            if node.get(name) is None:
-                node[name] = {}
-            node = node[name]
+            else:
+                if node.get(name) is None:
+                    node[name] = {}
+                node = node[name]
             if not isinstance(node, dict | list):
                 raise ConfigError([ConfigProblem(".".join(parents[: depth + 1]), f"has no key below it ({key}).")])
         if isinstance(node, list):
