@@ -11,7 +11,7 @@ import json
 import math
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import httpx
 import msgspec
@@ -27,7 +27,45 @@ _MISSING_LOGPROB = -9999.0
 """What vLLM sends for a NaN or an absent logprob."""
 _ROUNDING = 1e-3
 """A logprob of a near-certain token may come out this much above zero."""
+_MAX_ANSWER_BYTES = 4 * 2**20
+"""Of an answer, beyond what the tokens that were asked for take."""
+_MAX_TOKEN_BYTES = 1024
+"""Of a token with its number, text and logprob, as JSON. A long run of spaces takes half of it."""
+UNPACKED = {"Accept-Encoding": "identity"}
+"""Asks for an answer that takes as many bytes here as on its way."""
 _LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=1_000)
+
+
+class AnswerTooLarge(Exception):
+    """An answer has more bytes than were asked for."""
+
+
+class ServerAnswer(NamedTuple):
+    """Of a server, whole."""
+
+    status: int
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The start of the body, to be shown."""
+        return self.body[:2000].decode(errors="replace")[:500]
+
+
+async def ask(
+    http: httpx.AsyncClient, method: str, url: str, *, deadline_s: float, most_bytes: int, **request: Any
+) -> ServerAnswer:
+    """Send a request to a server that may be anything: it answers within the deadline, however bytes trickle, or not.
+
+    Raises TimeoutError, AnswerTooLarge, httpx.HTTPError.
+    """
+    body = bytearray()
+    async with asyncio.timeout(deadline_s), http.stream(method, url, **request) as response:
+        async for chunk in response.aiter_raw():  # as it came: a packed kilobyte may stand for gigabytes
+            body += chunk
+            if len(body) > most_bytes:
+                raise AnswerTooLarge(f"The answer from {response.url.path} has more than {most_bytes} bytes.")
+    return ServerAnswer(response.status_code, bytes(body))
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +156,7 @@ class OpenAIPolicy:
         self._model = model
         self._timeout_s = timeout_s
         self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            headers=UNPACKED | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
             # The deadline around the request is the one that counts; a dead address should show sooner.
             timeout=httpx.Timeout(timeout_s, connect=min(10.0, timeout_s)),
             limits=_LIMITS,
@@ -172,10 +210,10 @@ class OpenAIPolicy:
             "sampling_params": wanted,
             "output_mode": "text",
         }
-        answer = await self._post("/inference/v1/generate", body)
+        answer = await self._post("/inference/v1/generate", body, tokens=n * sampling.max_tokens)
         try:
             choices = _decode_generated(answer).choices
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, RecursionError) as exc:
             raise InvalidAnswer(f"The server's answer is not a completion with token ids and logprobs: {exc}") from exc
         if len(choices) != n:
             raise InvalidAnswer(f"Asked for {n} replies, got {len(choices)}.")
@@ -191,26 +229,33 @@ class OpenAIPolicy:
         answer = await self._post("/v1/chat/completions/render", body)
         try:
             return _decode_rendered(answer).token_ids
-        except msgspec.MsgspecError as exc:
+        except (msgspec.MsgspecError, RecursionError) as exc:
             raise InvalidAnswer(f"The server's answer is not a rendered prompt: {exc}") from exc
 
-    async def _post(self, path: str, body: dict[str, Any]) -> bytes:
+    async def _post(self, path: str, body: dict[str, Any], *, tokens: int = 0) -> bytes:
+        content = msgspec.json.encode(body)
         try:
-            async with asyncio.timeout(self._timeout_s):
-                response = await self._http.post(
-                    self._root + path,
-                    content=msgspec.json.encode(body),
-                    headers={"Content-Type": "application/json"},
-                )
+            answer = await ask(
+                self._http,
+                "POST",
+                self._root + path,
+                deadline_s=self._timeout_s,
+                # A byte of what is rendered may be several tokens.
+                most_bytes=_MAX_ANSWER_BYTES + tokens * _MAX_TOKEN_BYTES + 32 * len(content),
+                content=content,
+                headers={"Content-Type": "application/json"},
+            )
         except TimeoutError as exc:
             raise PolicyUnavailable(f"No answer from {path} within {self._timeout_s:g} s.") from exc
+        except AnswerTooLarge as exc:
+            raise InvalidAnswer(str(exc)) from exc
         except httpx.HTTPError as exc:
             raise PolicyUnavailable(f"{path}: {type(exc).__name__}: {exc}") from exc
-        if response.status_code >= 500 or response.status_code == 429:
-            raise PolicyUnavailable(f"{path} answered {response.status_code}: {_reason(response)}")
-        if response.status_code != 200:
-            raise PolicyRefused(f"{path} answered {response.status_code}: {_reason(response)}")
-        return response.content
+        if answer.status >= 500 or answer.status == 429:
+            raise PolicyUnavailable(f"{path} answered {answer.status}: {_reason(answer)}")
+        if answer.status != 200:
+            raise PolicyRefused(f"{path} answered {answer.status}: {_reason(answer)}")
+        return answer.body
 
 
 def _completion(choice: _Choice, sampling: SamplingParams) -> Completion:
@@ -234,11 +279,11 @@ def _completion(choice: _Choice, sampling: SamplingParams) -> Completion:
     )
 
 
-def _reason(response: httpx.Response) -> str:
+def _reason(answer: ServerAnswer) -> str:
     """The server's own words, from the error shapes in use, else the start of the body."""
     try:
-        body = response.json()
+        body = json.loads(answer.body)
         error = body.get("error", body)
         return str(error["message"] if isinstance(error, dict) and "message" in error else error)[:500]
-    except (json.JSONDecodeError, UnicodeDecodeError, AttributeError):
-        return response.text[:500]
+    except (ValueError, AttributeError, RecursionError):
+        return answer.text

@@ -9,9 +9,12 @@ directory that nobody else may enter. Its label
     anything else      nobody has said yet what the server was started with
 """
 
+import asyncio
+import json
 import os
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -19,7 +22,7 @@ from typing import Any, NamedTuple, Self
 import httpx
 
 from environments.client.address import address
-from environments.policy import LOADING_LABEL
+from environments.policy import LOADING_LABEL, UNPACKED, AnswerTooLarge, ServerAnswer, ask
 from trainers.run_config import InferenceConfig
 from workers.fleet.adapters import is_adapter
 
@@ -29,6 +32,10 @@ SERVED_MODEL = "policy"
 _FROZEN_MODEL = "frozen"
 """Name of the model beside which adapters are served as SERVED_MODEL. Nobody asks for it."""
 _CALL_TIMEOUT_S = 10.0
+_LONGEST_LOAD_S = 1800.0
+"""Whatever size a trainer announced: a run that is stopped waits for it."""
+_MAX_ANSWER_BYTES = 2**20
+_MAX_DIGITS = 9
 EXTENSION = Path(__file__).resolve().parent / "vllm_extension"
 """What of ours a server imports."""
 
@@ -126,10 +133,13 @@ class VllmAdmin:
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
         root, path = address(base_url)
-        self._http = httpx.Client(
+        # A loop, for only that can end a request whose answer goes on and on.
+        self._loop = asyncio.Runner()
+        self._http = httpx.AsyncClient(
             base_url=root.removesuffix("/v1"),
-            transport=httpx.HTTPTransport(uds=path) if path else None,
-            headers={"Authorization": f"Bearer {api_key}"} if api_key else {},
+            transport=httpx.AsyncHTTPTransport(uds=path) if path else None,
+            headers=UNPACKED | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
+            timeout=None,
             trust_env=False,
         )
 
@@ -143,7 +153,8 @@ class VllmAdmin:
 
     def close(self) -> None:
         """Close the connection."""
-        self._http.close()
+        self._loop.run(self._http.aclose())
+        self._loop.close()
 
     def probe(self, deadline_s: float) -> float:
         """Generate one token, which is the only proof that a server works. Returns the seconds it took."""
@@ -153,7 +164,7 @@ class VllmAdmin:
         try:
             sampled = len(answer["choices"][0]["token_ids"])
         except (KeyError, IndexError, TypeError) as exc:
-            raise ReplicaRefused(f"The probe's answer has no tokens: {answer!r:.200}") from exc
+            raise ReplicaRefused(f"The probe's answer has no tokens: {list(answer)!r:.200}") from exc
         if sampled != 1:
             raise ReplicaRefused(f"The probe asked for one token and got {sampled}.")
         return time.monotonic() - began
@@ -161,7 +172,7 @@ class VllmAdmin:
     def version(self) -> int | None:
         """Return the policy version the server is labelled with; None: it has no such label."""
         label = self._label(_CALL_TIMEOUT_S)
-        return int(label) if label.isdecimal() else None
+        return int(label) if label.isdecimal() and len(label) <= _MAX_DIGITS else None
 
     def set_version(self, version: int) -> None:
         """Label the weights the server already holds, as after its start."""
@@ -189,7 +200,7 @@ class VllmAdmin:
         described = is_adapter(path) or (path / "config.json").is_file()
         if not described or not any(path.glob("*.safetensors")):
             raise WeightsNotLoaded(f"{path} holds no model: config.json and *.safetensors are expected.")
-        deadline = _Deadline(deadline_s)
+        deadline = _Deadline(min(deadline_s, _LONGEST_LOAD_S))
         began = time.monotonic()
         self._call("POST", "/pause", deadline.left_s(), params={"mode": "keep"})
         self._set_label(LOADING_LABEL, deadline.left_s())
@@ -201,7 +212,7 @@ class VllmAdmin:
             again = {"reset_running_requests": "true"}
             reset = self._call("POST", "/reset_prefix_cache", deadline.left_s(), params=again)
             if reset.get("success") is not True:
-                raise ReplicaRefused(f"The prefix cache was not emptied: {reset!r:.200}")
+                raise ReplicaRefused(f"The prefix cache was not emptied: {list(reset)!r:.200}")
             self._set_label(str(version), deadline.left_s())
         except InferenceError as exc:
             raise WeightsNotLoaded(f"Version {version} from {path}: {exc}") from exc
@@ -209,32 +220,39 @@ class VllmAdmin:
         return time.monotonic() - began
 
     def _label(self, timeout_s: float) -> str:
-        return str(self._call("GET", "/weight_info", timeout_s).get("weight_version"))
+        label = self._call("GET", "/weight_info", timeout_s).get("weight_version")
+        return label if isinstance(label, str) else ""
 
     def _set_label(self, label: str, timeout_s: float) -> None:
         self._call("POST", "/update_weight_version", timeout_s, json={"new_version": label})
         if (found := self._label(timeout_s)) != label:
-            raise ReplicaRefused(f"The server was labelled {label!r} but says {found!r}.")
+            raise ReplicaRefused(f"The server was labelled {label!r} but says {found!r:.100}.")
 
     def _call(self, method: str, path: str, timeout_s: float, **request: Any) -> dict[str, Any]:
         """Send a request; all of them are idempotent. Raises ReplicaUnreachable or ReplicaRefused."""
         try:
-            try:
-                response = self._http.request(method, path, timeout=timeout_s, **request)
-            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-                # vLLM hangs up after an answer of 500; the next call finds the dead connection in the pool.
-                response = self._http.request(method, path, timeout=timeout_s, **request)
-        except httpx.HTTPError as exc:
+            found = self._loop.run(self._ask(method, path, _Deadline(timeout_s), request))
+        except AnswerTooLarge as exc:
+            raise ReplicaRefused(str(exc)) from exc
+        except (TimeoutError, httpx.HTTPError) as exc:
             raise ReplicaUnreachable(f"{path} within {timeout_s:.1f} s: {type(exc).__name__}: {exc}") from exc
-        if response.status_code != 200:
-            raise ReplicaRefused(f"{path} answered {response.status_code}: {response.text[:300]}")
+        if found.status != 200:
+            raise ReplicaRefused(f"{path} answered {found.status}: {found.text[:300]}")
         try:
-            answer = response.json() if response.content else {}
-        except ValueError as exc:
-            raise ReplicaRefused(f"{path} did not answer with JSON: {response.text[:100]}") from exc
+            answer = json.loads(found.body or b"{}")
+        except (ValueError, RecursionError) as exc:
+            raise ReplicaRefused(f"{path} did not answer with JSON: {found.text[:100]}") from exc
         if not isinstance(answer, dict):
-            raise ReplicaRefused(f"{path} answered {answer!r:.100}, not an object.")
+            raise ReplicaRefused(f"{path} answered {found.text[:100]}, not an object.")
         return answer
+
+    async def _ask(self, method: str, path: str, deadline: "_Deadline", request: dict[str, Any]) -> ServerAnswer:
+        send = partial(ask, self._http, method, path, most_bytes=_MAX_ANSWER_BYTES, **request)
+        try:
+            return await send(deadline_s=deadline.left_s())
+        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
+            # vLLM hangs up after an answer of 500; the next call finds the dead connection in the pool.
+            return await send(deadline_s=deadline.left_s())
 
 
 class _Deadline:

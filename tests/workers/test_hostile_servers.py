@@ -1,0 +1,122 @@
+"""A server that a run has in its hands: whatever it answers, whoever asks has an error in time, and memory left."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from environments.config import SamplingParams
+from environments.errors import InvalidAnswer, PolicyUnavailable
+from environments.policy import OpenAIPolicy
+from tests import http_server
+from workers.fleet.inference import ReplicaRefused, ReplicaUnreachable, VllmAdmin
+
+CHOICE = {
+    "token_ids": [7],
+    "text": "g",
+    "finish_reason": "stop",
+    "logprobs": {"content": [{"logprob": -0.5}]},
+}
+GOOD = json.dumps({"choices": [CHOICE]}).encode()
+Write = Callable[[bytes], object]
+SHORT_S, LONG_S = 0.3, 60.0
+
+
+@contextmanager
+def hostile(answer: Callable[[Write, threading.Event], None]) -> Iterator[str]:
+    """A server whose every answer is written by `answer`, which gets an event that comes with the end."""
+    ending = threading.Event()
+
+    class Handler(http_server.Handler):
+        def do_POST(self) -> None:
+            self.close_connection = True
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))  # else closing resets the connection
+            answer(self.wfile.write, ending)
+
+        def do_GET(self) -> None:
+            self.do_POST()
+
+    with http_server.serving(Handler) as url:
+        try:
+            yield url
+        finally:
+            ending.set()
+
+
+def head(length: int) -> bytes:
+    return f"HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n".encode()
+
+
+def trickling(write: Write, ending: threading.Event, start: bytes, rest: bytes) -> None:
+    """A byte at a time, each long before a reader that waits for one gives up; at last the answer is whole."""
+    write(start)
+    for at in range(len(rest)):
+        if ending.wait(SHORT_S / 10):
+            return
+        write(rest[at : at + 1])
+
+
+def trickling_body(write: Write, ending: threading.Event) -> None:
+    trickling(write, ending, head(len(GOOD)) + b"\r\n", GOOD)
+
+
+def trickling_head(write: Write, ending: threading.Event) -> None:
+    trickling(write, ending, head(len(GOOD)) + b"X: ", b"x" * 60 + b"\r\n\r\n" + GOOD)
+
+
+def endless(write: Write, ending: threading.Event) -> None:
+    """64 MiB, which is endless enough, before an answer that would be good."""
+    write(head(64 * 2**20 + len(GOOD)) + b"\r\n")
+    for _ in range(64):
+        write(b" " * 2**20)
+    write(GOOD)
+
+
+def deep(write: Write, ending: threading.Event) -> None:
+    body = b'{"choices": ' + b"[" * 200_000
+    write(head(len(body)) + b"\r\n" + body)
+
+
+def sample(url: str, patience_s: float) -> None:
+    async def ask() -> None:
+        async with OpenAIPolicy(f"{url}/v1", "policy", timeout_s=patience_s) as policy:
+            await policy.sample([1], 1, SamplingParams(max_tokens=4))
+
+    asyncio.run(ask())
+
+
+@pytest.mark.parametrize("answer", [trickling_body, trickling_head])
+def test_an_answer_that_trickles_is_over_at_the_deadline(answer: Callable[[Write, threading.Event], None]) -> None:
+    with hostile(answer) as url, VllmAdmin(url) as admin:
+        with pytest.raises(ReplicaUnreachable, match="TimeoutError"):
+            admin.probe(SHORT_S)
+        with pytest.raises(PolicyUnavailable, match="No answer"):
+            sample(url, SHORT_S)
+
+
+def test_an_answer_without_end_is_not_read_to_its_end() -> None:
+    with hostile(endless) as url, VllmAdmin(url) as admin:
+        with pytest.raises(ReplicaRefused, match="has more than 1048576 bytes"):
+            admin.probe(LONG_S)
+        with pytest.raises(InvalidAnswer, match="has more than"):
+            sample(url, LONG_S)
+
+
+def test_an_answer_that_is_nested_without_end_is_a_refusal() -> None:
+    with hostile(deep) as url, VllmAdmin(url) as admin:
+        with pytest.raises(ReplicaRefused, match="did not answer with JSON"):
+            admin.probe(LONG_S)
+        with pytest.raises(InvalidAnswer):
+            sample(url, LONG_S)
+
+
+@pytest.mark.parametrize(
+    "label", ["9" * 5000, "9" * 30, "one", None, [[]]], ids=["5000 digits", "30", "a word", "none", "a list"]
+)
+def test_a_label_that_is_no_version_is_none(label: object) -> None:
+    body = json.dumps({"weight_version": label}).encode()
+    with hostile(lambda write, _: write(head(len(body)) + b"\r\n" + body)) as url, VllmAdmin(url) as admin:  # type: ignore[arg-type, return-value]
+        assert admin.version() is None
