@@ -1,6 +1,7 @@
 """What every page of the administration site shares: whose rows are shown, and that lists stay cheap."""
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Any, ClassVar, cast
 
 from django.contrib import admin
@@ -56,7 +57,7 @@ def path_to_project(model: type[Model]) -> str | None:
 class ChosenByKey(AutocompleteSelect):
     """A form that is shown again has its rows chosen; by what is no key none is, where Django would break."""
 
-    def optgroups(self, name: str, value: list[str], attr: int | None = None) -> Any:
+    def optgroups(self, name: str, value: Sequence[str], attr: dict[str, Any] | None = None) -> Any:
         try:
             return super().optgroups(name, value, attr)
         except ValueError:
@@ -87,7 +88,7 @@ class FoundByKey(CompletedByKey, admin.ModelAdmin):  # type: ignore[type-arg]
         except (OverflowError, ValueError, IndexError, DataError, ProgrammingError) as error:
             raise IncorrectLookupParameters(error) from None
 
-    def response_action(self, request: HttpRequest, queryset: QuerySet[Any]) -> Any:
+    def response_action(self, request: HttpRequest, queryset: QuerySet[Any], *args: Any, **kwargs: Any) -> Any:
         selected = request.POST.getlist(ACTION_CHECKBOX_NAME)
         try:
             queryset.filter(pk__in=selected)
@@ -95,7 +96,7 @@ class FoundByKey(CompletedByKey, admin.ModelAdmin):  # type: ignore[type-arg]
             raise BadRequest("What was selected is no row.") from None
         if not all(map(is_storable, selected)):
             raise BadRequest("What was selected is no row.")
-        return super().response_action(request, queryset)
+        return super().response_action(request, queryset, *args, **kwargs)
 
 
 class ScopedAdmin(FoundByKey):
