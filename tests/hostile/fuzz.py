@@ -5,11 +5,12 @@ Call N of a seed is the same request whichever calls came before it, so one that
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote, urlencode
 
 from tests.access.routes import PARAMETER
+from tests.hostile import launches
 from tests.hostile.case import good
 from tests.hostile.corpus import CASES
 from tests.hostile.texts import TEXTS
@@ -30,6 +31,7 @@ NUMBERS = (
     "٣",
     "0x1",
     "1.0",
+    "9999",
     "",
     " ",
     "None",
@@ -47,6 +49,8 @@ PLAIN = (
     '{"a": 1}',
     "true",
     "2026-13-45",
+    "delete_selected",
+    "_selected_action",
     "a" * 9000,
 )
 WORDS = [*(text for text in TEXTS.values() if len(text) < 3000), *NUMBERS, *PLAIN]
@@ -95,23 +99,6 @@ FIELDS = (
     *("action", "_selected_action", "post", "memberships-TOTAL_FORMS", "memberships-INITIAL_FORMS", "memberships-0-id"),
     *("user", "role", "slug", "date_joined_0", "_save", "index", "resets_on_get", "csrfmiddlewaretoken"),
 )
-TOML = (
-    "[optimizer]\nlr = 5e-5\n",
-    "max_steps = 3",
-    "max_steps = " + "9" * 4400,
-    "a = " + "[" * 3000 + "]" * 3000,
-    "a." * 2000 + "b = 1",
-    "[[environments]]\nname = 'x'\n" * 50,
-    "a = 1979-13-40T25:61:61Z",
-    "[optimizer]\nlr = inf\n[batch]\nbatch_size = 0xffffffffffffffffffff",
-    "'' = 1\n\"\\u0000\" = 2",
-    "[model]\npath = '/etc/passwd'\n",
-    '[model]\npath = "\\u0000"\n',
-    'name = "\\ud800"',
-    'name = "\\u202e"\nseed = 99999999999999999999',
-    "environments = 7",
-    "[model]\npath = [1]\n[model.lora]\nrank = {}\n",
-)
 NAMES = (
     "holder",
     "token",
@@ -137,9 +124,10 @@ OVERRIDES = (
     "batch_size",
     "desired_name",
 )
+FORM = "application/x-www-form-urlencoded"
 TYPES = (
     "application/json",
-    "application/x-www-form-urlencoded",
+    FORM,
     "multipart/form-data; boundary=x",
     "application/msgpack",
 )
@@ -189,8 +177,17 @@ class Places:
     parameters: Mapping[str, list[str]]
     """Of a route -> what may stand there."""
     dear: list[str]
-    """Routes that answer with a page, which takes ten times as long as the others: one call in 25."""
+    """Routes that answer with a page, which takes ten times as long as the others: one call in 33."""
     cheap: list[str]
+    sources: list[str]
+    """Queries of the launch form: what its values begin with."""
+    presets: list[str]
+    names: list[str]
+    """Of models and checkpoints."""
+    project: str
+    """In which things are launched."""
+    lists: list[tuple[str, str]]
+    """Paths of the administration site's lists, and the dates that they go by, or nothing."""
     atropos: list[str]
     """Paths under an address."""
     addresses: list[str]
@@ -211,8 +208,14 @@ class Fuzz:
         """Call ``number``: where to, in whose name, and what with it."""
         draw = random.Random(f"{self.seed}/{number}")
         kind = draw.random()
-        if kind < 0.04:
+        if kind < 0.03:
             return self._page(draw)
+        if kind < 0.04:
+            return self._list(draw)
+        if kind < 0.055:
+            return self._form(draw)
+        if kind < 0.07:
+            return self._launch(draw)
         if kind < 0.43:
             return self._atropos(draw)
         if kind < 0.55:
@@ -221,7 +224,35 @@ class Fuzz:
 
     def _page(self, draw: random.Random) -> Request:
         path = self._path(draw, draw.choice(self.places.dear), oddity=0.2)
-        return self._with(draw, draw.choice(METHODS), path, dict(draw.choice(self.places.people)), _form(draw))
+        return self._with(draw, draw.choice(METHODS), path, dict(draw.choice(self.places.people)), _filled(draw))
+
+    def _list(self, draw: random.Random) -> Request:
+        """Rows by a date, or something done with some of them."""
+        path, dates = draw.choice(self.places.lists)
+        headers = dict(draw.choice(self.places.people))
+        if dates and draw.random() < 0.5:
+            parts = ("year", "month", "day", "gte", "lt")[: draw.randint(1, 5)]
+            query = _encoded([(f"{dates}__{part}", draw.choice(NUMBERS)) for part in parts])
+            return Request("GET", f"{path}?{query}", headers)
+        rows = self.places.parameters["object_id"]
+        picked = [draw.choice(rows if draw.random() < 0.5 else WORDS) for _ in range(draw.randint(1, 3))]
+        pairs = [("action", "delete_selected"), *(("_selected_action", each) for each in picked)]
+        pairs += [(name, draw.choice(WORDS)) for name in ("index", "post", "select_across") if draw.random() < 0.4]
+        headers["content-type"] = FORM
+        return Request("POST", path, headers, _encoded(pairs).encode())
+
+    def _form(self, draw: random.Random) -> Request:
+        """The launch form, with a preset or a run that there is, and TOML."""
+        path = f"/runs/new/{draw.choice(('check/', 'check/', 'make-model/', ''))}?{draw.choice(self.places.sources)}"
+        fields: list[tuple[str, str | bytes]] = [("toml", launches.toml(draw, self.places.names))]
+        fields += [(draw.choice(launches.KEYS), draw.choice(WORDS)) for _ in range(draw.choice((0, 0, 1, 4)))]
+        fields += [("project", self.places.project)]
+        headers = {**draw.choice(self.places.people), "content-type": FORM}
+        return Request("POST", path, headers, _encoded(fields).encode())
+
+    def _launch(self, draw: random.Random) -> Request:
+        headers = {"content-type": TYPES[0], **self.places.machines[0]}
+        return Request("POST", "/api/v1/runs", headers, launches.body(draw, self.places.names, self.places.presets))
 
     def _native(self, draw: random.Random) -> Request:
         path = self._path(draw, draw.choice(self.places.cheap), oddity=0.3)
@@ -237,7 +268,7 @@ class Fuzz:
 
     def _by_nobody(self, draw: random.Random) -> Request:
         path = self._path(draw, draw.choice(self.places.dear + self.places.cheap), oddity=0.6)
-        return self._with(draw, draw.choice(METHODS), path, {}, _form(draw))
+        return self._with(draw, draw.choice(METHODS), path, {}, _filled(draw))
 
     def _path(self, draw: random.Random, route: str, *, oddity: float) -> str:
         def value(name: str) -> str:
@@ -250,7 +281,7 @@ class Fuzz:
         """Around what is asked: a query, odd headers, and sometimes a body that is cut or has noise in it."""
         if draw.random() < 0.4:
             pairs = [(draw.choice(QUERIES), draw.choice(WORDS)) for _ in range(draw.randint(1, 3))]
-            path += "?" + (urlencode(pairs, errors="replace") if draw.random() < 0.9 else _odd(draw))
+            path += "?" + (_encoded(pairs) if draw.random() < 0.9 else _odd(draw))
         if draw.random() < 0.15:
             name = draw.choice(list(HEADERS))
             headers[name] = draw.choice(HEADERS[name]).encode().decode("latin-1")
@@ -269,10 +300,12 @@ def _odd(draw: random.Random) -> str:
     return word if word in TURNS else quote(word.encode(errors="replace"), safe=draw.choice(("", "/", "/%")))
 
 
-def _form(draw: random.Random) -> bytes:
-    names = draw.sample(FIELDS, draw.randint(0, 5))
-    pairs = [(name, draw.choice(TOML) if name == "toml" else draw.choice(WORDS)) for name in names]
-    return urlencode(pairs, errors="replace").encode()
+def _filled(draw: random.Random) -> bytes:
+    return _encoded([(name, draw.choice(WORDS)) for name in draw.sample(FIELDS, draw.randint(0, 5))]).encode()
+
+
+def _encoded(pairs: Sequence[tuple[str, str | bytes]]) -> str:
+    return urlencode(pairs, errors="replace")
 
 
 def _json(draw: random.Random) -> bytes:
