@@ -5,6 +5,7 @@ with what is theirs, which is refused or not found, changes nothing, and shows n
 """
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -12,14 +13,21 @@ import msgspec
 import pytest
 from django.apps import apps
 
+from rollouts.formats import batch_body
 from rollouts.models import Membership, Role
-from tests.access.asking import Outcome, ask
+from tests.access import rules
+from tests.access.asking import Outcome, ask, undone
 from tests.access.people import Person, World
 from tests.access.world import Possessions
+from tests.controlplane.command_line import Rollyard
 from tests.frontend.test_launch import filled
 from tests.rollouts import story
+from trainers.wire import StepAck, TrainingBatch
 
 pytestmark = pytest.mark.django_db
+RL = "reverse-text-rl"
+SFT = {"data.solutions": False, "data.path": "org/data"}
+NO_MODEL, NO_FORK = "has no model", "you may not fork it"
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 
@@ -34,6 +42,8 @@ class Case(NamedTuple):
     taken: frozenset[int] = frozenset({200, 201, 302})
     refused: frozenset[int] = frozenset({403, 404, 409, 422})
     by: str = "admin"
+    says: str = ""
+    """What a page that is answered 200 says of what is theirs, and not of what is ours."""
 
 
 def api(path: str, body: Callable[[World, Possessions], Any]) -> Case:
@@ -46,8 +56,59 @@ def page(path: Callable[[World, Possessions], str]) -> Case:
     return Case("GET", path)
 
 
-def launch_page(query: str, body: Callable[[World, Possessions], dict[str, str]], **facts: Any) -> Case:
-    return Case("POST", lambda world, of: f"/runs/new/?{query}", body, **facts)
+def overriding(key: str, naming: Callable[[Possessions], str], preset: str = RL, **others: Any) -> Case:
+    """A launch over the API with one value of the config that names something."""
+    return api(
+        "/api/v1/runs",
+        lambda world, of: {"preset": preset, "overrides": {**others, key: naming(of)}},
+    )
+
+
+def configured(naming: Callable[[Possessions], str]) -> Case:
+    return api("/api/v1/runs", lambda world, of: {"preset": RL, "config": {"model": {"path": naming(of)}}})
+
+
+def form(page: str, naming: Callable[[Possessions], dict[str, str]], says: str = "", query: str = "") -> Case:
+    """The form of a launch; its pages beside answer 200 and say what is wrong."""
+    refused = frozenset({200 if page else 422})
+    body = filled() | {"project": "ours"}
+    if query:
+        del body["model.path"]
+    return Case(
+        "POST",
+        lambda world, of: f"/runs/new/{page}?preset={RL}{query.format(of=of)}",
+        lambda world, of: body | naming(of),
+        refused=refused,
+        says=says,
+    )
+
+
+def in_form_of(page: str) -> Case:
+    return Case(
+        "POST",
+        lambda world, of: f"/runs/new/{page}?preset=external-trainer",
+        lambda world, of: filled("external-trainer") | {"project": of.project.slug},
+    )
+
+
+def cloned(page: str) -> Case:
+    return Case(
+        "POST",
+        lambda world, of: f"/runs/new/{page}?clone={of.run.key}",
+        lambda world, of: filled() | {"project": "ours"},
+    )
+
+
+def model_of(of: Possessions) -> str:
+    return of.only.name
+
+
+def fork_of(of: Possessions) -> str:
+    return f"{of.run.key}@0"
+
+
+def toml_of(naming: Callable[[Possessions], str]) -> Callable[[Possessions], dict[str, str]]:
+    return lambda of: {"toml": f"[model]\npath = '{naming(of)}'\n"}
 
 
 CASES: dict[str, Case] = {
@@ -57,9 +118,18 @@ CASES: dict[str, Case] = {
     "run that is forked": api(
         "/api/v1/runs", lambda world, of: {"preset": "reverse-text-rl", "fork_from": f"{of.run.key}@0"}
     ),
-    "run that is forked by its name as a model": api(
-        "/api/v1/runs",
-        lambda world, of: {"preset": "reverse-text-rl", "overrides": {"model.path": f"{of.run.key}@0"}},
+    "run that is forked by its name as a model": overriding("model.path", fork_of),
+    "run that is forked by its name in the config": configured(fork_of),
+    "model by an override of a launch": overriding("model.path", model_of),
+    "model by the config of a launch": configured(model_of),
+    "adapter of another run": overriding(
+        "model.lora.path", lambda of: str(of.run.directory / "adapter"), **{"model.lora.rank": 8}
+    ),
+    "data of another run": overriding(
+        "data.path", lambda of: str(of.run.directory / "a.jsonl"), "reverse-text-sft", **SFT
+    ),
+    "validation data of another run": overriding(
+        "data.validation.path", lambda of: str(of.run.directory / "b.jsonl"), "reverse-text-sft", **SFT
     ),
     "run whose batches are trained again": api(
         "/api/v1/runs/{other.key}/replays",
@@ -73,22 +143,30 @@ CASES: dict[str, Case] = {
             "rollouts": [story.rollout()],
         },
     ),
-    "project of a launch in the form": launch_page(
-        "preset=external-trainer", lambda world, of: filled("external-trainer") | {"project": of.project.slug}
+    "project of a launch in the form": in_form_of(""),
+    "project of the check of the form": in_form_of("check/"),
+    "project in which a model is made": in_form_of("make-model/"),
+    "model in the form": form("", lambda of: {"model.path": of.only.name}),
+    "model in the check of the form": form("check/", lambda of: {"model.path": of.only.name}, NO_MODEL),
+    "model in the TOML of the form": form("", toml_of(model_of)),
+    "model in the TOML of the check": form("check/", toml_of(model_of), NO_MODEL),
+    "model in the TOML where one is made": form("make-model/", toml_of(model_of), NO_MODEL),
+    "model that the form begins with": Case(
+        "GET",
+        lambda world, of: f"/runs/new/?preset={RL}&model={of.only.name}",
+        refused=frozenset({200}),
+        says=NO_MODEL,
     ),
-    "run that is forked in the form": launch_page(
-        "preset=reverse-text-rl", lambda world, of: filled() | {"project": "ours", "model.path": f"{of.run.key}@0"}
-    ),
-    "run that is forked in the TOML of the form": launch_page(
-        "preset=reverse-text-rl",
-        lambda world, of: filled() | {"project": "ours", "toml": f"[model]\npath = '{of.run.key}@0'\n"},
-    ),
-    "project in which a model is made": Case(
-        "POST",
-        lambda world, of: "/runs/new/make-model/?preset=external-trainer",
-        lambda world, of: filled("external-trainer") | {"project": of.project.slug},
-    ),
+    "model that the check of the form begins with": form("check/", lambda of: {}, NO_MODEL, "&model={of.only.name}"),
+    "model that is made begins with": form("make-model/", lambda of: {}, NO_MODEL, "&model={of.only.name}"),
+    "run that is forked in the form": form("", lambda of: {"model.path": fork_of(of)}),
+    "run that is forked in the check of the form": form("check/", lambda of: {"model.path": fork_of(of)}, NO_FORK),
+    "run that is forked in the TOML of the form": form("", toml_of(fork_of)),
+    "run that is forked in the TOML of the check": form("check/", toml_of(fork_of), NO_FORK),
     "run that is cloned": page(lambda world, of: f"/runs/new/?clone={of.run.key}"),
+    "run that is cloned in the form": cloned(""),
+    "run that is cloned in the check of the form": cloned("check/"),
+    "run that is cloned where a model is made": cloned("make-model/"),
     "group of a run of ours": page(
         lambda world, of: f"/runs/{world.ours.run.key}/groups/{quote(str(of.parameters()['group']))}/"
     ),
@@ -120,6 +198,40 @@ def test_what_is_named_must_be_of_ours(world: World, name: str) -> None:
     assert foreign.answer.status in case.refused, foreign.answer.body[:500]
     assert foreign.written == {}
     assert world.theirs.mark.encode() not in foreign.answer.body
+    if case.says:
+        assert case.says.encode() in foreign.answer.body
+        assert case.says.encode() not in own.answer.body
+
+
+def test_a_command_finds_no_model_of_another_project(world: World, tmp_path: Path) -> None:
+    """Runs it may fork, whosever they are: who has a shell of the installation is its administrator."""
+    for of, code in ((world.ours, 0), (world.theirs, 1)):
+        with undone():
+            words = ("launch", RL, f"model.path={of.only.name}", "--project", "ours")
+            done = Rollyard(tmp_path)(*words)
+            assert (done.returncode, NO_MODEL in done.stderr) == (code, code == 1), done.stderr
+
+
+def test_nothing_of_another_run_is_announced(world: World) -> None:
+    headers = {"content-type": JSON, "rollyard-epoch": str(world.ours.epoch)}
+    headers |= person_of(world, "token: everything").headers
+    for path, announced in (("policy-versions", rules.weights), ("checkpoints", rules.checkpoint)):
+        for of, statuses in ((world.ours, {200, 201}), (world.theirs, {422})):
+            body = msgspec.json.encode(announced(of))
+            answer, written = ask("POST", f"/api/v1/runs/{world.ours.run.key}/{path}", headers, body)
+            assert (answer.status in statuses, bool(written)) == (True, of is world.ours), answer.body
+
+
+def test_no_values_of_another_projects_tokens_are_stored(world: World) -> None:
+    ours, theirs = world.ours, world.theirs
+    batch = ours.run.batches.get(step=0)
+    rollout = msgspec.msgpack.decode(batch_body.encode(batch), type=TrainingBatch).rollouts[0]
+    seen = story.seen(rollout, group=theirs.values.rollout.group.key)
+    body = msgspec.json.encode(StepAck(metrics={}, batch_sha256=batch.sha256, token_values=[seen]))
+    headers = {"content-type": JSON, "rollyard-epoch": str(ours.epoch), **person_of(world, "token: everything").headers}
+    answer, written = ask("POST", f"/api/v1/runs/{ours.run.key}/steps/0", headers, body)
+    assert (answer.status, written) == (422, {})
+    assert "is of no rollout that this step trained on" in answer.json()["fields"]["token_values.0"]
 
 
 def test_a_foreign_lease_is_not_held(world: World) -> None:

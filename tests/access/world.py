@@ -1,6 +1,7 @@
 """Two projects that have one of everything. What is of one must not be seen, named or changed from the other."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -24,7 +25,7 @@ from rollouts.models import (
 from rollouts.services.batches import forming, replays
 from rollouts.services.runs import checkpoints, replicas
 from tests.factories import make_user
-from tests.model_files import make_warm
+from tests.model_files import make_model, make_warm
 from tests.rollouts import story
 from tests.rollouts.api import make_token
 from tests.rollouts.doors.atropos.api import make_external_run
@@ -46,6 +47,8 @@ class Possessions:
     """Of a trainer and environments that speak the Atropos protocol."""
     values: TokenValues
     model: Model
+    only: Model
+    """Of a name that no model of the other project has."""
     lease: Lease
     member: User
     mark: str
@@ -100,6 +103,7 @@ def possessions(slug: str) -> Possessions:
     _serve(external, run)
     member = make_user(f"member-of-{slug}", role=Role.VIEWER, project=project)
     make_token(project=project, run=run)
+    model = make_warm(project)
     return Possessions(
         project=project,
         run=story.fresh(run),
@@ -107,7 +111,8 @@ def possessions(slug: str) -> Possessions:
         other=story.fresh(other),
         external=Run.objects.select_related("address").get(pk=external.pk),
         values=TokenValues.objects.select_related("rollout__group").get(batch__run=run),
-        model=make_warm(project),
+        model=model,
+        only=make_model(project, f"only-of-{slug}", Path(model.source)),
         lease=Lease.objects.filter(run=run).latest("pk"),
         member=member,
         mark=mark,

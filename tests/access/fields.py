@@ -1,0 +1,192 @@
+"""Every field that a request may have: of which it is said here whether it names what could be another project's.
+
+What is in neither table fails `test_fields.py`, so whoever adds a field says which it is.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from django.contrib import admin
+from django.forms import ModelChoiceField
+from django.http import HttpRequest, QueryDict
+
+from rollouts.doors.atropos.description import OPERATIONS
+from trainers.run_config import RunConfig
+from trainers.run_config.keys import all_keys
+
+SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "openapi.json"
+"""The description of the API, which `test_openapi.py` holds to what there is."""
+
+NAMING: dict[str, tuple[str, ...]] = {
+    "launchRun project": ("project of a launch",),
+    "launchRun fork_from": ("run that is forked",),
+    "launchRun config": ("model by the config of a launch", "run that is forked by its name in the config"),
+    "launchRun overrides": ("model by an override of a launch", "run that is forked by its name as a model"),
+    "orderReplay source": ("run whose batches are trained again",),
+    "settleWork token": ("lease that is settled",),
+    "renewWork tokens": ("test_a_foreign_lease_is_not_held",),
+    "ackStep token_values.group": ("test_no_values_of_another_projects_tokens_are_stored",),
+    "announcePolicyVersion path": ("test_nothing_of_another_run_is_announced",),
+    "addCheckpoint path": ("test_nothing_of_another_run_is_announced",),
+    "config model.path": (
+        *("model by an override of a launch", "model in the form", "model in the check of the form"),
+        *("run that is forked in the form", "run that is forked in the check of the form"),
+        "test_a_command_finds_no_model_of_another_project",
+    ),
+    "config model.lora.path": ("adapter of another run",),
+    "config data.path": ("data of another run",),
+    "config data.validation.path": ("validation data of another run",),
+    "runs/new/ clone": ("run that is cloned", "run that is cloned in the form"),
+    "runs/new/ model": ("model that the form begins with",),
+    "runs/new/ project": ("project of a launch in the form",),
+    "runs/new/ toml": ("run that is forked in the TOML of the form", "model in the TOML of the form"),
+    "runs/new/check/ clone": ("run that is cloned in the check of the form",),
+    "runs/new/check/ model": ("model that the check of the form begins with",),
+    "runs/new/check/ project": ("project of the check of the form",),
+    "runs/new/check/ toml": ("model in the TOML of the check", "run that is forked in the TOML of the check"),
+    "runs/new/make-model/ clone": ("run that is cloned where a model is made",),
+    "runs/new/make-model/ model": ("model that is made begins with",),
+    "runs/new/make-model/ project": ("project in which a model is made",),
+    "runs/new/make-model/ toml": ("model in the TOML where one is made",),
+    "admin/rollouts/membership project": ("test_no_membership_of_another_project_is_made_by_its_name_in_a_form",),
+    "admin/rollouts/membership user": ("test_no_membership_of_another_project_is_made_by_its_name_in_a_form",),
+    "admin/rollouts/project memberships user": (
+        "test_no_membership_of_another_project_is_changed_on_the_page_of_ours",
+    ),
+    "admin/rollouts/project memberships project": (
+        "test_no_membership_of_another_project_is_changed_on_the_page_of_ours",
+    ),
+}
+"""Field -> what of `test_bodies.py` names something of another project there."""
+
+_ROLLOUTS = (
+    " rollouts.token_ids rollouts.loss_mask rollouts.inference_logprobs rollouts.reward rollouts.metrics"
+    " rollouts.messages.content rollouts.messages.name rollouts.messages.role rollouts.stop_reason rollouts.error"
+    " rollouts.error.kind rollouts.error.message rollouts.error.traceback rollouts.error.type rollouts.replica"
+    " rollouts.generation_s rollouts.first_policy_version rollouts.last_policy_version"
+    " rollouts.dispatch_policy_version"
+)
+_ITEM = (
+    "tokens masks scores advantages ref_logprobs inference_logprobs distill_token_ids distill_logprobs messages"
+    " overrides group_overrides generation_params images env_id"
+)
+HARMLESS: dict[str, str] = {
+    "listRuns": "before",
+    "launchRun": "preset fork_optimizer",
+    "fetchBatch": "Rollyard-Epoch wait_s",
+    "addCheckpoint": "Rollyard-Epoch step manifest_sha256 size_bytes",
+    "readEvents": "after_seq",
+    "readMetrics": "after_step keys points",
+    "announcePolicyVersion": "Rollyard-Epoch version manifest_sha256 size_bytes",
+    "orderReplay": "first_step last_step reason",
+    "ackStep": "Rollyard-Epoch batch_sha256 metrics token_values.advantages token_values.entropies token_values.index"
+    " token_values.mask_reasons token_values.ratios token_values.texts token_values.trainer_logprobs",
+    "stopRun": "reason",
+    "registerTrainer": "hostname pid world_size",
+    "finishTraining": "Rollyard-Epoch",
+    "claimWork": "holder limit",
+    # Keys and environments are a run's own, and replicas are named for people.
+    "submitGroups": "Idempotency-Key key environment environment_version problem_key rollouts.advantages"
+    " rollouts.ref_logprobs" + _ROLLOUTS,
+    "settleWork": "environment_version problem_key" + _ROLLOUTS,
+    # Their address is of one run, and environments are counted in it.
+    "/register": "wandb_group wandb_project batch_size max_token_len checkpoint_dir save_checkpoint_interval"
+    " starting_step num_steps",
+    "/register-env": "max_token_length desired_name weight group_size min_batch_allocation",
+    "/disconnect-env": "env_id",
+    "/status-env": "env_id",
+    "/scored_data": _ITEM,
+    "/scored_data_list": _ITEM,
+    # What is the whole installation's: code that is trusted, and places outside of it.
+    "config": "algorithm.loss.path environments.0.name name register_as data.roles.0 data.split data.validation.split"
+    " model.lora.target_modules.0 tracking.wandb_entity tracking.wandb_project",
+    "trust/": "kind name",
+    "trust/allow/": "kind name",
+    "trust/withdraw/": "kind name",
+    "login/": "username password next ended",
+    "": "state q before",
+    "logout/": "next",
+    "runs/new/": "preset",
+    "runs/new/check/": "preset",
+    "runs/new/make-model/": "preset",
+    "runs/<str:key>/live/": "view",
+    "runs/<str:key>/connect/renew/": "days",
+    "runs/<str:key>/connect/rotate/": "days resets_on_get",
+    "runs/<str:key>/rollouts/": "before purpose state",
+    "runs/<str:key>/events/": "before",
+    "runs/<str:key>/tokens/<int:number>/": "by from",
+    "admin/auth/group": "permissions",
+    "admin/auth/user": "groups user_permissions",
+}
+"""Operation or page -> fields that name nothing of a project, or only what is of the run in the path."""
+
+
+def fields_of_api() -> Iterator[str]:
+    """Queries, headers and bodies; what stands in a path is the business of the matrix."""
+    described = json.loads(SNAPSHOT.read_text())
+    for operations in described["paths"].values():
+        for operation in operations.values():
+            name = operation["operationId"]
+            yield from (f"{name} {each['name']}" for each in operation.get("parameters", ()) if each["in"] != "path")
+            for content in operation.get("requestBody", {}).get("content", {}).values():
+                yield from (f"{name} {key}" for key in _leaves(content["schema"], {}))
+
+
+def fields_of_atropos() -> Iterator[str]:
+    for _, path, _, body in OPERATIONS:
+        for model in getattr(body, "__args__", (body,)) if body else ():
+            yield from (f"{path} {name}" for name in model.model_fields)
+
+
+def fields_of_config() -> Iterator[str]:
+    """Those that hold text: numbers and choices name nothing."""
+    schema = RunConfig.model_json_schema()
+    texts = _leaves(schema, schema["$defs"], only="string")
+    yield from (f"config {key}" for key in texts if not all_keys().get(key))
+
+
+def fields_of_admin(request: HttpRequest) -> Iterator[str]:
+    """Those by which rows are chosen in forms of the administration site, and in forms within them."""
+    for model, each in admin.site._registry.items():
+        if each.has_add_permission(request) or each.has_change_permission(request):
+            at = f"admin/{model._meta.label_lower.replace('.', '/')}"
+            yield from (f"{at} {name}" for name in _choices(each.get_form(request, model())))
+            for formset, inline in each.get_formsets_with_inlines(request, model()):
+                name = inline.model._meta.verbose_name_plural
+                yield from (f"{at} {name} {field}" for field in _choices(formset.form))
+
+
+@contextmanager
+def read_of_forms() -> Iterator[set[str]]:
+    """Names that pages look for in queries and forms while this is open."""
+    names: set[str] = set()
+    found = QueryDict.__getitem__
+
+    def read(self: QueryDict, key: str) -> Any:
+        names.add(re.sub(r"\.\d+\.", ".0.", key))
+        return found(self, key)
+
+    with patch.object(QueryDict, "__getitem__", read):
+        yield names
+
+
+def _choices(form: Any) -> list[str]:
+    return [name for name, field in form.base_fields.items() if isinstance(field, ModelChoiceField)]
+
+
+def _leaves(schema: dict[str, Any], definitions: dict[str, Any], at: str = "", only: str = "") -> Iterator[str]:
+    if "$ref" in schema:
+        schema = definitions[schema["$ref"].rpartition("/")[2]]
+    for part in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from _leaves(part, definitions, at, only)
+    for name, part in schema.get("properties", {}).items():
+        yield from _leaves(part, definitions, f"{at}.{name}" if at else name, only)
+    if "items" in schema:
+        yield from _leaves(schema["items"], definitions, f"{at}.0" if only else at, only)
+    elif at and "properties" not in schema and schema.get("type") in ({only} if only else {schema.get("type"), "null"}):
+        yield at
