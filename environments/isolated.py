@@ -88,6 +88,8 @@ class EnvironmentDied(Exception):
     """The process of the environment is gone; the message has its last words."""
 
 
+_UNDECODABLE = (msgspec.MsgspecError, RecursionError)
+"""What decoding raises; the second of what is nested without end."""
 _answer = msgspec.msgpack.Decoder(RemoteAnswer).decode
 _answers = {
     method: msgspec.msgpack.Decoder(kind)
@@ -200,7 +202,7 @@ class Isolated(Environment[Any]):
                 if length > MAX_FRAME_BYTES:
                     raise ValueError(f"an answer of {length} bytes")
                 self._settle(_answer(await self._process.stdout.readexactly(length)))
-        except (asyncio.IncompleteReadError, ConnectionError, ValueError, msgspec.MsgspecError):
+        except (asyncio.IncompleteReadError, ConnectionError, ValueError, *_UNDECODABLE):
             # Gone, or it speaks another language: either way nothing it says counts any more.
             await self._kill()
             await asyncio.wait(self._tasks[1:], timeout=_LAST_WORDS_S)
@@ -225,7 +227,7 @@ class Isolated(Environment[Any]):
             return
         try:
             waiting.set_result(_answers[method].decode(answer.result))
-        except msgspec.MsgspecError as error:
+        except _UNDECODABLE as error:
             waiting.set_exception(_raised(RemoteFault("ValidationError", f"{method}: {error}")))
 
     async def _listen(self) -> None:

@@ -30,6 +30,7 @@ from tests.workers.stub_server import tell
 from tests.workers.waiting import eventually
 from trainers.wire import CheckpointIn, StepAck
 from workers.fleet import inference, lifecycle, retention, serving, training
+from workers.launchers.base import scratch
 from workers.launchers.processes import carriers
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("stand_ins")]
@@ -256,3 +257,12 @@ def test_the_end_of_a_log_is_the_trainers_own_exception() -> None:
     assert lifecycle.last_log_lines(row) == "trainers.errors.ControlPlaneRefused: 422 invalid"
     log.write_text("one\n\ntwo\nthree\nfour\n")
     assert lifecycle.last_log_lines(row) == "two | three | four"
+
+
+def test_a_fault_that_is_nested_without_end_is_none() -> None:
+    row = lifecycle.reserve(make_run(), kind=ReplicaKind.TRAINER, slot=0)
+    place = scratch(Path(row.directory))
+    place.mkdir(parents=True)
+    for fault in (b"[" * 50_000, b'{"message": ' + b"[" * 50_000):
+        (place / "fault.json").write_bytes(fault)
+        assert lifecycle.fault_of(row) == ""

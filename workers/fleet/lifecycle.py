@@ -178,7 +178,7 @@ def fault_of(replica: Replica) -> str:
     """
     try:
         return str(json.loads(disk.read_regular(_fault_file(replica), _MAX_FAULT_BYTES))["message"])[:_MAX_CHARACTERS]
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return ""
 
 
