@@ -1,45 +1,51 @@
 """Ask the code that will load a model whether it can: `python -m trainers.storage.model_check MODEL`.
 
-MODEL is a directory or the name of a model on the hub. Prints one JSON object: `{"fault": ""}` when config and
-tokenizer load, else the fault in a sentence; `directory` is where the files of a hub model are cached, if they are.
+MODEL is a directory, or the name of a model on the hub. Prints one JSON object: `{"fault": ""}` when config and
+tokenizer of the directory load, else the fault in a sentence. Of a name it tells whether the hub has it, and in
+`directory` where its files are cached, if they are: nothing of them is read.
 
-It is a program because the control plane imports neither torch nor transformers. torch is hidden from transformers:
-config and tokenizer need none, and the answer takes one second instead of four. No weight is read.
+It is a program because the control plane imports neither torch nor transformers, and because what it reads may be
+hostile: it limits itself, and whoever starts it builds walls around it. torch is hidden from transformers: config and
+tokenizer need none, and the answer takes one second instead of four. No weight is read.
 """
 
 import importlib.util
 import json
 import os
+import resource
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
-from trainers.storage.model_files import CONFIG, NO_TRANSFORMERS, TOKENIZERS, ModelFault, read_facts
+from trainers.storage.model_files import CONFIG, NO_TRANSFORMERS, TOKENIZERS, ModelFault
 
 _HUB_DEADLINE_S = 2.0
+_LIMITS = {
+    resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_CPU: 60,
+    resource.RLIMIT_DATA: 4 * 2**30,
+    resource.RLIMIT_FSIZE: 2**20,
+    resource.RLIMIT_NOFILE: 256,
+}
+"""A tokenizer may be made to ask for everything."""
 _HIDDEN = {"torch", "torchvision", "torchaudio", "tensorflow", "sklearn", "PIL"}
 """Packages that transformers loads when it finds them, which takes seconds."""
 
 
 def check(model: str, *, trust_remote_code: bool) -> dict[str, str]:
     """The answer for one model."""
-    directory = Path(model)
-    if not directory.is_absolute():
-        try:
-            cached = _cached(model)
-            if cached is None:
-                _check_on_hub(model, trust_remote_code)
-                return {"fault": "", "directory": ""}
-        except ModelFault as fault:
-            return {"fault": str(fault), "directory": ""}
-        directory = cached
+    found = ""
     try:
-        read_facts(directory)
-        _load(directory, trust_remote_code)
+        if Path(model).is_absolute():
+            _load(Path(model), trust_remote_code)
+        elif cached := _cached(model):
+            found = str(cached)
+        else:
+            _check_on_hub(model, trust_remote_code)
     except ModelFault as fault:
-        return {"fault": str(fault), "directory": str(directory)}
-    return {"fault": "", "directory": str(directory)}
+        return {"fault": str(fault), "directory": ""}
+    return {"fault": "", "directory": found}
 
 
 def _load(directory: Path, trust_remote_code: bool) -> None:
@@ -130,6 +136,10 @@ def _hide_torch() -> None:
 def main() -> int:
     """Check one model."""
     model, *options = sys.argv[1:]
+    for limit, most in _LIMITS.items():
+        _, allowed = resource.getrlimit(limit)
+        most = most if allowed == resource.RLIM_INFINITY else min(most, allowed)
+        resource.setrlimit(limit, (most, most))
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "critical")
     if importlib.util.find_spec("transformers") is None:
         return NO_TRANSFORMERS

@@ -42,6 +42,9 @@ _LOADED = (
 )
 _WEIGHTS, _OLD_WEIGHTS = "*.safetensors", "pytorch_model*.bin"
 
+_DESCRIBING = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
+"""What config and tokenizer are loaded from."""
+
 _LENGTH_BYTES = 8
 """Of a safetensors header, before it."""
 _MAX_ENTRIES = 10_000
@@ -51,6 +54,7 @@ _MAX_LIST_BYTES = 64 * 2**20
 """Of an index or a tokenizer: of the largest models they are half of it."""
 _MAX_HEADERS_BYTES = 128 * 2**20
 """Of all safetensors files together."""
+_MAX_DESCRIPTION_BYTES = 128 * 2**20
 _MAX_NAME = 255
 _MAX_SIZE = 2**63 - 1
 _BITS = re.compile(r"BOOL|[A-Z]+(\d{1,3})(_\w+)?")
@@ -58,7 +62,8 @@ _decoding = threading.Lock()
 """One at a time: what is decoded takes ten times the memory of its text."""
 _DAMAGED = (msgspec.MsgspecError, ValueError, RecursionError)
 """What decoding raises."""
-_T, _D = TypeVar("_T"), TypeVar("_D")
+_T = TypeVar("_T")
+_D = TypeVar("_D")
 _Count = Annotated[int, msgspec.Meta(ge=0, le=_MAX_SIZE)]
 
 
@@ -167,6 +172,19 @@ def fingerprint(directory: Path, closed: Iterable[Path] = ()) -> tuple[tuple[str
                 status = os.fstat(file.fileno())
             found.append((name, status.st_size, status.st_mtime_ns))
     return tuple(found)
+
+
+def copy_description(directory: Path, to: Path, closed: Iterable[Path] = ()) -> None:
+    """Copy what config and tokenizer are loaded from, for a program that must see no more. As `read_facts`."""
+    left, copied = _MAX_DESCRIPTION_BYTES, {}
+    with _opened(directory, closed) as files:
+        for name in _matching(files, *_DESCRIBING):
+            if name != _INDEX:
+                copied[name] = files.read(name, left)
+                left -= len(copied[name])
+    for name, content in copied.items():
+        (to / name).write_bytes(content)
+        (to / name).chmod(0o644)
 
 
 @contextmanager

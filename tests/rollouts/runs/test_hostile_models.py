@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from django.conf import settings
 
+from rollouts.services import model_checks
 from tests.model_files import CONFIG, write_model
 from trainers.storage import durable
 from trainers.storage.model_files import ModelFault, fingerprint, hash_files, read_facts
+from workers.launchers import confinement
 
 DEEP = b"[" * 200_000
 INDEX = "model.safetensors.index.json"
@@ -165,3 +168,59 @@ def test_a_directory_with_more_files_than_a_model_has_is_not_looked_through(tmp_
 def test_a_file_that_takes_too_long_to_hash_is_a_fault(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(durable, "_LEAST_S", -60.0)
     assert "longer than what of it is on the disk accounts for" in fault_of(write_model(tmp_path / "m"), hash_files)
+
+
+SEEN = """
+import json, os, socket, sys
+
+def reads(path):
+    try:
+        return bool(open(path).read())
+    except OSError:
+        return False
+
+fault = {
+    "secrets": [path for path in SECRETS if reads(path)],
+    "variables": [name for name in os.environ if "SECRET" in name],
+    "interfaces": [name for _, name in socket.if_nameindex()],
+    "files": sorted(os.listdir(sys.argv[1])) if os.path.isabs(sys.argv[1]) else [],
+    "powers": [line.split()[1].strip("0") for line in open("/proc/self/status") if line.startswith("CapEff")],
+}
+print(json.dumps({"fault": json.dumps(fault), "directory": ""}))
+"""
+
+
+def seen_by_the_program(source: str, monkeypatch: pytest.MonkeyPatch, secrets: list[Path]) -> dict[str, list[str]]:
+    """What code sees that takes over the program which loads a model's config and tokenizer."""
+    program = f"SECRETS = {[str(path) for path in secrets]!r}\n{SEEN}"
+    monkeypatch.setattr(model_checks, "PROGRAM", ("-c", program))
+    with pytest.raises(ModelFault) as fault:
+        model_checks.check(source)
+    found: dict[str, list[str]] = json.loads(str(fault.value))
+    return found
+
+
+@pytest.mark.skipif(bool(confinement.complaint()), reason=f"NO SANDBOX, nothing is tried: {confinement.complaint()}")
+def test_what_loads_a_config_sees_a_copy_of_small_files_and_nothing_of_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ROLLYARD_SECRET_KEY", "the key")
+    directory = write_model(tmp_path / "m")
+    secrets = [settings.HOME.path / "secret_key", Path("/etc/passwd"), directory / "config.json"]
+    secrets[0].touch()
+    seen = seen_by_the_program(str(directory), monkeypatch, secrets)
+    small = ["chat_template.jinja", "config.json", "tokenizer.json", "tokenizer_config.json"]
+    assert seen == {"secrets": [], "variables": [], "interfaces": ["lo"], "files": small, "powers": [""]}
+
+
+def test_what_asks_the_hub_gets_no_variable_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ROLLYARD_SECRET_KEY", "the key")
+    assert seen_by_the_program("someone/some-model", monkeypatch, [])["variables"] == []
+
+
+@pytest.mark.parametrize("words", ["", "[" * 50_000, '{"fault": 1}', "no JSON"])
+def test_a_program_that_answers_nonsense_refuses_no_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    monkeypatch.setattr(model_checks, "PROGRAM", ("-c", f"print({words!r})"))
+    assert model_checks.check(str(write_model(tmp_path / "m"))) is None
