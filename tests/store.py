@@ -45,11 +45,15 @@ def running(home: Home) -> Iterator[None]:
 
 @contextmanager
 def beyond_rights() -> Iterator[None]:
-    """Be the owner of the tables on this thread's connection: to forge what the product cannot write."""
+    """Be the owner of the tables on this thread's connection: to forge what the product cannot write. Nests."""
     if settings.DATABASE_OWNER is None:
         yield
         return
     with connection.cursor() as cursor:
+        cursor.execute("SELECT current_user")
+        if cursor.fetchone() == (OWNER,):
+            yield
+            return
         cursor.execute(f"SET ROLE {OWNER}")
     try:
         yield
