@@ -20,7 +20,9 @@ from django.db import DatabaseError, InterfaceError
 
 from rollouts.bell import Listener
 from rollouts.models import Run
-from rollouts.selectors import runs
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors import fleet, runs
+from rollouts.states import RunState
 from workers import tasks
 from workers.convergence import Convergence
 from workers.database import in_database, with_connection
@@ -38,6 +40,7 @@ _SHORTEST_GAP_S = 0.25
 """Between two passes over one run, however often the bell rings."""
 _CHECK_DEADLINE_S = 10.0
 _MAX_THREADS = 64
+_MAX_ENDING = 8
 
 
 class Reconciler:
@@ -55,11 +58,15 @@ class Reconciler:
         self._ring = ring
         self.threads = ThreadPoolExecutor(max_workers=_MAX_THREADS, thread_name_prefix="converge")
         """Where passes over runs are made. Those in progress when `run` returns may be abandoned or waited for."""
+        self.ending = ThreadPoolExecutor(max_workers=_MAX_ENDING, thread_name_prefix="end")
+        """Where passes over runs that are to stop are cut short: those may have taken all the other threads."""
         self._ringing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ring")
         self._leadership = Leadership()
         self._stopping = asyncio.Event()
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._again: set[int] = set()
+        self._cut_short: set[int] = set()
+        """Runs that were to stop at the last look: a pass that was in progress then has been cut short."""
         self._keys: dict[str, int] = {}
         self._rang_at: dict[int, float] = {}
         self._swept_at = -SWEEP_EVERY_S
@@ -86,6 +93,7 @@ class Reconciler:
             await self._pause(STANDBY_S)
         self._leadership.release()
         self.threads.shutdown(wait=False, cancel_futures=True)
+        self.ending.shutdown(wait=False, cancel_futures=True)
         self._ringing.shutdown(wait=False, cancel_futures=True)
 
     async def _lead(self) -> None:
@@ -111,8 +119,12 @@ class Reconciler:
             return False
 
     async def _look_at_all(self) -> None:
-        active = await in_database(lambda: list(runs.list_active().values_list("id", "key")))
-        self._keys = {key: run_id for run_id, key in active}
+        active = await in_database(lambda: list(runs.list_active().values_list("id", "key", "state")))
+        self._keys = {key: run_id for run_id, key, _ in active}
+        stopping = {run_id for run_id, _, state in active if state == RunState.STOPPING}
+        for run_id in (stopping & self._looks.keys()) - self._cut_short:
+            self.ending.submit(with_connection, _cut_short, run_id)
+        self._cut_short = stopping
         for run_id in self._keys.values():
             self._look_soon(run_id)
         if time.monotonic() - self._swept_at >= SWEEP_EVERY_S:
@@ -179,6 +191,15 @@ class Reconciler:
     async def _pause(self, seconds: float) -> None:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._stopping.wait(), seconds)
+
+
+def _cut_short(run_id: int) -> None:
+    """End the processes of a run that is to stop, for a pass over it may be waiting for an answer of one of them."""
+    try:
+        alive = fleet.list_alive(Run.objects.get(pk=run_id))
+        lifecycle.end(alive, reason=Reason(ReasonCode.RUN_ENDING, state=RunState.STOPPED.value))
+    except Exception:
+        log.exception("run %s: ending its processes failed; the next pass over it tries again", run_id)
 
 
 def _sweep() -> None:

@@ -56,6 +56,7 @@ def reconciling(**options: Any) -> Iterator[Reconciler]:
         thread.join(60)
         assert not thread.is_alive()
         reconciler.threads.shutdown(wait=True)
+        reconciler.ending.shutdown(wait=True)
 
 
 def state(run: Run) -> str:

@@ -112,6 +112,23 @@ def test_run_goes_from_pending_to_finished_with_every_bell_cut(no_bells: None) -
     assert not run.tokens.exists()
 
 
+def test_a_stop_ends_the_processes_that_a_pass_over_the_run_is_waiting_for() -> None:
+    run, hold, waiting, real = make_run(), threading.Event(), threading.Event(), Convergence()
+
+    def converge(run_id: int) -> None:
+        if hold.is_set() and not waiting.is_set():
+            waiting.set()
+            eventually(lambda: processes(run) == set(), within_s=90)  # as a server that answers never
+        real.converge(run_id)
+
+    with reconciling(converge=converge):
+        ready_server(run)
+        hold.set()
+        assert waiting.wait(30)
+        life.request_stop(run, actor="user:admin")
+        eventually(lambda: state(run) == RunState.STOPPED)
+
+
 def test_a_run_fails_where_no_sandbox_can_be_made_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing() -> str:
         raise SandboxUnavailable("bubblewrap is missing: install it")
