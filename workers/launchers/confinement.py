@@ -3,6 +3,7 @@
 `sandbox` says what a sandbox is; this knows the installation it is made in.
 """
 
+import logging
 import os
 import shlex
 import subprocess
@@ -13,8 +14,10 @@ from pathlib import Path
 
 from environments import unconfined
 from environments.disk import detour
-from workers.launchers import accounts, sandbox
+from workers.launchers import accounts, limits, sandbox
 from workers.launchers.sandbox import Sandbox, SandboxUnavailable
+
+log = logging.getLogger(__name__)
 
 _PASSED = frozenset({"LANG", "LANGUAGE", "PATH", "TZ", "ROLLYARD_UP", "ROLLYARD_UP_PID"})
 _PASSED_PREFIXES = (
@@ -135,6 +138,19 @@ def run(
     paths = os.pathsep.join(path for path in sys.path if path)
     given = {**variables(scratch), "PYTHONPATH": paths} if room else os.environ
     return sandbox.run(room, argv, timeout_s=timeout_s, environ={**given, **environ})
+
+
+def run_alone(
+    argv: Sequence[str], directory: Path, timeout_s: float, environ: Mapping[str, str]
+) -> "subprocess.CompletedProcess[str] | None":
+    """Run a program that reads a directory, alone in one of ours. None, and a line in the log, when it cannot run."""
+    place = directory.parent
+    try:
+        room = make(place / "scratch", reads=[directory], ours=[place])
+        return run(room, argv, place / "scratch", timeout_s=timeout_s, environ=environ)
+    except (SandboxUnavailable, limits.LimitExceeded, TimeoutError, subprocess.TimeoutExpired) as error:
+        log.warning("%s was not run: %s", argv[:3], error)
+        return None
 
 
 def complaint_here() -> str:

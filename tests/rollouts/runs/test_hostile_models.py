@@ -206,7 +206,7 @@ def test_what_loads_a_config_sees_a_copy_of_small_files_and_nothing_of_ours(
 ) -> None:
     monkeypatch.setenv("ROLLYARD_SECRET_KEY", "the key")
     directory = write_model(tmp_path / "m")
-    secrets = [settings.HOME.path / "secret_key", Path("/etc/passwd"), directory / "config.json"]
+    secrets = [settings.HOME.path / "secret_key", Path("/etc/shadow"), directory / "config.json"]
     secrets[0].touch()
     seen = seen_by_the_program(str(directory), monkeypatch, secrets)
     small = ["chat_template.jinja", "config.json", "tokenizer.json", "tokenizer_config.json"]

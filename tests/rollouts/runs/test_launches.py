@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -146,9 +145,8 @@ def test_a_model_that_was_mended_is_looked_at_again(tmp_path: Path) -> None:
 def test_a_model_that_does_not_load_is_asked_about_once_while_its_files_are_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked = []
-    ask = subprocess.run
-    monkeypatch.setattr(subprocess, "run", lambda command, **options: asked.append(command) or ask(command, **options))
+    asked, ask = [], model_checks.confined
+    monkeypatch.setattr(model_checks, "confined", lambda argv, *how: asked.append(argv) or ask(argv, *how))
     broken = write_model(tmp_path / "unknown", model_type="no-such-type")
     assert refused(str(broken)) == refused(str(broken))
     assert len(asked) == 1
