@@ -3,6 +3,7 @@
 import pwd
 import stat
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,6 +33,14 @@ def become(account: str) -> list[str]:
     if closed is None:
         return drop
     return ["unshare", "--mount", "sh", "-c", _OPENED, "sh", sys.base_prefix, str(closed), *drop]
+
+
+def let_others_pass(directory: Path) -> None:
+    """Let every account pass into a directory below the temporary one. Those of pytest are closed."""
+    top = Path(tempfile.gettempdir()).resolve()
+    for each in (directory, *directory.parents):
+        if each.is_relative_to(top) and each != top:
+            each.chmod(each.stat().st_mode | stat.S_IXGRP | stat.S_IXOTH)
 
 
 def open_to_others(directory: Path) -> Iterator[Path]:

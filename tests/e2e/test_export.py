@@ -7,6 +7,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.accounts import let_others_pass
 from tests.e2e.yard import Yard
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1200)]
@@ -17,6 +18,7 @@ STEPS = 4
 def test_exported_rollouts_train_a_run_that_forks_on_more_ranks_and_exported_pairs_another(
     yard: Yard, base: Path, adapted: str, tmp_path: Path
 ) -> None:
+    let_others_pass(tmp_path)
     sources, pairs = tmp_path / "sources.jsonl.gz", tmp_path / "pairs.jsonl"
     written = yard.rollyard("export-sft", adapted, "--best", "0", "--truncated", "--output", str(sources))
     yard.rollyard("export-sft", adapted, "--pairs", "--truncated", "--output", str(pairs))

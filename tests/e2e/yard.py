@@ -24,7 +24,7 @@ import psycopg
 
 from controlplane.home import Home
 from controlplane.up.processes import of_up
-from tests.accounts import become
+from tests.accounts import become, let_others_pass
 from workers.launchers.processes import with_cwd, with_descendants
 
 T = TypeVar("T")
@@ -250,6 +250,7 @@ def make_tiny_model(directory: Path, *, seed: int = 0) -> Path:
         [sys.executable, "-m", "trainers.model.tiny", str(directory), "--seed", str(seed)], check=True, timeout=120
     )
     # Where the tests are root, runs have an account of their own: it reads what is open to everybody.
+    let_others_pass(directory.parent)
     for path in (directory, *directory.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return directory
