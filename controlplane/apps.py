@@ -1,5 +1,9 @@
 """Django's record of the wiring application."""
 
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from subprocess import CompletedProcess
+
 from django.apps import AppConfig
 
 
@@ -15,6 +19,13 @@ class ControlplaneConfig(AppConfig):
         from controlplane import celery, checks  # noqa: F401
         from controlplane.web import lockout  # noqa: F401
         from rollouts.services import model_checks
-        from workers.launchers import confinement
 
-        model_checks.confined = confinement.run_alone
+        model_checks.confined = _confined
+
+
+def _confined(
+    argv: Sequence[str], directory: Path, timeout_s: float, environ: Mapping[str, str]
+) -> "CompletedProcess[str] | None":
+    from workers.launchers import confinement  # when it is needed: pages and the API load no workers
+
+    return confinement.run_alone(argv, directory, timeout_s, environ)

@@ -47,6 +47,8 @@ TEXTS: dict[str, str] = {
 UNSAYABLE = ("a high surrogate", "a low surrogate", "surrogates turned round")
 """Python can hold them, UTF-8 cannot: JSON can escape them."""
 NAMELESS = {
+    "BOM",
+    "zero width",
     "right to left override",
     "isolates",
     "carriage returns",
