@@ -58,7 +58,7 @@ lint: setup ## Style, import rules, templates, the islands and their tests, Djan
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/djlint --check --lint --quiet frontend
+	$(BIN)/djlint --check --lint frontend
 	cd frontend && $(NPX) biome check
 	@$(NPM) run --silent test
 	$(CHECK_ENV) $(BIN)/python manage.py check
