@@ -89,6 +89,7 @@ def test_every_call_of_the_atropos_protocol_has_a_rule() -> None:
     assert ATROPOS.keys() <= set(atropos())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "method"), ATROPOS)
 def test_only_a_good_address_opens_its_run(world: World, path: str, method: str) -> None:
     call, faults = ATROPOS[path, method], []
@@ -109,6 +110,7 @@ def test_only_a_good_address_opens_its_run(world: World, path: str, method: str)
     assert not faults, "\n".join(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["PUT", "PATCH", "DELETE", "OPTIONS", "HEAD", "GET", "POST"])
 def test_a_method_that_no_rule_names_changes_nothing(world: World, method: str) -> None:
     faults, named = [], {each.name: each for each in (*world.people, *world.machines)}
@@ -144,22 +146,26 @@ def label(model: type[Model]) -> str:
     return model._meta.label_lower
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("route", RULES)
 def test_a_route_opens_to_those_whom_its_rule_names(world: World, route: str) -> None:
     assert not (faults := faults_of_route(world, route, is_full=False)), "\n".join(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", admin.MODELS, ids=label)
 def test_the_administration_site_opens_a_model_to_staff_of_the_project(world: World, model: type[Model]) -> None:
     assert not (faults := faults_of_model(world, model, is_full=False)), "\n".join(faults)
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 @pytest.mark.parametrize("route", RULES)
 def test_a_route_opens_to_nobody_else(world: World, route: str) -> None:
     assert not (faults := faults_of_route(world, route, is_full=True)), "\n".join(faults)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("model", admin.MODELS, ids=label)
 def test_the_administration_site_opens_to_nobody_else(world: World, model: type[Model]) -> None:

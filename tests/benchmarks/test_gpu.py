@@ -63,6 +63,7 @@ def test_a_piece_that_breaks_leaves_its_last_words(tmp_path: Path, program: str,
     assert ("no such kernel" in found.output_tail) or ("done" in found.output_tail)
 
 
+@pytest.mark.slow
 def test_a_piece_that_hangs_is_ended_at_its_deadline_with_everything_it_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

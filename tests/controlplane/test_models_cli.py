@@ -33,6 +33,7 @@ def rollyard(*words: str, status: int = 0, **options: Any) -> Result:
     return done
 
 
+@pytest.mark.slow
 def test_a_model_is_added_listed_shown_and_taken_away(tmp_path: Path) -> None:
     directory = write_model(tmp_path / "mine")
     added = json.loads(rollyard("models", "add", "mine", str(directory), "--json").stdout)
@@ -47,6 +48,7 @@ def test_a_model_is_added_listed_shown_and_taken_away(tmp_path: Path) -> None:
     assert "no model 'mine'" in rollyard("models", "show", "mine", status=1).stderr
 
 
+@pytest.mark.slow
 def test_a_relative_directory_starts_where_the_command_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

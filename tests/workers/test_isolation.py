@@ -164,6 +164,7 @@ def test_a_process_that_dies_fails_what_waits_with_its_last_words(guest: Run) ->
     played(guest, act)
 
 
+@pytest.mark.slow
 def test_processes_that_exceed_a_limit_together_are_ended_with_the_limit(
     guest: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

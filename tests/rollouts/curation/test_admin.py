@@ -273,6 +273,7 @@ def staff(role: Role, project: Project) -> Client:
     return client
 
 
+@pytest.mark.slow
 def test_staff_sees_the_rows_of_its_own_projects_and_no_others(world: Run) -> None:
     foreign, own = staff(Role.ADMIN, make_project("elsewhere")), staff(Role.ADMIN, world.project)
     ours = [model for model in admin.site._registry if model._meta.app_label == "rollouts"]

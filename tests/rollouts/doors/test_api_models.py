@@ -13,6 +13,7 @@ from tests.rollouts.api import Api, make_token, problem
 pytestmark = pytest.mark.django_db
 
 
+@pytest.mark.slow
 def test_models_are_listed_with_their_facts_and_origin(tmp_path: Path) -> None:
     added = make_model(make_project(), "mine", tmp_path / "mine")
     trained = make_model(make_project(), "warm", tmp_path / "warm", run=make_run(state=RunState.FINISHED, next_step=80))
@@ -23,6 +24,7 @@ def test_models_are_listed_with_their_facts_and_origin(tmp_path: Path) -> None:
     assert (second["parameters"], second["vocabulary"], second["sha256"]) == (40, 4, added.sha256)
 
 
+@pytest.mark.slow
 def test_a_token_sees_the_models_of_its_project_and_of_its_run(tmp_path: Path) -> None:
     mine = make_model(make_project(), "mine", tmp_path / "mine")
     make_model(make_project("theirs"), "theirs", tmp_path / "theirs")

@@ -239,6 +239,7 @@ def test_a_trusted_origin_opens_a_socket_and_over_https_plain_pages_do_not(setti
     assert connected(Page(user, "https://testserver"))["type"] == "websocket.accept"
 
 
+@pytest.mark.slow
 def test_one_user_has_a_number_of_sockets_and_the_next_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(consumers, "MAX_SOCKETS", 3)
     vera = make_user("vera")

@@ -22,7 +22,7 @@ from tests.rollouts.runs.test_models import FAULTS, spoil
 from trainers.config import resolve
 from trainers.wire import CheckpointIn
 
-pytestmark = pytest.mark.django_db
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # most start a process that looks at a model
 
 
 @pytest.fixture(autouse=True)

@@ -25,6 +25,7 @@ def making_run(name: str = "warm", **columns: Any) -> Run:
     return run
 
 
+@pytest.mark.slow
 def test_an_added_model_is_described_by_its_files(tmp_path: Path) -> None:
     model = make_model(make_project(), "mine", write_model(tmp_path / "mine"))
     facts = (model.architecture, model.parameters, model.tokenizer, model.vocabulary, model.has_chat_template)
@@ -83,6 +84,7 @@ def test_a_model_that_would_not_load_is_not_registered(tmp_path: Path) -> None:
     assert not Model.objects.exists()
 
 
+@pytest.mark.slow
 def test_a_name_is_unique_in_its_project(tmp_path: Path) -> None:
     make_model(make_project(), "mine", tmp_path / "one")
     with pytest.raises(Conflict):
@@ -133,6 +135,7 @@ def test_a_run_that_asks_for_no_name_registers_nothing() -> None:
     assert models.register_result(making_run("")) is None
 
 
+@pytest.mark.slow
 def test_a_name_is_taken_away_and_the_files_stay(tmp_path: Path) -> None:
     model = make_model(make_project(), "mine", tmp_path / "mine")
     run = make_run(state=RunState.FINISHED)
@@ -143,6 +146,7 @@ def test_a_name_is_taken_away_and_the_files_stay(tmp_path: Path) -> None:
     assert run.model is None
 
 
+@pytest.mark.slow
 def test_a_model_that_a_running_run_started_from_keeps_its_name(tmp_path: Path) -> None:
     model = make_model(make_project(), "mine", tmp_path / "mine")
     run = make_run()

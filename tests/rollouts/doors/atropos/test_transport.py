@@ -100,7 +100,7 @@ def test_a_key_that_was_just_in_use_opens_nothing_once_it_was_changed() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1, 1000, compression.PIECE_BYTES, 3 * compression.PIECE_BYTES, 5 * MIB + 1])
-@pytest.mark.parametrize("alphabet", [b"0", bytes(range(256))])
+@pytest.mark.parametrize("alphabet", [pytest.param(b"0", id="zeros"), pytest.param(bytes(range(256)), id="every byte")])
 def test_inflating_gives_what_was_compressed(length: int, alphabet: bytes) -> None:
     plain = bytes(random.Random(length).choices(alphabet, k=length))
     if len(plain) > compression.FREE_BYTES and len(alphabet) == 1:
