@@ -15,17 +15,27 @@ class ControlplaneConfig(AppConfig):
 
     def ready(self) -> None:
         """Register the system checks and what axes must forget; make ours the Celery application of every process; and
-        hand the store what it runs programs in."""
+        hand the store what it runs programs in, and what tells whether runs may read a path."""
         from controlplane import celery, checks  # noqa: F401
         from controlplane.web import lockout  # noqa: F401
         from rollouts.services import model_checks
 
-        model_checks.confined = _confined
+        model_checks.confined = confined
+        model_checks.closed_to_runs = closed_to_runs
 
 
-def _confined(
+def confined(
     argv: Sequence[str], directory: Path, timeout_s: float, environ: Mapping[str, str]
 ) -> "CompletedProcess[str] | None":
-    from workers.launchers import confinement  # when it is needed: pages and the API load no workers
+    """As `confinement.run_alone`, which is imported when it is needed: pages and the API load no workers."""
+    from workers.launchers import confinement
 
     return confinement.run_alone(argv, directory, timeout_s, environ)
+
+
+def closed_to_runs(path: Path) -> str:
+    """As `confinement.closed_to_runs`, with the places that are opened to runs."""
+    from workers.fleet import lifecycle
+    from workers.launchers import confinement
+
+    return confinement.closed_to_runs(path, lifecycle.own_places())

@@ -49,6 +49,8 @@ def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
     is_local = directory.is_absolute()
     if is_local:
         read_facts(directory, closed())
+        if fault := closed_to_runs(directory):
+            raise ModelFault(fault)
     if trust_remote_code:
         return directory if is_local else None
     key = (
@@ -166,3 +168,11 @@ def _nowhere(
 confined: Confined = _nowhere
 """Runs a program that sees one directory and nothing else of ours; None when it cannot. Sandboxes are above the store,
 so the wiring hands this in."""
+
+
+def _open(path: Path) -> str:
+    return ""
+
+
+closed_to_runs: Callable[[Path], str] = _open
+"""Why runs could not read a path, with the fix; "" when they can. Handed in as well."""

@@ -1,6 +1,8 @@
-"""What tests of the reconciler share: servers without a model, trainers without torch, quick deadlines."""
+"""What tests of workers share: replicas that only pretend, with quick deadlines, and what sandboxes are tried on."""
 
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -32,3 +34,22 @@ def stand_ins(transactional_db: None, monkeypatch: pytest.MonkeyPatch, tmp_path:
     yield
     for replica in Replica.objects.all():
         lifecycle.launcher_of(replica).sweep(str(replica.token), 0)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A home with a secret, closed to others as ours are."""
+    home = tmp_path / "home"
+    home.mkdir(mode=0o711)
+    (home / "secret_key").write_text("the key")
+    (home / "secret_key").chmod(0o600)
+    return home
+
+
+@pytest.fixture
+def open_directory() -> Iterator[Path]:
+    """A directory that other accounts reach; those of pytest are closed."""
+    path = Path(tempfile.mkdtemp(prefix="rollyard-open-"))
+    path.chmod(0o755)
+    yield path
+    shutil.rmtree(path)

@@ -1,55 +1,22 @@
 """What code of a run can reach from inside its sandbox, tried by such code, as root and as a plain account."""
 
-import ctypes
-import json
 import os
-import shutil
 import socket
-import stat
 import subprocess
 import sys
-import tempfile
-import textwrap
 import uuid
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
 
 import pytest
 
+from tests.workers.sandboxed import needs_sandbox, tried
 from tests.workers.waiting import eventually
-from workers.launchers import accounts, confinement, sandbox
+from workers.launchers import accounts, sandbox
 from workers.launchers.base import End, LaunchSpec
 from workers.launchers.local import LocalLauncher
 
-pytestmark = pytest.mark.skipif(
-    bool(confinement.complaint()), reason=f"NO SANDBOX, the tests of it are skipped: {confinement.complaint()}"
-)
-
-_EXCHANGE = 2
-"""RENAME_EXCHANGE of renameat2."""
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    """A home with a secret, closed to others as ours are."""
-    home = tmp_path / "home"
-    home.mkdir(mode=0o711)
-    (home / "secret_key").write_text("the key")
-    (home / "secret_key").chmod(0o600)
-    return home
-
-
-def tried(home: Path, program: str, **made: object) -> dict[str, object]:
-    """What a Python program prints as JSON from inside a sandbox."""
-    scratch = home / "scratch"
-    room = confinement.make(scratch, ours=[home], **made)  # type: ignore[arg-type]
-    argv = [sys.executable, "-c", textwrap.dedent(program)]
-    done = confinement.run(room, argv, scratch, timeout_s=60, environ={})
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, object] = json.loads(done.stdout)
-    return answer
+pytestmark = needs_sandbox
 
 
 def test_a_run_sees_neither_the_home_nor_other_directories(home: Path) -> None:
@@ -163,136 +130,6 @@ def test_a_run_sees_no_process_of_the_machine_and_has_no_power(home: Path) -> No
     assert seen["uid"] != 0
 
 
-def test_what_a_run_may_read_it_cannot_write_and_only_that_of_the_home_is_opened(home: Path, tmp_path: Path) -> None:
-    model = home / "models" / "mine"
-    model.mkdir(parents=True, mode=0o700)
-    (model / "config.json").write_text("{}")
-    (model / "config.json").chmod(0o600)
-    elsewhere = tmp_path / "elsewhere"
-    elsewhere.mkdir()
-    (elsewhere / "notes").write_text("not a run's")
-    (elsewhere / "notes").chmod(0o600)
-    seen = tried(
-        home,
-        f"""
-        import json, os
-        try:
-            open({str(model / "new")!r}, "w")
-            wrote = True
-        except OSError:
-            wrote = False
-        print(json.dumps({{"read": open({str(model / "config.json")!r}).read(), "wrote": wrote}}))
-        """,
-        reads=[model],
-    )
-    assert seen == {"read": "{}", "wrote": False}
-    if os.geteuid() == 0:
-        with pytest.raises(sandbox.SandboxUnavailable, match=r"cannot read .*: chmod -R o\+rX"):
-            confinement.make(home / "scratch", ours=[home], reads=[elsewhere])
-    assert stat.S_IMODE((elsewhere / "notes").stat().st_mode) == 0o600
-
-
-def test_nothing_that_holds_the_home_is_shown_to_a_run(home: Path, tmp_path: Path) -> None:
-    with pytest.raises(sandbox.SandboxUnavailable, match="holds the home"):
-        confinement.make(home / "scratch", ours=[home], reads=[tmp_path])
-
-
-@pytest.mark.parametrize("shape", ["a link", "below a link", "a link from outside", "relative", "dots"])
-def test_no_way_that_somebody_can_turn_elsewhere_is_gone(home: Path, tmp_path: Path, shape: str) -> None:
-    secret, run = home / "secret_key", home / "runs" / "one"
-    secret.write_text("secret")
-    secret.chmod(0o600)
-    run.mkdir(parents=True)
-    (run / "step_1").symlink_to(secret)
-    (run / "up").symlink_to(home)
-    (tmp_path / "outside").symlink_to(secret)
-    named = {
-        "a link": run / "step_1",
-        "below a link": run / "up" / "secret_key",
-        "a link from outside": tmp_path / "outside",
-        "relative": Path(os.path.relpath(secret)),
-        "dots": run / ".." / ".." / "secret_key",
-    }[shape]
-    assert named.exists()
-    with pytest.raises(sandbox.SandboxUnavailable, match=r"is a link|is a way around|is relative"):
-        confinement.make(home / "scratch", ours=[home], reads=[named])
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600, "what is refused is left as it was"
-
-
-def test_what_is_exchanged_while_a_sandbox_is_made_opens_nothing(home: Path) -> None:
-    secret, run = home / "secret_key", home / "runs" / "one"
-    named, other = run / "step_1", run / "other"
-    named.mkdir(parents=True)
-    other.symlink_to(secret)
-    over, seen = Event(), list[str]()
-
-    def exchange() -> None:
-        libc = ctypes.CDLL(None)
-        while not over.is_set():
-            libc.renameat2(-1, os.fsencode(named), -1, os.fsencode(other), _EXCHANGE)
-
-    with ThreadPoolExecutor(1) as pool:
-        pool.submit(exchange)
-        try:
-            while len(seen) < 60 or ("directory" not in seen and len(seen) < 1000):
-                seen.append(look_at(home, named))
-        finally:
-            over.set()
-    assert "directory" in seen
-    assert set(seen) <= {"directory", "refused"}
-    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-
-
-def look_at(home: Path, named: Path) -> str:
-    """What is found at a path that a run may read."""
-    scratch = home / "scratch"
-    try:
-        room = confinement.make(scratch, ours=[home], reads=[named])
-        argv = ["/bin/sh", "-c", f"cat {named} 2> /dev/null || test -d {named} && echo directory"]
-        done = confinement.run(room, argv, scratch, timeout_s=60, environ={})
-    except sandbox.SandboxUnavailable:
-        return "refused"
-    return "refused" if done.stderr.startswith("bwrap: ") else done.stdout.strip()
-
-
-def test_nothing_of_how_a_sandbox_was_made_is_open_in_it(home: Path) -> None:
-    (home / "given").mkdir()
-    seen = tried(
-        home,
-        """
-        import json, os
-        print(json.dumps({name: os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")
-                          if os.path.exists(f"/proc/self/fd/{name}")}))
-        """,
-        reads=[home / "given"],
-    )
-    assert set(seen) <= {"0", "1", "2"}, seen
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT gives runs another account, to which something may be closed")
-def test_what_others_keep_in_a_closed_directory_is_not_shown(
-    home: Path, open_directory: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    data = open_directory / "bob" / "data.jsonl"
-    data.parent.mkdir(mode=0o700)
-    data.write_text("bob's")
-    data.chmod(0o644)
-    with pytest.raises(sandbox.SandboxUnavailable, match=f"lies in {data.parent}, which is closed"):
-        confinement.make(home / "scratch", ours=[home], reads=[data])
-    program = f"import json; print(json.dumps({{'read': open({str(data)!r}).read()}}))"
-    monkeypatch.setenv(confinement.READABLE_VARIABLE, str(data))
-    assert tried(home, program, reads=[data]) == {"read": "bob's"}
-
-
-def test_variables_of_the_control_plane_stay_outside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("DATABASE_URL", "ROLLYARD_SECRET_KEY", "HF_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.setenv(name, "canary-5e1f")
-    monkeypatch.setenv("NCCL_DEBUG", "INFO")
-    seen = tried(home, "import json, os; print(json.dumps(dict(os.environ)))")
-    assert "canary-5e1f" not in str(seen)
-    assert seen["NCCL_DEBUG"] == "INFO"
-
-
 @pytest.fixture
 def launched(tmp_path: Path) -> Iterator[tuple[LocalLauncher, LaunchSpec]]:
     launcher = LocalLauncher()
@@ -332,15 +169,6 @@ def test_a_replica_that_exceeds_a_limit_is_ended_with_the_limit(
     seen = launcher.poll(handle)
     assert (seen.end, seen.excess["what"]) == (End.LIMIT, what), launcher.logs(handle, 5)
     assert seen.excess["used"] > seen.excess["allowed"]
-
-
-@pytest.fixture
-def open_directory() -> Iterator[Path]:
-    """A directory that other accounts reach; those of pytest are closed."""
-    path = Path(tempfile.mkdtemp(prefix="rollyard-open-"))
-    path.chmod(0o755)
-    yield path
-    shutil.rmtree(path)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT can become the plain account that this tries")

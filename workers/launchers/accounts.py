@@ -11,6 +11,7 @@ import stat
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from itertools import islice
 from pathlib import Path
 
 from environments.disk import open_straight
@@ -89,12 +90,12 @@ def open_to(account: str, paths: Iterable[Path]) -> None:
                         _open_file(name, directory, group)
 
 
-def find_closed(account: str, path: Path) -> Path | None:
-    """The first of this path and of what lies in it that the account cannot read."""
+def find_closed(account: str, path: Path, *, at_most: int | None = None) -> Path | None:
+    """The first of this path and of what lies in it that the account cannot read, of the first so many at most."""
     if not account:
         return None
     below: Iterable[Path] = path.rglob("*") if path.is_dir() else ()
-    for each in (path, *below):
+    for each in (path, *islice(below, at_most)):
         try:
             status = each.lstat()
         except FileNotFoundError:

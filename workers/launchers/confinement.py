@@ -44,6 +44,7 @@ _SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 READABLE_VARIABLE = "ROLLYARD_SANDBOX_READABLE"
 """Paths, separated by colons, that every sandbox may read: libraries or data outside of /usr and the environment."""
 _PROBE_DEADLINE_S = 20.0
+_LOOKED_AT = 1_000
 
 
 def make(
@@ -77,8 +78,7 @@ def make(
         accounts.open_to(account, own)
         for path, real in asked_for.items():
             if closed := accounts.find_closed(account, real):
-                fix = f"chmod -R o+rX {shlex.quote(str(path))}"
-                raise SandboxUnavailable(f"the account of runs, {account}, cannot read {closed}: {fix}")
+                raise SandboxUnavailable(_closed_to(account, closed, path))
             if not any(real.is_relative_to(each) for each in (*own, *(given[path] for path in everywhere))):
                 _refuse_closed_way(account, real)
     except OSError as error:
@@ -109,6 +109,29 @@ def _straight(path: Path, places: Sequence[Path]) -> Path:
     if inside is None and any(real.is_relative_to(form) for form in forms):
         raise SandboxUnavailable(f"{path} is a way around: it leads to {real}, which has to be named itself")
     return real
+
+
+def closed_to_runs(path: Path, ours: Iterable[Path]) -> str:
+    """Why `make` would not show this path to a run, with the fix; "" when nothing speaks against it.
+
+    To be asked before a run is stored: of a directory with very many files only the first are looked at.
+    """
+    try:
+        account = "" if unconfined.is_unconfined() else accounts.account_of_runs()
+        real = path.resolve()
+        if not account or not path.exists() or any(real.is_relative_to(place.resolve()) for place in ours):
+            return ""
+        if closed := accounts.find_closed(account, real, at_most=_LOOKED_AT):
+            return _closed_to(account, closed, path)
+        if not any(real.is_relative_to(each.resolve()) for each in _readable_everywhere()):
+            _refuse_closed_way(account, real)
+    except (SandboxUnavailable, OSError) as error:
+        return str(error)
+    return ""
+
+
+def _closed_to(account: str, closed: Path, named: Path) -> str:
+    return f"the account of runs, {account}, cannot read {closed}: chmod -R o+rX {shlex.quote(str(named))}"
 
 
 def _refuse_closed_way(account: str, real: Path) -> None:

@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 from environments.disk import detour
 from rollouts.errors import Invalid
 from rollouts.models import Model, Project, Run
+from rollouts.services import model_checks
 from trainers.run_config import RunConfig
 from trainers.run_config.data import is_hub_name
 
@@ -37,6 +38,9 @@ def check(config: RunConfig, *, project: Project, readable: QuerySet[Run], forks
         registered = Model.objects.filter(project=project, source__in=[path for _, path in named])
         known = set(registered.values_list("source", flat=True))
         faults = {key: fault for key, fault in faults.items() if dict(named)[key] not in known}
+    for key, path in named:
+        if key not in faults and Path(path).is_absolute() and (fault := model_checks.closed_to_runs(Path(path))):
+            faults[key] = f"{fault}."
     if faults:
         raise Invalid("Nothing was launched: the run may not read that.", fields=faults)
 

@@ -1,17 +1,20 @@
 """Which files a run may be given: naming one is reading it."""
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from django.conf import settings
 
+from controlplane import apps
 from rollouts.errors import Invalid
 from rollouts.models import Run
-from rollouts.services.runs import places
+from rollouts.services import model_checks
+from rollouts.services.runs import launches, places
 from tests.factories import make_project, make_run
-from tests.model_files import make_model
+from tests.model_files import make_model, write_model
 from trainers.config import resolve
 from workers.fleet import hub
 
@@ -50,6 +53,26 @@ def test_a_link_to_files_of_ones_own_is_refused_because_it_can_be_turned_elsewhe
     (run.directory / "link").symlink_to(tmp_path)
     assert "is a way around" in faults(tmp_path / "link")["model.path"]
     assert "is a link" in faults(run.directory / "link" / "weights")["model.path"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT gives runs another account, to which something may be closed")
+@pytest.mark.parametrize("key", ["model.path", "model.lora.path", "data.path"])
+def test_what_is_closed_to_the_account_of_runs_is_refused_with_what_to_do(
+    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = write_model(tmp_path / "closed" / "model")
+    model = make_model(make_project(), "closed", closed)
+    assert "cannot read" in apps.closed_to_runs(closed)
+    for each in (closed, *closed.iterdir()):
+        each.chmod(0o755)
+    closed.parent.chmod(0o700)
+    monkeypatch.setattr(model_checks, "closed_to_runs", apps.closed_to_runs)
+    assert re.search(r"lies in .*, which is closed .*: copy it elsewhere", faults(closed, key)[key])
+    assert faults(tmp_path / "missing", key) == {}
+    named = resolve("reverse-text-rl", overrides={"model.path": model.name})
+    with pytest.raises(Invalid) as refusal:
+        launches.find_start(make_project(), named, forkable=Run.objects.none())
+    assert "which is closed" in refusal.value.fields["model.path"]
 
 
 @pytest.mark.parametrize("key", ["model.lora.path", "data.path"])
