@@ -97,7 +97,10 @@ class ReasonCode(TextChoices):
     SUPERVISOR_GONE = "supervisor_gone", "its supervisor is gone[: exit code {exit_code}][: {last_words}]"
     SHEPHERD_DIED = "shepherd_died", "its shepherd died without a word[: exit code {exit_code}][: {last_words}]"
     NEVER_STARTED = "never_started", "it was never started[: exit code {exit_code}][: {last_words}]"
-    LIMIT_EXCEEDED = "limit_exceeded", "it used {used} of {what}, {allowed} are allowed[: exit code {exit_code}]"
+    LIMIT_EXCEEDED = (
+        "limit_exceeded",
+        "it used {used:,} {what}, of {allowed:,} that {setting} allows[: exit code {exit_code}]",
+    )
     NO_HEARTBEAT = "no_heartbeat", "no heartbeat for {age_s:.0f} s[: exit code {exit_code}][: {last_words}]"
     TRAINER_FINISHED = "trainer_finished", "finished"
     EXIT_OVERDUE = "exit_overdue", "it had finished but did not exit"

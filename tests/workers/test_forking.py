@@ -40,6 +40,6 @@ def test_an_export_that_exceeds_a_limit_fails_its_fork_with_the_limit(
     with pytest.raises(UnrecoverableError) as raised:
         forking.make_start(run)
     reason = raised.value.reason
-    assert (reason.code, reason.params["what"]) == (ReasonCode.LIMIT_EXCEEDED, "memory")
+    assert (reason.code, reason.params["what"]) == (ReasonCode.LIMIT_EXCEEDED, "bytes of memory")
     assert reason.params["used"] > reason.params["allowed"]
     assert find_directory(run.directory / "weights", 0) is None

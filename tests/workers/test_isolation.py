@@ -173,7 +173,9 @@ def test_processes_that_exceed_a_limit_together_are_ended_with_the_limit(
     async def act(environment: Isolated) -> None:
         state = await environment.start(await asyncio.to_thread(environment.problem, Split.TRAIN, 0))
         for _ in range(2):  # what waits, and what asks afterwards
-            with pytest.raises(EnvironmentDied, match=r"exit code -9\): it used \d+ of memory, 536870912 are allowed"):
+            with pytest.raises(
+                EnvironmentDied, match=r"exit code -9\): it used [\d,]+ bytes of memory, of 536,870,912"
+            ):
                 await environment.step(state, Message("assistant", "grow"))
         assert not isolation.is_usable(environment)
 

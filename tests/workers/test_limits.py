@@ -57,7 +57,7 @@ def test_memory_counts_however_it_was_asked_for(program: str) -> None:
     with running(program) as pids:
         found = excess(pids, 200)
         assert found is not None
-        assert found.what == "memory"
+        assert found.what == "bytes of memory"
         assert found.used > 300 * MIB > 200 * MIB == found.allowed
         assert excess(pids, 1000) is None
 
@@ -78,32 +78,30 @@ def run(scratch: Path, program: str, **environ: str) -> "subprocess.CompletedPro
 
 @needs_sandbox
 @pytest.mark.parametrize(
-    ("variable", "value", "program", "what"),
+    ("variable", "value", "program"),
     [
         (
             "ROLLYARD_LIMIT_MEMORY_GIB",
             "0.2",
             f"import os, time\nos.fork()\nheld = bytearray({150 * MIB})\ntime.sleep(60)",
-            "memory",
         ),
         (
             "ROLLYARD_LIMIT_THREADS",
             "500",  # where we are root, the kernel counts all runs of the machine together
             "import threading, time\nfor _ in range(501): threading.Thread(target=time.sleep, args=(60,)).start()",
-            "threads",
         ),
-        ("ROLLYARD_LIMIT_LOG_MIB", "1", "while True: print('x' * 1000)", "log"),
+        ("ROLLYARD_LIMIT_LOG_MIB", "1", "while True: print('x' * 1000)"),
     ],
 )
 def test_a_command_that_exceeds_a_limit_is_ended_with_the_limit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, program: str, what: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str, value: str, program: str
 ) -> None:
     monkeypatch.setenv(variable, value)
     token = str(uuid.uuid4())
     with pytest.raises(LimitExceeded) as raised:
         run(tmp_path / "scratch", program, **{TOKEN_VARIABLE: token})
     found = raised.value.excess
-    assert found.what == what
+    assert found.setting == variable
     assert found.used > found.allowed
     eventually(lambda: not carriers(token))
 
@@ -118,7 +116,7 @@ def test_of_what_a_command_writes_the_end_is_kept(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("end", End)
 def test_however_a_replica_ends_its_reason_can_be_told(end: End) -> None:
-    excess = Excess("memory", used=5, allowed=3)._asdict() if end is End.LIMIT else {}
+    excess = Excess("threads", 5, 3, limits.THREADS)._asdict() if end is End.LIMIT else {}
     reason = lifecycle.reason_of(Observation(False, -9, 1.0, end, excess), words="its last words")
     assert str(reason)
-    assert ("5 of memory" in str(reason)) == (end is End.LIMIT)
+    assert ("5 threads, of 3" in str(reason)) == (end is End.LIMIT)

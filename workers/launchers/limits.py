@@ -19,6 +19,9 @@ from typing import NamedTuple
 from workers.launchers.processes import with_descendants
 
 LOOK_EVERY_S = 0.25
+MEMORY = "ROLLYARD_LIMIT_MEMORY_GIB"
+THREADS = "ROLLYARD_LIMIT_THREADS"
+LOG = "ROLLYARD_LIMIT_LOG_MIB"
 _MEMORY_SHARE = 0.9
 _GIB = 2**30
 _BLOCK_BYTES = 512
@@ -29,15 +32,18 @@ class Excess(NamedTuple):
     """A limit that was exceeded."""
 
     what: str
+    """What is counted: bytes of memory, threads, bytes of log."""
     used: int
     allowed: int
+    setting: str
+    """The variable of the environment that allows more."""
 
 
 class LimitExceeded(RuntimeError):
     """A command used more than it may."""
 
     def __init__(self, excess: Excess) -> None:
-        super().__init__(f"it used {excess.used} of {excess.what}, {excess.allowed} are allowed")
+        super().__init__(f"it used {excess.used:,} {excess.what}, of {excess.allowed:,} that {excess.setting} allows")
         self.excess = excess
 
 
@@ -54,13 +60,13 @@ class Limits:
 
 
 def default() -> Limits:
-    """What ROLLYARD_LIMIT_MEMORY_GIB, _THREADS and _LOG_MIB say; memory is else nine tenths of the machine's."""
+    """What the variables of the environment say; memory is else nine tenths of the machine's."""
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    memory_gib = os.environ.get("ROLLYARD_LIMIT_MEMORY_GIB")
+    memory_gib = os.environ.get(MEMORY)
     return Limits(
         memory_bytes=int(float(memory_gib) * _GIB) if memory_gib else int(machine * _MEMORY_SHARE),
-        threads=int(os.environ.get("ROLLYARD_LIMIT_THREADS") or Limits.threads),
-        log_bytes=int(os.environ.get("ROLLYARD_LIMIT_LOG_MIB") or Limits.log_bytes // 2**20) * 2**20,
+        threads=int(os.environ.get(THREADS) or Limits.threads),
+        log_bytes=int(os.environ.get(LOG) or Limits.log_bytes // 2**20) * 2**20,
     )
 
 
@@ -109,10 +115,11 @@ def find_excess(limits: Limits, pids: Collection[int], *log: Path) -> Excess | N
         pages, count = _use(pid)
         private += pages * os.sysconf("SC_PAGE_SIZE")
         threads += count
+    memory = private + _shared(pids, limits.memory_bytes - private)
     found = (
-        Excess("memory", private + _shared(pids, limits.memory_bytes - private), limits.memory_bytes),
-        Excess("threads", threads, limits.threads),
-        Excess("log", sum(_size(file) for file in log), limits.log_bytes),
+        Excess("bytes of memory", memory, limits.memory_bytes, MEMORY),
+        Excess("threads", threads, limits.threads, THREADS),
+        Excess("bytes of log", sum(_size(file) for file in log), limits.log_bytes, LOG),
     )
     return next((excess for excess in found if excess.used > excess.allowed), None)
 
