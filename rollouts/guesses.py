@@ -50,10 +50,10 @@ def check(address: str, credential: str = "") -> None:
         raise TooManyFailures.for_seconds(ceil(wait_s))
 
 
-def is_known(credential: str) -> bool:
-    """Whether it lately opened something."""
+def is_known(credential: str, *, for_s: float = KNOWN_FOR_S) -> bool:
+    """Whether it opened something within the last ``for_s`` seconds."""
     opened_at = _known.get(_digest(credential))
-    return opened_at is not None and time.monotonic() - opened_at <= KNOWN_FOR_S
+    return opened_at is not None and time.monotonic() - opened_at <= for_s
 
 
 def failed(address: str) -> None:

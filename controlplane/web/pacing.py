@@ -44,6 +44,9 @@ PASSING = frozenset({HTTPStatus.CONFLICT, HTTPStatus.GONE, HTTPStatus.TOO_MANY_R
 SHOWN_AGAIN = ("/login/", "/admin/")
 """Pages of Django's, which answer 200 to a form that was not right and show it again. Ours say 422."""
 
+PROGRAMS = ("/api/", PREFIX)
+"""Whose paths programs ask, not people."""
+
 _ATROPOS: Door = AtroposDoor()
 _NATIVE: Door = NativeDoor()
 
@@ -81,7 +84,7 @@ def paced(application: Application) -> Application:
     """The application, for HTTP or for sockets, which begins with a request when its sender's turn has come."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        sender = _senders.get(_whose(scope))
+        sender = _senders.get(_whose(scope)) if _senders else None
         if sender is None or not sender.wait_s():
             await _charged(application, scope, receive, send)
             return
@@ -128,22 +131,28 @@ async def _charged(application: Application, scope: Scope, receive: Receive, sen
         try:
             await application(scope, read, count)
         finally:
-            whose = _whose(scope)
-            if _is_charged(scope, status, is_known=bool(whose[0])):
-                least_s = REQUEST_S if scope["type"] == "http" else SOCKET_S
-                _sender(whose).charge(least_s + spent.cpu_s + BYTE_S * body_bytes)
+            if not _is_free(scope, status):
+                whose = _whose(scope)
+                if _is_charged(scope, status, is_known=bool(whose[0])):
+                    least_s = REQUEST_S if scope["type"] == "http" else SOCKET_S
+                    _sender(whose).charge(least_s + spent.cpu_s + BYTE_S * body_bytes)
+
+
+def _is_free(scope: Scope, status: int) -> bool:
+    """Whether nobody pays for it, whoever sent it: a socket that was opened, or what a program asked was answered."""
+    if scope["type"] == "websocket":
+        return status == HTTPStatus.SWITCHING_PROTOCOLS
+    return bool(status) and not 400 <= status < 500 and scope["path"].startswith(PROGRAMS)
 
 
 def _is_charged(scope: Scope, status: int, *, is_known: bool) -> bool:
-    """Whether the sender pays for it: nothing came of it, or it is a page for somebody who is not signed in."""
+    """Whether the sender pays for what is not free: nothing came of it, or it is a page for who is not signed in."""
     if scope["type"] == "websocket":
-        return status != HTTPStatus.SWITCHING_PROTOCOLS
+        return True
     if not status:  # gone before the answer: whoever has a key may have waited in vain
         return not is_known
     if 400 <= status < 500:
         return not (is_known and status in PASSING)
-    if scope["path"].startswith(("/api/", PREFIX)):
-        return False
     is_shown_again = scope["method"] == "POST" and status == HTTPStatus.OK and scope["path"].startswith(SHOWN_AGAIN)
     return is_shown_again or not is_known
 
@@ -185,7 +194,7 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, wait_s: float) -> 
     error = TooManyRefusals(f"Too much of what came from here was refused lately. Try again in {again_s} s.")
     error.retry_after_s = again_s
     door = _ATROPOS if scope["path"].startswith(PREFIX) else _NATIVE
-    if scope["path"].startswith(("/api/", PREFIX)):
+    if scope["path"].startswith(PROGRAMS):
         answer = door.refusal(error)
     else:  # somebody reads it
         answer = Answer(f"{error.message}\n".encode(), error.status, "text/plain", {"Retry-After": str(again_s)})

@@ -6,6 +6,7 @@ would fill the one and break the other, and its sender may have written it.
 
 import ipaddress
 import re
+from functools import lru_cache
 
 from django.conf import settings
 from django.http import parse_cookie
@@ -22,8 +23,11 @@ def plausible(application: Application) -> Application:
     """The application, for HTTP or for sockets, which finds no address and no session that cannot be one."""
 
     async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        headers = [(name, _cookies(value) if name == b"cookie" else value) for name, value in scope["headers"]]
-        await application({**scope, "client": _client(scope), "headers": headers}, receive, send)
+        scope = {**scope, "client": _client(scope)}
+        if any(name == b"cookie" for name, _ in scope["headers"]):  # those of programs have none
+            pairs = scope["headers"]
+            scope["headers"] = [(name, _cookies(value) if name == b"cookie" else value) for name, value in pairs]
+        await application(scope, receive, send)
 
     return serve
 
@@ -32,12 +36,17 @@ def _client(scope: Scope) -> tuple[str, int] | None:
     if not scope.get("client") or scope.get("state", {}).get(FOR_RUNS):  # there is no proxy before the code of runs
         return None
     claimed, port = scope["client"]
+    return _address(claimed), port
+
+
+@lru_cache(maxsize=1024)
+def _address(claimed: str) -> str:
     try:
         address = ipaddress.ip_address(claimed.partition("%")[0])
     except ValueError:
-        return NO_ADDRESS, port
+        return NO_ADDRESS
     # A socket for both kinds writes an IPv4 address as one of IPv6, where all of them would be of one network.
-    return str(getattr(address, "ipv4_mapped", None) or address), port
+    return str(getattr(address, "ipv4_mapped", None) or address)
 
 
 def _cookies(header: bytes) -> bytes:
