@@ -9,6 +9,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 from django.utils import timezone
+from rest_framework.exceptions import AuthenticationFailed
 
 from rollouts.doors.native import access
 from rollouts.models import ApiToken, Membership, Role, Run, Scope
@@ -131,6 +132,33 @@ def test_a_token_dies_with_its_users_membership_its_expiry_and_its_revocation(ru
     assert bound.get(f"runs/{run.key}").status_code == 200
     assert tokens.revoke_run_tokens(run) == 1
     problem(bound.get(f"runs/{run.key}"), 401, "authentication_failed")
+
+
+def test_what_a_token_lately_opened_is_not_asked_before_a_large_body_but_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run, token = make_run(), make_token()
+    asked, ask = list[tuple[Any, ...]](), access.opened
+
+    def opened(*what: Any) -> access.Opened | None:
+        asked.append(what)
+        return ask(*what)
+
+    def check(scope: Scope = Scope.SUBMIT, of: Run = run) -> int:
+        asked.clear()
+        access.check_token("10.0.0.1", of.key, token, scope)
+        return len(asked)
+
+    monkeypatch.setattr(access, "opened", opened)
+    assert (check(), check(), check(Scope.TRAIN), check(of=make_run())) == (1, 0, 1, 1)
+    assert access.opened(run.key, token, Scope.SUBMIT) is not None
+    with store.beyond_rights():
+        ApiToken.objects.all().delete()
+    assert check() == 0, "its body is read"
+    assert access.opened(run.key, token, Scope.SUBMIT) is None, "and nothing is done with it"
+    problem(Api(token).post(f"runs/{run.key}/groups", story.scored("a")), 401, "authentication_failed")
+    with pytest.raises(AuthenticationFailed):
+        access.check_token("10.0.0.1", run.key, token, Scope.READ)
 
 
 TOKENS: dict[str, Callable[[Run], str]] = {
