@@ -34,6 +34,8 @@ class ReasonCode(TextChoices):
     ENVIRONMENT_BROKEN = "environment_broken", "environment '{environment}' cannot be made: {error}"
     FORK_FAILED = "fork_failed", "{error}"
     MODEL_NOT_MADE = "model_not_made", "{error}"
+    FETCHING = "fetching", "its {kind} {name} is being fetched from the hub, for at most {hours:g} hours"
+    FETCH_WAITS = "fetch_waits", "{others} other runs are being fetched or exported, and it has its turn after them"
     NOT_FETCHED = "not_fetched", "the {kind} {name} could not be fetched from the hub: {error}"
     NOT_TRUSTED = "not_trusted", "{error}"
     LAUNCHER_LEFT = (
@@ -120,6 +122,10 @@ class ReasonCode(TextChoices):
     def parameters(self) -> frozenset[str]:
         """Names of what its sentence is made with."""
         return _names(self.label)
+
+
+WAITS = (ReasonCode.FETCHING, ReasonCode.FETCH_WAITS)
+"""What a run that has not begun may wait for."""
 
 
 class Reason:

@@ -140,7 +140,7 @@ def _bring(run: Run) -> bool:
     if not hub.names_of(run.parsed) and run.forked_from is None:
         return True
     if not _bringing.acquire(blocking=False):
-        log.info("run %s waits: %s others are being fetched or exported", run.key, MAX_BRINGING)
+        life.note_wait(run, Reason(ReasonCode.FETCH_WAITS, others=MAX_BRINGING))
         return False
     try:
         fetching.fetch(run)

@@ -12,6 +12,7 @@ from rollouts.errors import Forbidden, NotFound
 from rollouts.formation import Stuck
 from rollouts.models import (
     Address,
+    Event,
     Membership,
     MetricPoint,
     Project,
@@ -22,7 +23,7 @@ from rollouts.models import (
     RunKind,
     ScoredGroup,
 )
-from rollouts.reasons import Reason
+from rollouts.reasons import WAITS, Reason
 from rollouts.selectors import next_batch
 from rollouts.states import (
     GROUP_FLOW,
@@ -163,7 +164,7 @@ def health(run: Run) -> Health:
     if run.state == RunState.STOPPING:
         return Health("Stopping: its processes are being ended, at most 30 s.", "busy")
     if run.state == RunState.PENDING:
-        return Health("Waiting for the reconciler to pick it up (every 5 s).", "busy")
+        return Health(_what_is_waited_for(run), "busy")
     missing = _missing_replica(run)
     if missing:
         return Health(missing, "busy")
@@ -175,6 +176,14 @@ def health(run: Run) -> Health:
     if run.kind == RunKind.EXTERNAL:
         return _of_external(run)
     return _bottleneck(run)
+
+
+def _what_is_waited_for(run: Run) -> str:
+    """Of a run that has not begun: what the reconciler noted last."""
+    noted = Event.objects.filter(object_kind="run", object_id=run.pk, reason_code__in=WAITS).order_by("-id").first()
+    if noted is None:
+        return "Waiting for the reconciler to pick it up (every 5 s)."
+    return f"Not begun yet: {noted.reason}."
 
 
 def _of_external(run: Run) -> Health:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from rollouts.models import Run
-from rollouts.reasons import ReasonCode
+from rollouts.models import Event, Run
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors import runs
+from rollouts.services.runs import life
 from rollouts.states import RunState
 from tests.workers.making import make_run
 from trainers.config import resolve
@@ -54,8 +56,12 @@ def test_a_run_reads_what_was_fetched_for_it_under_our_umask(tmp_path: Path) -> 
 
 @pytest.mark.django_db
 def test_what_the_hub_does_not_give_fails_the_run_with_its_name() -> None:
+    run = make_run(model__path="org/name")
     with pytest.raises(UnrecoverableError) as raised:
-        fetching.fetch(make_run(model__path="org/name"))
+        fetching.fetch(run)
+    assert runs.health(run).sentence == (
+        "Not begun yet: its model org/name is being fetched from the hub, for at most 6 hours."
+    )
     assert raised.value.reason.code is ReasonCode.NOT_FETCHED
     assert "org/name" in str(raised.value.reason)
 
@@ -78,6 +84,17 @@ def test_runs_that_are_fetched_for_hours_leave_the_others_their_threads(monkeypa
     states = [Run.objects.get(pk=run.pk).state for run in slow]
     assert states[-1] == RunState.PENDING
     assert RunState.PENDING not in states[:-1]
+    waits = "8 other runs are being fetched or exported, and it has its turn after them"
+    assert runs.health(slow[-1]).sentence == f"Not begun yet: {waits}."
     monkeypatch.setattr(fetching, "fetch", lambda run: asked.append(run.key))
     convergence.Convergence().converge(slow[-1].pk)
     assert Run.objects.get(pk=slow[-1].pk).state != RunState.PENDING, "its turn has come"
+
+
+@pytest.mark.django_db
+def test_what_a_run_waits_for_is_noted_once_while_it_is_the_same() -> None:
+    run = make_run(model__path="org/name")
+    for others in (8, 8, 7):
+        life.note_wait(run, Reason(ReasonCode.FETCH_WAITS, others=others))
+    noted = Event.objects.filter(object_kind="run", reason_code=ReasonCode.FETCH_WAITS)
+    assert [event.reason_params["others"] for event in noted.order_by("id")] == [8, 7]

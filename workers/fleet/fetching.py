@@ -1,15 +1,13 @@
 """Fetch what a run needs from the hub, by a program that has its client, before any process of the run starts."""
 
-import logging
 import subprocess
 import sys
 
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.runs import life
 from workers.fleet import hub
 from workers.fleet.lifecycle import UnrecoverableError
-
-log = logging.getLogger(__name__)
 
 _DEADLINE_S = 6 * 3600.0
 """For the largest models over a slow line."""
@@ -19,7 +17,7 @@ _MAX_CHARACTERS = 300
 def fetch(run: Run) -> None:
     """Bring models and data sets into the hub's cache; instant for what is there. Raises UnrecoverableError."""
     for kind, name in hub.names_of(run.parsed):
-        log.info("run %s: fetching the %s %s", run.key, kind, name)
+        life.note_wait(run, Reason(ReasonCode.FETCHING, kind=kind, name=name, hours=_DEADLINE_S / 3600))
         command = [sys.executable, "-m", "trainers.storage.fetch", kind, name]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)

@@ -8,6 +8,7 @@ from django.db import transaction
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import (
     Evaluation,
+    Event,
     Lease,
     Model,
     Project,
@@ -15,11 +16,11 @@ from rollouts.models import (
     RunEnvironment,
     ScoredGroup,
 )
-from rollouts.reasons import Reason, ReasonCode
+from rollouts.reasons import WAITS, Reason, ReasonCode
 from rollouts.services.groups import leases
 from rollouts.services.groups.intake import close_gate
 from rollouts.services.runs import addresses, forks
-from rollouts.services.transitions import DB_NOW, move, record_creation, transition
+from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, stored, transition
 from rollouts.states import (
     RUN_TERMINAL,
     EvaluationState,
@@ -85,6 +86,14 @@ def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
             raise StateConflict(f"Run {run.key} is {run.state}; there is nothing to stop.")
     run.refresh_from_db()
     return run
+
+
+def note_wait(run: Run, reason: Reason) -> None:
+    """Record what a run waits for before it begins; once, however often it is looked at."""
+    with transaction.atomic():
+        last = Event.objects.filter(object_kind="run", object_id=run.pk, reason_code__in=WAITS).order_by("-id").first()
+        if last is None or (last.reason_code, last.reason_params) != stored(reason):
+            record_note(run, run_id=run.pk, actor="reconciler", reason=reason)
 
 
 def start(run: Run, *, actor: str = "reconciler") -> Run:
