@@ -96,7 +96,7 @@ def _line(rollout: PlayedRollout) -> str:
     if rollout.error is not None:
         return f"failed   {rollout.error.kind}: {rollout.error.type}: {rollout.error.message}"
     sampled = sum(rollout.loss_mask)
-    spoken = " | ".join(message.content for message in rollout.messages if message.role == "assistant")
+    spoken = " | ".join(message.text for message in rollout.messages if message.role == "assistant")
     return (
         f"{rollout.reward:7.3f}  {rollout.stop_reason:6}  {sampled:5} tokens  {rollout.generation_s:6.2f} s  {spoken!r}"
     )

@@ -70,4 +70,4 @@ class Environment(ABC, Generic[ArgsT]):
 
 def last_reply(rollout: PlayedRollout) -> str:
     """Return the text of the policy's last reply."""
-    return next(message.content for message in reversed(rollout.messages) if message.role == "assistant")
+    return next(message.text for message in reversed(rollout.messages) if message.role == "assistant")

@@ -9,10 +9,12 @@ For the logic of environments only: whether training works is a question for a r
 import math
 from collections.abc import Sequence
 
+import msgspec
+
 from environments.config import SamplingParams
 from environments.env import Environment, NoArgs, last_reply
 from environments.policy import Completion
-from environments.types import Message, PlayedRollout, Problem, Split
+from environments.types import JsonObject, Message, PlayedRollout, Problem, Split
 
 START, END = 256, 257
 """Tokens around every message of `ScriptedPolicy`; the others are bytes."""
@@ -27,10 +29,17 @@ class ScriptedPolicy:
         self.asked: list[SamplingParams] = []
         """What every request asked for, in order."""
 
-    async def render(self, messages: Sequence[Message]) -> list[int]:
-        return [token for message in messages for token in self._turn(message)] + [START, *b"assistant\n"]
+    async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+        told = [*msgspec.json.encode(tools)] if tools else []
+        return told + [token for message in messages for token in self._turn(message)] + [START, *b"assistant\n"]
 
-    async def extend(self, token_ids: list[int], messages: Sequence[Message], added: Sequence[Message]) -> list[int]:
+    async def extend(
+        self,
+        token_ids: list[int],
+        messages: Sequence[Message],
+        added: Sequence[Message],
+        tools: Sequence[JsonObject] = (),
+    ) -> list[int]:
         return token_ids + await self.render(added)
 
     async def sample(self, prompt_token_ids: list[int], n: int, sampling: SamplingParams) -> list[Completion]:
@@ -53,7 +62,7 @@ class ScriptedPolicy:
         )
 
     def _turn(self, message: Message) -> list[int]:
-        return [START, *f"{message.role}\n{message.content}".encode(), END]
+        return [START, *f"{message.role}\n{message.text}".encode(), END]
 
 
 class TwoTurns(Environment[NoArgs]):
@@ -75,11 +84,11 @@ class TwoTurns(Environment[NoArgs]):
         return []
 
     async def step(self, state: list[str], reply: Message) -> list[Message] | None:
-        state.append(reply.content)
+        state.append(reply.text)
         return [Message("user", "again")] if len(state) == 1 else None
 
     def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
-        replies = [message.content for message in rollout.messages if message.role == "assistant"]
+        replies = [message.text for message in rollout.messages if message.role == "assistant"]
         word: str = problem.data["word"]
         rollout.metrics["last_right"] = float(last_reply(rollout) == word)
         return sum(reply == word for reply in replies) / len(replies)

@@ -19,7 +19,7 @@ import msgspec
 from environments.client.address import address
 from environments.config import SamplingParams
 from environments.errors import InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
-from environments.types import MAX_TOKEN_ID, Message
+from environments.types import MAX_TOKEN_ID, JsonObject, Message
 
 LOADING_LABEL = "loading"
 """Label of a server whose weights are being replaced or only partly were. What it samples belongs to no version."""
@@ -97,11 +97,17 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
 class Policy(Protocol):
     """What plays. Implementations raise `PolicyError`; anything else they raise is treated as one."""
 
-    async def render(self, messages: Sequence[Message]) -> list[int]:
-        """Return the prompt tokens that ask for the next reply."""
+    async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+        """Return the prompt tokens that tell of the tools and ask for the next reply."""
         ...
 
-    async def extend(self, token_ids: list[int], messages: Sequence[Message], added: Sequence[Message]) -> list[int]:
+    async def extend(
+        self,
+        token_ids: list[int],
+        messages: Sequence[Message],
+        added: Sequence[Message],
+        tools: Sequence[JsonObject] = (),
+    ) -> list[int]:
         """Return `token_ids` plus the tokens of `added` and of the next reply's start.
 
         `messages` is the conversation behind `token_ids`; its last message is the reply they end with.
@@ -176,16 +182,22 @@ class OpenAIPolicy:
         """Close the connections."""
         await self._http.aclose()
 
-    async def render(self, messages: Sequence[Message]) -> list[int]:
-        return await self._render(messages, for_reply=True)
+    async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+        return await self._render(messages, tools, for_reply=True)
 
-    async def extend(self, token_ids: list[int], messages: Sequence[Message], added: Sequence[Message]) -> list[int]:
+    async def extend(
+        self,
+        token_ids: list[int],
+        messages: Sequence[Message],
+        added: Sequence[Message],
+        tools: Sequence[JsonObject] = (),
+    ) -> list[int]:
         # Only what follows the reply's end-of-turn token is taken from the template. Both texts hold the same turns up
         # to the reply, hence the same number of end-of-turn tokens: the count finds the place even where the template
         # drops or re-encodes parts of earlier replies.
         end_of_turn = token_ids[-1]
         before, after = await asyncio.gather(
-            self._render(messages, for_reply=False), self._render([*messages, *added], for_reply=True)
+            self._render(messages, tools, for_reply=False), self._render([*messages, *added], tools, for_reply=True)
         )
         turns = before.count(end_of_turn)
         places = [place for place, token in enumerate(after) if token == end_of_turn]
@@ -219,12 +231,13 @@ class OpenAIPolicy:
             raise InvalidAnswer(f"Asked for {n} replies, got {len(choices)}.")
         return [_completion(choice, sampling) for choice in choices]
 
-    async def _render(self, messages: Sequence[Message], *, for_reply: bool) -> list[int]:
+    async def _render(self, messages: Sequence[Message], tools: Sequence[JsonObject], *, for_reply: bool) -> list[int]:
         body = {
             "model": self._model,
             "messages": msgspec.to_builtins(messages),
             "add_generation_prompt": for_reply,
             "max_tokens": 1,
+            **({"tools": list(tools)} if tools else {}),
         }
         answer = await self._post("/v1/chat/completions/render", body)
         try:

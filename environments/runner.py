@@ -38,7 +38,12 @@ class _Episode:
         self.turns = 0
         self.over = False
         self.rollout = PlayedRollout(
-            token_ids=[], loss_mask=[], inference_logprobs=[], messages=list(problem.messages), replica=replica
+            token_ids=[],
+            loss_mask=[],
+            inference_logprobs=[],
+            messages=list(problem.messages),
+            tools=problem.tools,
+            replica=replica,
         )
 
     def end(self, reason: StopReason) -> None:
@@ -138,7 +143,7 @@ class _Group:
 
     async def _first_turn(self, episodes: list[_Episode]) -> tuple[list[int], list[Completion]]:
         with boundary(ErrorKind.POLICY):
-            prompt_token_ids = await self.policy.render(self.problem.messages)
+            prompt_token_ids = await self.policy.render(self.problem.messages, self.problem.tools)
         completions = await self._sample(episodes, prompt_token_ids)
         if completions is None:
             raise BudgetError(
@@ -162,7 +167,8 @@ class _Group:
                 return episode.end(StopReason.TURNS)
             with boundary(ErrorKind.POLICY):
                 rollout = episode.rollout
-                prompt_token_ids = await self.policy.extend(list(rollout.token_ids), list(rollout.messages), added)
+                behind = (list(rollout.token_ids), list(rollout.messages))
+                prompt_token_ids = await self.policy.extend(*behind, added, self.problem.tools)
             completions = await self._sample([episode], prompt_token_ids)
             if completions is None:
                 return episode.end(StopReason.LENGTH)

@@ -27,5 +27,5 @@ def solved(
         if messages is None:
             raise NoSolutions(f"{name} has no solutions to give.")
         if random.Random(f"{problem.key}/{index}").random() < echo:
-            messages = [*messages[:-1], Message("assistant", problem.messages[-1].content)]
+            messages = [*messages[:-1], Message("assistant", problem.messages[-1].text)]
         yield messages

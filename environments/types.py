@@ -46,12 +46,53 @@ class ErrorKind(StrEnum):
     BUDGET = "budget"
 
 
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A part of a message's content."""
+
+    text: str
+    type: Literal["text"] = "text"
+
+
+class FunctionCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which function the policy calls, and with what."""
+
+    name: str
+    arguments: str
+    """As the policy wrote them: JSON, if it is any good."""
+
+
+class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A call that the policy makes in a message; a message of role `tool` answers it."""
+
+    id: str
+    function: FunctionCall
+    type: Literal["function"] = "function"
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One chat message, in the roles of the OpenAI chat format."""
+    """One chat message, in the OpenAI chat format. Only the assistant's may have no content, beside tool calls."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str
+    content: str | list[TextPart] | None = None
     name: str | None = None
+    tool_calls: list[ToolCall] = []
+    tool_call_id: str | None = None
+    """Of a message of role `tool`: which call it answers."""
+    reasoning_content: str | None = None
+    """What the policy thought before it spoke, where the chat template tells the two apart."""
+
+    def __post_init__(self) -> None:
+        if self.content is None and not (self.tool_calls or self.reasoning_content is not None):
+            raise ValueError("content is missing: only a message with tool calls or reasoning may have none")
+        if self.role != "assistant" and (self.content is None or self.tool_calls or self.reasoning_content is not None):
+            raise ValueError(f"only an assistant calls tools and reasons, this is from the {self.role}")
+
+    @property
+    def text(self) -> str:
+        """The content as one text; empty if there is none."""
+        if isinstance(self.content, list):
+            return "".join(part.text for part in self.content)
+        return self.content or ""
 
 
 class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -61,6 +102,8 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     messages: list[Message]
     data: JsonObject = {}
     """What scoring needs (the answer, test cases, ...). Never shown to the policy."""
+    tools: list[JsonObject] = []
+    """What the policy may call, in the OpenAI form: `{"type": "function", "function": {"name", "parameters", ...}}`."""
 
 
 class RolloutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -81,6 +124,8 @@ class RolloutFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
     """None exactly when the episode failed."""
     messages: list[Message] = []
     """Derived from the tokens, for people and for SFT exports; the tokens are the truth."""
+    tools: list[JsonObject] = []
+    """What the policy was told it may call."""
     metrics: dict[str, float] = {}
     stop_reason: StopReason = StopReason.STOP
     error: RolloutError | None = None

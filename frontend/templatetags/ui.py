@@ -12,6 +12,7 @@ from django.utils.safestring import SafeString
 
 from environments.unconfined import VARIABLE, is_unconfined
 from frontend import numbers
+from frontend.conversation import spoken
 from frontend.visible import visible_html
 from rollouts.models import (
     Attempt,
@@ -46,6 +47,7 @@ register.filter("percent", numbers.percent)
 register.filter("duration", numbers.duration)
 register.filter("size", numbers.size)
 register.filter("visible", visible_html)
+register.filter("spoken", spoken)
 
 _STATES = {
     Run: RunState,

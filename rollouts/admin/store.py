@@ -88,7 +88,7 @@ class RolloutAdmin(StoreAdmin):
         *("first_policy_version", "last_policy_version", "replica", "worker", "generation_s"),
     )
     list_filter = ("stop_reason", "error_kind")
-    defers = ("messages", "metrics", "error")
+    defers = ("messages", "tools", "metrics", "error")
     search_fields = ("=group__key",)
     ordering = ("-id",)
 

@@ -80,7 +80,8 @@ class RolloutRecord(msgspec.Struct, kw_only=True):
 
     reward: float | None
     messages: Sequence[JsonObject] = ()
-    """`role` and `content`, both text."""
+    """`role`, `content` and what else there is, in the OpenAI form."""
+    tools: list[JsonObject] = []
     metrics: dict[str, float] = {}
     stop_reason: StopReason = StopReason.STOP
     error: RolloutError | None = None
@@ -209,6 +210,7 @@ def _record(rollout: PlayedRollout | PackedRollout) -> RolloutRecord:
     return RolloutRecord(
         reward=rollout.reward,
         messages=[msgspec.to_builtins(message) for message in rollout.messages],
+        tools=rollout.tools,
         metrics=rollout.metrics,
         stop_reason=rollout.stop_reason,
         error=rollout.error,

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from rollouts.storable import (
     MAX_TEXT,
     UNNAMABLE,
     UNSTORABLE,
+    data_faults,
     is_name,
     is_storable,
 )
@@ -136,6 +138,8 @@ def _record_faults(rollout: RolloutRecord, length: int) -> Iterator[tuple[str, s
             yield name, f"must lie in 0..{MAX_TOKEN_ID}"
     if len(rollout.replica) > 100 or not is_name(rollout.replica):
         yield "replica", "must have at most 100 characters, none of which hides or controls"
+    for path, fault in islice(data_faults(rollout.tools), 1):
+        yield "tools", f"{path} {fault}"
     if not _finite32(rollout.generation_s) or rollout.generation_s < 0:
         yield "generation_s", "must be a number of seconds"
 

@@ -167,6 +167,8 @@ class Rollout(models.Model):
     """None exactly when the episode failed."""
     metrics = models.JSONField(default=dict)
     messages = models.JSONField(default=list)
+    tools = models.JSONField(null=True)
+    """What the policy was told it may call; None: nothing."""
     stop_reason = models.CharField(max_length=8, choices=[(s.value, s.name) for s in StopReason])
     error_kind = models.CharField(max_length=16, blank=True, choices=[(k.value, k.name) for k in ErrorKind])
     error = models.JSONField(null=True)

@@ -90,4 +90,4 @@ def get(run: Run, number: int) -> SeenTokens:
 
 def _rows(run: Run) -> QuerySet[TokenValues]:
     rows = TokenValues.objects.filter(batch__run=run).select_related("batch", "rollout__group")
-    return rows.defer(*_PAYLOAD, "rollout__messages", "rollout__metrics", "rollout__error")
+    return rows.defer(*_PAYLOAD, "rollout__messages", "rollout__tools", "rollout__metrics", "rollout__error")

@@ -12,17 +12,17 @@ WITH tokens AS (
 )
 INSERT INTO rollouts_rollout (
     group_id, index, reward, metrics, messages, stop_reason, error_kind, error, token_count, trained_token_count,
-    dispatch_policy_version, first_policy_version, last_policy_version, replica, worker, generation_s
+    dispatch_policy_version, first_policy_version, last_policy_version, replica, worker, generation_s, tools
 )
 SELECT group_id, index, reward, metrics::jsonb, messages::jsonb, stop_reason, error_kind, error::jsonb, token_count,
        trained_token_count, dispatch_policy_version, first_policy_version, last_policy_version, replica, worker,
-       generation_s
+       generation_s, tools::jsonb
 FROM unnest(
     %(of_groups)b::bigint[], %(indexes)b::smallint[], %(rewards)b::float8[], %(metrics)b::text[], %(messages)b::text[],
     %(stop_reasons)b::text[], %(error_kinds)b::text[], %(errors)b::text[], %(rollout_lengths)b::int[], %(trained)b::int[],
     %(dispatch_versions)b::int[], %(first_versions)b::int[], %(last_versions)b::int[], %(replicas)b::text[],
-    %(workers)b::text[], %(generation_s)b::float8[]
+    %(workers)b::text[], %(generation_s)b::float8[], %(tools)b::text[]
 ) AS incoming(
     group_id, index, reward, metrics, messages, stop_reason, error_kind, error, token_count, trained_token_count,
-    dispatch_policy_version, first_policy_version, last_policy_version, replica, worker, generation_s
+    dispatch_policy_version, first_policy_version, last_policy_version, replica, worker, generation_s, tools
 )

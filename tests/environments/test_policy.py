@@ -11,7 +11,7 @@ import pytest
 from environments.config import SamplingParams
 from environments.errors import EpisodeError, InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
 from environments.policy import Completion, OpenAIPolicy
-from environments.types import Message
+from environments.types import FunctionCall, Message, ToolCall
 from tests import http_server
 
 SAMPLING = SamplingParams(max_tokens=4)
@@ -213,3 +213,34 @@ def test_a_reply_that_ends_on_a_token_the_template_does_not_know_is_not_followed
 
     with pytest.raises(UnfollowableTurn, match="token 102"):
         extend(server, template, [START, 1, END, START, 8, EOS])
+
+
+def test_a_prompt_is_rendered_with_the_tools_and_calls_of_its_conversation(server: Server) -> None:
+    call = ToolCall("1", FunctionCall("add", "{}"))
+    conversation = [
+        Message("user", "hi"),
+        Message("assistant", tool_calls=[call]),
+        Message("tool", "3", tool_call_id="1"),
+    ]
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    asked: list[dict[str, Any]] = []
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        asked.append(body)
+        return 200, b'{"token_ids": [1]}'
+
+    async def render() -> list[int]:
+        async with OpenAIPolicy(server.url, "m") as policy:
+            return await policy.render(conversation, tools) + await policy.render(conversation[:1])
+
+    server.answer = answer
+    assert asyncio.run(render()) == [1, 1]
+    assert asked[0]["tools"] == tools
+    assert asked[0]["messages"][1:] == [
+        {
+            "role": "assistant",
+            "tool_calls": [{"id": "1", "function": {"name": "add", "arguments": "{}"}, "type": "function"}],
+        },
+        {"role": "tool", "content": "3", "tool_call_id": "1"},
+    ]
+    assert "tools" not in asked[1]

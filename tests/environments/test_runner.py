@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from environments.config import SamplingParams
@@ -13,9 +14,10 @@ from environments.errors import BudgetError, PolicyUnavailable, ToolError, bound
 from environments.fakes import END, START, ScriptedPolicy, TwoTurns
 from environments.policy import Completion
 from environments.runner import play_group
-from environments.types import ErrorKind, Message, PlayedRollout, Problem, Split, StopReason
+from environments.types import ErrorKind, JsonObject, Message, PlayedRollout, Problem, Split, StopReason
 
 TWO_TURNS = SamplingParams(max_turns=2)
+TOOL = {"type": "function", "function": {"name": "add"}}
 
 
 def play(
@@ -40,6 +42,16 @@ def assert_consistent(rollout: PlayedRollout) -> None:
     for mask, logprob in zip(rollout.loss_mask, rollout.inference_logprobs, strict=True):
         assert logprob == (math.log(0.5) if mask else 0.0)
     assert (rollout.reward is None) == (rollout.error is not None) == (rollout.stop_reason is StopReason.ERROR)
+
+
+def test_the_policy_is_told_of_the_tools_of_a_problem_and_the_rollout_keeps_them() -> None:
+    class Adding(TwoTurns):
+        def problem(self, split: Split, index: int) -> Problem:
+            return msgspec.structs.replace(super().problem(split, index), tools=[TOOL])
+
+    [rollout] = play(Adding(), ScriptedPolicy(["one"]), n=1)
+    assert rollout.tools == [TOOL]
+    assert bytes(rollout.token_ids[: len(msgspec.json.encode([TOOL]))]) == msgspec.json.encode([TOOL])
 
 
 def test_a_group_of_two_turns_is_played_scored_and_attributed() -> None:
@@ -186,7 +198,13 @@ class TimesOutInScoring(TwoTurns):
 class Unsound(ScriptedPolicy):
     """Renders a further turn again instead of appending to it."""
 
-    async def extend(self, token_ids: list[int], messages: Sequence[Message], added: Sequence[Message]) -> list[int]:
+    async def extend(
+        self,
+        token_ids: list[int],
+        messages: Sequence[Message],
+        added: Sequence[Message],
+        tools: Sequence[JsonObject] = (),
+    ) -> list[int]:
         return [0, *token_ids]
 
 
@@ -196,7 +214,7 @@ class TooFew(ScriptedPolicy):
 
 
 class Loud(ScriptedPolicy):
-    async def render(self, messages: Sequence[Message]) -> list[int]:
+    async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
         raise ValueError("no chat template")
 
 

@@ -16,7 +16,7 @@ from django.utils.crypto import salted_hmac
 from environments.config import SamplingParams
 from environments.errors import InvalidAnswer, PolicyUnavailable
 from environments.policy import Completion, OpenAIPolicy
-from environments.types import Message
+from environments.types import JsonObject, Message
 from rollouts.models import Replica, Run
 from rollouts.selectors import fleet
 from rollouts.services.runs import replicas
@@ -120,11 +120,17 @@ class GroupPolicy:
         served = self._endpoint.version if self._endpoint else None
         return max(self._oldest_version, served if served is not None else 0)
 
-    async def render(self, messages: Sequence[Message]) -> list[int]:
-        return await self._ask(lambda policy: policy.render(messages))
+    async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+        return await self._ask(lambda policy: policy.render(messages, tools))
 
-    async def extend(self, token_ids: list[int], messages: Sequence[Message], added: Sequence[Message]) -> list[int]:
-        return await self._ask(lambda policy: policy.extend(token_ids, messages, added))
+    async def extend(
+        self,
+        token_ids: list[int],
+        messages: Sequence[Message],
+        added: Sequence[Message],
+        tools: Sequence[JsonObject] = (),
+    ) -> list[int]:
+        return await self._ask(lambda policy: policy.extend(token_ids, messages, added, tools))
 
     async def sample(self, prompt_token_ids: list[int], n: int, sampling: SamplingParams) -> list[Completion]:
         return await self._ask(lambda policy: policy.sample(prompt_token_ids, n, sampling), replies=n)

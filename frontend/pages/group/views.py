@@ -5,6 +5,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from frontend.access import page
+from frontend.conversation import told
 from frontend.pages.group.advantage import explain
 from frontend.pages.run.rollouts.rollouts import split_prompt
 from rollouts.selectors import groups, runs, token_values
@@ -20,16 +21,20 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
     prompts = [split_prompt(rollout.messages) for rollout in rollouts]
     shared = prompts[0][0] if prompts else []
     is_shared = all(prompt == shared for prompt, _ in prompts)
+    tools = rollouts[0].tools if rollouts else None
+    same_tools = all(rollout.tools == tools for rollout in rollouts)
     item = next(iter(row.batch_items.all()), None)
     seen = token_values.of_group(run, row.pk)
     explanation = explain(run, rollouts, item.advantages if item else None, per_token=groups.has_token_advantages(row))
     context = {
         "run": run,
         "group": row,
+        "tools": told(tools) if same_tools else [],
         "prompt": shared if is_shared else [],
         "members": [
             {
                 "rollout": rollout,
+                "tools": [] if same_tools else told(rollout.tools),
                 "messages": rest if is_shared else rollout.messages,
                 "why": explanation.members[at],
                 "seen": seen.get(rollout.pk, []),

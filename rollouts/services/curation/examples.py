@@ -49,6 +49,12 @@ class _Rollout(msgspec.Struct, frozen=True, array_like=True):
     reward: float
     stop_reason: str
     messages: str
+    tools: str | None
+
+    @property
+    def told(self) -> dict[str, msgspec.Raw]:
+        """The tools that it was told of, as a line has them."""
+        return {"tools": msgspec.Raw(self.tools)} if self.tools else {}
 
     @property
     def roles(self) -> list[Any]:
@@ -68,7 +74,11 @@ def export_examples(
     for group, rollouts in _groups(run, states, environment):
         chosen = [rollout for rollout in rollouts if selection.takes(rollout)][: selection.best]
         for rollout in chosen:
-            form = {"messages": msgspec.Raw(rollout.messages)} if rollout.is_conversation else group.tokens(rollout)
+            form: dict[str, Any]
+            if rollout.is_conversation:
+                form = {"messages": msgspec.Raw(rollout.messages), **rollout.told}
+            else:
+                form = group.tokens(rollout)
             yield _line(form | group.source | {"rollout": rollout.index, "reward": rollout.reward})
 
 
@@ -83,7 +93,7 @@ def export_pairs(
         chosen, rejected = good[0], rollouts[-1]
         form: dict[str, Any]
         if chosen.is_conversation and rejected.is_conversation and _answer_differently(chosen, rejected):
-            form = {"chosen": msgspec.Raw(chosen.messages), "rejected": msgspec.Raw(rejected.messages)}
+            form = {"chosen": msgspec.Raw(chosen.messages), "rejected": msgspec.Raw(rejected.messages), **chosen.told}
         else:
             form = {"chosen": group.tokens(chosen), "rejected": group.tokens(rejected)}
             if form["chosen"] == form["rejected"]:

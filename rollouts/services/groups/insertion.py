@@ -76,6 +76,7 @@ def insert_rollouts(incoming: Sequence[Incoming]) -> None:
                 "rewards": [rollout.reward for rollout in rollouts],
                 "metrics": [_json(rollout.metrics) for rollout in rollouts],
                 "messages": [_json([_displayable(each) for each in rollout.messages]) for rollout in rollouts],
+                "tools": [_json(rollout.tools) if rollout.tools else None for rollout in rollouts],
                 "stop_reasons": [str(rollout.stop_reason) for rollout in rollouts],
                 "error_kinds": [str(rollout.error.kind) if rollout.error else "" for rollout in rollouts],
                 "errors": [_error(rollout) for rollout in rollouts],
@@ -106,8 +107,14 @@ def _error(rollout: RolloutRecord) -> str | None:
 
 def _displayable(values: dict[str, Any]) -> dict[str, Any]:
     """An object whose text Postgres can hold; absent values are left out."""
-    return {
-        name: displayable(value) if isinstance(value, str) else value
-        for name, value in values.items()
-        if value is not None
-    }
+    return {name: _plain(value) for name, value in values.items() if value is not None}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return displayable(value)
+    if isinstance(value, list):
+        return [_plain(each) for each in value]
+    if isinstance(value, dict):
+        return _displayable(value)
+    return value

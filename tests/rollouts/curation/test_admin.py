@@ -51,6 +51,7 @@ PAYLOADS = {
     "config",
     "config_origins",
     "messages",
+    "tools",
     "metrics",
     "error",
     "advantages",

@@ -9,7 +9,7 @@ from unittest.mock import patch
 
 import pytest
 
-from environments.types import Message, PlayedGroup, PlayedRollout, StopReason
+from environments.types import FunctionCall, Message, PlayedGroup, PlayedRollout, StopReason, ToolCall
 from rollouts.models import Run, ScoredGroup
 from rollouts.services.curation import examples, exchange
 from rollouts.services.curation.examples import Selection
@@ -157,3 +157,23 @@ def test_a_trainer_learns_from_what_is_exported(run: Run, tmp_path: Path, prefer
     assert losses[3] < losses[0] - 0.2
     assert plane.acks[0].metrics["batch/rollouts"] == (12 if prefers else 6)
     assert list(plane.versions) == [4]
+
+
+def test_a_line_has_the_calls_of_its_messages_and_the_tools_beside_them(run: Run) -> None:
+    call = ToolCall("call_1", FunctionCall("add", '{"a": 1}'))
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    messages = [
+        PROMPT,
+        Message("assistant", tool_calls=[call]),
+        Message("tool", "3", tool_call_id="call_1"),
+        Message("assistant", "3"),
+    ]
+    submit(
+        run, [story.rollout(1.0, messages=messages, tools=tools), story.rollout(0.0, messages=messages, tools=tools)]
+    )
+    [line] = examples.export_examples(run, Selection())
+    example = parse_example(line, "f:1", ["assistant"])
+    assert isinstance(example, Conversation)
+    assert example.tools == tools
+    assert example.messages[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
+    assert example.messages[2]["tool_call_id"] == "call_1"

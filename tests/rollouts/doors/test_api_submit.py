@@ -46,6 +46,23 @@ def deep(opening: str, closing: str, levels: int = 100_000) -> bytes:
     return (opening * levels + closing * levels).encode()
 
 
+def call(**function: Any) -> dict[str, Any]:
+    """A call of a tool, as JSON data."""
+    return {"id": "call_1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'} | function}
+
+
+def said(**fields: Any) -> dict[str, Any]:
+    """A message of the policy, as JSON data."""
+    return {"role": "assistant", "content": "x"} | fields
+
+
+def nested(levels: int) -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    for _ in range(levels):
+        value = {"a": value}
+    return value
+
+
 UNFIT: dict[str, Any] = {
     "a version of 101 characters": good() | {"environment_version": "v" * 101},
     "a version with a NUL": good() | {"environment_version": "1\0"},
@@ -97,6 +114,14 @@ UNFIT: dict[str, Any] = {
     "seconds negative": good(generation_s=-1.0),
     "role unknown": good(messages=[{"role": "wizard", "content": "x"}]),
     "content null": good(messages=[{"role": "user", "content": None}]),
+    "content of no part": good(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]),
+    "assistant with nothing": good(messages=[{"role": "assistant"}]),
+    "call without an id": good(messages=[said(tool_calls=[{"function": {"name": "f", "arguments": "{}"}}])]),
+    "arguments as object": good(messages=[said(tool_calls=[call(arguments={})])]),
+    "call of a user": good(messages=[said(tool_calls=[call()]) | {"role": "user"}]),
+    "tools nested without end": good(tools=[nested(200)]),
+    "tools with a NUL": good(tools=[{"function": {"name": "a\0"}}]),
+    "tools as object": good(tools={"function": {}}),
     "unknown field": good(state="trained"),
     "environment empty": good() | {"environment": ""},
     "environment long": good() | {"environment": "e" * 101},
@@ -207,6 +232,28 @@ def test_json_and_messagepack_store_the_same(run: Run, api: Api) -> None:
         for key in ("json", "packed")
     ]
     assert stored[0] == stored[1]
+
+
+def test_tools_calls_and_reasoning_are_stored_as_they_came(run: Run, api: Api) -> None:
+    conversation = [
+        {"role": "user", "content": [{"type": "text", "text": "1 + "}, {"type": "text", "text": "2"}]},
+        {"role": "assistant", "reasoning_content": "I add.", "tool_calls": [call(), call(arguments="no {json")]},
+        {"role": "tool", "content": "3", "tool_call_id": "call_1", "name": "add"},
+        {"role": "assistant", "content": "3"},
+    ]
+    tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
+    sent = good(messages=conversation, tools=tools) | {"key": "json"}
+    assert api.post(f"runs/{run.key}/groups", sent).status_code == 201
+    packed = msgspec.msgpack.encode([sent | {"key": "packed"}])
+    assert api.post(f"runs/{run.key}/groups", packed, content_type=MSGPACK).status_code == 201
+    for key in ("json", "packed"):
+        first, second = Rollout.objects.filter(group__key=key).order_by("index")[:2]
+        assert (first.messages, first.tools, second.tools) == (conversation, tools, None)
+
+
+def test_what_a_tool_call_holds_is_repaired_like_other_text(run: Run, api: Api) -> None:
+    assert api.post(f"runs/{run.key}/groups", good(messages=[said(tool_calls=[call(name="a\0b")])])).status_code == 201
+    assert Rollout.objects.get(index=0).messages[0]["tool_calls"] == [call(name="a\ufffdb")]
 
 
 def test_hostile_text_of_a_message_is_stored_repaired_and_otherwise_as_it_came(run: Run, api: Api) -> None:

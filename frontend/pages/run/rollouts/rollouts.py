@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
+from frontend.conversation import in_a_line
 from rollouts.models import Rollout, ScoredGroup
 
 PROMPT_CHARACTERS = 400
@@ -62,7 +63,7 @@ def of_group(group: ScoredGroup) -> GroupLine:
         for at, rollout in enumerate(rollouts)
     ]
     prompt = split_prompt(rollouts[0].messages)[0] if rollouts else []
-    asked = next((message["content"] for message in reversed(prompt) if message.get("role") == "user"), "")
+    asked = next((in_a_line(message) for message in reversed(prompt) if message.get("role") == "user"), "")
     return GroupLine(group, Excerpt.of(asked, PROMPT_CHARACTERS), lines, item.batch.step if item else None)
 
 
@@ -73,4 +74,4 @@ def split_prompt(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], 
 
 
 def _last_answer(messages: list[dict[str, Any]]) -> str:
-    return next((message["content"] for message in reversed(messages) if message.get("role") == "assistant"), "")
+    return next((in_a_line(message) for message in reversed(messages) if message.get("role") == "assistant"), "")
