@@ -209,7 +209,8 @@ def _floats(lists: Sequence[Sequence[float]]) -> Array:
 def _record(rollout: PlayedRollout | PackedRollout) -> RolloutRecord:
     return RolloutRecord(
         reward=rollout.reward,
-        messages=[msgspec.to_builtins(message) for message in rollout.messages],
+        # Readers of Atropos' format refuse a message without content.
+        messages=[{"content": ""} | msgspec.to_builtins(message) for message in rollout.messages],
         tools=rollout.tools,
         metrics=rollout.metrics,
         stop_reason=rollout.stop_reason,

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from environments.types import FunctionCall, Message, ToolCall
 from rollouts.models import Run, ScoredGroup
 from rollouts.services.batches import forming
 from rollouts.services.curation import exchange
@@ -332,6 +334,20 @@ def test_groups_of_our_own_drivers_are_exported_with_labels_and_filled_logprobs(
         "messages": [[]],
     }
     assert dump(run, states=[GroupState.FAILED]) == [], "nothing was scored"
+
+
+def test_calls_of_tools_are_exported_so_that_they_can_be_imported(run: Run) -> None:
+    call = ToolCall("call_1", FunctionCall("add", "{}"))
+    said = [Message("user", "?"), Message("assistant", tool_calls=[call]), Message("tool", "3", tool_call_id="call_1")]
+    group = story.scored("mine")
+    for rollout in group.rollouts:
+        rollout.messages = said
+    story.submit(run, [group], actor="token:t")
+    [sent] = dump(run)
+    assert sent["messages"][0][1] == {"role": "assistant", "content": "", "tool_calls": [msgspec.to_builtins(call)]}
+    other = launch()
+    load(other, lines([sent]))
+    assert dump(other)[0]["messages"] == sent["messages"]
 
 
 def test_states_and_environments_can_be_chosen() -> None:
