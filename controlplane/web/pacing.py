@@ -1,6 +1,6 @@
 """Whoever is refused much waits: refusing costs something too, and each sender may cause only so much of it.
 
-    request ──► whose? of a credential that lately opened something, else of a network, or of a sandbox
+    request ──► whose? of a credential that lately opened something, from wherever; else of a network, or of a sandbox
                   │ in debt: one at a time, each when those before are paid for
                   ▼
                 application ──► refused? what it cost is the sender's debt; REFUSALS_SHARE of a core pays it off
@@ -44,6 +44,9 @@ PASSING = frozenset({HTTPStatus.CONFLICT, HTTPStatus.GONE, HTTPStatus.TOO_MANY_R
 SHOWN_AGAIN = ("/login/", "/admin/")
 """Pages of Django's, which answer 200 to a form that was not right and show it again. Ours say 422."""
 
+CHECKS = ("/runs/new/check/", "/runs/new/make-model/")
+CHECK_PART = 0.2
+"""Asked while somebody types, who never waits for it then. A program that asks as fast as it can does."""
 PROGRAMS = ("/api/", PREFIX)
 """Whose paths programs ask, not people."""
 
@@ -133,9 +136,9 @@ async def _charged(application: Application, scope: Scope, receive: Receive, sen
         finally:
             if not _is_free(scope, status):
                 whose = _whose(scope)
-                if _is_charged(scope, status, is_known=bool(whose[0])):
+                if part := _part_charged(scope, status, is_known=bool(whose[0])):
                     least_s = REQUEST_S if scope["type"] == "http" else SOCKET_S
-                    _sender(whose).charge(least_s + spent.cpu_s + BYTE_S * body_bytes)
+                    _sender(whose).charge(part * (least_s + spent.cpu_s + BYTE_S * body_bytes))
 
 
 def _is_free(scope: Scope, status: int) -> bool:
@@ -145,25 +148,30 @@ def _is_free(scope: Scope, status: int) -> bool:
     return bool(status) and not 400 <= status < 500 and scope["path"].startswith(PROGRAMS)
 
 
-def _is_charged(scope: Scope, status: int, *, is_known: bool) -> bool:
-    """Whether the sender pays for what is not free: nothing came of it, or it is a page for who is not signed in."""
+def _part_charged(scope: Scope, status: int, *, is_known: bool) -> float:
+    """How much of what is not free the sender pays: all, where nothing came of it, or for who is not signed in."""
     if scope["type"] == "websocket":
-        return True
+        return 1.0
     if not status:  # gone before the answer: whoever has a key may have waited in vain
-        return not is_known
+        return float(not is_known)
     if 400 <= status < 500:
-        return not (is_known and status in PASSING)
-    is_shown_again = scope["method"] == "POST" and status == HTTPStatus.OK and scope["path"].startswith(SHOWN_AGAIN)
-    return is_shown_again or not is_known
+        return float(not (is_known and status in PASSING))
+    if scope["method"] == "POST" and status == HTTPStatus.OK:
+        if scope["path"].startswith(CHECKS):
+            return CHECK_PART if is_known else 1.0
+        if scope["path"].startswith(SHOWN_AGAIN):
+            return 1.0
+    return float(not is_known)
 
 
 def _whose(scope: Scope) -> tuple[str, str]:
-    """(credential, network or sandbox): the credential is empty unless it opened something lately."""
+    """(credential, network or sandbox): a credential that opened something lately, from wherever, or else the place."""
     credential = _credential(scope)
-    known = credential if credential and guesses.is_known(credential) else ""
+    if credential and guesses.is_known(credential):
+        return credential, ""
     # All runs come over one socket. What one of them makes up, tokens for example, may not be held against another.
     sandbox = scope.get("state", {}).get(FOR_RUNS)
-    return known, sandbox or guesses.network((scope.get("client") or ("",))[0])
+    return "", sandbox or guesses.network((scope.get("client") or ("",))[0])
 
 
 def _credential(scope: Scope) -> str:

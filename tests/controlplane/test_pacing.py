@@ -164,6 +164,30 @@ def test_somebody_who_is_signed_in_pays_for_forms_that_were_not_right_and_for_no
     guesses.forget()
 
 
+def test_who_types_into_a_form_never_waits_and_who_has_it_checked_without_a_pause_does(clock: Clock) -> None:
+    guesses.opened(KEY)
+
+    def checked(pause_s: float) -> float:
+        began = clock.slept
+        for _ in range(50):
+            sent(200, "/runs/new/check/", method="POST", token=KEY)
+            clock.now += pause_s
+        return clock.slept - began
+
+    assert checked(pause_s=2 * COST_S) == 0
+    assert checked(pause_s=0) > 50 * COST_S
+    guesses.forget()
+
+
+def test_a_credential_is_one_sender_from_however_many_addresses(clock: Clock) -> None:
+    guesses.opened(KEY)
+    for number in range(3):
+        sent(403, token=KEY, address=f"10.0.{number}.1")
+    assert clock.slept > 0
+    assert len(pacing._senders) == 1
+    guesses.forget()
+
+
 def test_those_who_wait_go_one_at_a_time_and_of_many_some_are_sent_away(
     clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
