@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 JsonObject = dict[str, Any]
 
 
-class Call(NamedTuple):
+class ShownCall(NamedTuple):
     """A call of a tool."""
 
     id: str
@@ -34,7 +34,7 @@ class Spoken(NamedTuple):
     name: str
     text: str
     reasoning: str
-    calls: list[Call]
+    calls: list[ShownCall]
     answers: str
     """Which call it answers."""
 
@@ -68,11 +68,11 @@ def in_a_line(message: JsonObject) -> str:
     return said.text or ", ".join(f"{call.name}({call.arguments})" for call in said.calls)
 
 
-def _call(call: JsonObject) -> Call:
+def _call(call: JsonObject) -> ShownCall:
     function = call.get("function")
     called = function if isinstance(function, dict) else call
     arguments = called.get("arguments")
-    return Call(_text(call.get("id")), _text(called.get("name")), _arguments(arguments))
+    return ShownCall(_text(call.get("id")), _text(called.get("name")), _arguments(arguments))
 
 
 def _arguments(arguments: Any) -> str:

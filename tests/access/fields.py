@@ -66,7 +66,11 @@ NAMING: dict[str, tuple[str, ...]] = {
 
 _ROLLOUTS = (
     " rollouts.token_ids rollouts.loss_mask rollouts.inference_logprobs rollouts.reward rollouts.metrics"
-    " rollouts.messages.content rollouts.messages.name rollouts.messages.role rollouts.stop_reason rollouts.error"
+    " rollouts.messages.content rollouts.messages.content.text rollouts.messages.content.type"
+    " rollouts.messages.name rollouts.messages.role rollouts.messages.reasoning_content rollouts.messages.tool_call_id"
+    " rollouts.messages.tool_calls.function.arguments rollouts.messages.tool_calls.function.name"
+    " rollouts.messages.tool_calls.id rollouts.messages.tool_calls.type rollouts.tools"
+    " rollouts.stop_reason rollouts.error"
     " rollouts.error.kind rollouts.error.message rollouts.error.traceback rollouts.error.type rollouts.replica"
     " rollouts.generation_s rollouts.first_policy_version rollouts.last_policy_version"
     " rollouts.dispatch_policy_version"

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from frontend.conversation import Call, in_a_line, spoken, told
+from frontend.conversation import ShownCall, in_a_line, spoken, told
 from rollouts.models import Rollout
 from tests import store
 from tests.factories import make_group, make_run
@@ -17,7 +17,7 @@ CALL = {"id": "call_1", "type": "function", "function": {"name": "add", "argumen
 def test_calls_are_shown_with_their_arguments_as_json_or_as_they_were_written() -> None:
     broken = {"id": "call_2", "function": {"name": "add", "arguments": "{a: 1"}}
     said = spoken({"role": "assistant", "content": None, "tool_calls": [CALL, broken]})
-    assert said.calls == [Call("call_1", "add", '{"a": 1, "b": "é"}'), Call("call_2", "add", "{a: 1")]
+    assert said.calls == [ShownCall("call_1", "add", '{"a": 1, "b": "é"}'), ShownCall("call_2", "add", "{a: 1")]
     assert in_a_line({"role": "assistant", "tool_calls": [CALL]}) == 'add({"a": 1, "b": "é"})'
 
 
