@@ -94,7 +94,7 @@ def check_token(address: str, key: str, token: str, scope: Scope) -> None:
 
     What was allowed within TOKEN_MEMORY_S passes without a query: whoever does it asks `opened` anew.
     """
-    use = f"{token} {scope} {key}"
+    use = f"{token}\n{scope}\n{key}"  # no header holds a line break, so nobody can send this as a credential
     if guesses.is_known(use, for_s=TOKEN_MEMORY_S):
         return
     guesses.check(address, token)
