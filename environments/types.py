@@ -126,6 +126,10 @@ class RolloutFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
     """Derived from the tokens, for people and for SFT exports; the tokens are the truth."""
     tools: list[JsonObject] = []
     """What the policy was told it may call."""
+    branch_lengths: list[int] = []
+    """Tokens of each branch, in the order in which they lie end to end. Empty: the whole rollout is one branch."""
+    earlier_branches: list[list[Message]] = []
+    """Messages of each branch but the last, whose are ``messages``. Empty if nobody kept them."""
     metrics: dict[str, float] = {}
     stop_reason: StopReason = StopReason.STOP
     error: RolloutError | None = None
@@ -143,7 +147,8 @@ class PlayedRollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit
     """The record one episode leaves, before it is stored. The three token arrays have one length T.
 
     Position t holds the token, whether the policy sampled it (and it trains), and the logprob the inference engine
-    gave it after temperature, given all tokens before it.
+    gave it after temperature, given all tokens before it in its branch. A conversation whose history was edited goes on
+    in a further branch; what was sampled before it parted stands there again with a mask of 0, so it trains once.
     """
 
     token_ids: list[int]

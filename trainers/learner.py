@@ -126,7 +126,7 @@ class Learner:
             "optim/grad_norm": grad_norm,
             "optim/lr": lr,
             "batch/tokens": float(sum(len(sequence.token_ids_T) for sequence in sequences)),
-            "batch/rollouts": float(len(sequences)),
+            "batch/sequences": float(len(sequences)),
             **self._utilisation(sequences, time.perf_counter() - begin),
         }
 

@@ -14,15 +14,19 @@ policy sampled, which are trained by the loss, and after them the echo tokens, i
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from trainers.wire import TrainingBatch
+from trainers.wire import TrainingBatch, TrainingRollout
 
 Bin = list[int]
 """Indices of the sequences that share a micro-batch; empty for a dummy."""
+
+RolloutKey = tuple[str, int]
+"""A rollout's group and its position inside."""
 
 _ATTENTION_COST = 1 / 4096
 """Cost of attention per squared token, relative to everything else per token. Only the balance depends on it."""
@@ -44,7 +48,10 @@ _NOT_WEIGHED = TokenWeights()
 
 @dataclass(frozen=True)
 class TrainingSequence:
-    """One sequence to train on, at most seq_len tokens long. Make it with `training_sequence`."""
+    """One sequence to train on, at most seq_len tokens long: a branch of a rollout, or an example.
+
+    Make it with `training_sequence`.
+    """
 
     token_ids_T: np.ndarray
     """int64."""
@@ -63,8 +70,15 @@ class TrainingSequence:
     group: str = ""
     """Which group it belongs to."""
     index: int = 0
-    """Position inside its group."""
+    """Its rollout's position inside the group."""
+    branch: int = 0
+    """Its position inside the rollout."""
     weights: TokenWeights = _NOT_WEIGHED
+
+    @property
+    def rollout(self) -> RolloutKey:
+        """Which rollout it belongs to."""
+        return self.group, self.index
 
 
 @dataclass(frozen=True)
@@ -122,6 +136,7 @@ def training_sequence(
     echo: bool = False,
     group: str = "",
     index: int = 0,
+    branch: int = 0,
 ) -> TrainingSequence:
     """Cut to `seq_len` and leave the first token out of the loss: nothing comes before it to predict it from.
 
@@ -142,11 +157,15 @@ def training_sequence(
         echo_T=np.logical_or.accumulate(sampled_T) & ~sampled_T if echo else None,
         group=group,
         index=index,
+        branch=branch,
     )
 
 
 def batch_sequences(batch: TrainingBatch, seq_len: int, *, echo: bool = False) -> list[TrainingSequence]:
-    """Decode the rollouts of a batch. Rollouts with nothing to train are left out. Raises ValueError on torn arrays."""
+    """Decode the rollouts of a batch, a sequence for each branch. What has nothing to train is left out.
+
+    Raises ValueError on torn arrays.
+    """
     sequences = []
     for rollout in batch.rollouts:
         token_ids = np.frombuffer(rollout.token_ids, "<u4")
@@ -159,21 +178,39 @@ def batch_sequences(batch: TrainingBatch, seq_len: int, *, echo: bool = False) -
         if torn:
             lengths = ", ".join(f"{len(array)} {name}" for name, array in torn.items())
             raise ValueError(f"rollout {rollout.index} of group {rollout.group} has {len(token_ids)} tokens, {lengths}")
-        sequence = training_sequence(
-            token_ids,
-            loss_mask,
-            seq_len,
-            logprobs,
-            rollout.advantage,
-            advantages_T=advantages,
-            ref_logprobs_T=reference,
-            echo=echo,
-            group=rollout.group,
-            index=rollout.index,
-        )
-        if sequence.trained_T.any():
-            sequences.append(sequence)
+        for branch, part in enumerate(branch_slices(rollout)):
+            sequence = training_sequence(
+                token_ids[part],
+                loss_mask[part],
+                seq_len,
+                logprobs[part],
+                rollout.advantage,
+                advantages_T=None if advantages is None else advantages[part],
+                ref_logprobs_T=None if reference is None else reference[part],
+                echo=echo,
+                group=rollout.group,
+                index=rollout.index,
+                branch=branch,
+            )
+            if sequence.trained_T.any():
+                sequences.append(sequence)
     return sequences
+
+
+def branch_slices(rollout: TrainingRollout) -> list[slice]:
+    """Where each branch of a rollout lies in its arrays."""
+    length = len(rollout.loss_mask)
+    lengths = rollout.branch_lengths or [length]
+    if sum(lengths) != length:
+        where = f"rollout {rollout.index} of group {rollout.group}"
+        raise ValueError(f"{where} has {length} tokens, and branches of {sum(lengths)}")
+    ends = list(accumulate(lengths))
+    return [slice(end - length, end) for length, end in zip(lengths, ends, strict=True)]
+
+
+def count_rollouts(sequences: Iterable[TrainingSequence]) -> int:
+    """Rollouts that the sequences are branches of."""
+    return len({sequence.rollout for sequence in sequences})
 
 
 def count_trained(sequences: Iterable[TrainingSequence]) -> int:

@@ -27,7 +27,7 @@ from trainers.link import RunLink
 from trainers.metrics.log import MetricLog
 from trainers.metrics.token_values import TokenWatch
 from trainers.objective.step import rl_objective
-from trainers.packing import batch_sequences
+from trainers.packing import batch_sequences, count_rollouts
 from trainers.run_config import RunConfig
 from trainers.wire import TrainingBatch
 
@@ -61,6 +61,7 @@ def train() -> None:
         with learner.timed("token_values"):
             token_values = watch.collect(learner.tokenizer)
 
+        metrics["batch/rollouts"] = float(count_rollouts(sequences))
         metrics |= learner.take_times()
         metrics["time/step"] = time.perf_counter() - begin
         metrics["perf/throughput"] = metrics["batch/tokens"] / (metrics["time/step"] - metrics["time/wait_for_batch"])

@@ -17,7 +17,7 @@ MAX_TOKEN_TEXT = 200
 
 
 class TrainingRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """One rollout as the optimizer sees it. Its arrays have one length T.
+    """One rollout as the optimizer sees it. Its arrays have one length T: its branches, end to end.
 
     What is absent is left out of the bytes, so that a field that is added later changes no batch that was ever served.
     """
@@ -41,6 +41,8 @@ class TrainingRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """f32 [T], of a reference or teacher policy, if the environment sent them."""
     advantages: bytes | None = None
     """f32 [T], per token, if the environment sent them: they stand in place of `advantage`."""
+    branch_lengths: list[int] = []
+    """Tokens of each branch, which are sequences of their own; empty: the whole rollout is one."""
 
 
 class TrainingBatch(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from environments.types import (
     MAX_TOKEN_ID,
     JsonObject,
+    Message,
     PackedRollout,
     PackedScoredGroup,
     PlayedGroup,
@@ -58,6 +59,9 @@ class GroupArrays:
     """f32 [N], of a reference or teacher policy."""
     advantages: Array | None = None
     """f32 [N]; per-token advantages the environment computed, in place of those from the rewards."""
+    branch_lengths: Array | None = None
+    """u32: tokens of each branch of all rollouts, in order; none of it crosses from one rollout to the next. None: each
+    rollout is one branch."""
 
     @property
     def trained_counts(self) -> Array:
@@ -71,8 +75,10 @@ class GroupArrays:
         """Whether in any of the rollouts that are kept, bool [G], the environment spoke after the policy: a token under
         the loss mask is followed by one that is not."""
         ends_turn = (self.loss_mask[:-1] == 1) & (self.loss_mask[1:] == 0)
-        rollout = np.repeat(np.arange(len(self.lengths)), self.lengths)
-        return bool((ends_turn & (rollout[:-1] == rollout[1:]) & is_kept[rollout[:-1]]).any())
+        sequences = self.lengths if self.branch_lengths is None else self.branch_lengths
+        branch = np.repeat(np.arange(len(sequences)), sequences)
+        kept = np.repeat(is_kept, self.lengths)
+        return bool((ends_turn & (branch[:-1] == branch[1:]) & kept[:-1]).any())
 
 
 class RolloutRecord(msgspec.Struct, kw_only=True):
@@ -82,6 +88,7 @@ class RolloutRecord(msgspec.Struct, kw_only=True):
     messages: Sequence[JsonObject] = ()
     """`role`, `content` and what else there is, in the OpenAI form."""
     tools: list[JsonObject] = []
+    earlier_branches: list[list[JsonObject]] = []
     metrics: dict[str, float] = {}
     stop_reason: StopReason = StopReason.STOP
     error: RolloutError | None = None
@@ -134,6 +141,7 @@ def pack_arrays(rollouts: Sequence[PlayedRollout], at: Loc) -> GroupArrays:
         for name in ("loss_mask", "inference_logprobs"):
             if (entries := len(getattr(rollout, name))) != length:
                 faults[*at, "rollouts", index, name] = f"has {entries} entries for {length} tokens"
+        faults |= _branch_faults(rollout, length, (*at, "rollouts", index))
     token_ids = [rollout.token_ids for rollout in rollouts]
     loss_masks = [rollout.loss_mask for rollout in rollouts]
     for index in _out_of_range(token_ids, MAX_TOKEN_ID):
@@ -146,6 +154,7 @@ def pack_arrays(rollouts: Sequence[PlayedRollout], at: Loc) -> GroupArrays:
         token_ids=_joined(token_ids, TOKEN_ID),
         loss_mask=_joined(loss_masks, MASK),
         inference_logprobs=_floats([rollout.inference_logprobs for rollout in rollouts]),
+        branch_lengths=_branch_lengths(rollouts),
     )
 
 
@@ -158,6 +167,7 @@ def join_arrays(rollouts: Sequence[PackedRollout], at: Loc) -> GroupArrays:
             data = getattr(rollout, name)
             if data is not None and len(data) != 4 * length:
                 faults[*at, "rollouts", index, name] = f"has {len(data)} bytes for {length} tokens of 4 bytes"
+        faults |= _branch_faults(rollout, length, (*at, "rollouts", index))
     for name in ("ref_logprobs", "advantages"):
         if len({getattr(rollout, name) is None for rollout in rollouts}) > 1:
             faults[*at, "rollouts", name] = "give it for every rollout of the group, or for none"
@@ -175,6 +185,7 @@ def join_arrays(rollouts: Sequence[PackedRollout], at: Loc) -> GroupArrays:
         inference_logprobs=np.frombuffer(b"".join(rollout.inference_logprobs for rollout in rollouts), LOGPROB),
         ref_logprobs=optional("ref_logprobs"),
         advantages=optional("advantages"),
+        branch_lengths=_branch_lengths(rollouts),
     )
 
 
@@ -185,6 +196,49 @@ def split(data: bytes | memoryview, lengths: Sequence[int], itemsize: int) -> It
         end = at + int(length) * itemsize
         yield view[at:end]
         at = end
+
+
+def branches_of(lengths: Sequence[int], branch_lengths: bytes | memoryview | None) -> list[list[int]]:
+    """The branch lengths of each rollout, from what is stored; one of its own length for a rollout that names none."""
+    if branch_lengths is None:
+        return [[length] for length in lengths]
+    left = iter(np.frombuffer(branch_lengths, COUNT).tolist())
+    branches: list[list[int]] = []
+    for length in lengths:
+        own: list[int] = []
+        while length:
+            own.append(next(left))
+            length -= own[-1]
+        branches.append(own)
+    return branches
+
+
+def _branch_faults(rollout: PlayedRollout | PackedRollout, length: int, at: Loc) -> dict[Loc, str]:
+    branches, earlier = rollout.branch_lengths, rollout.earlier_branches
+    if not branches:
+        return (
+            {(*at, "earlier_branches"): "has messages of branches that branch_lengths does not name"} if earlier else {}
+        )
+    found: dict[Loc, str] = {}
+    if min(branches) < 1 or sum(branches) != length:
+        found[*at, "branch_lengths"] = f"must be lengths of at least 1 that add up to the {length} tokens"
+    if earlier and len(earlier) != len(branches) - 1:
+        found[*at, "earlier_branches"] = f"has {len(earlier)} entries for {len(branches)} branches: all but the last"
+    return found
+
+
+def _branch_lengths(rollouts: Sequence[PlayedRollout] | Sequence[PackedRollout]) -> Array | None:
+    if not any(len(rollout.branch_lengths) > 1 for rollout in rollouts):
+        return None
+    whole = [len(rollout.loss_mask) for rollout in rollouts]
+    return np.array(
+        [
+            length
+            for rollout, all_of_it in zip(rollouts, whole, strict=True)
+            for length in rollout.branch_lengths or ([all_of_it] if all_of_it else [])
+        ],
+        COUNT,
+    )
 
 
 def _raise(faults: dict[Loc, str]) -> None:
@@ -209,9 +263,9 @@ def _floats(lists: Sequence[Sequence[float]]) -> Array:
 def _record(rollout: PlayedRollout | PackedRollout) -> RolloutRecord:
     return RolloutRecord(
         reward=rollout.reward,
-        # Readers of Atropos' format refuse a message without content.
-        messages=[{"content": ""} | msgspec.to_builtins(message) for message in rollout.messages],
+        messages=_plain(rollout.messages),
         tools=rollout.tools,
+        earlier_branches=[_plain(messages) for messages in rollout.earlier_branches],
         metrics=rollout.metrics,
         stop_reason=rollout.stop_reason,
         error=rollout.error,
@@ -221,3 +275,8 @@ def _record(rollout: PlayedRollout | PackedRollout) -> RolloutRecord:
         replica=rollout.replica,
         generation_s=rollout.generation_s,
     )
+
+
+def _plain(messages: Sequence[Message]) -> list[JsonObject]:
+    # Readers of Atropos' format refuse a message without content.
+    return [{"content": ""} | msgspec.to_builtins(message) for message in messages]

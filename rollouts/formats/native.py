@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from environments.types import PackedScoredGroup, PlayedGroup
-from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, PackedGroup, pack_group, split
+from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, PackedGroup, branches_of, pack_group, split
 from rollouts.models import Batch
 from rollouts.sql import binary_cursor, load
 from trainers.wire import TrainingBatch, TrainingRollout
@@ -50,13 +50,14 @@ def encode_batch(batch: Batch) -> bytes:
 def _rollouts(row: tuple[Any, ...]) -> Iterator[TrainingRollout]:
     """Those of a group that train: scored, and with a token that the policy sampled."""
     key, environment, problem_key, group_version, advantages, lengths, *arrays = row[:11]
-    rewards, trained, *versions = row[11:]
+    branch_lengths, rewards, trained, *versions = row[11:]
     counts = np.frombuffer(lengths, COUNT).tolist()
     sizes = [dtype.itemsize for dtype in (TOKEN_ID, MASK, LOGPROB, LOGPROB, LOGPROB)]
     parts = [
         [None] * len(counts) if data is None else list(split(data, counts, size))
         for data, size in zip(arrays, sizes, strict=True)
     ]
+    branches = branches_of(counts, branch_lengths)
     for index, advantage in enumerate(advantages):
         if advantage is None or not trained[index]:
             continue
@@ -77,4 +78,5 @@ def _rollouts(row: tuple[Any, ...]) -> Iterator[TrainingRollout]:
             max_policy_version=max(oldest, last or 0),
             ref_logprobs=ref_logprobs,  # type: ignore[arg-type]
             advantages=token_advantages,  # type: ignore[arg-type]
+            branch_lengths=branches[index] if len(branches[index]) > 1 else [],
         )

@@ -169,6 +169,8 @@ class Rollout(models.Model):
     messages = models.JSONField(default=list)
     tools = models.JSONField(null=True)
     """What the policy was told it may call; None: nothing."""
+    earlier_branches = models.JSONField(null=True)
+    """Messages of each branch but the last, whose are `messages`; None: there is one branch, or nobody kept them."""
     stop_reason = models.CharField(max_length=8, choices=[(s.value, s.name) for s in StopReason])
     error_kind = models.CharField(max_length=16, blank=True, choices=[(k.value, k.name) for k in ErrorKind])
     error = models.JSONField(null=True)
@@ -225,6 +227,8 @@ class GroupTokens(models.Model):
     """f32 [N], of a reference or teacher policy."""
     advantages = models.BinaryField(null=True)
     """f32 [N], per token, from the environment."""
+    branch_lengths = models.BinaryField(null=True)
+    """u32: tokens of each branch of all rollouts, in order; null: each rollout is one branch."""
     extras = models.BinaryField(null=True)
     """What else an external environment sent, as its API encodes it."""
 

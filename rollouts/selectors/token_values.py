@@ -6,10 +6,11 @@ import numpy as np
 from django.db.models import QuerySet
 
 from rollouts.errors import NotFound
-from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array, split
+from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array, branches_of, split
 from rollouts.models import GroupTokens, Run, TokenValues
 from trainers.wire import IN_LOSS, SCORED
 
+_CONVERSATION = tuple(f"rollout__{name}" for name in ("messages", "earlier_branches", "tools", "metrics", "error"))
 _PAYLOAD = ("trainer_logprobs", "entropies", "ratios", "advantages", "mask_reasons", "texts")
 
 
@@ -33,6 +34,8 @@ class SeenTokens:
     mask_reasons: Array
     """u8 [T]."""
     texts: list[str] | None
+    branch_lengths: list[int]
+    """Tokens of each branch, which add up to T."""
 
     @property
     def differences(self) -> Array:
@@ -60,9 +63,7 @@ def get(run: Run, number: int) -> SeenTokens:
     row = rows.filter(batch__run=run, pk=number).first()
     if row is None:
         raise NotFound(f"Run {run.key} has no token values {number}.")
-    tokens = GroupTokens.objects.only("lengths", "token_ids", "loss_mask", "inference_logprobs").get(
-        group=row.rollout.group_id
-    )
+    tokens = GroupTokens.objects.defer("ref_logprobs", "advantages", "extras").get(group=row.rollout.group_id)
     lengths = np.frombuffer(tokens.lengths, COUNT).tolist()
 
     def own(data: bytes | memoryview, dtype: np.dtype) -> Array:
@@ -85,9 +86,10 @@ def get(run: Run, number: int) -> SeenTokens:
         advantages=where(is_in_loss, row.advantages),
         mask_reasons=mask_reasons,
         texts=row.texts,
+        branch_lengths=branches_of(lengths, tokens.branch_lengths)[row.rollout.index],
     )
 
 
 def _rows(run: Run) -> QuerySet[TokenValues]:
     rows = TokenValues.objects.filter(batch__run=run).select_related("batch", "rollout__group")
-    return rows.defer(*_PAYLOAD, "rollout__messages", "rollout__tools", "rollout__metrics", "rollout__error")
+    return rows.defer(*_PAYLOAD, *_CONVERSATION)

@@ -1,7 +1,7 @@
--- The scored rollouts of some groups, best first in each; messages and tools stay JSON text, for whoever passes them on.
+-- The scored rollouts of some groups, best first in each; JSON stays text, for whoever passes it on.
 -- Locks: nothing. Everything read here is insert-only.
 -- Index: rollout_index_once_per_group.
-SELECT group_id, index, reward, stop_reason, messages::text, tools::text
+SELECT group_id, index, reward, stop_reason, messages::text, tools::text, earlier_branches::text
 FROM rollouts_rollout
 WHERE group_id = ANY(%(group_ids)s) AND reward IS NOT NULL AND trained_token_count > 0
 ORDER BY group_id, reward DESC, index

@@ -1,7 +1,7 @@
--- What is said of the rollouts of some groups, in rollout order; messages stay JSON text, for whoever passes them on.
+-- What is said of the rollouts of some groups, in rollout order; JSON stays text, for whoever passes it on.
 -- Locks: nothing. Everything read here is insert-only.
 -- Index: rollout_index_once_per_group.
-SELECT group_id, reward, messages::text
+SELECT group_id, reward, messages::text, earlier_branches::text, tools::text
 FROM rollouts_rollout
 WHERE group_id = ANY(%(group_ids)s)
 ORDER BY group_id, index

@@ -66,6 +66,11 @@ NAMING: dict[str, tuple[str, ...]] = {
 
 _ROLLOUTS = (
     " rollouts.token_ids rollouts.loss_mask rollouts.inference_logprobs rollouts.reward rollouts.metrics"
+    " rollouts.branch_lengths rollouts.earlier_branches.content rollouts.earlier_branches.content.text"
+    " rollouts.earlier_branches.content.type rollouts.earlier_branches.name rollouts.earlier_branches.role"
+    " rollouts.earlier_branches.reasoning_content rollouts.earlier_branches.tool_call_id"
+    " rollouts.earlier_branches.tool_calls.function.arguments rollouts.earlier_branches.tool_calls.function.name"
+    " rollouts.earlier_branches.tool_calls.id rollouts.earlier_branches.tool_calls.type"
     " rollouts.messages.content rollouts.messages.content.text rollouts.messages.content.type"
     " rollouts.messages.name rollouts.messages.role rollouts.messages.reasoning_content rollouts.messages.tool_call_id"
     " rollouts.messages.tool_calls.function.arguments rollouts.messages.tool_calls.function.name"

@@ -7,8 +7,8 @@
 Nothing is recorded of rollouts that are not chosen. Every rank knows all that are chosen and how many values each has,
 so one sum over the ranks brings them together, wherever each was trained.
 
-Shapes: K scored tokens of a micro-batch, L of one rollout, T all tokens of one rollout. Rows are the arrays of a
-`TokenValuesIn`, in that order.
+Shapes: K scored tokens of a micro-batch, L of one branch, T all tokens of one rollout, its branches end to end. Rows
+are the arrays of a `TokenValuesIn`, in that order.
 """
 
 import hashlib
@@ -23,23 +23,22 @@ from transformers import PreTrainedTokenizerBase
 from trainers.distributed.mesh import World
 from trainers.model.lm_head import TokenScores
 from trainers.objective.step import Evaluated
-from trainers.packing import MicroBatch, TrainingSequence
+from trainers.packing import MicroBatch, RolloutKey, TrainingSequence, branch_slices
 from trainers.wire import MAX_TOKEN_TEXT, MAX_VALUE_TOKENS, MaskReason, TokenValuesIn, TrainingBatch, TrainingRollout
 
 _ROWS = 5
 
-Key = tuple[str, int]
-"""A rollout's group and its index there."""
+BranchKey = tuple[RolloutKey, int]
+"""A rollout, and which of its branches."""
 
 
 class TokenWatch:
     """The chosen rollouts of one step. Every rank has one; `collect` is collective."""
 
     def __init__(self, batch: TrainingBatch, sequences: Sequence[TrainingSequence], share: float, world: World) -> None:
-        rollouts = {_key(rollout): rollout for rollout in batch.rollouts}
-        chosen = choose_watched(batch, sequences, share)
-        self._chosen = {_key(sequence): (sequence, rollouts[_key(sequence)]) for sequence in chosen}
-        self._found: dict[Key, torch.Tensor] = {}
+        self._rollouts = choose_watched(batch, sequences, share)
+        self._chosen = {_branch(sequence): sequence for sequence in sequences if sequence.rollout in self._rollouts}
+        self._found: dict[BranchKey, torch.Tensor] = {}
         # Ranks that share their micro-batches see the same: the first of them records. The last stage alone sees any.
         places = [world.mesh[name].get_local_rank() for name in ("context", "tensor")]
         self._is_recorder = not any(places)
@@ -50,7 +49,7 @@ class TokenWatch:
         """Keep the values of the chosen rollouts in one micro-batch."""
         if not self._chosen or not self._is_recorder:
             return
-        present = [(at, key) for at, key in enumerate(map(_key, batch.sequences_S)) if key in self._chosen]
+        present = [(at, key) for at, key in enumerate(map(_branch, batch.sequences_S)) if key in self._chosen]
         if not present:
             return
         trained = batch.trained_tokens
@@ -74,7 +73,7 @@ class TokenWatch:
         """The values of the chosen rollouts on rank 0, an empty list on the others. Collective."""
         if not self._chosen:
             return []
-        places = [_scored_positions(sequence) for sequence, _ in self._chosen.values()]
+        places = [_scored_positions(sequence) for sequence in self._chosen.values()]
         rows = torch.zeros(_ROWS, sum(map(len, places)))
         parts = rows.split(list(map(len, places)), dim=1)
         for key, part in zip(self._chosen, parts, strict=True):
@@ -83,39 +82,39 @@ class TokenWatch:
         dist.reduce(rows, dst=0)  # one rank has each value, the others have zeros
         if not self._is_main:
             return []
-        rollouts = [rollout for _, rollout in self._chosen.values()]
-        texts = _texts(rollouts, tokenizer)
-        return [
-            _laid_out(rollout, at_L, part.numpy(), texts)
-            for rollout, at_L, part in zip(rollouts, places, parts, strict=True)
-        ]
+        texts = _texts(list(self._rollouts.values()), tokenizer)
+        rows_of: dict[RolloutKey, list[tuple[int, np.ndarray, np.ndarray]]] = {}
+        for sequence, at_L, part in zip(self._chosen.values(), places, parts, strict=True):
+            rows_of.setdefault(sequence.rollout, []).append((sequence.branch, at_L, part.numpy()))
+        return [_laid_out(rollout, rows_of[key], texts) for key, rollout in self._rollouts.items()]
 
 
-def _key(rollout: TrainingSequence | TrainingRollout) -> Key:
-    return rollout.group, rollout.index
+def _branch(sequence: TrainingSequence) -> BranchKey:
+    return sequence.rollout, sequence.branch
 
 
-def choose_watched(batch: TrainingBatch, sequences: Sequence[TrainingSequence], share: float) -> list[TrainingSequence]:
-    """Which of a batch's rollouts are watched: at least one unless the share is 0, no more than an ack takes."""
-    if not share or not sequences:
-        return []
-    lengths = {_key(rollout): len(rollout.loss_mask) for rollout in batch.rollouts}
-    drawn = sorted((_draw(batch, sequence), at) for at, sequence in enumerate(sequences))
-    chosen: list[TrainingSequence] = []
+def choose_watched(
+    batch: TrainingBatch, sequences: Sequence[TrainingSequence], share: float
+) -> dict[RolloutKey, TrainingRollout]:
+    """Which of the rollouts that train are watched: at least one unless the share is 0, no more than an ack takes."""
+    if not share:
+        return {}
+    rollouts = {(rollout.group, rollout.index): rollout for rollout in batch.rollouts}
+    names = dict.fromkeys(sequence.rollout for sequence in sequences)
+    chosen: dict[RolloutKey, TrainingRollout] = {}
     room = MAX_VALUE_TOKENS
-    for draw, at in drawn:
+    for draw, _, name in sorted((_draw(batch, *name), at, name) for at, name in enumerate(names)):
         if chosen and draw >= share:
             break
-        sequence = sequences[at]
-        if (length := lengths[_key(sequence)]) <= room:
-            chosen.append(sequence)
+        if (length := len(rollouts[name].loss_mask)) <= room:
+            chosen[name] = rollouts[name]
             room -= length
     return chosen
 
 
-def _draw(batch: TrainingBatch, sequence: TrainingSequence) -> float:
+def _draw(batch: TrainingBatch, group: str, index: int) -> float:
     """A number in [0, 1) that depends on nothing but the names."""
-    name = f"{batch.run}/{batch.step}/{sequence.group}/{sequence.index}"
+    name = f"{batch.run}/{batch.step}/{group}/{index}"
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:8]) / 2**64
 
 
@@ -125,11 +124,16 @@ def _scored_positions(sequence: TrainingSequence) -> np.ndarray:
     return np.concatenate([np.flatnonzero(sequence.trained_T), np.flatnonzero(echo_T)])
 
 
-def _laid_out(rollout: TrainingRollout, at_L: np.ndarray, rows_L: np.ndarray, texts: dict[int, str]) -> TokenValuesIn:
+def _laid_out(
+    rollout: TrainingRollout, branches: Sequence[tuple[int, np.ndarray, np.ndarray]], texts: dict[int, str]
+) -> TokenValuesIn:
+    """All tokens of a rollout, from (which branch, its L scored positions, the rows there)."""
     loss_mask_T = np.frombuffer(rollout.loss_mask, np.uint8)
     rows_T = np.zeros((_ROWS, len(loss_mask_T)), "<f4")
     rows_T[-1] = np.where(loss_mask_T, MaskReason.NOT_SCORED, MaskReason.NOT_SAMPLED)
-    rows_T[:, at_L] = rows_L
+    slices = branch_slices(rollout)
+    for branch, at_L, rows_L in branches:
+        rows_T[:, slices[branch].start + at_L] = rows_L
     logprobs, entropies, ratios, advantages, reasons = rows_T
     return TokenValuesIn(
         group=rollout.group,

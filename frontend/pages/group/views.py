@@ -5,7 +5,7 @@ from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
 from frontend.access import page
-from frontend.conversation import told
+from frontend.conversation import JsonObject, told
 from frontend.pages.group.advantage import explain
 from frontend.pages.run.rollouts.rollouts import split_prompt
 from rollouts.selectors import groups, runs, token_values
@@ -36,6 +36,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
                 "rollout": rollout,
                 "tools": [] if same_tools else told(rollout.tools),
                 "messages": rest if is_shared else rollout.messages,
+                "earlier": [_behind(shared if is_shared else [], each) for each in rollout.earlier_branches or []],
                 "why": explanation.members[at],
                 "seen": seen.get(rollout.pk, []),
             }
@@ -47,3 +48,8 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
         "rewards": [rollout.reward for rollout in rollouts],
     }
     return render(request, "group/group.html", context)
+
+
+def _behind(prompt: list[JsonObject], messages: list[JsonObject]) -> list[JsonObject]:
+    """A branch without the prompt that the page shows once."""
+    return messages[len(prompt) :] if messages[: len(prompt)] == prompt else messages

@@ -8,6 +8,7 @@ import math
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 
@@ -83,6 +84,8 @@ class ShownToken:
     ratio: float | None
     advantage: float | None
     entropy: float | None
+    begins: int | None
+    """The number of the branch that begins here, of a rollout with several; counted from 1."""
 
     @property
     def standing(self) -> str:
@@ -118,6 +121,7 @@ class TokenView:
     total: int
     standings: list[tuple[str, int]]
     """What became of the tokens, and of how many."""
+    branches: int
 
     @property
     def previous(self) -> int | None:
@@ -141,14 +145,18 @@ def view(seen: SeenTokens, by: str, begin: int | None = None) -> TokenView:
     known = np.abs(values[~np.isnan(values)])
     limit = float(np.percentile(known, 99)) if len(known) else 0.0
     counts = Counter(seen.mask_reasons.tolist())
+    branches = len(seen.branch_lengths)
+    first = accumulate(seen.branch_lengths[:-1], initial=0)
+    begins = {at: number for number, at in enumerate(first, 1)} if branches > 1 else {}
     return TokenView(
         quantity=quantity,
         ends=quantity.ends(limit) if limit else "",
-        tokens=[_shown(seen, at, _tone(float(values[at]), limit)) for at in range(begin, end)],
+        tokens=[_shown(seen, at, _tone(float(values[at]), limit), begins.get(at)) for at in range(begin, end)],
         begin=begin,
         end=end,
         total=total,
         standings=[(MaskReason(number).meaning, count) for number, count in sorted(counts.items())],
+        branches=branches,
     )
 
 
@@ -159,7 +167,7 @@ def _tone(value: float, limit: float) -> str:
     return f"{'up' if value > 0 else 'down'}-{strength}" if strength else ""
 
 
-def _shown(seen: SeenTokens, at: int, tone: str) -> ShownToken:
+def _shown(seen: SeenTokens, at: int, tone: str, begins: int | None) -> ShownToken:
     return ShownToken(
         position=at,
         token_id=int(seen.token_ids[at]),
@@ -172,6 +180,7 @@ def _shown(seen: SeenTokens, at: int, tone: str) -> ShownToken:
         ratio=_figure(seen.ratios[at]),
         advantage=_figure(seen.advantages[at]),
         entropy=_figure(seen.entropies[at]),
+        begins=begins,
     )
 
 

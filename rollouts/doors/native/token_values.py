@@ -43,6 +43,8 @@ class TokenValuesOut(SeenRolloutOut, kw_only=True):
     advantages: list[float | None]
     mask_reasons: list[str]
     """`trained`, or why not or not fully: names of `trainers.wire.MaskReason`."""
+    branch_lengths: list[int]
+    """Tokens of each branch, in the order in which they lie end to end; one number unless history was edited."""
 
 
 class StepTokenValuesApi(APIView):
@@ -74,6 +76,7 @@ class TokenValuesApi(APIView):
             ratios=decimals(seen.ratios),
             advantages=decimals(seen.advantages),
             mask_reasons=[MaskReason(number).name.lower() for number in seen.mask_reasons.tolist()],
+            branch_lengths=seen.branch_lengths,
         )
         return Response(wire.json(out))
 

@@ -1,16 +1,19 @@
 """Stored groups as Atropos items again: the body of a batch, and the latest example.
 
 Everything is read with two queries whatever the batch holds, and numbers go from the stored bytes to JSON with neither
-the ORM nor a Python number between. The same rows are the same bytes every time.
+the ORM nor a Python number between. The same rows are the same bytes every time. An item knows sequences only, so each
+branch of a rollout is one, with the rollout's score.
 """
 
 from collections.abc import Iterable
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 
-from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array
+from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array, branches_of
+from rollouts.formats.atropos.additions import Additions, CompleteItem
 from rollouts.formats.atropos.extras import FLOAT, IGNORED, INT, Extras, cut, unpack, unpack_ragged
 from rollouts.formats.atropos.items import Item
 from rollouts.formats.json_arrays import encode
@@ -59,17 +62,29 @@ def encode_latest(run_id: int) -> bytes:
     return NO_EXAMPLE if row is None else encode(read_items(row)[0])
 
 
-def read_items(group_ids: Iterable[int]) -> list[Item]:
-    """The items of groups that have their arrays, in this order."""
+class ReadRollout(NamedTuple):
+    """What an item tells of a rollout besides its tokens; JSON as text."""
+
+    reward: float | None
+    messages: str
+    earlier_branches: str | None = None
+    tools: str | None = None
+
+
+def read_items(group_ids: Iterable[int], *, is_complete: bool = False) -> list[Item]:
+    """The items of groups that have their arrays, in this order; complete ones with what Atropos has no key for."""
     named = {"group_ids": list(group_ids)}
-    rollouts: dict[int, list[tuple[float | None, str]]] = {group_id: [] for group_id in named["group_ids"]}
+    rollouts: dict[int, list[ReadRollout]] = {group_id: [] for group_id in named["group_ids"]}
     with binary_cursor() as cursor:
         cursor.execute(load("item_rollouts"), named)
-        for group_id, reward, messages in cursor:
-            rollouts[group_id].append((reward, messages))
+        for group_id, *columns in cursor:
+            rollouts[group_id].append(ReadRollout(*columns))
         cursor.execute(load("item_tokens"), named)
         tokens = {row[0]: row[1:] for row in cursor}
-    return [written_item(*tokens[group_id], rollouts=rollouts[group_id]) for group_id in named["group_ids"]]
+    return [
+        written_item(*tokens[group_id], rollouts=rollouts[group_id], is_complete=is_complete)
+        for group_id in named["group_ids"]
+    ]
 
 
 def written_item(
@@ -79,16 +94,19 @@ def written_item(
     inference_logprobs: bytes,
     ref_logprobs: bytes | None,
     advantages: bytes | None,
+    branch_lengths: bytes | None,
     packed: bytes | None,
     *,
-    rollouts: list[tuple[float | None, str]],
+    rollouts: list[ReadRollout],
+    is_complete: bool = False,
 ) -> Item:
-    """One group as a trainer gets it, from its packed arrays and (reward, messages as JSON text) of each rollout."""
+    """One group as a trainer gets it, from its packed arrays and what is told of each rollout."""
     extras = unpack(packed)
     counts = np.frombuffer(lengths, COUNT)
+    branches = branches_of(counts.tolist(), branch_lengths)
     tokens = np.frombuffer(token_ids, TOKEN_ID)
     trained = np.frombuffer(loss_mask, MASK).view(np.bool_)
-    scored = [reward is not None for reward, _ in rollouts]
+    scored = [rollout.reward is not None for rollout in rollouts]
     columns: dict[str, Array | None] = {
         "tokens": tokens,
         "masks": _masks(tokens, trained, extras),
@@ -100,19 +118,37 @@ def written_item(
     }
     if not all(scored):  # of a failed episode there is nothing to train on, and an item cannot say so
         kept = np.repeat(scored, counts)
-        counts = counts[scored]
+        branches = [each for each, is_scored in zip(branches, scored, strict=True) if is_scored]
         columns = {key: None if column is None else column[kept] for key, column in columns.items()}
         rollouts = [each for each, is_scored in zip(rollouts, scored, strict=True) if is_scored]
-    parts = counts.tolist()
+    parts = list(chain.from_iterable(branches))
     values: dict[str, Any] = {key: cut(column, parts) for key, column in columns.items() if column is not None}
     if extras.has_messages:
-        values["messages"] = msgspec.Raw(f"[{','.join(messages for _, messages in rollouts)}]")
+        conversations = map(_conversations, rollouts, map(len, branches))
+        values["messages"] = msgspec.Raw(f"[{','.join(chain.from_iterable(conversations))}]")
     if extras.distill_token_ids is not None:
         values["distill_token_ids"] = unpack_ragged(extras.distill_token_ids, INT)
     if extras.distill_logprobs is not None:
         values["distill_logprobs"] = unpack_ragged(extras.distill_logprobs, FLOAT)
     values |= {key: msgspec.Raw(text) for key, text in extras.json.items()}
-    return Item(scores=[reward for reward, _ in rollouts if reward is not None], env_id=extras.env_id, **values)
+    rewards = [
+        rollout.reward
+        for rollout, own in zip(rollouts, branches, strict=True)
+        for _ in own
+        if rollout.reward is not None
+    ]
+    values |= {"scores": rewards, "env_id": extras.env_id}
+    additions = Additions.of([len(own) for own in branches], [rollout.tools for rollout in rollouts])
+    return CompleteItem(**values, rollyard=additions) if is_complete and additions else Item(**values)
+
+
+def _conversations(rollout: ReadRollout, branches: int) -> list[str]:
+    """The messages of each branch, as JSON."""
+    if branches == 1:
+        return [rollout.messages]
+    # Text of a list of lists, without the brackets around it, is the text of its members.
+    earlier = [rollout.earlier_branches[1:-1]] if rollout.earlier_branches else ["[]"] * (branches - 1)
+    return [*earlier, rollout.messages]
 
 
 def _masks(tokens: Array, trained: Array, extras: Extras) -> Array:

@@ -2,8 +2,8 @@
 
     ids of the groups, page by page ─► their scored rollouts, best first ─► those that are good enough ─► lines
 
-A line has the rollout's messages, or its tokens where an environment sent no messages, and says where it is from. What
-trains on it: `trainers/data/examples.py`. Memory does not grow with the run.
+A line has the messages of one branch of a rollout, or its tokens where an environment sent no messages, and says where
+it is from. What trains on it: `trainers/data/examples.py`. Memory does not grow with the run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 
 from environments.types import StopReason
-from rollouts.formats.arrays import COUNT, MASK, TOKEN_ID
+from rollouts.formats.arrays import COUNT, MASK, TOKEN_ID, branches_of
 from rollouts.models import Run, ScoredGroup
 from rollouts.services.curation.exchange import EXPORTED, exportable, pages_of
 from rollouts.sql import binary_cursor, load
@@ -23,6 +23,7 @@ from rollouts.states import GroupState
 CURATED = tuple(state for state in EXPORTED if state != GroupState.FAILED)
 """States that are exported unless others are named: every training group that no person rejected."""
 _encoder = msgspec.json.Encoder()
+_decode_branches = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,13 @@ class _Rollout(msgspec.Struct, frozen=True, array_like=True):
     stop_reason: str
     messages: str
     tools: str | None
+    earlier_branches: str | None
+
+    @property
+    def branches(self) -> list["_Rollout"]:
+        """The rollout as each branch tells it, the last one last."""
+        earlier = [] if self.earlier_branches is None else _decode_branches(self.earlier_branches)
+        return [*(msgspec.structs.replace(self, messages=bytes(each).decode()) for each in earlier), self]
 
     @property
     def told(self) -> dict[str, msgspec.Raw]:
@@ -70,22 +78,28 @@ class _Rollout(msgspec.Struct, frozen=True, array_like=True):
 def export_examples(
     run: Run, selection: Selection, *, states: Iterable[str] = CURATED, environment: str | None = None
 ) -> Iterator[bytes]:
-    """The selected rollouts as lines of JSON: groups oldest first, in each the best first."""
+    """The selected rollouts as lines of JSON, one for each branch: groups oldest first, in each the best first."""
     for group, rollouts in _groups(run, states, environment):
         chosen = [rollout for rollout in rollouts if selection.takes(rollout)][: selection.best]
         for rollout in chosen:
-            form: dict[str, Any]
-            if rollout.is_conversation:
-                form = {"messages": msgspec.Raw(rollout.messages), **rollout.told}
+            branches = rollout.branches
+            forms: list[dict[str, Any]]
+            if all(branch.is_conversation for branch in branches):
+                forms = [{"messages": msgspec.Raw(branch.messages), **branch.told} for branch in branches]
             else:
-                form = group.tokens(rollout)
-            yield _line(form | group.source | {"rollout": rollout.index, "reward": rollout.reward})
+                forms = group.tokens(rollout)
+            for number, form in enumerate(forms):
+                which = {"rollout": rollout.index, **({"branch": number} if len(forms) > 1 else {})}
+                yield _line(form | group.source | which | {"reward": rollout.reward})
 
 
 def export_pairs(
     run: Run, selection: Selection, *, states: Iterable[str] = CURATED, environment: str | None = None
 ) -> Iterator[bytes]:
-    """Of each group its best rollout beside its worst, as lines of JSON, where rewards and answers differ."""
+    """Of each group its best rollout beside its worst, as lines of JSON, where rewards and answers differ.
+
+    Of a rollout with branches the last one speaks.
+    """
     for group, rollouts in _groups(run, states, environment):
         good = [rollout for rollout in rollouts if selection.takes(rollout)]
         if not good or good[0].reward - rollouts[-1].reward <= selection.min_gap:
@@ -95,7 +109,7 @@ def export_pairs(
         if chosen.is_conversation and rejected.is_conversation and _answer_differently(chosen, rejected):
             form = {"chosen": msgspec.Raw(chosen.messages), "rejected": msgspec.Raw(rejected.messages), **chosen.told}
         else:
-            form = {"chosen": group.tokens(chosen), "rejected": group.tokens(rejected)}
+            form = {"chosen": group.tokens(chosen)[-1], "rejected": group.tokens(rejected)[-1]}
             if form["chosen"] == form["rejected"]:
                 continue
         rewards = {"chosen_reward": chosen.reward, "rejected_reward": rejected.reward}
@@ -108,15 +122,23 @@ class _Group:
     source: dict[str, Any]
     """Where its lines are from."""
 
-    def tokens(self, rollout: _Rollout) -> dict[str, list[int]]:
-        """What the policy read and wrote. Asked of the database, because most rollouts have messages instead."""
+    def tokens(self, rollout: _Rollout) -> list[dict[str, list[int]]]:
+        """What the policy read and wrote, in each branch with a sampled token.
+
+        Asked of the database, because most rollouts have messages instead.
+        """
         with binary_cursor() as cursor:
             cursor.execute(load("group_tokens"), {"group_id": self.id})
-            [(lengths, token_ids, loss_mask)] = cursor
-        ends = np.cumsum(np.frombuffer(lengths, COUNT))
-        part = slice(int(ends[rollout.index - 1]) if rollout.index else 0, int(ends[rollout.index]))
-        ids, mask = np.frombuffer(token_ids, TOKEN_ID)[part], np.frombuffer(loss_mask, MASK)[part]
-        return {"token_ids": ids.tolist(), "loss_mask": mask.tolist()}
+            [(lengths, token_ids, loss_mask, branch_lengths)] = cursor
+        counts = np.frombuffer(lengths, COUNT).tolist()
+        begin, parts = sum(counts[: rollout.index]), []
+        ids, mask = np.frombuffer(token_ids, TOKEN_ID), np.frombuffer(loss_mask, MASK)
+        for length in branches_of(counts, branch_lengths)[rollout.index]:
+            part = slice(begin, begin + length)
+            begin += length
+            if mask[part].any():
+                parts.append({"token_ids": ids[part].tolist(), "loss_mask": mask[part].tolist()})
+        return parts
 
 
 def _groups(run: Run, states: Iterable[str], environment: str | None) -> Iterator[tuple[_Group, list[_Rollout]]]:

@@ -20,6 +20,7 @@ from django.db.models import QuerySet
 
 from rollouts.errors import Fault, Invalid, Malformed
 from rollouts.formats.arrays import PackedGroup
+from rollouts.formats.atropos.additions import complete
 from rollouts.formats.atropos.encoding import read_items
 from rollouts.formats.atropos.groups import pack_item
 from rollouts.formats.atropos.items import decode_one
@@ -151,7 +152,7 @@ def export_groups(run: Run, *, states: Iterable[str] = EXPORTED, environment: st
     are failed rollouts of the others.
     """
     for ids in pages_of(exportable(run, states=states, environment=environment)):
-        for item in read_items(ids):
+        for item in read_items(ids, is_complete=True):
             # What is kept as it was sent may have line breaks, though never inside of its text.
             yield encode(item).replace(b"\n", b" ") + b"\n"
 
@@ -213,7 +214,7 @@ def _group(line: Line, key: str, environment: str) -> PackedGroup:
     if line.fault:
         raise BadLine(line.at, line.fault)
     try:
-        group = replace(pack_item(decode_one(line.text), environment), key=key)
+        group = replace(complete(pack_item(decode_one(line.text), environment), line.text), key=key)
     except Malformed as malformed:
         raise BadLine(line.at, malformed.message) from None
     except Invalid as invalid:

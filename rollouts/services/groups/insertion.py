@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from environments.types import JsonObject
 from rollouts.formats.arrays import COUNT, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.models import ScoredGroup
 from rollouts.sql import binary_cursor, load
@@ -68,6 +69,7 @@ def insert_rollouts(incoming: Sequence[Incoming]) -> None:
                 "inference_logprobs": [each.inference_logprobs.data for each in arrays],
                 "ref_logprobs": [_optional(each.ref_logprobs) for each in arrays],
                 "advantages": [_optional(each.advantages) for each in arrays],
+                "branch_lengths": [_optional(each.branch_lengths) for each in arrays],
                 "extras": [group.extras for _, group in groups],
                 "of_groups": [group_id for group_id, group in groups for _ in group.rollouts],
                 "indexes": [index for _, group in groups for index in range(len(group.rollouts))],
@@ -75,7 +77,8 @@ def insert_rollouts(incoming: Sequence[Incoming]) -> None:
                 "trained": _per_rollout(arrays, "trained_counts"),
                 "rewards": [rollout.reward for rollout in rollouts],
                 "metrics": [_json(rollout.metrics) for rollout in rollouts],
-                "messages": [_json([_displayable(each) for each in rollout.messages]) for rollout in rollouts],
+                "messages": [_messages(rollout.messages) for rollout in rollouts],
+                "earlier_branches": [_earlier(rollout) for rollout in rollouts],
                 "tools": [_json(rollout.tools) if rollout.tools else None for rollout in rollouts],
                 "stop_reasons": [str(rollout.stop_reason) for rollout in rollouts],
                 "error_kinds": [str(rollout.error.kind) if rollout.error else "" for rollout in rollouts],
@@ -99,6 +102,15 @@ def _per_rollout(arrays: Sequence[GroupArrays], name: str) -> list[int]:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _messages(messages: Sequence[JsonObject]) -> str:
+    return _json([_displayable(each) for each in messages])
+
+
+def _earlier(rollout: RolloutRecord) -> str | None:
+    branches = rollout.earlier_branches
+    return f"[{','.join(map(_messages, branches))}]" if branches else None
 
 
 def _error(rollout: RolloutRecord) -> str | None:

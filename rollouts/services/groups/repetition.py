@@ -32,7 +32,7 @@ def _has_arrays(old: ScoredGroup, group: PackedGroup) -> bool:
         stored = old.tokens
     except GroupTokens.DoesNotExist:
         return False
-    names = ("token_ids", "loss_mask", "inference_logprobs", "ref_logprobs", "advantages")
+    names = ("token_ids", "loss_mask", "inference_logprobs", "ref_logprobs", "advantages", "branch_lengths")
     return all(_bytes(getattr(stored, name)) == _bytes(getattr(group.arrays, name)) for name in names)
 
 

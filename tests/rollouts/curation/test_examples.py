@@ -155,7 +155,7 @@ def test_a_trainer_learns_from_what_is_exported(run: Run, tmp_path: Path, prefer
         assert run_trainer("sft", url) == 0
     losses = [plane.acks[step].metrics["loss/mean"] for step in range(4)]
     assert losses[3] < losses[0] - 0.2
-    assert plane.acks[0].metrics["batch/rollouts"] == (12 if prefers else 6)
+    assert plane.acks[0].metrics["batch/sequences"] == (12 if prefers else 6)
     assert list(plane.versions) == [4]
 
 

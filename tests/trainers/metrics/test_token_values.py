@@ -163,7 +163,7 @@ def test_a_step_chooses_the_same_rollouts_whenever_it_is_asked_and_another_step_
 
     def chosen(step: int, share: float) -> list[tuple[str, int]]:
         of_step = msgspec.structs.replace(batch, step=step)
-        return [(each.group, each.index) for each in token_values.choose_watched(of_step, sequences, share)]
+        return list(token_values.choose_watched(of_step, sequences, share))
 
     assert chosen(0, 0.1) == chosen(0, 0.1)
     assert chosen(0, 0.1) != chosen(1, 0.1)
@@ -179,7 +179,25 @@ def test_no_more_is_chosen_than_an_acknowledgement_takes(monkeypatch: pytest.Mon
     monkeypatch.setattr(token_values, "MAX_VALUE_TOKENS", 200)
     lengths = {(rollout.group, rollout.index): len(rollout.loss_mask) for rollout in batch.rollouts}
     chosen = token_values.choose_watched(batch, batch_sequences(batch, SEQ_LEN), 1.0)
-    assert 100 < sum(lengths[each.group, each.index] for each in chosen) <= 200
+    assert 100 < sum(lengths[each] for each in chosen) <= 200
+
+
+def test_branches_are_scored_each_on_its_own_and_told_in_one_piece(model_dir: Path, world: World) -> None:
+    """The same sequences as two rollouts and as two branches of one."""
+    one, other = random_batch(0).rollouts[:2]
+    names = ("token_ids", "loss_mask", "inference_logprobs")
+    lengths = [len(one.loss_mask), len(other.loss_mask)]
+    joined = {name: getattr(one, name) + getattr(other, name) for name in names}
+    parted = msgspec.structs.replace(one, **joined, branch_lengths=lengths)
+    apart = msgspec.structs.replace(other, advantage=one.advantage)
+    objective = configured({"type": "aipo"})
+    batch = msgspec.structs.replace(random_batch(0), rollouts=[one, apart])
+    by_index = {each.index: each for each in watched(model_dir, world, batch, objective)}
+    (found,) = watched(model_dir, world, msgspec.structs.replace(batch, rollouts=[parted]), objective)
+    for name, values in arrays(found).items():
+        expected = np.concatenate([arrays(by_index[index])[name] for index in (0, 1)])
+        np.testing.assert_allclose(values, expected, rtol=1e-4, atol=1e-5)
+    assert found.mask_reasons == by_index[0].mask_reasons + by_index[1].mask_reasons
 
 
 def test_nothing_is_kept_when_the_share_is_zero(model_dir: Path, world: World) -> None:

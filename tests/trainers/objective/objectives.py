@@ -72,7 +72,7 @@ def random_rows(seed: int, rows: int = 9, *, spread: float = 0.6, echo: bool = F
 def sequences_of(rows: Sequence[Row], *, token_advantages: bool = False) -> list[TrainingSequence]:
     """The rows as a trainer packs them. Token ids count through the batch, so that a target names its token."""
     made, first = [], 0
-    for row in rows:
+    for index, row in enumerate(rows):
         size = PROMPT + len(row.pi) + len(row.echo)
         mask = np.zeros(size, np.uint8)
         mask[PROMPT : PROMPT + len(row.pi)] = 1
@@ -93,6 +93,7 @@ def sequences_of(rows: Sequence[Row], *, token_advantages: bool = False) -> list
                 ref_logprobs_T=None if row.ref is None else stream(row.ref),
                 echo=any(each.echo for each in rows),
                 group=row.group,
+                index=index,
             )
         )
         first += size

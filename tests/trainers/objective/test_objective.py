@@ -29,13 +29,21 @@ AIPO = ({"type": "aipo"}, dict[str, Any]())
 )
 def test_weights_by_hand(normaliser: Any, expected: list[float]) -> None:
     """Two, three, no and five tokens; the third rollout is a group of its own and counts nowhere."""
-    assert token_weights([2, 3, 0, 5], ["a", "a", "b", "c"], normaliser, 10) == pytest.approx(expected)
+    rollouts = [("a", 0), ("a", 1), ("b", 0), ("c", 0)]
+    assert token_weights([2, 3, 0, 5], rollouts, normaliser, 10) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("normaliser", ["token", "sequence_mean", "sequence_sum", "group", "constant"])
+def test_a_rollout_weighs_the_same_into_however_many_branches_it_parted(normaliser: Any) -> None:
+    whole = token_weights([2, 8], [("a", 0), ("a", 1)], normaliser, 10)
+    parted = token_weights([2, 3, 5], [("a", 0), ("a", 1), ("a", 1)], normaliser, 10)
+    assert parted == pytest.approx([whole[0], whole[1], whole[1]])
 
 
 def test_no_tokens_weigh_nothing_and_a_constant_needs_a_number() -> None:
-    assert token_weights([0], ["a"], "group") == [0.0]
+    assert token_weights([0], [("a", 0)], "group") == [0.0]
     with pytest.raises(ValueError, match="constant"):
-        token_weights([1], ["a"], "constant")
+        token_weights([1], [("a", 0)], "constant")
 
 
 def test_the_constant_is_what_a_rollout_may_generate_unless_the_config_has_a_number() -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.atropos import numbers
-from rollouts.formats.atropos.encoding import written_item
+from rollouts.formats.atropos.encoding import ReadRollout, written_item
 from rollouts.formats.atropos.groups import pack_item
 from rollouts.formats.atropos.items import KEYS, decode_many, decode_one
 from rollouts.formats.json_arrays import encode
@@ -35,11 +35,11 @@ def given_back(sent: JsonObject) -> JsonObject:
             arrays.inference_logprobs,
             arrays.ref_logprobs,
             arrays.advantages,
+            arrays.branch_lengths,
         )
     ]
-    answer = written_item(
-        *rows, group.extras, rollouts=[(each.reward, stored_text(each.messages)) for each in group.rollouts]
-    )
+    rollouts = [ReadRollout(each.reward, stored_text(each.messages)) for each in group.rollouts]
+    answer = written_item(*rows, group.extras, rollouts=rollouts)
     content: JsonObject = json.loads(encode(answer))
     assert tuple(content) == KEYS
     return content
