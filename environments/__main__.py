@@ -45,8 +45,8 @@ def _list(args: argparse.Namespace) -> int:
 
 def _solutions(args: argparse.Namespace) -> int:
     try:
-        for messages in solved(args.name, args.args, args.n, split=args.split, echo=args.echo):
-            print(json.dumps({"messages": msgspec.to_builtins(messages)}, ensure_ascii=False))
+        for line in solved(args.name, args.args, args.n, split=args.split, echo=args.echo):
+            print(json.dumps(line, ensure_ascii=False))
     except NoSolutions as exc:
         print(exc, file=sys.stderr)
         return 2

@@ -1,17 +1,44 @@
 """What an environment is: numbered problems, an interaction, and scoring.
 
-A single-turn environment defines `count`, `problem` and `reward`. One with more turns also defines `start` and `step`;
-one that scores rollouts against each other defines `score_group`. Methods raise plain Python errors: the runner makes
-them data.
+A single-turn environment defines `count`, `problem` and `reward`. One with more turns also defines `start` and `step`,
+or plays its episodes itself with `play`; one that scores rollouts against each other defines `score_group`. Methods
+raise plain Python errors: the runner makes them data.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from environments.types import Message, PlayedRollout, Problem, Split
+from environments.types import JsonObject, Message, PlayedRollout, Problem, Split
+
+
+class SessionAddress(NamedTuple):
+    """Where a program plays a session: what it sets as OPENAI_BASE_URL and OPENAI_API_KEY."""
+
+    base_url: str
+    """Ends in `/v1`, and has the key in it."""
+    api_key: str
+
+
+class PolicySession(Protocol):
+    """The policy, for one episode."""
+
+    @property
+    def problem(self) -> Problem:
+        """What is played."""
+        ...
+
+    async def reply(
+        self, messages: Sequence[Message] | None = None, tools: Sequence[JsonObject] | None = None
+    ) -> Message:
+        """Return the next reply to a conversation, at first to the problem's. Raises EpisodeError."""
+        ...
+
+    async def address(self) -> SessionAddress:
+        """Return where programs play this session until it ends: the OpenAI SDK, an agent framework, a script."""
+        ...
 
 
 class NoArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -40,6 +67,18 @@ class Environment(ABC, Generic[ArgsT]):
     @abstractmethod
     def problem(self, split: Split, index: int) -> Problem:
         """Return problem `index` of a split, the same one every time; `index` is below `count(split)`."""
+
+    @property
+    def plays_itself(self) -> bool:
+        """Whether `play` is defined."""
+        return type(self).play is not Environment.play
+
+    async def play(self, problem: Problem, session: PolicySession) -> None:
+        """Play the whole episode through a session, in place of `start` and `step`: for conversations of any shape.
+
+        `await session.reply(messages)` gives the policy's next message; whatever is edited in between makes a branch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} is played by start and step")
 
     async def start(self, problem: Problem) -> Any:
         """Return the state of a new episode."""

@@ -5,11 +5,14 @@
     │   ├── PolicyUnavailable
     │   ├── PolicyRefused
     │   ├── InvalidAnswer
-    │   └── UnfollowableTurn
+    │   ├── UnfollowableTurn
+    │   └── SessionOver
     ├── ProblemError             the environment's own code
     ├── RewardError              its scoring
     ├── ToolError                a tool or sandbox it uses
     └── BudgetError              time or tokens
+        ├── ContextFull
+        └── TurnsOver
     RegistryError                a mistake in a config; told to whoever wrote it
     ├── UnknownEnvironment
     └── InvalidArguments
@@ -65,6 +68,10 @@ class UnfollowableTurn(PolicyError):
     """The chat template gives no exact token prefix for a further turn."""
 
 
+class SessionOver(PolicyError):
+    """The episode of this session is over."""
+
+
 class ProblemError(EpisodeError):
     """The environment's code failed."""
 
@@ -87,6 +94,14 @@ class BudgetError(EpisodeError):
     """The episode ran out of time or tokens."""
 
     kind = ErrorKind.BUDGET
+
+
+class ContextFull(BudgetError):
+    """No token fits behind the conversation any more."""
+
+
+class TurnsOver(BudgetError):
+    """The session has asked the policy as often as it may."""
 
 
 class RegistryError(_Documented):

@@ -2,10 +2,11 @@
 
     driver: Isolated ──[id, method, parameters]──▶ socket ──▶ environments.isolated_host: the environment itself
                      ◀──[id, result, fault]──────
+                     ◀──[-id, messages of a session]──           of one that plays its episodes itself
 
-The driver plays; the process is asked for problems, answers of an episode and scores, and never sees the policy, the
-store or a key. Frames are MessagePack behind their length. An episode's state stays there, under a number. Who starts
-the process, and what it may reach, is the caller's.
+The process is asked for problems, answers of an episode and scores, and never sees the policy, the store or a key. One
+that plays itself asks for replies, which the driver gets. Frames are MessagePack behind their length. An episode's
+state stays there, under a number. Who starts the process, and what it may reach, is the caller's.
 """
 
 import asyncio
@@ -21,9 +22,9 @@ from typing import Any, Literal
 import msgspec
 
 from environments import errors
-from environments.env import Environment, NoArgs
+from environments.env import Environment, NoArgs, PolicySession
 from environments.errors import EpisodeError, RegistryError
-from environments.types import Message, PlayedRollout, Problem, Split
+from environments.types import JsonObject, Message, PlayedRollout, Problem, Split
 
 MAX_FRAME_BYTES = 256 * 2**20
 """Of one message: a group of long rollouts is some tens of megabytes."""
@@ -35,7 +36,10 @@ _LAST_WORDS_S = 1.0
 """For what a process wrote to stderr before it died to arrive."""
 _MAX_WORDS = 500
 
-Method = Literal["load", "count", "problem", "start", "step", "score_group", "release"]
+MAX_ASKED = 64
+"""Replies that one session waits for at a time."""
+
+Method = Literal["load", "count", "problem", "start", "step", "play", "replied", "score_group", "release"]
 
 
 class RemoteFault(msgspec.Struct, frozen=True):
@@ -68,6 +72,15 @@ class Loaded(msgspec.Struct, frozen=True):
     """What is known of an environment that was made."""
 
     version: str
+    plays_itself: bool = False
+
+
+class RemoteAsk(msgspec.Struct, frozen=True):
+    """A session over there asks the policy: the result of an answer with a negative id."""
+
+    session: int
+    messages: list[Message] | None
+    tools: list[JsonObject] | None
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -91,6 +104,7 @@ class EnvironmentDied(Exception):
 _UNDECODABLE = (msgspec.MsgspecError, RecursionError)
 """What decoding raises; the second of what is nested without end."""
 _answer = msgspec.msgpack.Decoder(RemoteAnswer).decode
+_ask = msgspec.msgpack.Decoder(RemoteAsk).decode
 _answers = {
     method: msgspec.msgpack.Decoder(kind)
     for method, kind in {
@@ -99,6 +113,7 @@ _answers = {
         "problem": Problem,
         "start": int,
         "step": list[Message] | None,
+        "play": None,
         "score_group": list[Score],
     }.items()
 }
@@ -114,6 +129,10 @@ class Isolated(Environment[Any]):
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
+        self._plays_itself = False
+        self._sessions: dict[int, PolicySession] = {}
+        self._asked: dict[int, set[asyncio.Task[None]]] = {}
+        """Session -> its requests to the policy."""
         self._stderr: deque[bytes] = deque(maxlen=_STDERR_LINES)
         self._end_reason = ""
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
@@ -128,6 +147,7 @@ class Isolated(Environment[Any]):
         async with asyncio.timeout(_LOAD_DEADLINE_S):
             loaded: Loaded = await self._call("load", self.name, args)
         self.version = loaded.version  # type: ignore[misc]
+        self._plays_itself = loaded.plays_itself
 
     def count(self, split: Split) -> int:
         """As `Environment.count`; not on the event loop's thread."""
@@ -138,6 +158,20 @@ class Isolated(Environment[Any]):
         """As `Environment.problem`; not on the event loop's thread."""
         problem: Problem = self._blocking("problem", split, index)
         return problem
+
+    @property
+    def plays_itself(self) -> bool:
+        return self._plays_itself
+
+    async def play(self, problem: Problem, session: PolicySession) -> None:
+        number = next(self._ids)
+        self._sessions[number], self._asked[number] = session, set()
+        try:
+            await self._call("play", problem, number)
+        finally:
+            del self._sessions[number]
+            for task in self._asked.pop(number):
+                task.cancel()
 
     async def start(self, problem: Problem) -> Any:
         return _State(self, await self._call("start", problem))
@@ -153,7 +187,7 @@ class Isolated(Environment[Any]):
         for rollout, score in zip(rollouts, scores, strict=True):
             rollout.metrics.update(score.metrics)
         return [
-            _raised(score.fault) if score.fault else float("nan") if score.reward is None else score.reward
+            raised(score.fault) if score.fault else float("nan") if score.reward is None else score.reward
             for score in scores
         ]
 
@@ -218,17 +252,40 @@ class Isolated(Environment[Any]):
                 os.kill(self._process.pid, signal.SIGKILL)
         await self._process.wait()
 
+    def _begin_reply(self, number: int, raw: msgspec.Raw) -> None:
+        """Get a session over there its reply."""
+        ask = _ask(raw)
+        asked = self._asked.get(ask.session)
+        if asked is None or len(asked) >= MAX_ASKED:
+            why = "is over" if asked is None else f"waits for {MAX_ASKED} replies already"
+            self._send(RemoteCall(0, "replied", [number, None, RemoteFault("SessionOver", f"This session {why}.")]))
+            return
+        task = asyncio.create_task(self._reply(number, ask))
+        asked.add(task)
+        task.add_done_callback(asked.discard)
+
+    async def _reply(self, number: int, ask: RemoteAsk) -> None:
+        reply, fault = None, None
+        try:
+            reply = await self._sessions[ask.session].reply(ask.messages, ask.tools)
+        except EpisodeError as error:
+            fault = RemoteFault(type(error).__name__, str(error))
+        self._send(RemoteCall(0, "replied", [number, reply, fault]))
+
     def _settle(self, answer: RemoteAnswer) -> None:
+        if answer.id < 0:
+            self._begin_reply(-answer.id, answer.result)
+            return
         method, waiting = self._waiting.get(answer.id, (None, None))
         if waiting is None or waiting.done() or method is None:
             return
         if answer.fault is not None:
-            waiting.set_exception(_raised(answer.fault))
+            waiting.set_exception(raised(answer.fault))
             return
         try:
             waiting.set_result(_answers[method].decode(answer.result))
         except _UNDECODABLE as error:
-            waiting.set_exception(_raised(RemoteFault("ValidationError", f"{method}: {error}")))
+            waiting.set_exception(raised(RemoteFault("ValidationError", f"{method}: {error}")))
 
     async def _listen(self) -> None:
         """Keep the end of what it writes to stderr, however much that is."""
@@ -255,7 +312,7 @@ def framed(body: bytes) -> bytes:
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
 
 
-def _raised(fault: RemoteFault) -> Exception:
+def raised(fault: RemoteFault) -> Exception:
     """An error that stands for one over there: of the runner's own classes themselves, else of a class of that name."""
     if fault.refuses:
         return RegistryError(fault.message)

@@ -8,15 +8,26 @@ import itertools
 import os
 import sys
 import traceback
+from collections.abc import Sequence
 from typing import Any, BinaryIO
 
 import msgspec
 
 from environments import registry
-from environments.env import Environment
-from environments.errors import RegistryError
-from environments.isolated import LENGTH_BYTES, MAX_FRAME_BYTES, Loaded, RemoteCall, RemoteFault, Score, framed
-from environments.types import Message, PlayedRollout, Problem, Split
+from environments.env import SessionAddress, Environment
+from environments.errors import RegistryError, SessionOver
+from environments.isolated import (
+    LENGTH_BYTES,
+    MAX_FRAME_BYTES,
+    Loaded,
+    RemoteAsk,
+    RemoteCall,
+    RemoteFault,
+    Score,
+    framed,
+    raised,
+)
+from environments.types import JsonObject, Message, PlayedRollout, Problem, Split
 
 _FRAMES = -4
 _MAX_MESSAGE = 2_000
@@ -30,6 +41,7 @@ class Host:
         self._environment: Environment[Any] | None = None
         self._states: dict[int, Any] = {}
         self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Message]] = {}
 
     async def answer(self, call: RemoteCall) -> None:
         """Make a call and send what comes of it."""
@@ -40,8 +52,22 @@ class Host:
         except Exception as error:  # noqa: BLE001 - the boundary to the environment's code
             fault = _fault(error)
         if call.id:
-            self._writer.write(framed(msgspec.msgpack.encode([call.id, result, fault])))
-            self._writer.flush()
+            self._send(call.id, result, fault)
+
+    async def ask(self, ask: RemoteAsk) -> Message:
+        """Have the driver ask the policy. Raises what it raised."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            self._send(-number, ask, None)
+            return await answer
+        finally:
+            del self._asked[number]
+
+    def _send(self, number: int, result: Any, fault: RemoteFault | None) -> None:
+        self._writer.write(framed(msgspec.msgpack.encode([number, result, fault])))
+        self._writer.flush()
 
     @property
     def _made(self) -> Environment[Any]:
@@ -51,7 +77,7 @@ class Host:
 
     async def _load(self, name: str, args: dict[str, Any]) -> Loaded:
         self._environment = await asyncio.to_thread(registry.load, name, args)
-        return Loaded(str(self._environment.version))
+        return Loaded(str(self._environment.version), self._environment.plays_itself)
 
     async def _count(self, split: str) -> int:
         return int(await asyncio.to_thread(self._made.count, Split(split)))
@@ -67,6 +93,19 @@ class Host:
     async def _step(self, number: int, reply: dict[str, Any]) -> list[Message] | None:
         return await self._made.step(self._states[number], msgspec.convert(reply, Message))
 
+    async def _play(self, problem: dict[str, Any], number: int) -> None:
+        played = msgspec.convert(problem, Problem)
+        await self._made.play(played, RemoteSession(self, number, played))
+
+    async def _replied(self, number: int, reply: dict[str, Any] | None, fault: dict[str, Any] | None) -> None:
+        answer = self._asked.get(number)
+        if answer is None or answer.done():
+            return
+        if fault is not None:
+            answer.set_exception(raised(msgspec.convert(fault, RemoteFault)))
+        else:
+            answer.set_result(msgspec.convert(reply, Message))
+
     async def _score_group(self, problem: dict[str, Any], rollouts: list[dict[str, Any]]) -> list[Score]:
         played = [msgspec.convert(rollout, PlayedRollout) for rollout in rollouts]
         scores = await self._made.score_group(msgspec.convert(problem, Problem), played)
@@ -79,6 +118,26 @@ class Host:
 
     async def _release(self, number: int) -> None:
         self._states.pop(number, None)
+
+
+class RemoteSession:
+    """A session of the driver, as the environment sees it."""
+
+    def __init__(self, host: Host, number: int, problem: Problem) -> None:
+        self.problem = problem
+        self._host = host
+        self._number = number
+
+    async def reply(
+        self, messages: Sequence[Message] | None = None, tools: Sequence[JsonObject] | None = None
+    ) -> Message:
+        """As `PolicySession.reply`."""
+        given = None if messages is None else list(messages)
+        return await self._host.ask(RemoteAsk(self._number, given, None if tools is None else list(tools)))
+
+    async def address(self) -> SessionAddress:
+        """Nothing of the gateway reaches this process yet."""
+        raise SessionOver("The process of an isolated environment reaches no gateway: use session.reply.")
 
 
 def _fault(error: Exception) -> RemoteFault:

@@ -1,11 +1,13 @@
-"""Problems with the solutions that their environment gives: conversations to imitate."""
+"""Problems with the solutions that their environment gives: conversations to imitate, as lines of SFT data."""
 
 import random
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
+
 from environments import registry
-from environments.types import Message, Split
+from environments.types import JsonObject, Message, Split
 
 
 class NoSolutions(Exception):
@@ -14,8 +16,10 @@ class NoSolutions(Exception):
 
 def solved(
     name: str, args: dict[str, Any], count: int, *, split: Split = Split.TRAIN, echo: float = 0.0
-) -> Iterator[list[Message]]:
-    """The first ``count`` problems of an environment, solved; after the last problem comes the first again.
+) -> Iterator[JsonObject]:
+    """The first ``count`` problems of an environment, solved: `messages`, and `tools` where a problem has any.
+
+    After the last problem comes the first again.
 
     In a share ``echo`` of them, the same ones each time, the answer repeats the problem's own text. Raises NoSolutions,
     RegistryError.
@@ -28,4 +32,5 @@ def solved(
             raise NoSolutions(f"{name} has no solutions to give.")
         if random.Random(f"{problem.key}/{index}").random() < echo:
             messages = [*messages[:-1], Message("assistant", problem.messages[-1].text)]
-        yield messages
+        line: JsonObject = {"messages": msgspec.to_builtins(messages)}
+        yield line | {"tools": problem.tools} if problem.tools else line

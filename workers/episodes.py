@@ -23,7 +23,8 @@ from django.db import DatabaseError, InterfaceError
 
 from environments.config import SamplingParams
 from environments.env import Environment
-from environments.errors import EpisodeError, ProblemError, as_data
+from environments.errors import EpisodeError, PolicyError, ProblemError, as_data
+from environments.gateway.local import LocalGateway
 from environments.runner import play_group
 from environments.types import Claim, PlayedRollout, Problem, StopReason, Withheld
 from rollouts.bell import Listener, group_of
@@ -33,6 +34,7 @@ from rollouts.services import metrics
 from rollouts.services.groups import intake, leases
 from rollouts.states import RUN_GENERATING, GroupState
 from workers import isolation
+from workers.chats import Chats
 from workers.database import in_database
 from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
 
@@ -93,6 +95,8 @@ class Driver:
         self._settling: set[str] = set()
         self._environments: dict[str, tuple[Environment[Any], dict[str, int]]] = {}
         self._environment_lock = asyncio.Lock()
+        self._chats = Chats(self._config.model.path)
+        self._gateway = LocalGateway()
         self._wake = asyncio.Event()
         self._generated: defaultdict[tuple[int, str], float] = defaultdict(float)
         """(policy version, metric key) -> what was not reported yet."""
@@ -127,6 +131,7 @@ class Driver:
                 if left:
                     await in_database(leases.release, left)
                 await self._report()
+            await self._gateway.aclose()
             await self._pool.aclose()
             for environment, _ in self._environments.values():
                 await isolation.close(environment)
@@ -184,6 +189,10 @@ class Driver:
         except Exception as error:  # noqa: BLE001 - the boundary to the environment's code: a failure is data
             return _Played("", _failed(claim.group_size, error))
         policy = GroupPolicy(self._pool, oldest_version=claim.policy_version)
+        try:
+            chat = await self._chats.of(policy)
+        except PolicyError as error:
+            return _Played(problem.key, _failed(claim.group_size, error), str(environment.version))
         sampling = SamplingParams(
             temperature=claim.temperature,
             max_tokens=claim.max_tokens,
@@ -197,6 +206,8 @@ class Driver:
             sampling,
             claim.group_size,
             deadline_s=EPISODE_DEADLINE_S,
+            chat=chat,
+            gateway=self._gateway,
             version=policy.version,
         )
         for rollout in rollouts:

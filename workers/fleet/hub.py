@@ -33,6 +33,15 @@ def places(name: str, kind: Kind) -> list[Path]:
     return [cache() / f"{kind}s--{name.replace('/', '--')}"]
 
 
+def tokenizer_directory(name: str) -> Path | None:
+    """Where the tokenizer of a model lies here, by its path or its name; None: nowhere."""
+    for place in places(name, "model"):
+        for found in (place, *sorted(place.glob("snapshots/*"))):
+            if (found / "tokenizer.json").is_file():
+                return found
+    return None
+
+
 def names_of(config: RunConfig) -> list[tuple[Kind, str]]:
     """What a run needs from the hub."""
     wanted: list[tuple[Kind, str]] = [("model", config.model.path), ("model", config.model.lora.path)]

@@ -1,0 +1,184 @@
+"""Chat formats that `renderers` knows token by token: what was sampled is never rendered again.
+
+Proven before it is used: a renderer has to give the very tokens of the model's own chat template for conversations with
+a system prompt, tools, a call and its result.
+"""
+
+import asyncio
+import json
+import logging
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from renderers import config_from_name, create_renderer
+from renderers.base import ParsedToolCall, Renderer, ToolCallParseStatus
+
+from environments.chat.base import Chat
+from environments.chat.template import TemplateChat
+from environments.chat.tokenizer import ChatTokenizer
+from environments.errors import InvalidAnswer, PolicyRefused
+from environments.policy import Completion, Policy
+from environments.types import FunctionCall, JsonObject, Message, ToolCall
+
+log = logging.getLogger(__name__)
+
+FAMILIES = (
+    "qwen3",
+    "qwen3.5",
+    "qwen3.6",
+    "prime-qwen3",
+    "glm-4.5",
+    "glm-5",
+    "glm-5.1",
+    "minimax-m2",
+    "deepseek-v3",
+    "deepseek-r1",
+    "kimi-k2",
+    "nemotron-3",
+    "llama-3",
+    "gpt-oss",
+    "hy3",
+)
+"""Names of `renderers`, of text models, in the order in which they are tried."""
+_LARGE = 50_000
+"""Characters of a conversation that is rendered in a thread, so that others are not held up by it."""
+_TOOL = {
+    "type": "function",
+    "function": {
+        "name": "add",
+        "description": "Add two numbers.",
+        "parameters": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}},
+            "required": ["a", "b"],
+        },
+    },
+}
+_ASKED = [Message("system", "Be brief."), Message("user", "1 + 2?")]
+_CALLED = [
+    *_ASKED,
+    Message("assistant", "", tool_calls=[ToolCall("call_1", FunctionCall("add", '{"a": 1, "b": 2}'))]),
+    Message("tool", "3", tool_call_id="call_1"),
+]
+PROBES: tuple[tuple[list[Message], list[JsonObject]], ...] = ((_ASKED, []), (_ASKED[1:], [_TOOL]), (_CALLED, [_TOOL]))
+"""Conversations that a renderer and the chat template must make the same tokens of."""
+
+
+class RenderedChat:
+    """The format of one family, with one model's tokenizer."""
+
+    def __init__(self, tokenizer: ChatTokenizer, family: str) -> None:
+        """Raises whatever the renderer raises for a tokenizer that lacks the family's tokens."""
+        self.family = family
+        self._tokenizer = tokenizer
+        # By default a further question drops the reasoning behind, and with it the tokens that were sampled.
+        kind: Any = type(config_from_name(family))
+        self._renderer: Renderer = create_renderer(tokenizer, kind(thinking_retention="all"))
+        self._stops = set(self._renderer.get_stop_token_ids())
+
+    async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
+        said, told = self._plain(messages), self._tokenizer.marked(list(tools))
+        if sum(len(message.text) for message in messages) > _LARGE:
+            return await asyncio.to_thread(self._render, said, told)
+        return self._render(said, told)
+
+    def _render(self, messages: list[Any], tools: list[Any]) -> list[int]:
+        rendered: list[int] = self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True)
+        return rendered
+
+    async def extend(
+        self,
+        token_ids: list[int],
+        sampled: int,
+        messages: Sequence[Message],
+        added: Sequence[Message],
+        tools: Sequence[JsonObject],
+    ) -> list[int] | None:
+        prompt, reply = token_ids[:-sampled], token_ids[-sampled:]
+        said, told = self._plain(added), self._tokenizer.marked(list(tools)) or None
+        bridged = self._renderer.bridge_to_next_turn(prompt, reply, said, tools=told)
+        if bridged is not None:
+            found = list(bridged.token_ids)
+        elif reply[-1] in self._stops:
+            # A stop inside of reasoning. What follows an end of a turn does not depend on what is before it.
+            stop = reply[-1:]
+            bridged = self._renderer.bridge_to_next_turn(stop, stop, said, tools=told)
+            if bridged is None:
+                return None
+            found = token_ids + list(bridged.token_ids)[2:]
+        else:
+            return None
+        return found
+
+    def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject]) -> Message:
+        try:
+            parsed = self._renderer.parse_response(
+                completion.token_ids, tools=list(tools) or None, prompt_ids=prompt_token_ids
+            )
+        except Exception as error:  # whatever a policy may have sampled
+            raise InvalidAnswer(f"The reply cannot be parsed as {self.family}: {error}") from error
+        calls = [_call(each) for each in parsed.tool_calls if each.status is ToolCallParseStatus.OK]
+        if len(calls) < len(parsed.tool_calls):
+            # A call that is none would vanish from the message; whoever plays has to see it to answer it.
+            text = self._tokenizer.decode([token for token in completion.token_ids if token not in self._stops])
+            return Message("assistant", text)
+        reasoning = parsed.reasoning_content
+        content = parsed.content if parsed.content or not (calls or reasoning is not None) else None
+        return Message("assistant", content, tool_calls=calls, reasoning_content=reasoning)
+
+    def _plain(self, messages: Sequence[Message]) -> list[Any]:
+        return [_with_objects(self._tokenizer.marked(msgspec.to_builtins(message))) for message in messages]
+
+
+def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
+    """Arguments as objects where they are: chat templates write objects, as servers hand them over."""
+    for call in message.get("tool_calls", ()):
+        function = call["function"]
+        try:
+            function["arguments"] = json.loads(function["arguments"])
+        except ValueError:
+            continue
+    return message
+
+
+def _call(parsed: ParsedToolCall) -> ToolCall:
+    arguments = parsed.arguments
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
+    return ToolCall(parsed.id or f"call_{uuid.uuid4().hex[:24]}", FunctionCall(parsed.name or "", text))
+
+
+async def find(policy: Policy, directory: Path) -> RenderedChat | None:
+    """The format of the model in a directory, which the policy serves; None: `renderers` knows none that fits it.
+
+    Raises PolicyError when the policy cannot be asked.
+    """
+    try:
+        tokenizer = await asyncio.to_thread(ChatTokenizer, directory)
+    except (OSError, ValueError) as error:
+        log.info("no tokenizer in %s (%s): its chat template alone is used", directory, error)
+        return None
+    expected = await _rendered_by(TemplateChat(policy))
+    for family in FAMILIES:
+        try:
+            chat = RenderedChat(tokenizer, family)
+            if await _rendered_by(chat) == expected:
+                log.info("%s speaks %s", directory, family)
+                return chat
+        except Exception as error:  # noqa: BLE001 - a renderer says by whatever it raises that it is of another model
+            log.debug("%s does not speak %s: %s", directory, family, error)
+    log.info("%s speaks no format of `renderers`: its chat template alone is used", directory)
+    return None
+
+
+async def _rendered_by(chat: Chat) -> list[list[int] | None]:
+    """The tokens of the probes; None where the template refuses."""
+    found: list[list[int] | None] = []
+    for messages, tools in PROBES:
+        try:
+            found.append(await chat.render(messages, tools))
+        except PolicyRefused:
+            found.append(None)
+    return found

@@ -1,0 +1,76 @@
+"""A model's tokenizer as renderers want it, without transformers; and text that cannot pose as a control token.
+
+Texts of people, tools and models may contain `<|im_end|>`. It must reach the policy as those characters, never as the
+token that ends a turn. So a mark is put inside of it before a renderer sees the text, and encoding begins anew at each
+mark and leaves it out.
+"""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from tokenizers import Tokenizer
+
+MARK = "\ufdd0"
+"""A code point that no text may contain: Unicode gives it to nobody."""
+
+
+class ChatTokenizer:
+    """A `tokenizer.json` and what `tokenizer_config.json` says beside it. Raises OSError, ValueError when made."""
+
+    unk_token_id = None
+    """Nothing is unknown: `convert_tokens_to_ids` says None then."""
+
+    def __init__(self, directory: Path) -> None:
+        self.name_or_path = str(directory)
+        try:
+            self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+            described = json.loads((directory / "tokenizer_config.json").read_bytes())
+        except OSError:
+            raise
+        except Exception as error:  # tokenizers raises no class of its own
+            raise ValueError(f"{directory} holds no tokenizer: {error}") from error
+        added = self._tokenizer.get_added_tokens_decoder().values()
+        self.all_special_tokens = [token.content for token in added if token.special]
+        self.eos_token_id = self.convert_tokens_to_ids(_content(described.get("eos_token")))
+        self.controls = frozenset(token.content for token in added if len(token.content) > 1)
+        """What is one token and no text: the ends of turns, marks around calls and reasoning."""
+        longest_first = sorted(self.controls, key=len, reverse=True)
+        self._looks_like_one = re.compile("|".join(map(re.escape, longest_first))) if longest_first else None
+
+    def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
+        """The tokens of a text; those of a marked text are of its characters alone."""
+        parts = text.split(MARK) if MARK in text else [text]
+        return [
+            token for part in parts for token in self._tokenizer.encode(part, add_special_tokens=add_special_tokens).ids
+        ]
+
+    def decode(self, token_ids: Any, *, skip_special_tokens: bool = False, **_options: Any) -> str:
+        """The text of tokens."""
+        return str(self._tokenizer.decode(list(token_ids), skip_special_tokens=skip_special_tokens))
+
+    def convert_tokens_to_ids(self, token: str | None) -> int | None:
+        """The number of one token; None: there is no such token."""
+        return None if token is None else self._tokenizer.token_to_id(token)
+
+    def marked(self, value: Any) -> Any:
+        """The same texts, wherever in messages they are, with a mark inside of whatever looks like a control token."""
+        if isinstance(value, str):
+            value = value.replace(MARK, "\ufffd")
+            if self._looks_like_one is None:
+                return value
+            return self._looks_like_one.sub(lambda found: f"{found[0][0]}{MARK}{found[0][1:]}", value)
+        if isinstance(value, list | tuple):
+            return [self.marked(each) for each in value]
+        if isinstance(value, dict):
+            return {key: self.marked(each) for key, each in value.items()}
+        if isinstance(value, msgspec.Struct):
+            return self.marked(msgspec.to_builtins(value))
+        return value
+
+
+def _content(token: Any) -> str | None:
+    found = token.get("content") if isinstance(token, dict) else token
+    return found if isinstance(found, str) else None

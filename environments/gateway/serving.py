@@ -1,0 +1,41 @@
+"""Serve an app inside a running event loop, at a loopback port of its own."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import uvicorn
+
+_START_DEADLINE_S = 10.0
+
+
+class _Server(uvicorn.Server):
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to whoever owns the loop."""
+        yield
+
+
+@contextlib.asynccontextmanager
+async def serving(app: Any) -> AsyncIterator[str]:
+    """Serve until the block ends; gives the address, without a path."""
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+    server = _Server(config)
+    task = asyncio.create_task(server.serve(sockets=[listener]))
+    try:
+        async with asyncio.timeout(_START_DEADLINE_S):
+            while not server.started:
+                if task.done():
+                    task.result()
+                    raise OSError("the gateway ended before it began")
+                await asyncio.sleep(0.005)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await asyncio.gather(task, return_exceptions=True)
+        listener.close()

@@ -1,0 +1,161 @@
+"""What was sampled in one session, as a tree of turns; and the branches that it trains.
+
+    root ─▶ turn 1 ─▶ turn 2 ─▶ turn 4        two leaves, two branches: 1 2 4 and 1 3
+                   └▶ turn 3                  turn 1 trains in the first, and stands in the other with a mask of 0
+
+A request whose messages go on from a turn extends it; one whose history differs anywhere goes on from the last turn
+that both share. Nothing is compared but what was said: white space around it, text in parts, or reasoning that a client
+left out make no difference, because the tokens behind are those that were sampled whatever a client echoes.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from environments.policy import Completion
+from environments.types import JsonObject, Message, PlayedRollout, StopReason
+
+_Said = tuple[Any, ...]
+
+
+@dataclass(slots=True, eq=False)
+class Turn:
+    """One reply of the policy, with what it was told since the turn before."""
+
+    parent: "Turn | None"
+    messages: list[Message]
+    """What was added, and the reply last."""
+    given: list[int]
+    """Tokens between the turn before and the reply; the whole prompt of a first turn."""
+    completion: Completion
+    tools: list[JsonObject]
+    children: "list[Turn]" = field(default_factory=list)
+
+    @property
+    def reply(self) -> Message:
+        """What the policy said."""
+        return self.messages[-1]
+
+    @property
+    def path(self) -> "list[Turn]":
+        """The turns up to this one, the first first."""
+        turns = [self]
+        while (parent := turns[-1].parent) is not None:
+            turns.append(parent)
+        return turns[::-1]
+
+    @property
+    def token_ids(self) -> list[int]:
+        """All tokens up to the end of the reply."""
+        return [token for turn in self.path for token in (*turn.given, *turn.completion.token_ids)]
+
+    @property
+    def conversation(self) -> list[Message]:
+        """All messages up to the reply."""
+        return [message for turn in self.path for message in turn.messages]
+
+
+class Turns:
+    """The turns of one session."""
+
+    def __init__(self) -> None:
+        self._roots: list[Turn] = []
+        self._turns: list[Turn] = []
+
+    def __len__(self) -> int:
+        return len(self._turns)
+
+    @property
+    def newest(self) -> Turn:
+        """The last turn that was added. Raises IndexError."""
+        return self._turns[-1]
+
+    def find(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> tuple[Turn | None, list[Message]]:
+        """The last turn that the messages go on from, and what they add to it. None: they begin a conversation."""
+        said = [_said(message) for message in messages]
+        found, at = None, 0
+        nodes = [root for root in self._roots if root.tools == list(tools)]
+        while True:
+            # Of replies that read the same the newest goes on: a client that asks twice keeps the second answer.
+            follows = next((each for each in reversed(nodes) if _is_next(each, said, at)), None)
+            if follows is None:
+                return found, list(messages[at:])
+            found, at = follows, at + len(follows.messages)
+            nodes = follows.children
+
+    def find_tokens(self, token_ids: list[int]) -> Turn | None:
+        """The last turn whose tokens a prompt begins with."""
+        found, at = None, 0
+        nodes = self._roots
+        while True:
+            for each in reversed(nodes):
+                own = [*each.given, *each.completion.token_ids]
+                if token_ids[at : at + len(own)] == own:
+                    found, at, nodes = each, at + len(own), each.children
+                    break
+            else:
+                return found
+
+    def add(
+        self,
+        parent: Turn | None,
+        added: Sequence[Message],
+        given: list[int],
+        completion: Completion,
+        reply: Message,
+        tools: Sequence[JsonObject],
+    ) -> Turn:
+        """Record a reply to what was added behind a turn."""
+        turn = Turn(parent, [*added, reply], given, completion, list(tools))
+        (self._roots if parent is None else parent.children).append(turn)
+        self._turns.append(turn)
+        return turn
+
+    def branches(self) -> Iterator[list[Turn]]:
+        """The path to each leaf; the one with the newest turn last."""
+        return (turn.path for turn in self._turns if not turn.children)
+
+    def fill(self, rollout: PlayedRollout) -> None:
+        """Write tokens, branches and conversation to a rollout that has none yet."""
+        trained: set[int] = set()
+        for path in self.branches():
+            begin = len(rollout.token_ids)
+            for turn in path:
+                sampled = turn.completion.token_ids
+                is_new = id(turn) not in trained
+                trained.add(id(turn))
+                rollout.token_ids += turn.given + sampled
+                rollout.loss_mask += [0] * len(turn.given) + [int(is_new)] * len(sampled)
+                logprobs = turn.completion.logprobs if is_new else [0.0] * len(sampled)
+                rollout.inference_logprobs += [0.0] * len(turn.given) + logprobs
+            rollout.branch_lengths.append(len(rollout.token_ids) - begin)
+            rollout.earlier_branches.append(path[-1].conversation)
+            rollout.tools = path[-1].tools
+        if rollout.earlier_branches:
+            rollout.messages = rollout.earlier_branches.pop()
+        if len(rollout.branch_lengths) == 1:
+            rollout.branch_lengths = []
+        if self._turns and self.newest.completion.finish_reason == "length":
+            rollout.stop_reason = StopReason.LENGTH
+
+
+def _is_next(turn: Turn, said: list[_Said], at: int) -> bool:
+    """Whether a turn's messages stand in a conversation from `at` on."""
+    own = turn.messages
+    return len(said) - at >= len(own) and all(_said(message) == said[at + offset] for offset, message in enumerate(own))
+
+
+def _said(message: Message) -> _Said:
+    """What a message says, however it is written."""
+    calls = tuple((call.function.name, _arguments(call.function.arguments)) for call in message.tool_calls)
+    return (message.role, message.name, message.text.strip(), calls, message.tool_call_id)
+
+
+def _arguments(arguments: str) -> Any:
+    try:
+        return msgspec.json.encode(json.loads(arguments), order="sorted")
+    except (ValueError, RecursionError):
+        return arguments.strip()

@@ -1,0 +1,239 @@
+"""A session records what was sampled, once, in as few branches as the conversation allows."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from environments.chat.template import TemplateChat
+from environments.config import SamplingParams
+from environments.errors import ContextFull, SessionOver, TurnsOver, UnfollowableTurn
+from environments.fakes import ScriptedPolicy
+from environments.session import Session
+from environments.types import FunctionCall, Message, PlayedRollout, Problem, StopReason, TextPart, ToolCall
+
+ASKED = [Message("system", "Be brief."), Message("user", "one?")]
+SAMPLING = SamplingParams(max_turns=20)
+
+
+def session(policy: Any = None, sampling: SamplingParams = SAMPLING, **options: Any) -> Session:
+    policy = policy or ScriptedPolicy([f"reply {number}" for number in range(1, 20)])
+    return Session(Problem(key="p", messages=ASKED), policy, TemplateChat(policy), sampling, **options)
+
+
+def texts(rollout: PlayedRollout) -> list[str]:
+    """What the policy sampled, as far as it trains, branch by branch."""
+    found, at = [], 0
+    for length in rollout.branch_lengths or [len(rollout.token_ids)]:
+        part = range(at, at + length)
+        at += length
+        trained = [rollout.token_ids[place] for place in part if rollout.loss_mask[place]]
+        found.append(bytes(token if token < 256 else ord("|") for token in trained).decode())
+    return found
+
+
+def play(*turns: Sequence[Message], **options: Any) -> PlayedRollout:
+    """Ask for each of these conversations, where `...` stands for the reply to the one before, and end."""
+
+    async def ask() -> PlayedRollout:
+        played = session(**options)
+        for messages in turns:
+            await played.reply(messages)
+        return played.end()
+
+    return asyncio.run(ask())
+
+
+def said(number: int, **fields: Any) -> Message:
+    return Message("assistant", f"reply {number}", **fields)
+
+
+def test_a_conversation_that_goes_on_is_one_branch() -> None:
+    second = [*ASKED, said(1), Message("user", "two?")]
+    rollout = play(ASKED, second, [*second, said(2), Message("user", "three?")])
+    assert rollout.branch_lengths == []
+    assert texts(rollout) == ["reply 1|reply 2|reply 3|"]
+    assert [message.text for message in rollout.messages] == [
+        "Be brief.",
+        "one?",
+        "reply 1",
+        "two?",
+        "reply 2",
+        "three?",
+        "reply 3",
+    ]
+    for mask, logprob in zip(rollout.loss_mask, rollout.inference_logprobs, strict=True):
+        assert logprob == (math.log(0.5) if mask else 0.0)
+
+
+@pytest.mark.parametrize(
+    "echoed",
+    [
+        Message("assistant", " reply 1\n"),
+        Message("assistant", [TextPart("reply"), TextPart(" 1")]),
+        Message("assistant", "reply 1", reasoning_content="I thought."),
+    ],
+)
+def test_a_reply_may_be_echoed_in_other_clothes(echoed: Message) -> None:
+    rollout = play(ASKED, [*ASKED, echoed, Message("user", "two?")])
+    assert rollout.branch_lengths == []
+    assert texts(rollout) == ["reply 1|reply 2|"]
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        [ASKED[0], Message("user", "uno?"), said(1), Message("user", "two?")],
+        [Message("system", "Be long."), ASKED[1], said(1), Message("user", "two?")],
+        [*ASKED, Message("assistant", "reply I"), Message("user", "two?")],
+        [ASKED[1], said(1), Message("user", "two?")],
+    ],
+)
+def test_an_edited_history_begins_a_branch_and_what_was_sampled_trains_once(edited: list[Message]) -> None:
+    rollout = play(ASKED, edited)
+    assert texts(rollout) == ["reply 1|", "reply 2|"]
+    assert sum(rollout.branch_lengths) == len(rollout.token_ids)
+    assert rollout.earlier_branches == [[*ASKED, said(1)]]
+    assert rollout.messages == [*edited, said(2)]
+
+
+def test_a_return_to_an_earlier_turn_makes_a_tree() -> None:
+    second = [*ASKED, said(1), Message("user", "two?")]
+    other = [*ASKED, said(1), Message("user", "zwei?")]
+    rollout = play(ASKED, second, other)
+    assert texts(rollout) == ["reply 1|reply 2|", "reply 3|"]
+    first = rollout.branch_lengths[0]
+    common = rollout.token_ids.index(ord("w"), rollout.token_ids.index(ord("1")))
+    assert rollout.token_ids[: common - 1] == rollout.token_ids[first : first + common - 1]
+    assert rollout.messages[-2:] == [Message("user", "zwei?"), said(3)]
+
+
+def test_the_same_request_again_is_another_reply_to_it() -> None:
+    assert texts(play(ASKED, ASKED)) == ["reply 1|", "reply 2|"]
+
+
+def test_other_tools_begin_a_branch() -> None:
+    async def ask() -> PlayedRollout:
+        played = session()
+        await played.reply(ASKED, [])
+        await played.reply(
+            [*ASKED, said(1), Message("user", "two?")], [{"type": "function", "function": {"name": "a"}}]
+        )
+        return played.end()
+
+    rollout = asyncio.run(ask())
+    assert len(rollout.branch_lengths) == 2
+    assert rollout.tools == [{"type": "function", "function": {"name": "a"}}]
+
+
+def test_calls_are_the_same_however_their_json_is_written_and_whatever_their_id() -> None:
+    class Calling(TemplateChat):
+        def parse(self, *_: Any) -> Message:
+            return Message("assistant", None, tool_calls=[ToolCall("call_7", FunctionCall("add", '{"a":1,"b":2}'))])
+
+    async def ask() -> PlayedRollout:
+        policy = ScriptedPolicy(["x"])
+        played = Session(Problem(key="p", messages=ASKED), policy, Calling(policy), SAMPLING)
+        await played.reply(ASKED)
+        echoed = Message("assistant", "", tool_calls=[ToolCall("mine", FunctionCall("add", '{"b": 2, "a": 1}'))])
+        await played.reply([*ASKED, echoed, Message("tool", "3", tool_call_id="mine")])
+        return played.end()
+
+    assert asyncio.run(ask()).branch_lengths == []
+
+
+def test_where_the_format_cannot_go_on_exactly_the_turn_is_rendered_anew() -> None:
+    class Forgetful(ScriptedPolicy):
+        async def extend(self, *_: Any) -> list[int]:
+            raise UnfollowableTurn
+
+    rollout = play(ASKED, [*ASKED, said(1), Message("user", "two?")], policy=Forgetful(["reply 1", "reply 2"]))
+    assert texts(rollout) == ["reply 1|", "reply 2|"]
+
+
+def test_several_replies_to_one_request_are_branches_and_one_of_them_goes_on() -> None:
+    async def ask() -> PlayedRollout:
+        played = session()
+        played.deliver(await played.ask(ASKED, n=3))
+        await played.reply([*ASKED, said(2), Message("user", "two?")])
+        return played.end()
+
+    assert texts(asyncio.run(ask())) == ["reply 1|", "reply 3|", "reply 2|reply 4|"]
+
+
+def test_what_nobody_got_trains_nothing() -> None:
+    async def ask() -> PlayedRollout:
+        played = session()
+        await played.ask(ASKED)
+        await played.reply(ASKED)
+        return played.end()
+
+    assert texts(asyncio.run(ask())) == ["reply 2|"]
+
+
+def test_tokens_in_and_out_go_on_where_the_prompt_begins_with_what_was_sampled() -> None:
+    async def ask() -> PlayedRollout:
+        played = session()
+        prompt = [7, 8]
+        [first] = played.deliver(await played.ask_tokens(prompt))
+        [second] = played.deliver(await played.ask_tokens([*first.token_ids, 9]))
+        assert second.parent is first
+        played.deliver(await played.ask_tokens([7, 8, 9]))
+        return played.end()
+
+    rollout = asyncio.run(ask())
+    assert texts(rollout) == ["reply 1|reply 2|", "reply 3|"]
+    assert rollout.token_ids[-len("reply 3|") - 3 :][:3] == [7, 8, 9]
+
+
+def test_budgets_are_the_runs_and_a_client_may_ask_for_less() -> None:
+    async def ask() -> None:
+        policy = ScriptedPolicy(["reply 1", "reply 2"])
+        played = session(policy, SamplingParams(max_tokens=5, max_turns=2, max_total_tokens=60))
+        await played.ask(ASKED, max_tokens=3)
+        await played.ask(ASKED, max_tokens=50)
+        assert [asked.max_tokens for asked in policy.asked] == [3, 5]
+        with pytest.raises(ContextFull, match="no room"):
+            await played.ask([Message("user", "x" * 100)])
+        assert played.end().stop_reason is StopReason.LENGTH
+
+    asyncio.run(ask())
+
+
+def test_a_session_asks_no_more_often_than_it_may_and_not_at_all_when_it_is_over() -> None:
+    async def ask() -> None:
+        played = session(sampling=SamplingParams(max_turns=1))
+        await played.reply()
+        with pytest.raises(TurnsOver):
+            await played.reply([*ASKED, said(1), Message("user", "two?")])
+        late = session()
+        asked = await late.ask(ASKED)
+        assert played.end().stop_reason is StopReason.TURNS
+        late.end()
+        with pytest.raises(SessionOver):
+            late.deliver(asked)
+        with pytest.raises(SessionOver):
+            await late.reply()
+
+    asyncio.run(ask())
+
+
+def test_versions_are_those_around_all_requests() -> None:
+    versions = iter([3, 4, 5, 6])
+
+    async def ask() -> PlayedRollout:
+        played = session(version=lambda: next(versions))
+        await played.reply()
+        await played.reply([*ASKED, said(1), Message("user", "two?")])
+        return played.end()
+
+    rollout = asyncio.run(ask())
+    assert rollout.dispatch_policy_version == 3
+    assert (rollout.first_policy_version, rollout.last_policy_version) == (3, 6)
+
+
+def test_a_session_that_never_asked_leaves_its_problem_and_no_token() -> None:
+    rollout = session().end()
+    assert (rollout.messages, rollout.token_ids) == (ASKED, [])

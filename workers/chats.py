@@ -1,0 +1,29 @@
+"""The chat format of a run's model: looked for once, spoken by every session."""
+
+import asyncio
+
+from environments.chat import rendered
+from environments.chat.base import Chat
+from environments.chat.rendered import RenderedChat
+from environments.chat.template import TemplateChat
+from environments.policy import Policy
+from workers.fleet import hub
+
+
+class Chats:
+    """The formats of one model, by its path or its name on the hub. Belongs to one event loop."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._lock = asyncio.Lock()
+        self._is_known = False
+        self._family: RenderedChat | None = None
+
+    async def of(self, policy: Policy) -> Chat:
+        """The closest format that is known: its family's, or its chat template alone. Raises PolicyError."""
+        async with self._lock:
+            if not self._is_known:
+                directory = await asyncio.to_thread(hub.tokenizer_directory, self._model)
+                self._family = None if directory is None else await rendered.find(policy, directory)
+                self._is_known = True
+        return self._family or TemplateChat(policy)
