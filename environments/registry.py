@@ -16,6 +16,7 @@ from environments.errors import InvalidArguments, RegistryError, UnknownEnvironm
 ENTRY_POINT_GROUP = "rollyard.environments"
 
 _BUILT_IN = {
+    "calculator": "environments.library.calculator:Calculator",
     "reverse_text": "environments.library.reverse_text:ReverseText",
 }
 

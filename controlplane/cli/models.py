@@ -155,6 +155,9 @@ def add_model(
 def make_tiny(
     name: Name,
     seed: Annotated[int, typer.Option(min=0, help="The same seed gives the same weights.")] = 0,
+    tools: Annotated[
+        bool, typer.Option("--tools", help="With the chat format of its family, which knows tools.")
+    ] = False,
     project: Project = "default",
     as_json: Json = False,
 ) -> None:
@@ -162,7 +165,7 @@ def make_tiny(
     connect()
     from rollouts.services import models
 
-    _answer(lambda: models.make_tiny(project=project_of(project), name=name, seed=seed), as_json)
+    _answer(lambda: models.make_tiny(project=project_of(project), name=name, seed=seed, tools=tools), as_json)
 
 
 @_app.command("rm")

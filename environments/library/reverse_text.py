@@ -3,7 +3,6 @@
 The task and the scoring follow PRIME-RL's example of the same name; the texts are our own.
 """
 
-import hashlib
 import random
 import re
 from difflib import SequenceMatcher
@@ -13,6 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from environments.env import Environment, last_reply
+from environments.library.splits import digest, is_held_out
 from environments.types import Message, PlayedRollout, Problem, Split
 
 _ONSETS = [
@@ -43,8 +43,6 @@ _CODAS = ["", "", "", "l", "m", "n", "nd", "r", "rk", "s", "t"]
 
 _SYSTEM = "Reverse the text."
 _TAGGED = re.compile(r"<reversed_text>(.*?)(?:</reversed_text>|$)", re.DOTALL)
-_EVAL_SHARE = 0.125
-"""Share of all possible texts that is held out."""
 _MAX_DRAWS = 10_000
 _MAX_KEY = 64
 
@@ -101,7 +99,7 @@ class ReverseText(Environment[ReverseTextArgs]):
         rng = random.Random(f"{self.args.seed}/{split}/{index}")
         for _ in range(_MAX_DRAWS):
             text = " ".join(self._word(rng) for _ in range(self.args.words))
-            if _is_held_out(text) == (split is Split.EVAL):
+            if is_held_out(text) == (split is Split.EVAL):
                 return text
         raise ValueError(
             f"min_length {self.args.min_length}, max_length {self.args.max_length} and words {self.args.words} leave "
@@ -121,14 +119,6 @@ def _pick(rng: random.Random, items: list[str]) -> str:
     return items[int(rng.random() * len(items))]
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _is_held_out(text: str) -> bool:
-    return int(_digest(text)[:8], 16) < _EVAL_SHARE * 2**32
-
-
 def _key(text: str) -> str:
     slug = text.replace(" ", "-")
-    return slug if len(slug) <= _MAX_KEY else f"{slug[: _MAX_KEY - 17]}-{_digest(text)[:16]}"
+    return slug if len(slug) <= _MAX_KEY else f"{slug[: _MAX_KEY - 17]}-{digest(text)[:16]}"

@@ -25,8 +25,9 @@ from rollouts.services.transitions import record_note
 from rollouts.states import RUN_ACTIVE
 from trainers.storage.model_files import ModelFacts, ModelFault, hash_files, read_facts
 
-BUILT_IN = {"tiny-qwen3": 0}
-"""Name -> seed of the models that are made when the first run that starts from them begins."""
+BUILT_IN = {"tiny-qwen3": (), "tiny-tools": ("--tools",)}
+"""Name -> what `trainers.model.tiny` is told, of the models that are made when the first run that starts from them
+begins."""
 MAX_NAME = 64
 _MAKE_DEADLINE_S = 300.0
 
@@ -41,7 +42,7 @@ def add(*, project: Project, name: str, source: str, user: User | None) -> Model
     return _register(project, name, source, directory, origin=ModelOrigin.ADDED, created_by=user)
 
 
-def make_tiny(*, project: Project, name: str, seed: int, user: User | None = None) -> Model:
+def make_tiny(*, project: Project, name: str, seed: int, tools: bool = False, user: User | None = None) -> Model:
     """Make a tiny Qwen3 with random weights in a directory of its own, and register it. Takes seconds.
 
     Safe to repeat after a crash and beside another: whoever renames first has made it. Raises Invalid, Conflict.
@@ -54,7 +55,8 @@ def make_tiny(*, project: Project, name: str, seed: int, user: User | None = Non
         partial = directory.with_name(f"{name}.partial-{uuid.uuid4().hex[:8]}")
         partial.mkdir(parents=True)
         try:
-            _run_program("trainers.model.tiny", str(partial), "--seed", str(seed))
+            told = BUILT_IN.get(name, ("--tools",) if tools else ())
+            _run_program("trainers.model.tiny", str(partial), "--seed", str(seed), *told)
             partial.rename(directory)
         except OSError:
             if not directory.exists():
@@ -69,11 +71,11 @@ def make_tiny(*, project: Project, name: str, seed: int, user: User | None = Non
 def make_built_in(run: Run) -> None:
     """Make the model that the run starts from, if it is one that is made when it is first needed. Idempotent."""
     source = run.parsed.model.path
-    for name, seed in BUILT_IN.items():
+    for name in BUILT_IN:
         if source == str(built_in_directory(name)):
             model = Model.objects.filter(project=run.project, name=name).first()
             try:
-                model = model or make_tiny(project=run.project, name=name, seed=seed)
+                model = model or make_tiny(project=run.project, name=name, seed=0)
             except Conflict:  # another run of the project made it in this moment
                 model = Model.objects.get(project=run.project, name=name)
             Run.objects.filter(pk=run.pk, model=None).update(model=model)

@@ -5,8 +5,6 @@ import os
 from itertools import chain, zip_longest
 from pathlib import Path
 
-import msgspec
-
 from environments.errors import RegistryError
 from environments.solutions import NoSolutions, solved
 from trainers.errors import DataError
@@ -31,8 +29,8 @@ def write_solutions(config: RunConfig, directory: Path) -> Path:
     try:
         turns = zip_longest(*(solved(each.name, each.args, count, echo=data.echo) for each in names))
         with partial.open("w", encoding="utf-8") as file:
-            for messages in filter(None, chain.from_iterable(turns)):
-                file.write(json.dumps({"messages": msgspec.to_builtins(messages)}, ensure_ascii=False) + "\n")
+            for line in filter(None, chain.from_iterable(turns)):
+                file.write(json.dumps(line, ensure_ascii=False) + "\n")
         partial.rename(path)
     except (NoSolutions, RegistryError) as error:
         raise DataError(f"data.solutions: {error}") from None

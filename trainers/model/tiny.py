@@ -5,7 +5,8 @@ tests need no download. One token is one byte of UTF-8; three more tokens frame 
 
     <start>s{system}<end><start>u{user}<end><start>a{assistant}<end>
 
-The weights are random: it speaks no language until it is trained.
+With `--tools` it has the tokens and the chat template of its family instead (`tiny_tools.py`). The weights are random:
+it speaks no language until it is trained.
 """
 
 import argparse
@@ -17,6 +18,8 @@ from tokenizers.decoders import ByteLevel as ByteLevelDecoder
 from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
+
+from trainers.model.tiny_tools import tool_tokenizer
 
 PAD, START, END = "<pad>", "<start>", "<end>"
 CHAT_TEMPLATE = (
@@ -64,9 +67,9 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
     )
 
 
-def write_tiny_model(directory: Path, seed: int = 0) -> None:
+def write_tiny_model(directory: Path, seed: int = 0, *, tools: bool = False) -> None:
     """Write model and tokenizer to `directory`; the same seed gives the same weights."""
-    tokenizer = tiny_tokenizer()
+    tokenizer = tool_tokenizer() if tools else tiny_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(tiny_config(tokenizer))
@@ -79,8 +82,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m trainers.model.tiny", description=__doc__.splitlines()[0])
     parser.add_argument("directory", type=Path)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tools", action="store_true", help="with the chat format of its family, which knows tools")
     arguments = parser.parse_args()
-    write_tiny_model(arguments.directory, arguments.seed)
+    write_tiny_model(arguments.directory, arguments.seed, tools=arguments.tools)
     size_bytes = sum(file.stat().st_size for file in arguments.directory.iterdir())
     print(f"wrote {arguments.directory} ({size_bytes / 1e6:.1f} MB)")
 
