@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 import msgspec
 
 from environments import registry
-from environments.env import SessionAddress, Environment
+from environments.env import Environment, SessionAddress
 from environments.errors import RegistryError, SessionOver
 from environments.isolated import (
     LENGTH_BYTES,

@@ -237,7 +237,8 @@ class OpenAIPolicy:
             "messages": msgspec.to_builtins(messages),
             "add_generation_prompt": for_reply,
             "max_tokens": 1,
-            **({"tools": list(tools)} if tools else {}),
+            # Told of, not parsed for: for anything but `none` a server wants to know its parser.
+            **({"tools": list(tools), "tool_choice": "none"} if tools else {}),
         }
         answer = await self._post("/v1/chat/completions/render", body)
         try:

@@ -21,8 +21,8 @@ def solved(
 
     After the last problem comes the first again.
 
-    In a share ``echo`` of them, the same ones each time, the answer repeats the problem's own text. Raises NoSolutions,
-    RegistryError.
+    In a share ``echo`` of them, the same ones each time, the policy only repeats the problem's own text. Raises
+    NoSolutions, RegistryError.
     """
     environment = registry.load(name, args)
     for index in range(count):
@@ -31,6 +31,6 @@ def solved(
         if messages is None:
             raise NoSolutions(f"{name} has no solutions to give.")
         if random.Random(f"{problem.key}/{index}").random() < echo:
-            messages = [*messages[:-1], Message("assistant", problem.messages[-1].text)]
+            messages = [*problem.messages, Message("assistant", problem.messages[-1].text)]
         line: JsonObject = {"messages": msgspec.to_builtins(messages)}
         yield line | {"tools": problem.tools} if problem.tools else line

