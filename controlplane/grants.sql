@@ -73,6 +73,10 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, problem_key, environm
               rollout_count, token_count, reward_mean, reward_std, min_policy_version, max_policy_version)
     ON rollouts_scoredgroup TO {application};
 
+-- Episodes that programs outside play: finished once, and once a member of a group.
+GRANT SELECT, INSERT ON rollouts_agentsession TO {application};
+GRANT UPDATE (finished_at, record, grouped_at) ON rollouts_agentsession TO {application};
+
 -- The way in from outside: whose it is and how long, and its key.
 GRANT SELECT, INSERT ON rollouts_address TO {application};
 GRANT UPDATE (key, owner_id, expires_at, used_at, resets_on_get) ON rollouts_address TO {application};

@@ -21,6 +21,7 @@ STORAGES = {
 }
 WHITENOISE_USE_FINDERS = True
 WHITENOISE_AUTOREFRESH = True  # look for a file when it is asked for: listing all costs 40 ms for every test client
+ROLLYARD_GATEWAY_URL = "http://gateway.test"
 ALLOWED_HOSTS = ["localhost", "127.0.0.1", "testserver"]
 
 HOME.create()

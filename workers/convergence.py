@@ -21,6 +21,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, runs
 from rollouts.services import models, trust
 from rollouts.services.groups import evaluations, leases
+from rollouts.services.outside import sessions
 from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
 from workers import isolation
@@ -87,6 +88,7 @@ class Convergence:
         _ask_for_leave(run)
         if run.parsed.is_played:
             leases.quarantine_expired(run)
+            sessions.close_due(run)
             evaluations.conclude(run)
             # Before the probes: a hung replica must not hold up the version that the others wait for.
             publishing.publish(run)

@@ -65,23 +65,23 @@ def main() -> None:
 def up(
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every one.")] = "127.0.0.1",
     port: Annotated[str, typer.Option(help="A number, or auto.")] = "",
+    gateway_port: Annotated[str, typer.Option(help="Of the gateway for sessions: a number, or auto.")] = "",
     concurrency: Annotated[int, typer.Option(min=1, help="Episode drivers that play side by side.")] = 8,
     web_processes: Annotated[int, typer.Option(min=1, help="Web processes that share the port.")] = 2,
     exit_with_run: Annotated[str, typer.Option(metavar="KEY", help="Stop when this run ends, with its result.")] = "",
     quiet: Annotated[bool, typer.Option(help="Keep the processes' output in the log file.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Start everything here: database, Redis, web, worker, reconciler."""
+    """Start everything here: database, Redis, web, worker, gateway, reconciler."""
     from controlplane.safety import UnsafeSettings
     from controlplane.up import start
     from controlplane.up.processes import Program
     from controlplane.up.supervisor import StartError
 
-    if port not in {"", "auto"} and not port.isdecimal():
-        raise typer.BadParameter("give a number, or auto", param_hint="--port")
     options = start.Options(
         host=host,
-        port=None if port == "" else 0 if port == "auto" else int(port),
+        port=_port(port, "--port"),
+        gateway_port=_port(gateway_port, "--gateway-port"),
         concurrency=concurrency,
         web_processes=web_processes,
         quiet=quiet,
@@ -93,6 +93,12 @@ def up(
     except (start.AlreadyUp, StartError, UnsafeSettings) as error:
         fail(str(error))
     raise typer.Exit(status)
+
+
+def _port(given: str, option: str) -> int | None:
+    if given not in {"", "auto"} and not given.isdecimal():
+        raise typer.BadParameter("give a number, or auto", param_hint=option)
+    return None if given == "" else 0 if given == "auto" else int(given)
 
 
 @app.command("prepare", hidden=True)

@@ -32,6 +32,7 @@ from environments.disk import write_file
 from workers.launchers import accounts, confinement
 from workers.launchers.sandbox import SandboxUnavailable
 
+_DEFAULT_GATEWAY_PORT = 8001
 _DEFAULT_PORT = 8000
 _POSTGRES_DELAY_S = 1.0
 """Between two starts of PostgreSQL at most: on a full disk it ends until there is space, and then all wait for it."""
@@ -54,6 +55,8 @@ class Options:
     host: str = "127.0.0.1"
     port: int | None = None
     """None: 8000, or any free port when that is taken. 0: any free port."""
+    gateway_port: int | None = None
+    """Of the gateway for sessions. None: 8001, or any free port when that is taken or the web's is any. 0: any."""
     concurrency: int = 8
     """Episode drivers: tasks the worker runs side by side."""
     web_processes: int = 2
@@ -77,13 +80,14 @@ def run(home: Home, options: Options) -> int:
     console = Console(home.path / "logs" / "up.log", quiet=options.quiet, as_json=options.as_json)
     with (
         _locked(home) as previous,
-        _listening(options) as listening,
+        _listening(options.host, options.port, _DEFAULT_PORT, "--port") as listening,
+        _listening(options.host, _gateway_port(options), _DEFAULT_GATEWAY_PORT, "--gateway-port") as for_sessions,
         _listening_for_runs(home) as for_runs,
         share.counts_file(options.web_processes) as counts,
     ):
         if previous and (left := processes.sweep(previous, _REPLICAS_DEADLINE_S)):
             console.say(f"ended {left} processes that a previous `rollyard up` had left")
-        return asyncio.run(_Up(home, options, console, listening, for_runs, counts.fileno()).run())
+        return asyncio.run(_Up(home, options, console, listening, for_sessions, for_runs, counts.fileno()).run())
 
 
 class _Up:
@@ -93,6 +97,7 @@ class _Up:
         options: Options,
         console: Console,
         listening: socket.socket,
+        for_sessions: socket.socket,
         for_runs: socket.socket,
         counts_fd: int,
     ) -> None:
@@ -100,6 +105,7 @@ class _Up:
         self._options = options
         self._console = console
         self._shared_fds = (listening.fileno(), for_runs.fileno(), counts_fd)
+        self._sessions_fd = for_sessions.fileno()
         self._up_id = secrets.token_hex(8)
         port = listening.getsockname()[1]
         self._local_url = f"http://127.0.0.1:{port}"
@@ -107,6 +113,7 @@ class _Up:
         self._environ = {
             "ROLLYARD_HOME": str(home.path),
             "ROLLYARD_URL": self._local_url,
+            "ROLLYARD_GATEWAY_URL": f"http://{_shown_host(options.host)}:{for_sessions.getsockname()[1]}",
             "ROLLYARD_ALLOWED_HOSTS": ",".join(_allowed_hosts(options.host)),
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
             _UP_PID_VARIABLE: str(os.getpid()),
@@ -172,10 +179,12 @@ class _Up:
         # Celery warns root at every start; here root is what the person chose, and the messages are JSON.
         hushed = {"PYTHONWARNINGS": "ignore:You're running the worker"}
         worker = Program("worker", tuple(worker_argv), environ=hushed)
+        gateway = Program("gateway", (*MANAGE, "gateway", "--fd", str(self._sessions_fd)))
         reconciler = Program("reconciler", (*MANAGE, "reconcile"), stop_deadline_s=_REPLICAS_DEADLINE_S)
         await asyncio.gather(
             *(keep(self._web(place)) for place in range(self._options.web_processes)),
             keep(Service("worker", lambda: worker)),
+            keep(Service("gateway", lambda: gateway, pass_fds=[self._sessions_fd])),
             keep(Service("reconciler", lambda: reconciler)),
             self._try_sandbox(),
         )
@@ -249,18 +258,22 @@ def _locked(home: Home) -> Iterator[str | None]:
         yield record["id"] if record else None
 
 
+def _gateway_port(options: Options) -> int | None:
+    return 0 if options.gateway_port is None and options.port is not None else options.gateway_port
+
+
 @contextlib.contextmanager
-def _listening(options: Options) -> Iterator[socket.socket]:
-    wanted = _DEFAULT_PORT if options.port is None else options.port
+def _listening(host: str, port: int | None, default: int, option: str) -> Iterator[socket.socket]:
+    wanted = default if port is None else port
     listening = socket.socket()
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        listening.bind((options.host, wanted))
+        listening.bind((host, wanted))
     except OSError as error:
-        if options.port is not None:
+        if port is not None:
             listening.close()
-            raise StartError(f"cannot listen on {options.host}:{wanted} ({error.strerror}): try --port auto") from error
-        listening.bind((options.host, 0))
+            raise StartError(f"cannot listen on {host}:{wanted} ({error.strerror}): try {option} auto") from error
+        listening.bind((host, 0))
     listening.listen(1024)
     with listening:
         yield listening

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from environments.errors import ContextFull, EpisodeError, PolicyRefused, PolicyUnavailable, SessionOver, TurnsOver
 from environments.gateway import answers
 from environments.gateway.requests import AtroposRequest, ChatRequest, CompletionRequest, TokensRequest
-from environments.gateway.sessions import OpenSessions
+from environments.gateway.sessions import Sessions
 from environments.session import Asked, Session
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -68,7 +68,7 @@ _KINDS = (
 )
 
 
-def make_app(sessions: OpenSessions, model: str = "policy") -> Starlette:
+def make_app(sessions: Sessions, model: str = "policy") -> Starlette:
     """The app over these sessions."""
 
     async def chat(session: Session, request: Request, body: bytes) -> Response:
@@ -145,13 +145,13 @@ _tokens = msgspec.json.Decoder(TokensRequest)
 _atropos = msgspec.json.Decoder(AtroposRequest)
 
 
-def _keyed(sessions: OpenSessions, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _keyed(sessions: Sessions, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
-            session = sessions.find(_key(request))
+            session = await sessions.find(_key(request))
             if session is None:
                 raise RefusedRequest(401, "unknown_session", "No session has this key, or it is over.")
-            return await handler(session, request, await _body(request))
+            return await handler(session, request, await read_body(request))
         except RefusedRequest as refusal:
             return refusal.response()
         except ClientDisconnect:
@@ -169,7 +169,8 @@ def _key(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else request.headers.get("x-session-id", "")
 
 
-async def _body(request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
+    """The body. Raises RefusedRequest for one that is too large."""
     body = bytearray()
     async for chunk in request.stream():
         body += chunk

@@ -1,8 +1,7 @@
 """The sessions that a gateway serves, by their keys."""
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import Protocol
 
 from environments.session import Session
 
@@ -14,26 +13,31 @@ def new_key() -> str:
     return secrets.token_urlsafe(KEY_BYTES)
 
 
-@dataclass
+class Sessions(Protocol):
+    """What an app asks for the session of a key."""
+
+    async def find(self, key: str) -> Session | None:
+        """The session of a key, while it may be played."""
+        ...
+
+
 class OpenSessions:
     """Sessions between their start and their end."""
 
-    find_elsewhere: Callable[[str], Session | None] = lambda key: None
-    """Asked for a key that is not among them."""
-    _sessions: dict[str, Session] = field(default_factory=dict)
+    def __init__(self) -> None:
+        self._sessions: dict[str, Session] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
 
-    def open(self, session: Session, key: str | None = None) -> str:
+    def open(self, session: Session) -> str:
         """Serve a session; returns its key."""
-        key = key or new_key()
+        key = new_key()
         self._sessions[key] = session
         return key
 
-    def find(self, key: str) -> Session | None:
-        """The session of a key."""
-        return self._sessions.get(key) or self.find_elsewhere(key)
+    async def find(self, key: str) -> Session | None:
+        return self._sessions.get(key)
 
     def close(self, key: str) -> None:
         """Serve it no longer. May be repeated."""

@@ -10,10 +10,12 @@ from rollouts.models.model import Model, ModelOrigin
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
 from rollouts.models.replica import Replica, ReplicaKind
 from rollouts.models.run import Run, RunEnvironment, RunKind
+from rollouts.models.session import AgentSession
 from rollouts.models.trust import Trust, TrustKind
 
 __all__ = [
     "Address",
+    "AgentSession",
     "ApiToken",
     "Attempt",
     "Batch",

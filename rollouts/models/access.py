@@ -64,6 +64,7 @@ class Scope(models.TextChoices):
     READ = "read", "Read runs, metrics and events."
     LAUNCH = "launch", "Launch and stop runs."
     SUBMIT = "submit", "Submit scored groups; claim and settle work."
+    PLAY = "play", "Open sessions, through which programs play the live policy."
     TRAIN = (
         "train",
         "Register as a trainer, fetch batches, acknowledge steps, announce weights.",

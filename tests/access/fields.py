@@ -99,6 +99,12 @@ HARMLESS: dict[str, str] = {
     "registerTrainer": "hostname pid world_size",
     "finishTraining": "Rollyard-Epoch",
     "claimWork": "holder limit",
+    # The run's own, like the groups it will have.
+    "openSession": "deadline_s environment environment_version group group_size index problem problem.key problem.data"
+    " problem.tools problem.messages.content problem.messages.content.text problem.messages.content.type"
+    " problem.messages.name problem.messages.role problem.messages.reasoning_content problem.messages.tool_call_id"
+    " problem.messages.tool_calls.function.arguments problem.messages.tool_calls.function.name"
+    " problem.messages.tool_calls.id problem.messages.tool_calls.type",
     # Keys and environments are a run's own, and replicas are named for people.
     "submitGroups": "Idempotency-Key key environment environment_version problem_key rollouts.advantages"
     " rollouts.ref_logprobs" + _ROLLOUTS,

@@ -229,6 +229,7 @@ API: dict[str, Rule] = {
         run=lambda of: of.other,
     ),
     f"{RUN}/groups": post(api(Scope.SUBMIT), lambda of: json_of(good())),
+    f"{RUN}/sessions": post(api(Scope.PLAY), lambda of: {"problem": {"key": "p", "messages": []}}),
     f"{RUN}/work/claim": post(api(Scope.SUBMIT), lambda of: {"holder": "x"}, run=lambda of: of.other),
     f"{RUN}/work/renew": post(api(Scope.SUBMIT), lambda of: {"tokens": [str(of.lease.token)]}),
     f"{RUN}/work/settle": post(api(Scope.SUBMIT), settled),

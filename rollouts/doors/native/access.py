@@ -30,6 +30,7 @@ ROLE_FOR = {
     Scope.READ: Role.VIEWER,
     Scope.LAUNCH: Role.OPERATOR,
     Scope.SUBMIT: Role.OPERATOR,
+    Scope.PLAY: Role.OPERATOR,
     Scope.TRAIN: Role.OPERATOR,
 }
 """What a person signed in by session needs for the same call."""

@@ -4,7 +4,7 @@ from csp.decorators import csp_update
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from rollouts.doors.native import description, groups, models, problems, replays, runs, token_values, trainer
+from rollouts.doors.native import description, groups, models, problems, replays, runs, sessions, token_values, trainer
 
 # Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
 # Without OPTIONS, to which it would answer with a page that it does not have.
@@ -22,6 +22,7 @@ urlpatterns = [
     path(f"{run}/events", runs.EventsApi.as_view(), name="api-run-events"),
     path(f"{run}/replays", replays.ReplaysApi.as_view(), name="api-run-replays"),
     path(f"{run}/groups", groups.GroupsApi.as_view(), name="api-groups"),
+    path(f"{run}/sessions", sessions.SessionsApi.as_view(), name="api-sessions"),
     path(f"{run}/work/claim", groups.ClaimApi.as_view(), name="api-work-claim"),
     path(f"{run}/work/renew", groups.RenewApi.as_view(), name="api-work-renew"),
     path(f"{run}/work/settle", groups.SettleApi.as_view(), name="api-work-settle"),

@@ -1,0 +1,219 @@
+"""Episodes that programs outside play: opened by whoever may, finished once, submitted with the others of their group.
+
+    open ─► played through the gateway ─► finish, or the deadline ─► all of the group closed ─► groups.submit
+
+A rollout is durable the moment `finish` returns. A group closes when it has as many finished sessions as it wants, or
+when the deadline of each has passed; what was never finished is a failed rollout of it. Lock order: the group's
+sessions in id order, then what submitting locks.
+"""
+
+import hashlib
+import secrets
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import NamedTuple
+
+import msgspec
+from django.db import models, transaction
+from django.db.models.functions import Now
+from django.utils import timezone
+
+from environments.types import ErrorKind, PlayedGroup, PlayedRollout, Problem, RolloutError, StopReason
+from rollouts.errors import Conflict, Invalid, QueueFull, RunOver
+from rollouts.formats.arrays import pack_group
+from rollouts.formats.checks import check_groups
+from rollouts.models import AgentSession, Run, RunKind
+from rollouts.services.groups import intake
+from rollouts.states import RUN_TRAINING
+from rollouts.storable import MAX_GROUP_SIZE
+
+MOST_OPEN = 10_000
+"""Of one run at a time."""
+_KEY_BYTES = 24
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(PlayedRollout).decode
+
+
+class OpenedSession(NamedTuple):
+    """A new session, and the only copy of its key."""
+
+    row: AgentSession
+    key: str
+
+
+def open_session(
+    run: Run,
+    problem: Problem,
+    *,
+    environment: str,
+    environment_version: str = "",
+    group: str | None,
+    group_size: int,
+    deadline_s: float,
+    actor: str,
+) -> OpenedSession:
+    """Open a session for one episode. Locks the group's sessions.
+
+    Raises Invalid, Conflict for a group that is of another problem or complete, QueueFull, RunOver.
+    """
+    if run.kind != RunKind.RL:
+        raise Conflict(f"Run {run.key} serves no policy to play: sessions need a run of kind rl.")
+    if run.state not in RUN_TRAINING:
+        raise RunOver(f"Run {run.key} is {run.state}: nothing more is played for it.")
+    if not 0 < group_size <= MAX_GROUP_SIZE:
+        raise Invalid(fields={"group_size": f"must lie in 1..{MAX_GROUP_SIZE}"})
+    group_key = group or secrets.token_hex(16)
+    _check_names(problem, environment, environment_version, group_key)
+    if AgentSession.objects.filter(run=run, grouped_at=None, finished_at=None).count() >= MOST_OPEN:
+        raise QueueFull(f"Run {run.key} has {MOST_OPEN} sessions open; finish some first.")
+    told = {"key": problem.key, "messages": msgspec.to_builtins(problem.messages), "tools": problem.tools}
+    key = secrets.token_urlsafe(_KEY_BYTES)
+    with transaction.atomic():
+        # The run's row orders those who open the first session of a group at the same time.
+        Run.objects.select_for_update(no_key=True).only("pk").get(pk=run.pk)
+        others = list(_members(run, group_key))
+        if any(
+            (other.problem, other.environment, other.group_size) != (told, environment, group_size) for other in others
+        ):
+            raise Conflict(
+                f"Group {group_key} has another problem, environment or size. Give each problem its own group."
+            )
+        if len(others) >= group_size or any(other.grouped_at for other in others):
+            raise Conflict(f"Group {group_key} has its {group_size} sessions. Open another group.")
+        row = AgentSession.objects.create(
+            run=run,
+            key_digest=digest(key),
+            group_key=group_key,
+            group_size=group_size,
+            environment=environment,
+            environment_version=environment_version,
+            problem=told,
+            actor=actor,
+            expires_at=timezone.now() + timedelta(seconds=deadline_s),
+        )
+    return OpenedSession(row, key)
+
+
+def digest(key: str) -> str:
+    """What is stored of a key."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def find_open(key: str) -> AgentSession | None:
+    """The session of a key, with its run, while it may be played."""
+    rows = AgentSession.objects.select_related("run__project")
+    return rows.filter(
+        key_digest=digest(key), finished_at=None, expires_at__gt=Now(), run__state__in=RUN_TRAINING
+    ).first()
+
+
+def find_finished(key: str) -> AgentSession | None:
+    """The session of a key that was finished."""
+    return AgentSession.objects.filter(key_digest=digest(key), finished_at__isnull=False).first()
+
+
+def finish(session_id: int, rollout: PlayedRollout) -> bool:
+    """Store what a session left; whether that completed its group. A second time changes nothing.
+
+    Locks the group's sessions. Raises Invalid for a rollout that cannot be stored, RunOver.
+    """
+    row = AgentSession.objects.select_related("run").get(pk=session_id)
+    _check(row, rollout)
+    with transaction.atomic():
+        members = list(_members(row.run, row.group_key))
+        mine = next(member for member in members if member.pk == session_id)
+        if mine.finished_at is None:
+            _store(mine, rollout)
+        return _submit_if_closed(row.run, members)
+
+
+def close_due(run: Run) -> int:
+    """Fail the sessions whose deadline has passed, and submit the groups that are closed by that; how many were."""
+    due = AgentSession.objects.filter(run=run, grouped_at=None, expires_at__lt=Now())
+    submitted = 0
+    for group_key in sorted(set(due.values_list("group_key", flat=True))):
+        with transaction.atomic():
+            members = list(_members(run, group_key))
+            now = timezone.now()
+            for member in members:
+                if member.finished_at is None and member.expires_at < now:
+                    _store(member, _unfinished(member))
+            submitted += _submit_if_closed(run, members)
+    return submitted
+
+
+def _members(run: Run, group_key: str) -> models.QuerySet[AgentSession]:
+    return AgentSession.objects.select_for_update(of=("self",)).filter(run=run, group_key=group_key).order_by("pk")
+
+
+def _store(member: AgentSession, rollout: PlayedRollout) -> None:
+    member.record = _encode(rollout)
+    member.finished_at = timezone.now()
+    AgentSession.objects.filter(pk=member.pk, finished_at=None).update(
+        record=member.record, finished_at=member.finished_at
+    )
+
+
+def _submit_if_closed(run: Run, members: Sequence[AgentSession]) -> bool:
+    first = members[0]
+    is_whole = len(members) == first.group_size
+    now = timezone.now()
+    is_closed = all(member.finished_at for member in members) and (
+        is_whole or all(member.expires_at < now for member in members)
+    )
+    if not is_closed or first.grouped_at is not None:
+        return False
+    packed = pack_group(_group(first, [_decode(member.record) for member in members if member.record]), ("groups", 0))
+    intake.submit(run, [packed], actor=first.actor)
+    AgentSession.objects.filter(pk__in=[member.pk for member in members]).update(grouped_at=Now())
+    return True
+
+
+def _group(row: AgentSession, rollouts: list[PlayedRollout]) -> PlayedGroup:
+    return PlayedGroup(
+        environment=row.environment,
+        environment_version=row.environment_version,
+        problem_key=row.problem["key"],
+        key=row.group_key,
+        rollouts=rollouts,
+    )
+
+
+def _unfinished(member: AgentSession) -> PlayedRollout:
+    problem = msgspec.convert(member.problem, Problem)
+    seconds = (member.expires_at - member.opened_at).total_seconds()
+    error = RolloutError(
+        kind=ErrorKind.BUDGET, type="Unfinished", message=f"The session was not finished within {seconds:.0f} s."
+    )
+    return PlayedRollout(
+        token_ids=[],
+        loss_mask=[],
+        inference_logprobs=[],
+        messages=problem.messages,
+        tools=problem.tools,
+        stop_reason=StopReason.ERROR,
+        error=error,
+    )
+
+
+def _check(row: AgentSession, rollout: PlayedRollout) -> None:
+    check_groups([pack_group(_group(row, [rollout]), ("groups", 0))])
+
+
+def _check_names(problem: Problem, environment: str, environment_version: str, group_key: str) -> None:
+    failed = PlayedRollout(
+        token_ids=[],
+        loss_mask=[],
+        inference_logprobs=[],
+        messages=problem.messages,
+        tools=problem.tools,
+        stop_reason=StopReason.ERROR,
+    )
+    named = PlayedGroup(
+        environment=environment,
+        environment_version=environment_version,
+        problem_key=problem.key,
+        key=group_key,
+        rollouts=[failed],
+    )
+    check_groups([pack_group(named, ("groups", 0))])

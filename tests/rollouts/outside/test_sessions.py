@@ -1,0 +1,205 @@
+"""Sessions of programs outside: durable when they are finished, submitted with their group exactly once."""
+
+from datetime import timedelta
+from typing import Any
+
+import msgspec
+import pytest
+from django.db import IntegrityError, ProgrammingError, transaction
+from django.db.models import F
+from django.utils import timezone
+
+from environments.types import Message, PlayedRollout, Problem, StopReason
+from rollouts.errors import Conflict, ControlPlaneError, Invalid, RunOver
+from rollouts.models import AgentSession, GroupTokens, Rollout, Run, Scope, ScoredGroup
+from rollouts.services.outside import sessions
+from rollouts.services.outside.sessions import OpenedSession
+from rollouts.states import GroupState, RunState
+from tests import store
+from tests.rollouts import story
+from tests.rollouts.api import Api, make_token, problem
+
+pytestmark = pytest.mark.django_db
+
+PROBLEM = Problem(key="cat", messages=[Message("user", "tac?")], data={"answer": "cat"})
+
+
+def opened(run: Run, group: str | None = "g", group_size: int = 2, **options: Any) -> OpenedSession:
+    values: dict[str, Any] = {"environment": "mine", "deadline_s": 60.0, "actor": "api:agent"} | options
+    return sessions.open_session(run, values.pop("problem", PROBLEM), group=group, group_size=group_size, **values)
+
+
+def let_time_pass(run: Run) -> None:
+    """Every deadline of the run lies in the past."""
+    with store.beyond_rights():
+        AgentSession.objects.filter(run=run).update(
+            opened_at=F("opened_at") - timedelta(days=1), expires_at=F("expires_at") - timedelta(days=1)
+        )
+
+
+def test_a_group_is_submitted_when_its_last_session_is_finished() -> None:
+    run = story.launch()
+    first, second = opened(run), opened(run)
+    assert not sessions.finish(first.row.pk, story.rollout(1.0))
+    assert not ScoredGroup.objects.filter(run=run).exists()
+    assert sessions.finish(second.row.pk, story.rollout(0.0))
+    group = ScoredGroup.objects.get(run=run)
+    assert (group.key, group.problem_key, group.state, group.reward_mean) == ("g", "cat", GroupState.READY, 0.5)
+    assert list(group.rollouts.order_by("index").values_list("reward", flat=True)) == [1.0, 0.0]
+    assert group.environment.name == "mine"
+    assert AgentSession.objects.filter(run=run, grouped_at__isnull=False).count() == 2
+
+
+def test_what_was_finished_is_stored_before_its_group_is() -> None:
+    run = story.launch()
+    one = opened(run)
+    sessions.finish(one.row.pk, story.rollout(1.0, branch_lengths=[2, 2]))
+    record = AgentSession.objects.get(pk=one.row.pk).record
+    assert record is not None
+    assert msgspec.msgpack.decode(record, type=PlayedRollout).branch_lengths == [2, 2]
+
+
+def test_finishing_twice_changes_nothing() -> None:
+    run = story.launch()
+    one, other = opened(run), opened(run)
+    sessions.finish(one.row.pk, story.rollout(1.0))
+    assert not sessions.finish(one.row.pk, story.rollout(0.25))
+    sessions.finish(other.row.pk, story.rollout(0.0))
+    assert not sessions.finish(other.row.pk, story.rollout(0.5))
+    assert list(Rollout.objects.order_by("index").values_list("reward", flat=True)) == [1.0, 0.0]
+    assert GroupTokens.objects.count() == 1
+
+
+@pytest.mark.django_db(transaction=True)
+def test_of_sessions_that_are_finished_at_the_same_moment_one_completes_the_group() -> None:
+    run = story.launch()
+    rows = [opened(run, group_size=4).row for _ in range(4)]
+    results = story.together(*(lambda row=row: sessions.finish(row.pk, story.rollout(1.0)) for row in rows))
+    assert sorted(results) == [False, False, False, True]
+    assert ScoredGroup.objects.get(run=run).rollout_count == 4
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_group_never_gets_more_sessions_than_it_wants() -> None:
+    run = story.launch()
+    results = story.together(*(lambda: opened(run) for _ in range(5)))
+    assert [type(result) for result in results].count(OpenedSession) == 2
+    assert all("has its 2 sessions" in str(result) for result in results if isinstance(result, Exception))
+
+
+def test_what_was_never_finished_fails_at_its_deadline_and_the_others_of_its_group_count() -> None:
+    run = story.launch()
+    one = opened(run, group_size=3)
+    opened(run, group_size=3)
+    sessions.finish(one.row.pk, story.rollout(1.0))
+    assert sessions.close_due(run) == 0
+    let_time_pass(run)
+    assert sessions.close_due(run) == 1
+    assert sessions.close_due(run) == 0
+    first, second = Rollout.objects.order_by("index")
+    assert (first.reward, second.stop_reason, second.error_kind) == (1.0, StopReason.ERROR, "budget")
+    assert "not finished within 60 s" in second.error["message"]
+    assert second.messages == [{"role": "user", "content": "tac?"}]
+
+
+def test_a_session_whose_time_is_over_is_found_no_more_and_neither_is_one_of_a_run_that_ended() -> None:
+    run = story.launch()
+    one, other = opened(run, group=None, group_size=1), opened(run, group=None, group_size=1)
+    assert sessions.find_open(one.key) == one.row
+    assert sessions.find_open(f"{one.key}x") is None
+    sessions.finish(one.row.pk, story.rollout(1.0))
+    assert sessions.find_open(one.key) is None
+    with store.beyond_rights():
+        Run.objects.filter(pk=run.pk).update(state=RunState.STOPPED, finished_at=timezone.now())
+    assert sessions.find_open(other.key) is None
+    with pytest.raises(RunOver):
+        sessions.finish(other.row.pk, story.rollout(1.0))
+    assert AgentSession.objects.get(pk=other.row.pk).finished_at is None
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"problem": Problem(key="dog", messages=[])}, Conflict, "another problem"),
+        ({"environment": "other"}, Conflict, "another problem"),
+        ({"group_size": 3}, Conflict, "another problem"),
+        ({"group": "x" * 65}, Invalid, ""),
+        ({"group": "a\0"}, Invalid, ""),
+        ({"environment": ""}, Invalid, ""),
+        ({"group_size": 5000, "group": "new"}, Invalid, ""),
+        ({"problem": Problem(key="k\0", messages=[]), "group": "new"}, Invalid, ""),
+    ],
+)
+def test_what_does_not_fit_is_not_opened(options: dict[str, Any], error: type[ControlPlaneError], words: str) -> None:
+    run = story.launch()
+    opened(run)
+    with pytest.raises(error, match=words or None):
+        opened(run, **options)
+    assert AgentSession.objects.count() == 1
+
+
+def test_a_rollout_that_cannot_be_stored_leaves_its_session_open() -> None:
+    run = story.launch()
+    one = opened(run)
+    with pytest.raises(Invalid):
+        sessions.finish(one.row.pk, story.rollout(float("inf")))
+    assert sessions.find_open(one.key) is not None
+
+
+def test_the_application_cannot_change_what_a_session_left() -> None:
+    run = story.launch()
+    one = opened(run)
+    sessions.finish(one.row.pk, story.rollout(1.0))
+    for change in ({"record": b"x"}, {"key_digest": "x"}, {"problem": {}}):
+        with pytest.raises((IntegrityError, ProgrammingError)), transaction.atomic():
+            AgentSession.objects.filter(pk=one.row.pk).update(**change)
+
+
+def ask(run: Run, body: Any, *, scope: Scope = Scope.PLAY) -> Any:
+    return Api(make_token([scope])).post(f"runs/{run.key}/sessions", body)
+
+
+def test_the_api_opens_a_session_and_tells_its_key_once() -> None:
+    run = story.launch()
+    sent = {"problem": msgspec.to_builtins(PROBLEM), "environment": "mine", "group": "g", "group_size": 2}
+    answer = ask(run, sent)
+    assert answer.status_code == 201
+    told = answer.json()
+    row = sessions.find_open(told["api_key"])
+    assert row is not None
+    assert str(row.name) == told["session"]
+    assert told["base_url"] == f"http://gateway.test/s/{told['api_key']}/v1"
+    assert told["finish_url"] == f"http://gateway.test/s/{told['api_key']}/finish"
+    assert told["problem"] == {"key": "cat", "messages": [{"role": "user", "content": "tac?"}], "tools": []}
+    assert "answer" not in str(row.problem)
+    assert told["api_key"] not in str(AgentSession.objects.values().get())
+
+
+def test_a_problem_of_an_environment_that_ships_is_posed_by_its_number() -> None:
+    run = story.launch()
+    told = ask(run, {"environment": "reverse_text", "index": 10_000_007}).json()
+    assert told["group_size"] == 1
+    assert told["problem"]["messages"][0]["content"] == "Reverse the text."
+    assert told == ask(run, {"environment": "reverse_text", "index": 7}).json() | {
+        key: told[key] for key in ("session", "group", "base_url", "api_key", "finish_url", "expires_at")
+    }
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({}, "problem"),
+        ({"problem": {"key": "p", "messages": []}, "index": 1}, "problem"),
+        ({"index": 1}, "environment"),
+        ({"environment": "nowhere", "index": 1}, "environment"),
+    ],
+)
+def test_the_api_says_what_is_missing(body: dict[str, Any], field: str) -> None:
+    assert field in problem(ask(story.launch(), body), 422, "invalid")["fields"]
+
+
+def test_a_run_without_a_policy_of_ours_opens_none(settings: Any) -> None:
+    body = {"problem": {"key": "p", "messages": []}}
+    problem(ask(story.launch_supervised(), body), 409, "conflict")
+    settings.ROLLYARD_GATEWAY_URL = ""
+    problem(ask(story.launch(), body), 409, "conflict")
