@@ -52,6 +52,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.parse_args()
     listener = socket.create_server(("127.0.0.1", 0))
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     print(listener.getsockname()[1], flush=True)
     config = uvicorn.Config(engine, log_config=None, access_log=False, lifespan="off")
     asyncio.run(uvicorn.Server(config).serve(sockets=[listener]))

@@ -1,5 +1,7 @@
 """The pages of one run, empty and full."""
 
+from typing import Any
+
 import pytest
 from django.test import Client
 from django.urls import reverse
@@ -230,6 +232,15 @@ def test_pages_allow_no_inline_code_and_no_foreign_host(client: Client) -> None:
     assert "onclick=" not in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "https://" not in page
+
+
+def test_an_operator_sees_how_an_agent_plays_the_policy(client: Client, settings: Any) -> None:
+    run = make_run()
+    page = client.get(f"/runs/{run.key}/connect/").content.decode()
+    assert f'SessionClient("{settings.ROLLYARD_URL}", TOKEN, "{run.key}")' in page
+    assert f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}/sessions" in page
+    settings.ROLLYARD_GATEWAY_URL = ""
+    assert "No gateway runs here" in client.get(f"/runs/{run.key}/connect/").content.decode()
 
 
 def test_an_operator_sees_how_to_connect_and_changes_the_address(client: Client) -> None:

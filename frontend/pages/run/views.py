@@ -103,7 +103,9 @@ def connect(request: HttpRequest, key: str) -> HttpResponse:
     if (address := runs.address(run)) is None:
         raise NotFound("Nothing from outside takes part in a supervised run.")
     context = _head(request, run, tab="connect") | {
+        "url": settings.ROLLYARD_URL,
         "api_url": f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}",
+        "has_gateway": bool(settings.ROLLYARD_GATEWAY_URL),
         "attempt": pages.open_attempt(run),
         "clients": pages.list_clients(run),
         "address": address,

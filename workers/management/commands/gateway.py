@@ -9,6 +9,7 @@ from typing import Any
 import uvicorn
 from django.core.management.base import BaseCommand
 
+from environments.gateway.serving import answer_at_once
 from workers.gateway import AgentGateway, application
 
 
@@ -27,6 +28,7 @@ class Command(BaseCommand):
             listener = socket.create_server((options["host"], options["port"]))
         else:
             listener = socket.socket(fileno=options["fd"])
+        answer_at_once(listener)
         asyncio.run(_serve(listener))
 
 

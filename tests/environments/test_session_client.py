@@ -1,0 +1,79 @@
+"""The client of an agent, against a server that answers as the control plane and the gateway do."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from environments.client import Refused, SessionClient
+from environments.types import Message, Problem
+from tests import http_server
+
+PROBLEM = Problem(key="greet", messages=[Message("user", "Say hello.")])
+
+
+class Plane(http_server.Server):
+    """Opens sessions and remembers what was asked."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.asked: list[tuple[str, dict[str, Any]]] = []
+        self.refuses_finish = False
+
+
+class _Handler(http_server.Handler):
+    def do_POST(self) -> None:
+        plane: Any = self.server
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        plane.asked.append((self.path, body))
+        if not self.path.endswith("/finish"):
+            root = f"{plane.url}/s/secret"
+            problem = {"key": "greet", "messages": [{"role": "user", "content": "Say hello."}], "tools": []}
+            told = {"session": "1", "group": "g", "group_size": 1, "problem": problem, "api_key": "secret"}
+            told |= {"base_url": f"{root}/v1", "finish_url": f"{root}/finish", "expires_at": "2026-11-24T00:00:00Z"}
+            self.answer(201, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        elif plane.refuses_finish:
+            fault = json.dumps({"error": {"code": "invalid", "message": "reward must be finite"}}).encode()
+            self.answer(422, fault, {"Content-Type": "application/json"})
+        else:
+            self.answer(200, b'{"group_complete": true}', {"Content-Type": "application/json"})
+
+
+@contextmanager
+def opened() -> Iterator[tuple[Plane, SessionClient]]:
+    plane = Plane()
+    with http_server.running(plane), SessionClient(plane.url, "token", "run1") as client:
+        yield plane, client
+
+
+def test_a_session_is_opened_played_and_finished() -> None:
+    with opened() as (plane, client):
+        with client.open(PROBLEM, group="g", group_size=2) as session:
+            assert session.base_url == f"{plane.url}/s/secret/v1"
+            assert (session.api_key, session.problem.messages) == ("secret", PROBLEM.messages)
+            assert session.finish(1.0, {"calls": 2.0})
+        (path, body), (finish_path, how) = plane.asked
+        assert path == "/api/v1/runs/run1/sessions"
+        assert (body["group"], body["group_size"], body["problem"]["key"]) == ("g", 2, "greet")
+        assert "index" not in body
+        assert (finish_path, how) == ("/s/secret/finish", {"reward": 1.0, "metrics": {"calls": 2.0}})
+
+
+def test_what_leaves_the_block_fails_the_rollout() -> None:
+    with opened() as (plane, client):
+        with pytest.raises(ZeroDivisionError), client.open(PROBLEM):
+            _ = 1 / 0
+        with client.open(PROBLEM):
+            pass
+        told = [how["error"] for path, how in plane.asked if path.endswith("/finish")]
+        assert told == ["ZeroDivisionError: division by zero", "The program left the session without a reward."]
+
+
+def test_a_refusal_says_why() -> None:
+    with opened() as (plane, client):
+        session = client.open(PROBLEM)
+        plane.refuses_finish = True
+        with pytest.raises(Refused, match="must be finite"):
+            session.finish(float("1e300"))
