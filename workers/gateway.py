@@ -37,6 +37,8 @@ log = logging.getLogger(__name__)
 
 REFRESH_S = 1.0
 """Between two looks at the replicas of runs that are played, and for sessions whose time is over."""
+RECHECK_S = 20.0
+"""Between two looks whether the sessions here may still be played: their owners may have been dismissed."""
 IDLE_S = 300.0
 """A run of which no session was asked for so long is forgotten; it is found again."""
 _DATABASE_ERRORS = (DatabaseError, InterfaceError)
@@ -117,11 +119,15 @@ class AgentGateway:
 
     async def keep(self) -> None:
         """Refresh replicas, and forget what is over, until it is cancelled."""
+        checked_at = time.monotonic()
         while True:
             await asyncio.sleep(REFRESH_S)
             now = time.monotonic()
             for key in [key for key, played in self._played.items() if played.expires_at < now]:
                 self._forget(key)
+            if now - checked_at > RECHECK_S:
+                checked_at = now
+                await self._recheck()
             played_runs = {played.run_id for played in self._played.values()}
             for run_id, side in list(self._runs.items()):
                 try:
@@ -132,6 +138,17 @@ class AgentGateway:
                         await side.pool.aclose()
                 except _DATABASE_ERRORS as error:
                     log.warning("run %s: %s; trying again", side.run.key, error)
+
+    async def _recheck(self) -> None:
+        here = {played.row_id: key for key, played in self._played.items()}
+        try:
+            playable = await in_database(sessions.still_open, here)
+        except _DATABASE_ERRORS as error:
+            log.warning("cannot look whether sessions are still open (%s); trying again", error)
+            return
+        for row_id, key in here.items():
+            if row_id not in playable:
+                self._forget(key)
 
     async def aclose(self) -> None:
         """Cut every connection."""

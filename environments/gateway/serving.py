@@ -8,6 +8,8 @@ from typing import Any
 
 import uvicorn
 
+KEEP_ALIVE_S = 75
+"""So long a connection without a request stays open: longer than the tools of an agent take, as a rule."""
 _START_DEADLINE_S = 10.0
 
 
@@ -23,6 +25,21 @@ def answer_at_once(listener: socket.socket) -> None:
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
+def configured(app: Any, http: Any = "auto") -> uvicorn.Config:
+    """What uvicorn is told of a gateway; `http` is its protocol of one connection."""
+    return uvicorn.Config(
+        app,
+        http=http,
+        log_config=None,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        lifespan="off",
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=1,
+    )
+
+
 @contextlib.asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
     """Serve until the block ends; gives the address, without a path."""
@@ -30,9 +47,7 @@ async def serving(app: Any) -> AsyncIterator[str]:
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))
     answer_at_once(listener)
-    config = uvicorn.Config(
-        app, log_config=None, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=1
-    )
+    config = configured(app)
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[listener]))
     try:

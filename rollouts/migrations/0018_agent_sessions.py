@@ -28,6 +28,7 @@ class Migration(migrations.Migration):
                 ('environment', models.CharField(max_length=100)),
                 ('environment_version', models.CharField(blank=True, max_length=100)),
                 ('problem', models.JSONField()),
+                ('owner', models.ForeignKey(null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='+', to=settings.AUTH_USER_MODEL)),
                 ('actor', models.CharField(max_length=150)),
                 ('opened_at', models.DateTimeField(db_default=django.db.models.functions.datetime.Now(), editable=False)),
                 ('expires_at', models.DateTimeField()),

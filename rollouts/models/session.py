@@ -2,6 +2,7 @@
 
 import uuid
 
+from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -28,8 +29,10 @@ class AgentSession(models.Model):
     environment_version = models.CharField(max_length=MAX_ENVIRONMENT_VERSION, blank=True)
     problem = models.JSONField()
     """`key`, `messages` and `tools`."""
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
+    """Who opened it, and answers for it: it is played for as long as they may operate the run."""
     actor = models.CharField(max_length=150)
-    """Who opened it."""
+    """Their name, or their token's, in events."""
     opened_at = models.DateTimeField(db_default=Now(), editable=False)
     expires_at = models.DateTimeField()
     """Not finished until then, it has failed."""

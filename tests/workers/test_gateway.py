@@ -7,14 +7,17 @@ from typing import Any
 
 import httpx
 import pytest
+from django.contrib.auth.models import User
 from django.db import OperationalError
 
 from environments.types import Message, PlayedRollout, Problem, StopReason
 from rollouts.models import AgentSession, Replica, Rollout, Run, ScoredGroup
 from rollouts.services.outside import sessions
 from rollouts.states import GroupState
+from tests.factories import somebody
 from tests.workers.making import make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
+from workers import gateway as gateways
 from workers.database import in_database
 from workers.fleet import replica_pool
 from workers.gateway import AgentGateway, application
@@ -39,7 +42,7 @@ def run(stub: StubServer) -> Run:
 
 def opened(run: Run, group_size: int = 1) -> sessions.OpenedSession:
     problem = Problem(key="cat", messages=[Message("user", "tac?")])
-    options: dict[str, Any] = {"environment": "mine", "deadline_s": 60.0, "actor": "api:agent"}
+    options: dict[str, Any] = {"environment": "mine", "deadline_s": 60.0, "actor": "api:agent", "owner": somebody()}
     return sessions.open_session(run, problem, group="g", group_size=group_size, **options)
 
 
@@ -182,6 +185,21 @@ def test_strangers_learn_nothing_and_a_session_that_is_over_is_over(run: Run) ->
     failed = PlayedRollout(token_ids=[], loss_mask=[], inference_logprobs=[], stop_reason=StopReason.ERROR)
     play(act)
     assert AgentSession.objects.get().finished_at is not None
+
+
+def test_a_session_of_somebody_who_was_dismissed_ends_here_too(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gateways, "RECHECK_S", 0.1)
+    monkeypatch.setattr(gateways, "REFRESH_S", 0.1)
+    one = opened(run)
+
+    async def act(http: httpx.AsyncClient) -> None:
+        assert (await chat(http, one.key)).is_success
+        await in_database(User.objects.filter(pk=somebody_pk).update, is_active=False)
+        while (await chat(http, one.key)).status_code != 401:
+            await asyncio.sleep(0.05)
+
+    somebody_pk = somebody().pk
+    play(act)
 
 
 def test_a_replica_that_dies_costs_a_session_time(run: Run, stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:

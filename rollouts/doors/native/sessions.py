@@ -4,6 +4,7 @@ from typing import Annotated
 
 import msgspec
 from django.conf import settings
+from django.contrib.auth.models import User
 from drf_spectacular.utils import extend_schema
 from msgspec import Meta
 from rest_framework.request import Request
@@ -76,6 +77,7 @@ class SessionsApi(APIView):
     def post(self, request: Request, key: str) -> Response:
         """Open a session: an address through which a program plays one episode against the live policy."""
         run = get_run(request, key, Scope.PLAY)
+        assert isinstance(request.user, User), "nobody else gets as far as this"
         asked = wire.decode(request, OpenSessionIn)
         if not settings.ROLLYARD_GATEWAY_URL:
             raise Conflict("No gateway runs here. Start one with `manage.py gateway`, and set ROLLYARD_GATEWAY_URL.")
@@ -89,6 +91,7 @@ class SessionsApi(APIView):
             group=asked.group,
             group_size=size,
             deadline_s=asked.deadline_s,
+            owner=request.user,
             actor=actor_of(request),
         )
         return Response(wire.json(_told(opened.row, opened.key, problem)), status=201)

@@ -9,12 +9,14 @@ sessions in id order, then what submitting locks.
 
 import hashlib
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
 import msgspec
+from django.contrib.auth.models import User
 from django.db import models, transaction
+from django.db.models import Exists, OuterRef, Q
 from django.db.models.functions import Now
 from django.utils import timezone
 
@@ -22,11 +24,13 @@ from environments.types import ErrorKind, PlayedGroup, PlayedRollout, Problem, R
 from rollouts.errors import Conflict, Invalid, QueueFull, RunOver
 from rollouts.formats.arrays import pack_group
 from rollouts.formats.checks import check_groups
-from rollouts.models import AgentSession, Run, RunKind
+from rollouts.models import AgentSession, Membership, Role, Run, RunKind
 from rollouts.services.groups import intake
 from rollouts.states import RUN_TRAINING
 from rollouts.storable import MAX_GROUP_SIZE
 
+LEAST_ROLE = Role.OPERATOR
+"""What the owner needs in the run's project."""
 MOST_OPEN = 10_000
 """Of one run at a time."""
 _KEY_BYTES = 24
@@ -50,6 +54,7 @@ def open_session(
     group: str | None,
     group_size: int,
     deadline_s: float,
+    owner: User,
     actor: str,
 ) -> OpenedSession:
     """Open a session for one episode. Locks the group's sessions.
@@ -88,6 +93,7 @@ def open_session(
             environment=environment,
             environment_version=environment_version,
             problem=told,
+            owner=owner,
             actor=actor,
             expires_at=timezone.now() + timedelta(seconds=deadline_s),
         )
@@ -101,10 +107,12 @@ def digest(key: str) -> str:
 
 def find_open(key: str) -> AgentSession | None:
     """The session of a key, with its run, while it may be played."""
-    rows = AgentSession.objects.select_related("run__project")
-    return rows.filter(
-        key_digest=digest(key), finished_at=None, expires_at__gt=Now(), run__state__in=RUN_TRAINING
-    ).first()
+    return _playable().select_related("run__project").filter(key_digest=digest(key)).first()
+
+
+def still_open(ids: Iterable[int]) -> set[int]:
+    """Those of some sessions that may still be played."""
+    return set(_playable().filter(pk__in=list(ids)).values_list("pk", flat=True))
 
 
 def find_finished(key: str) -> AgentSession | None:
@@ -140,6 +148,19 @@ def close_due(run: Run) -> int:
                     _store(member, _unfinished(member))
             submitted += _submit_if_closed(run, members)
     return submitted
+
+
+def _playable() -> models.QuerySet[AgentSession]:
+    """Open ones, of runs that train, whose owners may operate them."""
+    roles = [role for role in Role if role.includes(LEAST_ROLE)]
+    member = Membership.objects.filter(user=OuterRef("owner"), project=OuterRef("run__project"), role__in=roles)
+    return AgentSession.objects.filter(
+        Q(owner__is_superuser=True) | Exists(member),
+        owner__is_active=True,
+        finished_at=None,
+        expires_at__gt=Now(),
+        run__state__in=RUN_TRAINING,
+    )
 
 
 def _members(run: Run, group_key: str) -> models.QuerySet[AgentSession]:

@@ -5,17 +5,19 @@ from typing import Any
 
 import msgspec
 import pytest
+from django.contrib.auth.models import User
 from django.db import IntegrityError, ProgrammingError, transaction
 from django.db.models import F
 from django.utils import timezone
 
 from environments.types import Message, PlayedRollout, Problem, StopReason
 from rollouts.errors import Conflict, ControlPlaneError, Invalid, RunOver
-from rollouts.models import AgentSession, GroupTokens, Rollout, Run, Scope, ScoredGroup
+from rollouts.models import AgentSession, GroupTokens, Membership, Role, Rollout, Run, Scope, ScoredGroup
 from rollouts.services.outside import sessions
 from rollouts.services.outside.sessions import OpenedSession
 from rollouts.states import GroupState, RunState
 from tests import store
+from tests.factories import make_user, somebody
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem
 
@@ -25,7 +27,12 @@ PROBLEM = Problem(key="cat", messages=[Message("user", "tac?")], data={"answer":
 
 
 def opened(run: Run, group: str | None = "g", group_size: int = 2, **options: Any) -> OpenedSession:
-    values: dict[str, Any] = {"environment": "mine", "deadline_s": 60.0, "actor": "api:agent"} | options
+    values: dict[str, Any] = {
+        "environment": "mine",
+        "deadline_s": 60.0,
+        "actor": "api:agent",
+        "owner": somebody(),
+    } | options
     return sessions.open_session(run, values.pop("problem", PROBLEM), group=group, group_size=group_size, **values)
 
 
@@ -153,6 +160,20 @@ def test_the_application_cannot_change_what_a_session_left() -> None:
     for change in ({"record": b"x"}, {"key_digest": "x"}, {"problem": {}}):
         with pytest.raises((IntegrityError, ProgrammingError)), transaction.atomic():
             AgentSession.objects.filter(pk=one.row.pk).update(**change)
+
+
+def test_a_session_of_somebody_who_was_dismissed_is_played_no_more() -> None:
+    run = story.launch()
+    ada = make_user("ada", role=Role.OPERATOR)
+    one = opened(run, owner=ada)
+    assert sessions.still_open([one.row.pk]) == {one.row.pk}
+    Membership.objects.filter(user=ada).update(role=Role.VIEWER)
+    assert sessions.find_open(one.key) is None
+    Membership.objects.filter(user=ada).update(role=Role.ADMIN)
+    assert sessions.find_open(one.key) is not None
+    User.objects.filter(pk=ada.pk).update(is_active=False)
+    assert sessions.find_open(one.key) is None
+    assert sessions.still_open([one.row.pk]) == set()
 
 
 def ask(run: Run, body: Any, *, scope: Scope = Scope.PLAY) -> Any:

@@ -9,7 +9,8 @@ from typing import Any
 import uvicorn
 from django.core.management.base import BaseCommand
 
-from environments.gateway.serving import answer_at_once
+from controlplane.web.connections import Connection
+from environments.gateway.serving import answer_at_once, configured
 from workers.gateway import AgentGateway, application
 
 
@@ -34,17 +35,9 @@ class Command(BaseCommand):
 
 async def _serve(listener: socket.socket) -> None:
     gateway = AgentGateway()
-    config = uvicorn.Config(
-        application(gateway),
-        log_config=None,
-        log_level="warning",
-        access_log=False,
-        server_header=False,
-        lifespan="off",
-    )
     keeping = asyncio.create_task(gateway.keep())
     try:
-        await uvicorn.Server(config).serve(sockets=[listener])
+        await uvicorn.Server(configured(application(gateway), Connection)).serve(sockets=[listener])
     finally:
         keeping.cancel()
         with contextlib.suppress(asyncio.CancelledError):
