@@ -24,7 +24,7 @@ from frontend.pages.run.rollouts import rollouts as rollout_lines
 from rollouts.errors import Conflict, Invalid, NotFound
 from rollouts.models import Role, Run
 from rollouts.models.address import DEFAULT_DAYS, MOST_DAYS
-from rollouts.selectors import pages, runs
+from rollouts.selectors import pages, runs, sessions
 from rollouts.services.runs import addresses, life
 from rollouts.states import GroupState
 
@@ -106,6 +106,7 @@ def connect(request: HttpRequest, key: str) -> HttpResponse:
         "url": settings.ROLLYARD_URL,
         "api_url": f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}",
         "has_gateway": bool(settings.ROLLYARD_GATEWAY_URL),
+        "sessions": sessions.count(run),
         "attempt": pages.open_attempt(run),
         "clients": pages.list_clients(run),
         "address": address,
