@@ -158,7 +158,7 @@ class OfRunAdmin(StoreAdmin):
     """Rows of a run, found by its key."""
 
     list_select_related: ClassVar[tuple[str, ...]] = ("run",)
-    defers = RUN_PAYLOAD
+    defers: ClassVar[tuple[str, ...]] = RUN_PAYLOAD
     search_fields: ClassVar[tuple[str, ...]] = ("=run__key",)
 
 

@@ -10,6 +10,7 @@ from django.http import HttpRequest
 from rollouts.admin.scope import RUN_PAYLOAD, OfRunAdmin, ScopedAdmin, StoreAdmin
 from rollouts.models import (
     Address,
+    AgentSession,
     Attempt,
     Batch,
     BatchItem,
@@ -88,7 +89,7 @@ class RolloutAdmin(StoreAdmin):
         *("first_policy_version", "last_policy_version", "replica", "worker", "generation_s"),
     )
     list_filter = ("stop_reason", "error_kind")
-    defers = ("messages", "tools", "metrics", "error")
+    defers = ("messages", "earlier_branches", "tools", "metrics", "error")
     search_fields = ("=group__key",)
     ordering = ("-id",)
 
@@ -168,6 +169,20 @@ class AttemptAdmin(OfRunAdmin):
         *("opened_at", "started_at", "closed_at"),
     )
     list_filter = ("state",)
+    ordering = ("-id",)
+
+
+@admin.register(AgentSession)
+class AgentSessionAdmin(OfRunAdmin):
+    """What one left is looked at in its group."""
+
+    list_display = fields = readonly_fields = (
+        *("id", "name", "run", "group_key", "group_size", "environment", "owner", "actor"),
+        *("opened_at", "expires_at", "finished_at", "grouped_at"),
+    )
+    list_select_related = ("run", "owner")
+    defers = (*OfRunAdmin.defers, "problem", "record")
+    search_fields = ("=run__key", "=group_key")
     ordering = ("-id",)
 
 

@@ -15,6 +15,7 @@ from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 from django.utils import timezone
 
+from environments.types import Problem
 from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin
 from rollouts.admin.scope import path_to_project
 from rollouts.models import (
@@ -33,8 +34,9 @@ from rollouts.models import (
 )
 from rollouts.services import trust
 from rollouts.services.batches import forming, replays
+from rollouts.services.outside import sessions
 from rollouts.services.runs import checkpoints, replicas
-from tests.factories import make_project, make_user
+from tests.factories import make_project, make_user, somebody
 from tests.model_files import make_warm
 from tests.rollouts import story
 from tests.rollouts.api import make_token
@@ -51,6 +53,10 @@ PAYLOADS = {
     "config",
     "config_origins",
     "messages",
+    "earlier_branches",
+    "problem",
+    "record",
+    "branch_lengths",
     "tools",
     "metrics",
     "error",
@@ -112,6 +118,17 @@ def world() -> Run:
         story.announce(run, epoch, step + 1)
         checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
         replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
+    for number in range(3):
+        sessions.open_session(
+            run,
+            Problem(key="p", messages=[]),
+            environment="agent",
+            group=f"g{number}",
+            group_size=1,
+            deadline_s=60,
+            owner=somebody(),
+            actor="api:agent",
+        )
     for step in range(3):
         replays.order(story.launch(), source=run, first_step=step, last_step=step, actor="user:ada")
         serve_attempt(run, step)
