@@ -2,17 +2,21 @@
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from environments import registry
+from environments.chat import rendered
 from environments.config import SamplingParams
 from environments.env import Environment
-from environments.errors import RegistryError
+from environments.errors import PolicyError, RegistryError
+from environments.gateway.local import LocalGateway
 from environments.policy import OpenAIPolicy
 from environments.runner import play_group
 from environments.solutions import NoSolutions, solved
@@ -24,7 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     try:
         return int(args.run(args))
-    except RegistryError as exc:
+    except (PolicyError, RegistryError) as exc:
         print(exc, file=sys.stderr)
         return 2
     except BrokenPipeError:
@@ -72,10 +76,16 @@ def _play(args: argparse.Namespace) -> int:
 async def _play_all(args: argparse.Namespace, environment: Environment[Any], sampling: SamplingParams) -> int:
     failed = False
     api_key = os.environ.get(args.api_key_env)
-    async with OpenAIPolicy(args.base_url, args.model, api_key=api_key, timeout_s=args.deadline) as policy:
+    gateway = LocalGateway()
+    async with (
+        OpenAIPolicy(args.base_url, args.model, api_key=api_key, timeout_s=args.deadline) as policy,
+        contextlib.aclosing(gateway),
+    ):
+        chat = await rendered.find(policy, args.tokenizer) if args.tokenizer else None
         for offset in range(args.problems):
             problem = environment.problem(args.split, (args.index + offset) % environment.count(args.split))
-            rollouts = await play_group(environment, problem, policy, sampling, args.n, deadline_s=args.deadline)
+            options: dict[str, Any] = {"deadline_s": args.deadline, "chat": chat, "gateway": gateway}
+            rollouts = await play_group(environment, problem, policy, sampling, args.n, **options)
             failed = failed or any(rollout.error for rollout in rollouts)
             if args.json:
                 group = PlayedGroup(
@@ -120,6 +130,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--api-key-env", default="OPENAI_API_KEY", help="variable that holds the key, if one is needed"
     )
+    command.add_argument("--tokenizer", type=Path, help="directory of the model: without it calls of tools stay text")
     command.add_argument("--n", type=int, default=4, help="rollouts per problem")
     command.add_argument("--problems", type=int, default=1)
     command.add_argument("--index", type=int, default=0, help="the first problem")

@@ -93,7 +93,6 @@ class AgentGateway:
     def __init__(self) -> None:
         self._played: dict[str, Played] = {}
         self._runs: dict[int, _RunSide] = {}
-        self._finding = asyncio.Lock()
 
     async def find(self, key: str) -> Session | None:
         """The session of a key: opened in the database, and not finished."""
@@ -160,14 +159,16 @@ class AgentGateway:
             return known
         if not 20 <= len(key) <= 64:
             return None
-        row = await in_database(sessions.find_open, key)
-        if row is None:
-            return None
-        side = self._runs.setdefault(row.run_id, _RunSide(row.run))
         try:
+            row = await in_database(sessions.find_open, key)
+            if row is None:
+                return None
+            side = self._runs.setdefault(row.run_id, _RunSide(row.run))
             policy, chat = await side.policy()
         except PolicyError as error:
             raise RefusedRequest(503, "policy_unavailable", str(error)) from error
+        except _DATABASE_ERRORS as error:
+            raise RefusedRequest(503, "unavailable", "The database is away for a moment; try again.") from error
         # Of two requests that come first, one opens it.
         return self._played.setdefault(key, _opened(row, policy, chat))
 

@@ -105,7 +105,7 @@ class _Up:
         self._options = options
         self._console = console
         self._shared_fds = (listening.fileno(), for_runs.fileno(), counts_fd)
-        self._sessions_fd = for_sessions.fileno()
+        self._sessions_fd, self._gateway_port = for_sessions.fileno(), for_sessions.getsockname()[1]
         self._up_id = secrets.token_hex(8)
         port = listening.getsockname()[1]
         self._local_url = f"http://127.0.0.1:{port}"
@@ -113,7 +113,7 @@ class _Up:
         self._environ = {
             "ROLLYARD_HOME": str(home.path),
             "ROLLYARD_URL": self._local_url,
-            "ROLLYARD_GATEWAY_URL": f"http://{_shown_host(options.host)}:{for_sessions.getsockname()[1]}",
+            "ROLLYARD_GATEWAY_URL": f"http://{_shown_host(options.host)}:{self._gateway_port}",
             "ROLLYARD_ALLOWED_HOSTS": ",".join(_allowed_hosts(options.host)),
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
             _UP_PID_VARIABLE: str(os.getpid()),
@@ -184,7 +184,7 @@ class _Up:
         await asyncio.gather(
             *(keep(self._web(place)) for place in range(self._options.web_processes)),
             keep(Service("worker", lambda: worker)),
-            keep(Service("gateway", lambda: gateway, pass_fds=[self._sessions_fd])),
+            keep(Service("gateway", lambda: gateway, self._gateway_answers, pass_fds=[self._sessions_fd])),
             keep(Service("reconciler", lambda: reconciler)),
             self._try_sandbox(),
         )
@@ -235,11 +235,18 @@ class _Up:
             self._console.say(f"ended {ended} processes of replicas")
 
     def _web_answers(self) -> bool:
-        try:
-            with urllib.request.urlopen(f"{self._local_url}/healthz", timeout=5) as answer:
-                return bool(answer.status == 200)
-        except (OSError, urllib.error.URLError):
-            return False
+        return _answers(f"{self._local_url}/healthz")
+
+    def _gateway_answers(self) -> bool:
+        return _answers(f"http://127.0.0.1:{self._gateway_port}/health")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except (OSError, urllib.error.URLError):
+        return False
 
 
 @contextlib.contextmanager

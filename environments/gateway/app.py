@@ -79,7 +79,7 @@ def make_app(sessions: Sessions, model: str = "policy") -> Starlette:
             raise RefusedRequest(400, "invalid_messages", str(error)) from None
         if not messages:
             raise RefusedRequest(400, "invalid_messages", "messages is empty")
-        asking = session.ask(messages, wanted.tools, n=wanted.n, max_tokens=wanted.most_tokens)
+        asking = session.ask(messages, wanted.tools, n=wanted.replies, max_tokens=wanted.most_tokens)
         logprobs = bool(wanted.logprobs)
         if wanted.stream:
             usage = bool(wanted.stream_options and wanted.stream_options.include_usage)
@@ -101,19 +101,19 @@ def make_app(sessions: Sessions, model: str = "policy") -> Starlette:
             raise RefusedRequest(
                 400, "invalid_prompt", "prompt must be one list of token ids; for text use chat/completions"
             )
-        asked = await _asked_tokens(session, request, token_ids, wanted.n, wanted.most_tokens)
+        asked = await _asked_tokens(session, request, token_ids, wanted.replies, wanted.most_tokens)
         return _json(answers.completion(asked, wanted.model))
 
     async def generate(session: Session, request: Request, body: bytes) -> Response:
         wanted = _decoded(body, _tokens)
         wishes = wanted.sampling_params
-        asked = await _asked_tokens(session, request, wanted.token_ids, wishes.n, wishes.most_tokens)
+        asked = await _asked_tokens(session, request, wanted.token_ids, wishes.replies, wishes.most_tokens)
         return _json(answers.tokens(asked, wanted.model))
 
     async def generate_for_atropos(session: Session, request: Request, body: bytes) -> Response:
         wanted = _decoded(body, _atropos)
         token_ids = wanted.prompt.prompt_token_ids
-        asked = await _asked_tokens(session, request, token_ids, wanted.n, wanted.most_tokens)
+        asked = await _asked_tokens(session, request, token_ids, wanted.replies, wanted.most_tokens)
         return _json(answers.atropos(asked))
 
     async def models(session: Session, request: Request, body: bytes) -> Response:

@@ -10,6 +10,8 @@ import msgspec
 
 from environments.types import JsonObject, Message
 
+MAX_DEPTH = 24
+"""Of tools."""
 MAX_REPLIES = 64
 """Largest `n` of one request."""
 
@@ -50,8 +52,13 @@ class StreamOptions(msgspec.Struct):
 class Wishes(msgspec.Struct, kw_only=True):
     """What every route takes."""
 
-    n: int = 1
+    n: int | None = None
     max_tokens: int | None = None
+
+    @property
+    def replies(self) -> int:
+        """How many replies the client wants."""
+        return 1 if self.n is None else self.n
 
     @property
     def most_tokens(self) -> int | None:
@@ -60,7 +67,7 @@ class Wishes(msgspec.Struct, kw_only=True):
 
     def check(self) -> None:
         """Raise ValueError for numbers out of range."""
-        if not 1 <= self.n <= MAX_REPLIES:
+        if not 1 <= self.replies <= MAX_REPLIES:
             raise ValueError(f"n must lie in 1..{MAX_REPLIES}")
         if self.most_tokens is not None and self.most_tokens < 1:
             raise ValueError("max_tokens must be at least 1")
@@ -80,6 +87,11 @@ class ChatRequest(Wishes, kw_only=True):
     @property
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
+
+    def check(self) -> None:
+        super().check()
+        if self.tools is not None and not _is_storable(self.tools):
+            raise ValueError(f"tools must be nested at most {MAX_DEPTH} deep, and hold no NUL")
 
 
 class CompletionRequest(Wishes, kw_only=True):
@@ -111,6 +123,17 @@ class AtroposRequest(Wishes, kw_only=True):
     """`POST /generate`, which Atropos' servers of type vllm send."""
 
     prompt: AtroposPrompt
+
+
+def _is_storable(value: Any, depth: int = 0) -> bool:
+    """Whether a database takes it: what the policy was told is kept with the rollout."""
+    if isinstance(value, str):
+        return "\0" not in value
+    if depth > MAX_DEPTH:
+        return False
+    if isinstance(value, dict):
+        return all("\0" not in key and _is_storable(each, depth + 1) for key, each in value.items())
+    return not isinstance(value, list) or all(_is_storable(each, depth + 1) for each in value)
 
 
 def _content(content: str | list[JsonObject] | None) -> str | list[JsonObject] | None:

@@ -201,7 +201,8 @@ def test_tokens_go_in_and_come_out_as_vllm_and_atropos_have_them() -> None:
             told = (await http.post(f"{root}/generate", json={"prompt": prompt, "logprobs": 0, "n": 1})).json()
             assert [list(each[0]) for each in told["logprobs"][0]] == [["97"], ["98"], ["257"]]
             assert told["finish_reasons"] == ["stop"]
-            text = (await http.post(f"{root}/v1/completions", json={"prompt": [7], "max_tokens": 1})).json()
+            nulls = {"prompt": [7], "max_tokens": 1, "n": None, "stream": None}
+            text = (await http.post(f"{root}/v1/completions", json=nulls)).json()
             assert text["choices"][0]["text"] == "a"
             assert (await http.post(f"{root}/v1/completions", json={"prompt": "a"})).status_code == 400
             assert (await http.get(f"{root}/health")).status_code == 200
@@ -269,6 +270,19 @@ def test_what_is_no_request_is_refused_in_the_form_of_the_api(body: bytes) -> No
                 answer = await http.post(f"{address.base_url.removesuffix('/v1')}/{path}", content=body)
                 assert answer.status_code == 400
                 assert answer.json()["error"]["code"] == "invalid_request"
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("value", ["a\0b", {"\0": 1}, [[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]])
+def test_tools_that_no_database_would_take_are_refused_before_anything_is_sampled(value: Any) -> None:
+    async def run() -> None:
+        async with opened(ScriptedPolicy(["fine"])) as (session, address), httpx.AsyncClient() as http:
+            tools = [{"type": "function", "function": {"name": "f", "description": value}}]
+            asked = {"messages": [{"role": "user", "content": "x"}], "tools": tools}
+            answer = await http.post(f"{address.base_url}/chat/completions", json=asked)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+            assert not session.turns
 
     asyncio.run(run())
 

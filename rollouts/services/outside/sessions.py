@@ -201,20 +201,18 @@ def _group(row: AgentSession, rollouts: list[PlayedRollout]) -> PlayedGroup:
 
 
 def _unfinished(member: AgentSession) -> PlayedRollout:
-    problem = msgspec.convert(member.problem, Problem)
     seconds = (member.expires_at - member.opened_at).total_seconds()
-    error = RolloutError(
-        kind=ErrorKind.BUDGET, type="Unfinished", message=f"The session was not finished within {seconds:.0f} s."
-    )
-    return PlayedRollout(
-        token_ids=[],
-        loss_mask=[],
-        inference_logprobs=[],
-        messages=problem.messages,
-        tools=problem.tools,
-        stop_reason=StopReason.ERROR,
-        error=error,
-    )
+    rollout = _failed(msgspec.convert(member.problem, Problem))
+    words = f"The session was not finished within {seconds:.0f} s."
+    rollout.error = RolloutError(kind=ErrorKind.BUDGET, type="Unfinished", message=words)
+    return rollout
+
+
+def _failed(problem: Problem) -> PlayedRollout:
+    """A rollout of which nothing was sampled."""
+    rollout = PlayedRollout(token_ids=[], loss_mask=[], inference_logprobs=[], stop_reason=StopReason.ERROR)
+    rollout.messages, rollout.tools = problem.messages, problem.tools
+    return rollout
 
 
 def _check(row: AgentSession, rollout: PlayedRollout) -> None:
@@ -222,19 +220,11 @@ def _check(row: AgentSession, rollout: PlayedRollout) -> None:
 
 
 def _check_names(problem: Problem, environment: str, environment_version: str, group_key: str) -> None:
-    failed = PlayedRollout(
-        token_ids=[],
-        loss_mask=[],
-        inference_logprobs=[],
-        messages=problem.messages,
-        tools=problem.tools,
-        stop_reason=StopReason.ERROR,
-    )
     named = PlayedGroup(
         environment=environment,
         environment_version=environment_version,
         problem_key=problem.key,
         key=group_key,
-        rollouts=[failed],
+        rollouts=[_failed(problem)],
     )
     check_groups([pack_group(named, ("groups", 0))])
