@@ -1,16 +1,21 @@
-"""A person launches a real run from the form, watches it learn, and stops it. Real vLLM, torchrun and Chromium."""
+"""A person launches a real run from the form, watches it learn, has an agent play it, and stops it. Real vLLM, torchrun
+and Chromium, and the OpenAI SDK."""
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+from openai import OpenAI
 from playwright.sync_api import expect
 
+from environments.client import SessionClient
 from tests.browser.watched import chromium, watch
-from tests.e2e.yard import Yard
+from tests.e2e.yard import Yard, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.browser, pytest.mark.timeout(900)]
 
+SESSIONS = 8
 FIRST_POINT_MS = 240_000
 """vLLM and torchrun start within a minute on two idle cores."""
 
@@ -42,6 +47,10 @@ def test_a_run_is_launched_watched_and_stopped_in_the_browser(yard: Yard, base: 
             expect(rollouts.first).not_to_have_attribute("id", newest or "", timeout=60_000)
             assert not watched.was_reloaded
 
+            _have_an_agent_play(yard, run)
+            watched.open(f"/runs/{run}/connect/")
+            expect(page.get_by_role("region", name="An agent")).to_contain_text(re.compile(r"In the run's groups\s*8"))
+            watched.open(f"/runs/{run}/")
             page.get_by_role("button", name="Stop…").click()
             page.get_by_role("dialog").get_by_role("button", name="Stop the run").click()
             expect(page.locator("#run-status")).to_contain_text("stopped", timeout=60_000)
@@ -54,3 +63,24 @@ def test_a_run_is_launched_watched_and_stopped_in_the_browser(yard: Yard, base: 
             token = page.locator(".seen-tokens .trained, .seen-tokens .held").first
             expect(token).to_have_attribute("title", re.compile(r"engine −[\d.]+, trainer −[\d.]+, difference .*ratio"))
         context.close()
+
+
+def _have_an_agent_play(yard: Yard, run: str) -> None:
+    """A group of sessions from outside is trained on: what the engine sampled, with the agent's rewards."""
+    token = yard.rollyard("token", "create", "agent", "--scope", "play")["token"]
+    with SessionClient(yard.url, token, run) as client:
+        for number in range(SESSIONS):
+            with client.open(environment="reverse_text", index=7, group="by-an-agent", group_size=SESSIONS) as session:
+                agent = OpenAI(base_url=session.base_url, api_key=session.api_key)
+                messages: Any = [{"role": each.role, "content": each.content} for each in session.problem.messages]
+                answer = agent.chat.completions.create(model="policy", messages=messages, temperature=0)
+                assert answer.choices[0].message.content is not None
+                is_complete = session.finish(reward=float(number % 2))
+                assert is_complete == (number == SESSIONS - 1)
+    query = "SELECT state FROM rollouts_scoredgroup WHERE key = 'by-an-agent'"
+    until(lambda: yard.sql(query) == [("trained",)], within_s=90, what="the trainer to train on the agent's group")
+    [(members, sampled, version)] = yard.sql(
+        "SELECT count(*), min(trained_token_count), min(first_policy_version) FROM rollouts_rollout AS rollout"
+        " JOIN rollouts_scoredgroup AS grp ON grp.id = rollout.group_id WHERE grp.key = 'by-an-agent'"
+    )
+    assert (members, sampled > 0, version >= 0) == (SESSIONS, True, True)
