@@ -207,6 +207,7 @@ def test_batches_of_branches_verify_and_their_pages_tell_them_apart(client: Clie
     assert token_values.get(run, row.pk).branch_lengths == [3, 4]
     page = client.get(f"/runs/{run.key}/groups/a/").content.decode()
     assert "Branch 1 of 2" in page
+    assert "Branch 2 of 2" in page
     assert "one" in page
     tokens = client.get(f"/runs/{run.key}/tokens/{row.pk}/?from=0").content.decode()
     assert tokens.count('class="branch-mark"') == 2
