@@ -196,7 +196,7 @@ def _scored(rollout: PlayedRollout, replica: str, how: Finish) -> PlayedRollout:
     if how.error is None and how.reward is not None and rollout.token_ids:
         rollout.reward, rollout.metrics = how.reward, how.metrics
         return rollout
-    told = how.error or "The session was finished without a request to the policy."
+    told = how.error or "Nothing it sampled is known: it asked for nothing, or the gateway was restarted since."
     rollout.stop_reason = StopReason.ERROR
     rollout.error = RolloutError(kind=ErrorKind.ENVIRONMENT, type="AgentError", message=told[:2000])
     return rollout
