@@ -36,6 +36,8 @@ _LAST_WORDS_S = 1.0
 """For what a process wrote to stderr before it died to arrive."""
 _MAX_WORDS = 500
 
+MAX_ASK_BYTES = 16 * 2**20
+"""Of one conversation."""
 MAX_ASKED = 64
 """Replies that one session waits for at a time."""
 
@@ -227,6 +229,11 @@ class Isolated(Environment[Any]):
         writer = self._process.stdin
         if writer is not None and not writer.is_closing():
             writer.write(framed(msgspec.msgpack.encode(call)))
+            piled_up = writer.transport.get_write_buffer_size() > MAX_FRAME_BYTES
+            if piled_up and self._process.returncode is None:
+                # It asks and does not read: what it is told would pile up here.
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(self._process.pid, signal.SIGKILL)
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -253,7 +260,9 @@ class Isolated(Environment[Any]):
         await self._process.wait()
 
     def _begin_reply(self, number: int, raw: msgspec.Raw) -> None:
-        """Get a session over there its reply."""
+        """Get a session over there its reply. Raises ValueError, MsgspecError."""
+        if len(raw) > MAX_ASK_BYTES:
+            raise ValueError(f"a question of {len(raw)} bytes")
         ask = _ask(raw)
         asked = self._asked.get(ask.session)
         if asked is None or len(asked) >= MAX_ASKED:
@@ -268,8 +277,8 @@ class Isolated(Environment[Any]):
         reply, fault = None, None
         try:
             reply = await self._sessions[ask.session].reply(ask.messages, ask.tools)
-        except EpisodeError as error:
-            fault = RemoteFault(type(error).__name__, str(error))
+        except Exception as error:  # noqa: BLE001 - whatever it was, somebody over there waits for it
+            fault = RemoteFault(type(error).__name__, str(error)[:_MAX_WORDS])
         self._send(RemoteCall(0, "replied", [number, reply, fault]))
 
     def _settle(self, answer: RemoteAnswer) -> None:

@@ -101,10 +101,13 @@ class Host:
         answer = self._asked.get(number)
         if answer is None or answer.done():
             return
-        if fault is not None:
-            answer.set_exception(raised(msgspec.convert(fault, RemoteFault)))
-        else:
-            answer.set_result(msgspec.convert(reply, Message))
+        try:
+            if fault is not None:
+                answer.set_exception(raised(msgspec.convert(fault, RemoteFault)))
+            else:
+                answer.set_result(msgspec.convert(reply, Message))
+        except msgspec.ValidationError as error:
+            answer.set_exception(error)
 
     async def _score_group(self, problem: dict[str, Any], rollouts: list[dict[str, Any]]) -> list[Score]:
         played = [msgspec.convert(rollout, PlayedRollout) for rollout in rollouts]

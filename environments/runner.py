@@ -124,7 +124,7 @@ class _Group:
             episode.state = await self.environment.start(self.problem)
 
     async def _first_turn(self, episodes: list[_Episode]) -> None:
-        asked = await episodes[0].session.ask(self.problem.messages, n=len(episodes))
+        asked = await episodes[0].session.ask(self.problem.messages, n=len(episodes), shared=True)
         for number, episode in enumerate(episodes):
             episode.session.deliver(asked.only(number))
 

@@ -21,6 +21,10 @@ from environments.policy import Completion, Policy
 from environments.turns import Turn, Turns
 from environments.types import ErrorKind, JsonObject, Message, PlayedRollout, Problem, StopReason
 
+MOST_TOKEN_BYTES = 128
+"""Of a token as JSON, nearly always: a conversation with more for each that it may have is refused unread."""
+SLACK_BYTES = 16_384
+"""Of JSON around short texts."""
 PolicyVersion = Callable[[], int | None]
 
 
@@ -73,7 +77,7 @@ class Session:
         self.problem = problem
         self.turns = Turns()
         self.in_flight = 0
-        """Requests that wait for the policy."""
+        """Replies that the policy was asked for."""
         self._policy = policy
         self._chat = chat
         self._sampling = sampling
@@ -107,8 +111,13 @@ class Session:
         *,
         n: int = 1,
         max_tokens: int | None = None,
+        shared: bool = False,
     ) -> Asked:
-        """Sample `n` replies; `deliver` records them. Raises EpisodeError: ContextFull, TurnsOver, PolicyError."""
+        """Sample `n` replies; `deliver` records them. Raises EpisodeError: ContextFull, TurnsOver, PolicyError.
+
+        `shared`: they are for as many sessions, one each.
+        """
+        self._check_size(messages, tools)
         told = list(self.problem.tools if tools is None else tools)
         parent, added = self.turns.find(messages, told)
         prompt: list[int] | None = None
@@ -126,23 +135,25 @@ class Session:
                 # The same again asks for another reply to it.
                 parent, added = None, list(messages)
                 prompt = await self._chat.render(messages, told)
-        return await self._sample(parent, added, prompt, told, n, max_tokens)
+        return await self._sample(parent, added, prompt, told, n, max_tokens, own=1 if shared else n)
 
     async def ask_tokens(self, prompt_token_ids: list[int], *, n: int = 1, max_tokens: int | None = None) -> Asked:
         """The same of a client that renders itself. What it said beside the replies is known as tokens only."""
         parent = self.turns.find_tokens(prompt_token_ids)
-        return await self._sample(parent, [], prompt_token_ids, [], n, max_tokens)
+        return await self._sample(parent, [], prompt_token_ids, [], n, max_tokens, own=n)
 
     def deliver(self, asked: Asked) -> list[Turn]:
         """Record the replies of a request: somebody has them now. Raises SessionOver."""
         self._check_open()
-        facts = self._facts
+        self._check_turns(len(asked.completions))
+        facts, self._stop_reason = self._facts, None
         for completion in asked.completions:
             first = asked.sent if completion.first_policy_version is None else completion.first_policy_version
             last = asked.received if completion.last_policy_version is None else completion.last_policy_version
-            if not self.turns:
-                facts.dispatch_policy_version, facts.first_policy_version = asked.sent, first
-            facts.last_policy_version = _newest(facts.last_policy_version, last)
+            is_first = not self.turns
+            facts.dispatch_policy_version = _extreme(min, facts.dispatch_policy_version, asked.sent, is_first)
+            facts.first_policy_version = _extreme(min, facts.first_policy_version, first, is_first)
+            facts.last_policy_version = _extreme(max, facts.last_policy_version, last, is_first)
         facts.generation_s += asked.seconds
         return [
             self.turns.add(asked.parent, asked.added, asked.given, completion, reply, asked.tools)
@@ -168,12 +179,13 @@ class Session:
         tools: list[JsonObject],
         n: int,
         max_tokens: int | None,
+        *,
+        own: int,
     ) -> Asked:
+        """`own`: how many of the replies are of this session."""
         self._check_open()
+        self._check_turns(self.in_flight + own)
         sampling = self._sampling
-        if len(self.turns) >= sampling.max_turns:
-            self._stop_reason = StopReason.TURNS
-            raise TurnsOver(f"The episode may have {sampling.max_turns} turns (sampling.max_turns).")
         room = math.inf if sampling.max_total_tokens is None else sampling.max_total_tokens - len(prompt_token_ids)
         if room < 1:
             self._stop_reason = StopReason.LENGTH
@@ -184,7 +196,7 @@ class Session:
         limit = int(min(sampling.max_tokens, room, math.inf if max_tokens is None else max_tokens))
         asked = msgspec.structs.replace(sampling, max_tokens=limit)
         sent, began = self._version(), time.monotonic()
-        self.in_flight += 1
+        self.in_flight += own
         try:
             with boundary(ErrorKind.POLICY):
                 completions = await self._policy.sample(prompt_token_ids, n, asked)
@@ -192,7 +204,7 @@ class Session:
                     raise ValueError(f"the policy gave {len(completions)} replies for {n}")
                 replies = [self._chat.parse(prompt_token_ids, each, tools) for each in completions]
         finally:
-            self.in_flight -= 1
+            self.in_flight -= own
         known = 0 if parent is None else len(parent.token_ids)
         return Asked(
             parent=parent,
@@ -211,6 +223,22 @@ class Session:
         if self._is_over:
             raise SessionOver
 
+    def _check_turns(self, more: int) -> None:
+        limit = self._sampling.max_turns
+        if len(self.turns) + more > limit:
+            self._stop_reason = StopReason.TURNS
+            raise TurnsOver(f"The episode may have {limit} turns (sampling.max_turns); it has {len(self.turns)}.")
 
-def _newest(known: int | None, version: int | None) -> int | None:
-    return version if known is None or version is None else max(known, version)
+    def _check_size(self, messages: Sequence[Message], tools: Sequence[JsonObject] | None) -> None:
+        """Refuse what cannot fit before anything is spent on its tokens."""
+        limit = self._sampling.max_total_tokens
+        if limit is not None and len(msgspec.json.encode((messages, tools))) > limit * MOST_TOKEN_BYTES + SLACK_BYTES:
+            self._stop_reason = StopReason.LENGTH
+            raise ContextFull(f"The conversation is far longer than {limit} tokens.")
+
+
+def _extreme(choose: Callable[[int, int], int], known: int | None, version: int | None, is_first: bool) -> int | None:
+    """The oldest or newest version; None when one of them is not known."""
+    if is_first:
+        return version
+    return None if known is None or version is None else choose(known, version)

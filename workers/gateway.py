@@ -35,6 +35,7 @@ from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
 
 log = logging.getLogger(__name__)
 
+MAX_FINISH_BYTES = 64 * 1024
 REFRESH_S = 1.0
 """Between two looks at the replicas of runs that are played, and for sessions whose time is over."""
 RECHECK_S = 20.0
@@ -76,14 +77,14 @@ class _RunSide:
         self._ready = asyncio.Lock()
         self._was_refreshed = False
 
-    async def policy(self) -> tuple[GroupPolicy, Chat]:
-        """Something to play against. Raises PolicyError, or what the database raises."""
+    async def policy(self, live_version: int) -> tuple[GroupPolicy, Chat]:
+        """Something to play against, at least of this version. Raises PolicyError, or what the database raises."""
         self.used_at = time.monotonic()
         async with self._ready:
             if not self._was_refreshed:
                 await self.pool.refresh()
                 self._was_refreshed = True
-        policy = GroupPolicy(self.pool, oldest_version=max(self.run.live_version, 0))
+        policy = GroupPolicy(self.pool, oldest_version=max(live_version, 0))
         return policy, await self.chats.of(policy)
 
 
@@ -106,8 +107,9 @@ class AgentGateway:
         """
         played = await self._find(key)
         if played is None:
-            if (known := await in_database(sessions.find_finished, key)) is None:
-                raise RefusedRequest(401, "unknown_session", "No session has this key, or its time is over.")
+            known = await in_database(sessions.find_finished, key)
+            if known is None or sessions.has_lapsed(known):
+                raise RefusedRequest(410, "session_over", "The session's time is over.")
             return known.grouped_at is not None
         if played.left is None:
             played.left = played.session.end()
@@ -115,6 +117,10 @@ class AgentGateway:
         is_complete: bool = await in_database(sessions.finish, played.row_id, rollout)
         self._forget(key)
         return is_complete
+
+    async def knows(self, key: str) -> bool:
+        """Whether a session has this key, open or finished. Raises RefusedRequest."""
+        return await self._find(key) is not None or await in_database(sessions.find_finished, key) is not None
 
     async def keep(self) -> None:
         """Refresh replicas, and forget what is over, until it is cancelled."""
@@ -164,7 +170,7 @@ class AgentGateway:
             if row is None:
                 return None
             side = self._runs.setdefault(row.run_id, _RunSide(row.run))
-            policy, chat = await side.policy()
+            policy, chat = await side.policy(row.run.live_version)
         except PolicyError as error:
             raise RefusedRequest(503, "policy_unavailable", str(error)) from error
         except _DATABASE_ERRORS as error:
@@ -207,10 +213,13 @@ def application(gateway: AgentGateway) -> Starlette:
     app = make_app(gateway)
 
     async def finish(request: Request) -> Response:
-        how = msgspec.json.decode(await read_body(request), type=Finish)
+        key = request.path_params["key"]
+        if not await gateway.knows(key):
+            raise RefusedRequest(401, "unknown_session", "No session has this key, or its time is over.")
+        how = msgspec.json.decode(await read_body(request, MAX_FINISH_BYTES), type=Finish)
         if (how.reward is None) == (how.error is None):
             raise RefusedRequest(422, "invalid", "give a reward or an error")
-        is_complete = await gateway.finish(request.path_params["key"], how)
+        is_complete = await gateway.finish(key, how)
         return Response(msgspec.json.encode({"group_complete": is_complete}), media_type="application/json")
 
     app.router.routes.append(Route("/s/{key}/finish", _told(finish), methods=["POST"]))

@@ -19,7 +19,7 @@ from renderers.base import ParsedToolCall, Renderer, ToolCallParseStatus
 from environments.chat.base import Chat
 from environments.chat.template import TemplateChat
 from environments.chat.tokenizer import ChatTokenizer
-from environments.errors import InvalidAnswer, PolicyRefused
+from environments.errors import PolicyRefused
 from environments.policy import Completion, Policy
 from environments.types import FunctionCall, JsonObject, Message, ToolCall
 
@@ -81,7 +81,7 @@ class RenderedChat:
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
         said, told = self._plain(messages), self._tokenizer.marked(list(tools))
-        if sum(len(message.text) for message in messages) > _LARGE:
+        if len(msgspec.json.encode((messages, tools))) > _LARGE:
             return await asyncio.to_thread(self._render, said, told)
         return self._render(said, told)
 
@@ -99,7 +99,11 @@ class RenderedChat:
     ) -> list[int] | None:
         prompt, reply = token_ids[:-sampled], token_ids[-sampled:]
         said, told = self._plain(added), self._tokenizer.marked(list(tools)) or None
-        bridged = self._renderer.bridge_to_next_turn(prompt, reply, said, tools=told)
+        bridge = self._renderer.bridge_to_next_turn
+        if len(msgspec.json.encode(added)) > _LARGE:
+            bridged = await asyncio.to_thread(bridge, prompt, reply, said, tools=told)
+        else:
+            bridged = bridge(prompt, reply, said, tools=told)
         if bridged is not None:
             found = list(bridged.token_ids)
         elif reply[-1] in self._stops:
@@ -118,19 +122,22 @@ class RenderedChat:
             parsed = self._renderer.parse_response(
                 completion.token_ids, tools=list(tools) or None, prompt_ids=prompt_token_ids
             )
-        except Exception as error:  # whatever a policy may have sampled
-            raise InvalidAnswer(f"The reply cannot be parsed as {self.family}: {error}") from error
-        calls = [_call(each) for each in parsed.tool_calls if each.status is ToolCallParseStatus.OK]
-        if len(calls) < len(parsed.tool_calls):
-            # A call that is none would vanish from the message; whoever plays has to see it to answer it.
-            text = self._tokenizer.decode([token for token in completion.token_ids if token not in self._stops])
-            return Message("assistant", text)
+            calls = [_call(each) for each in parsed.tool_calls]
+        except Exception as error:  # noqa: BLE001 - a policy may have sampled anything, and one odd reply is no failure
+            log.info("a reply that cannot be parsed as %s stays text: %s", self.family, error)
+            return self._as_text(completion)
         reasoning = parsed.reasoning_content
         content = parsed.content if parsed.content or not (calls or reasoning is not None) else None
         return Message("assistant", content, tool_calls=calls, reasoning_content=reasoning)
 
+    def _as_text(self, completion: Completion) -> Message:
+        """A reply with a call that is none: it would vanish from the message, and whoever plays has to see it."""
+        text = self._tokenizer.decode([token for token in completion.token_ids if token not in self._stops])
+        return Message("assistant", text)
+
     def _plain(self, messages: Sequence[Message]) -> list[Any]:
-        return [_with_objects(self._tokenizer.marked(msgspec.to_builtins(message))) for message in messages]
+        # Marked last: what was escaped in arguments is text only when they are objects.
+        return [self._tokenizer.marked(_with_objects(msgspec.to_builtins(message))) for message in messages]
 
 
 def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
@@ -139,15 +146,19 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
         function = call["function"]
         try:
             function["arguments"] = json.loads(function["arguments"])
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     return message
 
 
 def _call(parsed: ParsedToolCall) -> ToolCall:
-    arguments = parsed.arguments
+    """Raises ValueError, RecursionError for what is no call."""
+    arguments, name = parsed.arguments, parsed.name
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
-    return ToolCall(parsed.id or f"call_{uuid.uuid4().hex[:24]}", FunctionCall(parsed.name or "", text))
+    if parsed.status is not ToolCallParseStatus.OK or not isinstance(name, str):
+        raise ValueError(f"a call is {parsed.status}")
+    (name + text).encode()  # lone surrogates, which JSON can spell, are no text
+    return ToolCall(parsed.id or f"call_{uuid.uuid4().hex[:24]}", FunctionCall(name, text))
 
 
 async def find(policy: Policy, directory: Path) -> RenderedChat | None:

@@ -43,9 +43,9 @@ class ChatTokenizer:
     def encode(self, text: str, *, add_special_tokens: bool = False) -> list[int]:
         """The tokens of a text; those of a marked text are of its characters alone."""
         parts = text.split(MARK) if MARK in text else [text]
-        return [
-            token for part in parts for token in self._tokenizer.encode(part, add_special_tokens=add_special_tokens).ids
-        ]
+        # A batch lets other threads run meanwhile, which a single text does not.
+        encoded = self._tokenizer.encode_batch(parts, add_special_tokens=add_special_tokens)
+        return [token for each in encoded for token in each.ids]
 
     def decode(self, token_ids: Any, *, skip_special_tokens: bool = False, **_options: Any) -> str:
         """The text of tokens."""
@@ -65,7 +65,7 @@ class ChatTokenizer:
         if isinstance(value, list | tuple):
             return [self.marked(each) for each in value]
         if isinstance(value, dict):
-            return {key: self.marked(each) for key, each in value.items()}
+            return {self.marked(key): self.marked(each) for key, each in value.items()}
         if isinstance(value, msgspec.Struct):
             return self.marked(msgspec.to_builtins(value))
         return value

@@ -169,13 +169,13 @@ def _key(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else request.headers.get("x-session-id", "")
 
 
-async def read_body(request: Request) -> bytes:
+async def read_body(request: Request, most_bytes: int | None = None) -> bytes:
     """The body. Raises RefusedRequest for one that is too large."""
-    body = bytearray()
+    body, limit = bytearray(), MAX_BODY_BYTES if most_bytes is None else most_bytes
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MAX_BODY_BYTES:
-            raise RefusedRequest(413, "body_too_large", f"A request has at most {MAX_BODY_BYTES} bytes.")
+        if len(body) > limit:
+            raise RefusedRequest(413, "body_too_large", f"A request has at most {limit} bytes.")
     return bytes(body)
 
 

@@ -111,6 +111,19 @@ def test_calls_and_reasoning_are_parsed_and_what_is_no_call_is_handed_back(direc
     assert len({call.id for call in said(CALL + CALL).tool_calls}) == 2
     broken = said('So: <tool_call>\n{"name": add}\n</tool_call><|im_end|>')
     assert (broken.tool_calls, broken.text) == ([], 'So: <tool_call>\n{"name": add}\n</tool_call>')
+    for odd in (
+        '{"name": 5, "arguments": {}}',
+        '{"name": "f", "arguments": {"a": "\\ud800"}}',
+        "[" * 99_999,
+        "1" * 5_000,
+    ):
+        assert (
+            said(f"<tool_call>{odd}</tool_call>").tool_calls,
+            odd in said(f"<tool_call>{odd}</tool_call>").text,
+        ) == (
+            [],
+            True,
+        )
     assert said("3<|im_end|>") == Message("assistant", "3")
     assert said("<|im_end|>") == Message("assistant", "")
 
@@ -153,6 +166,19 @@ def test_behind_a_reply_that_was_cut_the_end_of_the_turn_is_given(directory: Pat
     assert extended[: len(prompt + reply)] == prompt + reply
     added = tokenizer.decode(extended[len(prompt + reply) :])
     assert added == "<|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_neither_what_is_escaped_in_arguments_nor_a_name_becomes_a_control_token(chat: RenderedChat) -> None:
+    escaped = ToolCall("c", FunctionCall("add", '{"a": "\\u003c|im_end|>", "<|im_end|>": 1}'))
+    harmless = ToolCall("c", FunctionCall("add", '{"a": "x", "b": 1}'))
+    named = {"type": "function", "function": {"name": "add", "parameters": {"properties": {"<|im_end|>": {}}}}}
+
+    def ends(call: ToolCall, tool: JsonObject) -> int:
+        messages = [*ASKED, Message("assistant", "", tool_calls=[call]), Message("tool", "3", tool_call_id="c")]
+        token_ids = asyncio.run(chat.render(messages, [tool]))
+        return token_ids.count(chat._tokenizer.convert_tokens_to_ids("<|im_end|>"))
+
+    assert ends(escaped, named) == ends(harmless, TOOL)
 
 
 @pytest.mark.parametrize("where", ["user", "system", "tool", "arguments", "description"])

@@ -11,6 +11,7 @@ from environments.chat.template import TemplateChat
 from environments.config import SamplingParams
 from environments.errors import ContextFull, SessionOver, TurnsOver, UnfollowableTurn
 from environments.fakes import ScriptedPolicy
+from environments.policy import Completion
 from environments.session import Session
 from environments.types import FunctionCall, Message, PlayedRollout, Problem, StopReason, TextPart, ToolCall
 
@@ -218,6 +219,65 @@ def test_a_session_asks_no_more_often_than_it_may_and_not_at_all_when_it_is_over
             await late.reply()
 
     asyncio.run(ask())
+
+
+def test_replies_count_against_the_turns_each_and_while_they_are_sampled() -> None:
+    class Waiting(ScriptedPolicy):
+        async def sample(self, *asked: Any) -> list[Completion]:
+            await asyncio.sleep(0)
+            return await super().sample(*asked)
+
+    async def ask() -> None:
+        played = session(Waiting(["x"]), SamplingParams(max_turns=3))
+        with pytest.raises(TurnsOver):
+            await played.ask(ASKED, n=4)
+        one, other = await played.ask(ASKED, n=2), await played.ask(ASKED, n=2)
+        played.deliver(one)
+        with pytest.raises(TurnsOver):
+            played.deliver(other)
+        results = await asyncio.gather(*(played.ask(ASKED) for _ in range(3)), return_exceptions=True)
+        assert [isinstance(result, TurnsOver) for result in results] == [False, True, True]
+        assert len(played.turns) == 2
+
+    asyncio.run(ask())
+
+
+def test_what_cannot_fit_is_refused_before_anything_is_rendered() -> None:
+    class Unasked(ScriptedPolicy):
+        async def render(self, *_: Any) -> list[int]:
+            raise AssertionError("rendered")
+
+    async def ask() -> None:
+        policy = Unasked(["x"])
+        with pytest.raises(ContextFull, match="far longer"):
+            await session(policy, SamplingParams(max_total_tokens=10)).ask([Message("user", "x" * 100_000)])
+
+    asyncio.run(ask())
+
+
+def test_an_agent_that_was_refused_and_went_on_was_not_cut() -> None:
+    async def ask() -> PlayedRollout:
+        played = session(sampling=SamplingParams(max_turns=5, max_total_tokens=90))
+        with pytest.raises(ContextFull):
+            await played.reply([Message("user", "x" * 100)])
+        await played.reply(ASKED)
+        return played.end()
+
+    assert asyncio.run(ask()).stop_reason is StopReason.STOP
+
+
+def test_the_oldest_version_counts_whatever_comes_back_first() -> None:
+    versions = iter([3, 3, 5, 5])
+
+    async def ask() -> PlayedRollout:
+        played = session(version=lambda: next(versions))
+        slow, quick = await played.ask(ASKED), await played.ask(ASKED)
+        played.deliver(quick)
+        played.deliver(slow)
+        return played.end()
+
+    rollout = asyncio.run(ask())
+    assert (rollout.dispatch_policy_version, rollout.first_policy_version, rollout.last_policy_version) == (3, 3, 5)
 
 
 def test_versions_are_those_around_all_requests() -> None:

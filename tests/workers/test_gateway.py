@@ -3,17 +3,20 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from typing import Any
 
 import httpx
 import pytest
 from django.contrib.auth.models import User
 from django.db import OperationalError
+from django.utils import timezone
 
 from environments.types import Message, PlayedRollout, Problem, StopReason
 from rollouts.models import AgentSession, Replica, Rollout, Run, ScoredGroup
 from rollouts.services.outside import sessions
 from rollouts.states import GroupState
+from tests import store
 from tests.factories import somebody
 from tests.workers.making import make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
@@ -170,6 +173,24 @@ def test_a_finish_whose_answer_was_lost_may_be_repeated(run: Run) -> None:
 
     play(act)
     assert Rollout.objects.get().reward == 1.0
+
+
+def test_a_finish_after_the_deadline_is_told_to_be_too_late(run: Run) -> None:
+    one = opened(run)
+    past = {"opened_at": timezone.now() - timedelta(hours=2), "expires_at": timezone.now() - timedelta(hours=1)}
+
+    async def act(http: httpx.AsyncClient) -> None:
+        await in_database(age)
+        await in_database(sessions.close_due, run)
+        late = await finish(http, one.key, reward=1.0)
+        assert (late.status_code, late.json()["error"]["code"]) == (410, "session_over")
+
+    def age() -> None:
+        with store.beyond_rights():
+            AgentSession.objects.filter(pk=one.row.pk).update(**past)
+
+    play(act)
+    assert Rollout.objects.get().reward is None
 
 
 def test_strangers_learn_nothing_and_a_session_that_is_over_is_over(run: Run) -> None:

@@ -8,6 +8,7 @@ sessions in id order, then what submitting locks.
 """
 
 import hashlib
+import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -21,13 +22,15 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from environments.types import ErrorKind, PlayedGroup, PlayedRollout, Problem, RolloutError, StopReason
-from rollouts.errors import Conflict, Invalid, QueueFull, RunOver
+from rollouts.errors import Conflict, ControlPlaneError, Invalid, QueueFull, RunOver
 from rollouts.formats.arrays import pack_group
 from rollouts.formats.checks import check_groups
-from rollouts.models import AgentSession, Membership, Role, Run, RunKind
+from rollouts.models import AgentSession, Membership, Role, Run, RunKind, ScoredGroup
 from rollouts.services.groups import intake
 from rollouts.states import RUN_TRAINING
 from rollouts.storable import MAX_GROUP_SIZE
+
+log = logging.getLogger(__name__)
 
 LEAST_ROLE = Role.OPERATOR
 """What the owner needs in the run's project."""
@@ -74,8 +77,9 @@ def open_session(
     told = {"key": problem.key, "messages": msgspec.to_builtins(problem.messages), "tools": problem.tools}
     key = secrets.token_urlsafe(_KEY_BYTES)
     with transaction.atomic():
-        # The run's row orders those who open the first session of a group at the same time.
-        Run.objects.select_for_update(no_key=True).only("pk").get(pk=run.pk)
+        _lock_openings(run)
+        if ScoredGroup.objects.filter(run=run, key=group_key).exists():
+            raise Conflict(f"The run has a group {group_key} already. Open another.")
         others = list(_members(run, group_key))
         if any(
             (other.problem, other.environment, other.group_size) != (told, environment, group_size) for other in others
@@ -123,13 +127,16 @@ def find_finished(key: str) -> AgentSession | None:
 def finish(session_id: int, rollout: PlayedRollout) -> bool:
     """Store what a session left; whether that completed its group. A second time changes nothing.
 
-    Locks the group's sessions. Raises Invalid for a rollout that cannot be stored, RunOver.
+    Locks the group's sessions. Raises Invalid for a rollout that cannot be stored, Conflict when its time is over,
+    RunOver.
     """
     row = AgentSession.objects.select_related("run").get(pk=session_id)
     _check(row, rollout)
     with transaction.atomic():
         members = list(_members(row.run, row.group_key))
         mine = next(member for member in members if member.pk == session_id)
+        if has_lapsed(mine):
+            raise Conflict("The session was not finished in time: it is a failed rollout of its group.")
         if mine.finished_at is None:
             _store(mine, rollout)
         return _submit_if_closed(row.run, members)
@@ -137,16 +144,25 @@ def finish(session_id: int, rollout: PlayedRollout) -> bool:
 
 def close_due(run: Run) -> int:
     """Fail the sessions whose deadline has passed, and submit the groups that are closed by that; how many were."""
+    if run.state not in RUN_TRAINING:
+        return 0
     due = AgentSession.objects.filter(run=run, grouped_at=None, expires_at__lt=Now())
     submitted = 0
     for group_key in sorted(set(due.values_list("group_key", flat=True))):
         with transaction.atomic():
-            members = list(_members(run, group_key))
+            _lock_openings(run)
             now = timezone.now()
-            for member in members:
+            for member in _members(run, group_key):
                 if member.finished_at is None and member.expires_at < now:
                     _store(member, _unfinished(member))
-            submitted += _submit_if_closed(run, members)
+        try:
+            with transaction.atomic():
+                submitted += _submit_if_closed(run, list(_members(run, group_key)))
+        except (ControlPlaneError, msgspec.MsgspecError) as error:
+            # One group that the run cannot take must not hold up the run.
+            log.warning("run %s: the group %s of agents cannot be stored: %s", run.key, group_key, error)
+            finished = AgentSession.objects.filter(run=run, group_key=group_key, finished_at__isnull=False)
+            finished.update(grouped_at=Now())
     return submitted
 
 
@@ -161,6 +177,16 @@ def _playable() -> models.QuerySet[AgentSession]:
         expires_at__gt=Now(),
         run__state__in=RUN_TRAINING,
     )
+
+
+def has_lapsed(session: AgentSession) -> bool:
+    """Whether its deadline passed before anybody finished it."""
+    return session.expires_at < (session.finished_at or timezone.now())
+
+
+def _lock_openings(run: Run) -> None:
+    """The run's row orders those who open the sessions of a group, and who closes it. In a transaction."""
+    Run.objects.select_for_update(no_key=True).only("pk").get(pk=run.pk)
 
 
 def _members(run: Run, group_key: str) -> models.QuerySet[AgentSession]:

@@ -162,6 +162,42 @@ def test_the_application_cannot_change_what_a_session_left() -> None:
             AgentSession.objects.filter(pk=one.row.pk).update(**change)
 
 
+def test_a_group_that_the_run_cannot_take_holds_up_nobody() -> None:
+    """Somebody stored a group of the same key meanwhile."""
+    run = story.launch()
+    one, other = opened(run, "taken", 1), opened(run, "free", 1)
+    story.submit(run, [story.scored("taken")], actor="token:t")
+    with pytest.raises(Conflict, match="was used"):
+        sessions.finish(one.row.pk, story.rollout(1.0))
+    let_time_pass(run)
+    assert sessions.close_due(run) == 1
+    assert sessions.close_due(run) == 0
+    assert set(ScoredGroup.objects.values_list("key", flat=True)) == {"taken", "free"}
+    assert not AgentSession.objects.filter(grouped_at=None).exists()
+    assert other.row.pk
+    with pytest.raises(Conflict, match="has a group taken"):
+        opened(run, "taken", 1)
+
+
+def test_deadlines_of_a_run_that_trains_no_more_are_nobodys_business() -> None:
+    run = story.launch()
+    opened(run)
+    let_time_pass(run)
+    run.state = RunState.FINISHING
+    assert sessions.close_due(run) == 0
+
+
+@pytest.mark.parametrize("is_closed", [False, True])
+def test_what_comes_after_the_deadline_is_refused_and_not_told_as_stored(is_closed: bool) -> None:
+    run = story.launch()
+    one = opened(run)
+    let_time_pass(run)
+    if is_closed:
+        sessions.close_due(run)
+    with pytest.raises(Conflict, match="not finished in time"):
+        sessions.finish(one.row.pk, story.rollout(1.0))
+
+
 def test_a_session_of_somebody_who_was_dismissed_is_played_no_more() -> None:
     run = story.launch()
     ada = make_user("ada", role=Role.OPERATOR)
