@@ -162,13 +162,13 @@ def test_a_run_listens_on_nothing_that_others_reach(training: Training) -> None:
     yard = training.yard
     ours = {process.pid for process in yard.processes()}
     assert len(ranks(yard)) == 2, "two ranks are at work"
-    port = int(yard.url.rpartition(":")[2])
     listening = [
         (connection.laddr.ip, connection.laddr.port)
         for connection in psutil.net_connections("inet")
         if connection.status == psutil.CONN_LISTEN and connection.pid in ours
     ]
-    assert set(listening) == {("127.0.0.1", port)}
+    gateway = yard.victims("web")[0].environ()["ROLLYARD_GATEWAY_URL"]
+    assert set(listening) == {("127.0.0.1", int(url.rpartition(":")[2])) for url in (yard.url, gateway)}
 
 
 def test_nobody_reaches_the_rendezvous_of_a_run(training: Training) -> None:

@@ -80,7 +80,7 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
                 assert ".partial-" in path.name or verify_directory(path)
             for step in sorted(plane.checkpoints)[:-KEPT]:
                 shutil.rmtree(plane.checkpoints.pop(step).path)
-        last = max(plane.checkpoints) + 2
+        last = max(plane.checkpoints, default=0) + 2  # every kill may have come before the first was announced
         plane.over_at_step = last
         crew.train("rl", url, ranks=2)
     print(f"{inside_a_save} of {KILLS} kills came inside a save")
