@@ -19,6 +19,8 @@ from environments.types import FunctionCall, JsonObject, Message, PlayedRollout,
 from trainers.model.tiny import tiny_tokenizer
 from trainers.model.tiny_tools import tool_tokenizer
 
+pytestmark = pytest.mark.slow  # imports transformers, and trains a tokenizer
+
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 ASKED = [Message("user", "1 + 2?")]
 

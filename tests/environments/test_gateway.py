@@ -20,6 +20,8 @@ from environments.policy import Completion
 from environments.session import Session
 from environments.types import FunctionCall, Message, PlayedRollout, Problem, StopReason, ToolCall
 
+pytestmark = pytest.mark.slow  # each serves at a port
+
 PROBLEM = Problem(key="p", messages=[Message("user", "one?")])
 TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import pytest
 
 from environments.chat.template import TemplateChat
 from environments.config import SamplingParams
@@ -15,6 +16,8 @@ from environments.isolated import Isolated, RemoteAsk
 from environments.policy import Completion
 from environments.runner import play_group
 from environments.types import ErrorKind, FunctionCall, Message, PlayedRollout, Split, StopReason, ToolCall
+
+pytestmark = pytest.mark.slow  # each starts a process
 
 GREEDY = SamplingParams(max_turns=4)
 
