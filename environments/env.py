@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
-from environments.types import JsonObject, Message, PlayedRollout, Problem, Split
+from environments.types import FinishedRollout, JsonObject, Message, PlayedRollout, Problem, Split
 
 
 class SessionAddress(NamedTuple):
@@ -34,6 +34,10 @@ class PolicySession(Protocol):
         self, messages: Sequence[Message] | None = None, tools: Sequence[JsonObject] | None = None
     ) -> Message:
         """Return the next reply to a conversation, at first to the problem's. Raises EpisodeError."""
+        ...
+
+    def note(self, notes: JsonObject) -> None:
+        """Keep a JSON object for `score_group`, which finds it as `rollout.notes`. The last one counts."""
         ...
 
     async def address(self) -> SessionAddress:
@@ -59,6 +63,9 @@ class Environment(ABC, Generic[ArgsT]):
 
     def __init__(self, args: ArgsT) -> None:
         self.args = args
+
+    async def open(self) -> None:
+        """Called once in a process of its own, on the event loop that plays, before anything is asked."""
 
     @abstractmethod
     def count(self, split: Split) -> int:
@@ -88,11 +95,11 @@ class Environment(ABC, Generic[ArgsT]):
         """Answer the policy's reply; nothing to say ends the episode."""
         return None
 
-    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
+    def reward(self, problem: Problem, rollout: FinishedRollout) -> float:
         """Score one rollout. May add figures to `rollout.metrics`."""
         raise NotImplementedError(f"{type(self).__name__} defines neither reward nor score_group")
 
-    async def score_group(self, problem: Problem, rollouts: Sequence[PlayedRollout]) -> Sequence[float | Exception]:
+    async def score_group(self, problem: Problem, rollouts: Sequence[FinishedRollout]) -> Sequence[float | Exception]:
         """Score the rollouts that did not fail, in order; an exception in place of a reward fails that rollout only."""
         scores: list[float | Exception] = []
         for rollout in rollouts:

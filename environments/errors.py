@@ -136,7 +136,15 @@ def boundary(kind: ErrorKind) -> Iterator[None]:
     except EpisodeError:
         raise
     except Exception as exc:
-        raise _BY_KIND[kind](f"{type(exc).__name__}: {exc}") from exc
+        raise _BY_KIND[kind](f"{type(exc).__name__}: {words_of(exc)}") from exc
+
+
+def words_of(error: BaseException) -> str:
+    """What an error says, in characters that can be written down: its own words may be an error themselves."""
+    try:
+        return str(error).encode(errors="replace").decode()
+    except Exception:  # noqa: BLE001 - somebody's __str__
+        return "an error that cannot be printed"
 
 
 def as_data(error: EpisodeError) -> RolloutError:
@@ -147,4 +155,4 @@ def as_data(error: EpisodeError) -> RolloutError:
     frames = traceback.format_list(traceback.extract_tb(origin.__traceback__)[-_FRAMES:])
     # Of code in another process: where it began over there.
     began = getattr(origin, "remote_traceback", "") or "".join(frames)
-    return RolloutError(kind=error.kind, type=type(named).__name__, message=str(named)[:_MAX_MESSAGE], traceback=began)
+    return RolloutError(kind=error.kind, type=type(named).__name__, message=words_of(named)[:_MAX_MESSAGE], traceback=began)

@@ -3,6 +3,7 @@
 Other packages add theirs with an entry point in the group `rollyard.environments`, as `name = "module:Class"`.
 """
 
+from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -15,22 +16,51 @@ from environments.errors import InvalidArguments, RegistryError, UnknownEnvironm
 
 ENTRY_POINT_GROUP = "rollyard.environments"
 
+_NAMING = ("id", "path", "game", "app", "base_url")
+"""Arguments of bridges that say what is played, the first that is there."""
 _BUILT_IN = {
     "calculator": "environments.library.calculator:Calculator",
     "reverse_text": "environments.library.reverse_text:ReverseText",
 }
+
+_BRIDGES = {
+    "atropos": "environments.bridges.atropos:Atropos",
+    "gymnasium": "environments.bridges.gymnasium:GymnasiumText",
+    "open_spiel": "environments.bridges.open_spiel:OpenSpiel",
+    "openenv": "environments.bridges.openenv:OpenEnv",
+    "verifiers": "environments.bridges.verifiers:Verifiers",
+}
+"""Ours as well; what they play is not."""
 
 
 @cache
 def places() -> dict[str, str]:
     """Name -> `module:Class`. A built-in name cannot be taken over by an installed package."""
     installed = {point.name: point.value for point in entry_points(group=ENTRY_POINT_GROUP)}
-    return installed | _BUILT_IN
+    return installed | _BUILT_IN | _BRIDGES
 
 
 def is_built_in(name: str) -> bool:
     """Whether it is one of ours, and not somebody else's code."""
     return name in _BUILT_IN
+
+
+def is_bridge(name: str) -> bool:
+    """Whether it plays environments of another library: in a process of its own, with that library's Python."""
+    return name in _BRIDGES
+
+
+def code_from_elsewhere(name: str, args: Mapping[str, Any]) -> str | None:
+    """What of others an environment runs, as somebody would allow it; None: nothing."""
+    if is_bridge(name):
+        return f"{name}:{named_by_bridge(name, args)}"
+    return None if is_built_in(name) else name
+
+
+def named_by_bridge(name: str, args: Mapping[str, Any]) -> str:
+    """What a bridge plays: a package, a path, an id. Empty for what is no bridge."""
+    named = (args[key] for key in _NAMING if isinstance(args.get(key), str))
+    return next(named, "") if is_bridge(name) else ""
 
 
 def names() -> list[str]:
@@ -40,7 +70,8 @@ def names() -> list[str]:
 
 def find_class(name: str) -> type[Environment[Any]]:
     """Import an environment's class. Raises `RegistryError`."""
-    place = places().get(name)
+    # A whole place is what a virtual environment of its own has, of which nobody here knows the names.
+    place = name if ":" in name else places().get(name)
     if place is None:
         raise UnknownEnvironment(f"No environment is named {name!r}. Known: {', '.join(names())}.")
     module, _, attribute = place.partition(":")

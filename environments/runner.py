@@ -14,6 +14,7 @@ nothing but cancellation leaves `play_group`.
 
 import asyncio
 import math
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -33,7 +34,8 @@ from environments.errors import (
 )
 from environments.policy import Policy
 from environments.session import Gateway, PolicyVersion, Session
-from environments.types import ErrorKind, PlayedRollout, Problem, StopReason
+from environments.traffic import Traffic
+from environments.types import ErrorKind, FinishedRollout, PlayedRollout, Problem, Span, SpanKind, StopReason
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -45,7 +47,7 @@ class _Episode:
     def __init__(self, session: Session, replica: str) -> None:
         self.session = session
         self.state: Any = None
-        self.rollout = PlayedRollout(token_ids=[], loss_mask=[], inference_logprobs=[])
+        self.rollout = FinishedRollout(token_ids=[], loss_mask=[], inference_logprobs=[])
         """Written when the episode is over."""
         self.is_over = False
         self._replica = replica
@@ -92,8 +94,13 @@ class _Group:
     async def score(self, episodes: list[_Episode]) -> None:
         """Give every episode that ended well a reward, or an error."""
         rollouts = [episode.rollout for episode in episodes]
+        began = time.monotonic()
         with boundary(ErrorKind.REWARD):
             scores = await self.environment.score_group(self.problem, rollouts)
+        for rollout in rollouts:
+            at = sum(span.seconds for span in rollout.spans[-1:]) + (rollout.spans[-1].began_s if rollout.spans else 0)
+            rollout.spans.append(Span(SpanKind.SCORING, round(at, 4), round(time.monotonic() - began, 4)))
+            rollout.notes = {}
         if len(scores) != len(episodes):
             raise RewardError(f"score_group gave {len(scores)} rewards for {len(episodes)} rollouts.")
         for episode, score in zip(episodes, scores, strict=True):
@@ -160,30 +167,35 @@ async def play_group(
     gateway: Gateway | None = None,
     version: PolicyVersion = lambda: None,
     replica: str = "",
+    traffic: Traffic | None = None,
 ) -> list[PlayedRollout]:
     """Play `group_size` episodes of a problem and score them.
 
     `deadline_s` bounds the playing, and once more the scoring; what is unfinished then fails with kind `budget`.
     `chat` is the format of the policy's model, by default its template alone; `gateway` gives sessions an address for
     programs. `version` tells the live policy version; it is asked when a request leaves and when its answer is in.
+    `traffic`: what all groups that are played beside this one ask for together.
     """
     group = _Group(environment, problem, sampling)
+    traffic = traffic or Traffic()
     spoken = chat or TemplateChat(policy)
     episodes = [
-        _Episode(Session(problem, policy, spoken, sampling, version=version, gateway=gateway), replica)
+        _Episode(Session(problem, policy, spoken, sampling, version=version, gateway=gateway, traffic=traffic), replica)
         for _ in range(group_size)
     ]
     try:
-        async with asyncio.timeout(deadline_s):
-            await group.play(episodes)
+        with traffic.open(group_size):
+            async with asyncio.timeout(deadline_s):
+                await group.play(episodes)
     except TimeoutError:
         late = BudgetError(f"The episode was not over within {deadline_s:g} s.")
         _fail([episode for episode in episodes if not episode.is_over], late)
     played = [episode for episode in episodes if episode.rollout.error is None]
     if played:
         try:
-            async with asyncio.timeout(deadline_s):
-                await _guard(played, group.score, played)
+            with traffic.scored(len(played)):
+                async with asyncio.timeout(deadline_s):
+                    await _guard(played, group.score, played)
         except TimeoutError:
             _fail(played, BudgetError(f"Scoring was not over within {deadline_s:g} s."))
     return [episode.rollout for episode in episodes]

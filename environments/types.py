@@ -115,6 +115,28 @@ class RolloutError(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     message: str
     traceback: str = ""
     """The last few frames only."""
+    stderr: str = ""
+    """The end of what the environment's process had written by then, where it has one of its own."""
+
+
+class SpanKind(StrEnum):
+    """What an episode waited for."""
+
+    MODEL = "model"
+    """A reply of the policy, from the request to its last token."""
+    TOOLS = "tools"
+    """The environment: its tools, its answer to a reply."""
+    SCORING = "scoring"
+    """The reward of the whole group."""
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """A stretch of an episode's time."""
+
+    kind: SpanKind
+    began_s: float
+    """Since the episode began."""
+    seconds: float
 
 
 class RolloutFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -141,6 +163,8 @@ class RolloutFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
     """Name of the inference replica that answered."""
     generation_s: float = 0.0
     """Seconds spent waiting for the policy."""
+    spans: list[Span] = []
+    """Where the time went, as far as somebody measured it."""
 
 
 class PlayedRollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -156,6 +180,13 @@ class PlayedRollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit
     """1 where the policy sampled the token, else 0."""
     inference_logprobs: list[float]
     """0.0 where ``loss_mask`` is 0."""
+
+
+class FinishedRollout(PlayedRollout, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A rollout whose episode is over, as its environment scores it."""
+
+    notes: JsonObject = {}
+    """What `play` noted for the scoring. Not stored."""
 
 
 class PackedRollout(RolloutFacts, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

@@ -225,6 +225,7 @@ def pack(group: PlayedGroup) -> PackedScoredGroup:
 
 def _pack_rollout(rollout: PlayedRollout, at: str) -> PackedRollout:
     values = msgspec.structs.asdict(rollout)
+    values.pop("notes", None)
     for name, code in (("token_ids", "I"), ("loss_mask", "B"), ("inference_logprobs", "f")):
         try:
             numbers: array[Any] = array(code, values[name])

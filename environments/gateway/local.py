@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from pathlib import Path
 
 from environments.env import SessionAddress
 from environments.gateway.app import make_app
@@ -13,7 +14,9 @@ from environments.session import Session
 class LocalGateway:
     """Gives sessions an address. `aclose` closes the port."""
 
-    def __init__(self) -> None:
+    def __init__(self, path: Path | None = None) -> None:
+        """`path`: of a socket that has the same behind it, for sandboxes; it is made when the port is opened."""
+        self.path = path
         self.sessions = OpenSessions()
         self._open = contextlib.AsyncExitStack()
         self._lock = asyncio.Lock()
@@ -23,7 +26,7 @@ class LocalGateway:
         """Serve a session until it ends; returns where."""
         async with self._lock:
             if not self._url:
-                self._url = await self._open.enter_async_context(serving(make_app(self.sessions)))
+                self._url = await self._open.enter_async_context(serving(make_app(self.sessions), self.path))
         key = self.sessions.open(session)
         return SessionAddress(f"{self._url}/s/{key}/v1", key)
 

@@ -2,8 +2,10 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import uvicorn
@@ -41,15 +43,16 @@ def configured(app: Any, http: Any = "auto") -> uvicorn.Config:
 
 
 @contextlib.asynccontextmanager
-async def serving(app: Any) -> AsyncIterator[str]:
-    """Serve until the block ends; gives the address, without a path."""
+async def serving(app: Any, path: Path | None = None) -> AsyncIterator[str]:
+    """Serve until the block ends, at a socket of the file system too; gives the address, without a path."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     listener.bind(("127.0.0.1", 0))
     answer_at_once(listener)
+    listeners = [listener, *([] if path is None else [_at(path)])]
     config = configured(app)
     server = _Server(config)
-    task = asyncio.create_task(server.serve(sockets=[listener]))
+    task = asyncio.create_task(server.serve(sockets=listeners))
     try:
         async with asyncio.timeout(_START_DEADLINE_S):
             while not server.started:
@@ -61,4 +64,22 @@ async def serving(app: Any) -> AsyncIterator[str]:
     finally:
         server.should_exit = True
         await asyncio.gather(task, return_exceptions=True)
-        listener.close()
+        for each in listeners:
+            each.close()
+        if path is not None:
+            path.unlink(missing_ok=True)
+
+
+def _at(path: Path) -> socket.socket:
+    """A socket that whoever may enter its directory may open: what it serves asks for keys.
+
+    Bound by its name in the directory, for a whole path may be longer than the 107 bytes that such an address has.
+    """
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY)
+    try:
+        listener.bind(f"/proc/self/fd/{directory}/{path.name}")
+        os.chmod(path.name, 0o666, dir_fd=directory)
+    finally:
+        os.close(directory)
+    return listener

@@ -4,6 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,14 +13,41 @@ import pytest
 from environments.chat.template import TemplateChat
 from environments.config import SamplingParams
 from environments.fakes import ScriptedPolicy
-from environments.isolated import Isolated, RemoteAsk
+from environments.isolated import Isolated
+from environments.isolated.frames import GATEWAY_SOCKET
+from environments.gateway.local import LocalGateway
 from environments.policy import Completion
 from environments.runner import play_group
-from environments.types import ErrorKind, FunctionCall, Message, PlayedRollout, Split, StopReason, ToolCall
+from environments.types import ErrorKind, FunctionCall, Message, PlayedRollout, SpanKind, Split, StopReason, ToolCall
 
 pytestmark = pytest.mark.slow  # each starts a process
 
 GREEDY = SamplingParams(max_turns=4)
+
+
+PROGRAM = """
+import asyncio, json, urllib.request
+from environments.env import Environment
+from environments.types import Message, Problem
+
+def post(url, key, body):
+    request = urllib.request.Request(url, json.dumps(body).encode(), {"Authorization": f"Bearer {key}"})
+    return json.load(urllib.request.urlopen(request))
+
+class Program(Environment):
+    name = "program"
+    def count(self, split):
+        return 1
+    def problem(self, split, index):
+        return Problem(key="p", messages=[Message("user", "say a number")])
+    async def play(self, problem, session):
+        url, key = await session.address()
+        asked = {"model": "policy", "messages": [{"role": "user", "content": "say a number"}]}
+        answer = await asyncio.to_thread(post, f"{url}/chat/completions", key, asked)
+        session.note({"length": len(answer["choices"][0]["message"]["content"])})
+    def reward(self, problem, rollout):
+        return rollout.notes["length"]
+"""
 
 
 class Calling(TemplateChat):
@@ -32,21 +60,26 @@ class Calling(TemplateChat):
         return Message("assistant", None, tool_calls=[ToolCall("call_1", FunctionCall(name, arguments))])
 
 
+async def started(name: str, *path: Path, **variables: str) -> Isolated:
+    """The process of an environment, without a sandbox."""
+    pipe, paths = asyncio.subprocess.PIPE, [*map(str, path), *(each for each in sys.path if each)]
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "environments.isolated.host"),
+        stdin=pipe,
+        stdout=pipe,
+        stderr=pipe,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables,
+    )
+    return Isolated(name, process)
+
+
 def played(
     replies: Callable[[dict[str, Any]], list[str]], n: int = 1, sampling: SamplingParams = GREEDY
 ) -> list[PlayedRollout]:
     """A group of the first problem of `calculator`, in a process without a sandbox."""
 
     async def act() -> list[PlayedRollout]:
-        pipe = asyncio.subprocess.PIPE
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "environments.isolated_host"),
-            stdin=pipe,
-            stdout=pipe,
-            stderr=pipe,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-        environment = Isolated("calculator", process)
+        environment = await started("calculator")
         try:
             await environment.load({})
             assert environment.plays_itself
@@ -86,13 +119,13 @@ def test_an_ask_of_no_session_is_refused_and_ends_nothing() -> None:
             "def say(*said):\n"
             "    body = msgspec.msgpack.encode(said)\n"
             "    sys.stdout.buffer.write(len(body).to_bytes(4, 'big') + body); sys.stdout.flush()\n"
-            "say(-7, {'session': 99, 'messages': None, 'tools': None}, None)\n"
+            "say(-7, {'type': 'reply', 'session': 99, 'messages': None, 'tools': None}, None)\n"
             "heard = {}\n"
             "while len(heard) < 2:\n"
             "    size = int.from_bytes(sys.stdin.buffer.read(4), 'big')\n"
             "    number, method, parameters = msgspec.msgpack.decode(sys.stdin.buffer.read(size))\n"
             "    heard[method] = number, parameters\n"
-            "replied = heard['replied'][1]\n"
+            "replied = heard['told'][1]\n"
             "assert replied[0] == 7 and replied[2]['type'] == 'SessionOver', replied\n"
             "say(heard['count'][0], 3, None)\n"
             "sys.stdin.read()\n"
@@ -115,6 +148,23 @@ def test_errors_of_the_environment_keep_their_kind() -> None:
     assert (rollout.error.kind, rollout.error.type) == (ErrorKind.POLICY, "PolicyError")
 
 
-def test_an_ask_is_what_it_says() -> None:
-    sent = msgspec.msgpack.encode(RemoteAsk(1, [Message("user", "x")], None))
-    assert msgspec.msgpack.decode(sent, type=RemoteAsk).messages == [Message("user", "x")]
+def test_a_program_over_there_plays_through_an_address_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "program_environment.py").write_text(PROGRAM)
+
+    async def act() -> list[PlayedRollout]:
+        gateway = LocalGateway(tmp_path / "gateway.sock")
+        environment = await started("program_environment:Program", tmp_path, **{GATEWAY_SOCKET: str(gateway.path)})
+        try:
+            await environment.load({})
+            policy = ScriptedPolicy(["four", "5"])
+            problem = await environment.ask_problem(Split.TRAIN, 0)
+            return await play_group(environment, problem, policy, GREEDY, 2, deadline_s=30, gateway=gateway)
+        finally:
+            await environment.aclose()
+            await gateway.aclose()
+
+    first, second = asyncio.run(asyncio.wait_for(act(), 60))
+    assert [first.error, second.error] == [None, None]
+    assert {first.reward, second.reward} == {4.0, 1.0}, "what play noted is there when it is scored, for each its own"
+    assert [message.text for message in first.messages] == ["say a number", first.messages[-1].text]
+    assert [span.kind for span in first.spans] == [SpanKind.TOOLS, SpanKind.MODEL, SpanKind.TOOLS, SpanKind.SCORING]

@@ -1,0 +1,207 @@
+"""The process of one isolated environment: `python -m environments.isolated.host`; see `environments.isolated.process`.
+
+Answers calls from stdin on stdout. The environment's own prints go to stderr. Imports the standard library and msgspec
+only, for it runs in virtual environments of others too.
+"""
+
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, BinaryIO
+
+import msgspec
+
+from environments import registry
+from environments.env import Environment, SessionAddress
+from environments.isolated.forwarding import Forwarding
+from environments.isolated.frames import (
+    LENGTH_BYTES,
+    MAX_FRAME_BYTES,
+    Ask,
+    AskAddress,
+    AskReply,
+    Loaded,
+    RemoteCall,
+    RemoteFault,
+    RemotePlay,
+    Score,
+    fault_of,
+    framed,
+    raised,
+)
+from environments.types import FinishedRollout, JsonObject, Message, Problem, Split
+
+
+class Host:
+    """The environment and the states of its episodes."""
+
+    def __init__(self, writer: BinaryIO) -> None:
+        self._writer = writer
+        self._environment: Environment[Any] | None = None
+        self._states: dict[int, Any] = {}
+        self._numbers = itertools.count(1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._forwarding = Forwarding()
+        self._tasks: dict[int, asyncio.Task[None]] = {}
+
+    def begin(self, call: RemoteCall) -> None:
+        """Answer a call as soon as may be."""
+        task = asyncio.create_task(self.answer(call))
+        number = call.id or -next(self._numbers)
+        self._tasks[number] = task
+        task.add_done_callback(lambda _: self._tasks.pop(number, None))
+
+    async def answer(self, call: RemoteCall) -> None:
+        """Make a call and send what comes of it."""
+        result: Any = None
+        fault = None
+        try:
+            result = await getattr(self, f"_{call.method}")(*call.parameters)
+        except Exception as error:  # noqa: BLE001 - the boundary to the environment's code
+            fault = fault_of(error)
+        if not call.id:
+            return
+        try:
+            self._send(call.id, result, fault)
+        except Exception as error:  # noqa: BLE001 - what it gave cannot be written down
+            self._send(call.id, None, fault_of(error))
+
+    async def ask(self, ask: Ask) -> Any:
+        """Have the driver do something, and return what it gave. Raises what it raised."""
+        number = next(self._numbers)
+        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._asked[number] = answer
+        try:
+            self._send(-number, ask, None)
+            return await answer
+        finally:
+            del self._asked[number]
+
+    async def address(self, session: int) -> SessionAddress:
+        """Where programs in here play a session: a port of our own loopback, behind which the gateway is."""
+        key = str(await self.ask(AskAddress(session)))
+        return SessionAddress(f"{await self._forwarding.url()}/s/{key}/v1", key)
+
+    def _send(self, number: int, result: Any, fault: RemoteFault | None) -> None:
+        self._writer.write(framed(msgspec.msgpack.encode([number, result, fault])))
+        self._writer.flush()
+
+    @property
+    def _made(self) -> Environment[Any]:
+        if self._environment is None:
+            raise RuntimeError("no environment was loaded")
+        return self._environment
+
+    async def _load(self, name: str, args: dict[str, Any]) -> Loaded:
+        self._environment = await asyncio.to_thread(registry.load, name, args)
+        await self._environment.open()
+        return Loaded(str(self._environment.version), self._environment.plays_itself)
+
+    async def _ping(self) -> None:
+        """Answered as soon as the loop runs."""
+
+    async def _count(self, split: str) -> int:
+        return int(await asyncio.to_thread(self._made.count, Split(split)))
+
+    async def _problem(self, split: str, index: int) -> Problem:
+        return await asyncio.to_thread(self._made.problem, Split(split), index)
+
+    async def _start(self, problem: dict[str, Any]) -> int:
+        number = next(self._numbers)
+        self._states[number] = await self._made.start(msgspec.convert(problem, Problem))
+        return number
+
+    async def _step(self, number: int, reply: dict[str, Any]) -> list[Message] | None:
+        return await self._made.step(self._states[number], msgspec.convert(reply, Message))
+
+    async def _play(self, problem: dict[str, Any], number: int) -> RemotePlay:
+        session = RemoteSession(self, number, msgspec.convert(problem, Problem))
+        fault = None
+        try:
+            await self._made.play(session.problem, session)
+        except Exception as error:  # noqa: BLE001 - the boundary to the environment's code; what it noted counts
+            fault = fault_of(error)
+        return RemotePlay(session.notes, fault)
+
+    async def _told(self, number: int, given: Any, fault: dict[str, Any] | None) -> None:
+        answer = self._asked.get(number)
+        if answer is None or answer.done():
+            return
+        if fault is not None:
+            answer.set_exception(raised(msgspec.convert(fault, RemoteFault)))
+        else:
+            answer.set_result(given)
+
+    async def _score_group(self, problem: dict[str, Any], rollouts: list[dict[str, Any]]) -> list[Score]:
+        played = [msgspec.convert(rollout, FinishedRollout) for rollout in rollouts]
+        scores = await self._made.score_group(msgspec.convert(problem, Problem), played)
+        return [
+            Score(None, rollout.metrics, fault_of(score))
+            if isinstance(score, Exception)
+            else Score(float(score), rollout.metrics)
+            for rollout, score in zip(played, scores, strict=True)
+        ]
+
+    async def _cancel(self, number: int) -> None:
+        """Nobody waits for that call any more."""
+        if (task := self._tasks.get(number)) is not None:
+            task.cancel()
+
+    async def _release(self, number: int) -> None:
+        self._states.pop(number, None)
+
+
+class RemoteSession:
+    """A session of the driver, as the environment sees it."""
+
+    def __init__(self, host: Host, number: int, problem: Problem) -> None:
+        self.problem = problem
+        self.notes: JsonObject = {}
+        self._host = host
+        self._number = number
+
+    async def reply(
+        self, messages: Sequence[Message] | None = None, tools: Sequence[JsonObject] | None = None
+    ) -> Message:
+        """As `PolicySession.reply`."""
+        given = None if messages is None else list(messages)
+        ask = AskReply(self._number, given, None if tools is None else list(tools))
+        return msgspec.convert(await self._host.ask(ask), Message)
+
+    async def address(self) -> SessionAddress:
+        """As `PolicySession.address`."""
+        return await self._host.address(self._number)
+
+    def note(self, notes: JsonObject) -> None:
+        """As `PolicySession.note`."""
+        self.notes = notes
+
+
+async def _serve(reader: BinaryIO, host: Host) -> None:
+    decode = msgspec.msgpack.Decoder(RemoteCall).decode
+    # A thread of its own: all others may wait for the environment's code.
+    reading, loop = ThreadPoolExecutor(1, thread_name_prefix="calls"), asyncio.get_running_loop()
+    while head := await loop.run_in_executor(reading, reader.read, LENGTH_BYTES):
+        length = int.from_bytes(head, "big")
+        if length > MAX_FRAME_BYTES:
+            raise ValueError(f"a call of {length} bytes")
+        host.begin(decode(await loop.run_in_executor(reading, reader.read, length)))
+
+
+def main() -> None:
+    """Serve until stdin ends."""
+    # What the environment prints must not get between the answers.
+    reader, writer = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(2, 1)
+    asyncio.run(_serve(reader, Host(writer)))
+    sys.stdout.flush()
+    os._exit(0)  # whatever threads the environment left
+
+
+if __name__ == "__main__":
+    main()
