@@ -67,7 +67,7 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, 
 GRANT UPDATE (state, state_at, reason_code, reason_params, model_id, epoch, next_step, live_version,
               mixture_clock, trainer_restarts, started_at, trainer_finished_at, finished_at)
     ON rollouts_run TO {application};
-GRANT UPDATE (weight, cursor, virtual_time)
+GRANT UPDATE (weight, cursor, passed, virtual_time)
     ON rollouts_runenvironment TO {application};
 GRANT UPDATE (state, state_at, reason_code, reason_params, problem_key, environment_version, lease_count, settled_at,
               rollout_count, token_count, reward_mean, reward_std, min_policy_version, max_policy_version)
@@ -104,6 +104,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     axes_accessattempt,
     axes_accessattemptexpiration,
     django_session,
+    rollouts_driverload,
     rollouts_lease,
     rollouts_membership,
     rollouts_project

@@ -14,17 +14,22 @@ from typing import Protocol
 import msgspec
 
 from environments.chat.base import Chat
-from environments.config import SamplingParams
+from environments.config import SamplingParams, Stops
 from environments.env import SessionAddress
 from environments.errors import ContextFull, InvalidAnswer, SessionOver, TurnsOver, boundary
 from environments.policy import Completion, Policy
+from environments.traffic import Traffic
 from environments.turns import Turn, Turns
-from environments.types import ErrorKind, JsonObject, Message, PlayedRollout, Problem, StopReason
+from environments.types import ErrorKind, FinishedRollout, JsonObject, Message, Problem, Span, SpanKind, StopReason
 
 MOST_TOKEN_BYTES = 128
 """Of a token as JSON, nearly always: a conversation with more for each that it may have is refused unread."""
 SLACK_BYTES = 16_384
 """Of JSON around short texts."""
+_SHORTEST_S = 0.001
+"""Of a stretch of time that is worth a span."""
+_MAX_SPANS = 2_000
+NO_STOPS = Stops()
 PolicyVersion = Callable[[], int | None]
 
 
@@ -52,6 +57,8 @@ class Asked(msgspec.Struct, kw_only=True):
     replies: list[Message]
     sent: int | None
     received: int | None
+    began: float
+    """By the monotonic clock."""
     seconds: float
 
     def only(self, number: int) -> "Asked":
@@ -72,8 +79,12 @@ class Session:
         *,
         version: PolicyVersion = lambda: None,
         gateway: Gateway | None = None,
+        traffic: Traffic | None = None,
     ) -> None:
-        """`version` tells the live policy version; it is asked when a request leaves and when its answer is in."""
+        """`version` tells the live policy version; it is asked when a request leaves and when its answer is in.
+
+        `traffic`: what all sessions beside this one ask for together.
+        """
         self.problem = problem
         self.turns = Turns()
         self.in_flight = 0
@@ -83,10 +94,14 @@ class Session:
         self._sampling = sampling
         self._version = version
         self._gateway = gateway
+        self._traffic = traffic or Traffic()
         self._address: SessionAddress | None = None
         self._is_over = False
         self._stop_reason: StopReason | None = None
-        self._facts = PlayedRollout(token_ids=[], loss_mask=[], inference_logprobs=[])
+        self._began = time.monotonic()
+        self._waits: list[tuple[float, float]] = []
+        """When the policy was asked and when its replies were there, since the session began."""
+        self._facts = FinishedRollout(token_ids=[], loss_mask=[], inference_logprobs=[])
 
     async def address(self) -> SessionAddress:
         """Where programs play this session, until it ends: with the OpenAI SDK, an agent framework, a script."""
@@ -96,6 +111,10 @@ class Session:
         if self._address is None:
             self._address = await self._gateway.admit(self)
         return self._address
+
+    def note(self, notes: JsonObject) -> None:
+        """Keep a JSON object for the scoring. The last one counts."""
+        self._facts.notes = notes
 
     async def reply(
         self, messages: Sequence[Message] | None = None, tools: Sequence[JsonObject] | None = None
@@ -111,6 +130,7 @@ class Session:
         *,
         n: int = 1,
         max_tokens: int | None = None,
+        stops: Stops = NO_STOPS,
         shared: bool = False,
     ) -> Asked:
         """Sample `n` replies; `deliver` records them. Raises EpisodeError: ContextFull, TurnsOver, PolicyError.
@@ -124,8 +144,7 @@ class Session:
         with boundary(ErrorKind.POLICY):
             if parent is not None and added:
                 before = parent.token_ids
-                sampled = len(parent.completion.token_ids)
-                prompt = await self._chat.extend(before, sampled, parent.conversation, added, told)
+                prompt = await self._chat.extend(before, parent.completion, parent.conversation, added, told)
                 if prompt is not None and prompt[: len(before)] != before:
                     # Training on it would put logprobs next to tokens they do not belong to.
                     raise InvalidAnswer(
@@ -135,12 +154,14 @@ class Session:
                 # The same again asks for another reply to it.
                 parent, added = None, list(messages)
                 prompt = await self._chat.render(messages, told)
-        return await self._sample(parent, added, prompt, told, n, max_tokens, own=1 if shared else n)
+        return await self._sample(parent, added, prompt, told, n, max_tokens, stops, own=1 if shared else n)
 
-    async def ask_tokens(self, prompt_token_ids: list[int], *, n: int = 1, max_tokens: int | None = None) -> Asked:
+    async def ask_tokens(
+        self, prompt_token_ids: list[int], *, n: int = 1, max_tokens: int | None = None, stops: Stops = NO_STOPS
+    ) -> Asked:
         """The same of a client that renders itself. What it said beside the replies is known as tokens only."""
         parent = self.turns.find_tokens(prompt_token_ids)
-        return await self._sample(parent, [], prompt_token_ids, [], n, max_tokens, own=n)
+        return await self._sample(parent, [], prompt_token_ids, [], n, max_tokens, stops, own=n)
 
     def deliver(self, asked: Asked) -> list[Turn]:
         """Record the replies of a request: somebody has them now. Raises SessionOver."""
@@ -155,17 +176,20 @@ class Session:
             facts.first_policy_version = _extreme(min, facts.first_policy_version, first, is_first)
             facts.last_policy_version = _extreme(max, facts.last_policy_version, last, is_first)
         facts.generation_s += asked.seconds
+        began = asked.began - self._began
+        self._waits.append((began, began + asked.seconds))
         return [
             self.turns.add(asked.parent, asked.added, asked.given, completion, reply, asked.tools)
             for completion, reply in zip(asked.completions, asked.replies, strict=True)
         ]
 
-    def end(self) -> PlayedRollout:
+    def end(self) -> FinishedRollout:
         """End the session; return what it left, without a reward."""
         self._is_over = True
         if self._gateway is not None and self._address is not None:
             self._gateway.dismiss(self._address)
         rollout = msgspec.structs.replace(self._facts, messages=list(self.problem.messages), tools=self.problem.tools)
+        rollout.spans = _spans(self._waits, time.monotonic() - self._began)
         self.turns.fill(rollout)
         if self._stop_reason is not None:
             rollout.stop_reason = self._stop_reason
@@ -179,6 +203,7 @@ class Session:
         tools: list[JsonObject],
         n: int,
         max_tokens: int | None,
+        stops: Stops,
         *,
         own: int,
     ) -> Asked:
@@ -194,12 +219,16 @@ class Session:
                 f"{sampling.max_total_tokens} tokens."
             )
         limit = int(min(sampling.max_tokens, room, math.inf if max_tokens is None else max_tokens))
-        asked = msgspec.structs.replace(sampling, max_tokens=limit)
-        sent, began = self._version(), time.monotonic()
+        asked = msgspec.structs.replace(sampling, max_tokens=limit, stops=stops)
+        began = time.monotonic()
         self.in_flight += own
         try:
+            tokens = len(prompt_token_ids) + n * limit
+            async with self._traffic.admitted(tokens, n // own):
+                sent = self._version()
+                with boundary(ErrorKind.POLICY):
+                    completions = await self._policy.sample(prompt_token_ids, n, asked)
             with boundary(ErrorKind.POLICY):
-                completions = await self._policy.sample(prompt_token_ids, n, asked)
                 if len(completions) != n:
                     raise ValueError(f"the policy gave {len(completions)} replies for {n}")
                 replies = [self._chat.parse(prompt_token_ids, each, tools) for each in completions]
@@ -216,6 +245,7 @@ class Session:
             replies=replies,
             sent=sent,
             received=self._version(),
+            began=began,
             seconds=time.monotonic() - began,
         )
 
@@ -242,3 +272,20 @@ def _extreme(choose: Callable[[int, int], int], known: int | None, version: int 
     if is_first:
         return version
     return None if known is None or version is None else choose(known, version)
+
+
+def _spans(waits: list[tuple[float, float]], ended: float) -> list[Span]:
+    """Where the time went: what was not spent waiting for the policy was the environment's."""
+    spans: list[Span] = []
+    at = 0.0
+    for began, until in [*sorted(waits), (ended, ended)]:
+        if began - at >= _SHORTEST_S:
+            spans.append(_span(SpanKind.TOOLS, at, began))
+        if until > began:
+            spans.append(_span(SpanKind.MODEL, began, until))
+        at = max(at, until)
+    return spans[:_MAX_SPANS]
+
+
+def _span(kind: SpanKind, began: float, until: float) -> Span:
+    return Span(kind, round(began, 4), round(until - began, 4))

@@ -10,7 +10,6 @@ import asyncio
 import logging
 import time
 from threading import BoundedSemaphore
-from typing import Any
 
 from django.db import DatabaseError, InterfaceError
 
@@ -24,6 +23,7 @@ from rollouts.services.groups import evaluations, leases
 from rollouts.services.outside import sessions
 from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
+from trainers.run_config import EnvironmentRef
 from workers import isolation
 from workers.fleet import commands, fetching, forking, hub, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import UnrecoverableError
@@ -127,8 +127,8 @@ def _begin(run: Run) -> None:
         return
     _make_model(run)
     if run.parsed.is_played:
-        for environment in run.environments.all():
-            _try_environment(run, environment.name, environment.args)
+        for ref in run.parsed.environments:
+            _try_environment(run, ref)
         policies.register_initial(run, path=commands.start_weights(run.parsed))
     life.start(run)
 
@@ -173,7 +173,7 @@ def _make_model(run: Run) -> None:
         raise UnrecoverableError(Reason(ReasonCode.MODEL_NOT_MADE, error=error.message)) from error
 
 
-def _try_environment(run: Run, name: str, args: dict[str, Any]) -> None:
+def _try_environment(run: Run, ref: EnvironmentRef) -> None:
     """Make an environment once, as the drivers will, so that its errors fail the run before processes start.
 
     Raises UnrecoverableError.
@@ -181,17 +181,18 @@ def _try_environment(run: Run, name: str, args: dict[str, Any]) -> None:
 
     async def make() -> None:
         async with asyncio.timeout(_ENVIRONMENT_DEADLINE_S):
-            await isolation.close(await isolation.load(run, name, args))
+            await isolation.close(await isolation.load(run, ref))
 
     try:
         asyncio.run(make())
     except TimeoutError:
-        log.warning("environment %s took more than %.0f s to load; the drivers will see", name, _ENVIRONMENT_DEADLINE_S)
+        late = "environment %s took more than %.0f s to load; the drivers will see"
+        log.warning(late, ref.run_name, _ENVIRONMENT_DEADLINE_S)
     except RegistryError as error:
         raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_REFUSED, error=str(error))) from error
     except Exception as error:
         told = f"{type(error).__name__}: {error}"
-        raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_BROKEN, environment=name, error=told)) from error
+        raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_BROKEN, environment=ref.run_name, error=told)) from error
 
 
 def _is_owed(run: Run) -> bool:

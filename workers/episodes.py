@@ -6,44 +6,50 @@
       └── bell or 1 s ── nothing to claim: generation is as far ahead as it may be
 
 Consumes capacity, produces settled groups. Waits for capacity (unblocked by publishing), for the replicas (unblocked by
-the reconciler) and for episodes (bounded by EPISODE_DEADLINE_S). Holds no transaction and no connection while it waits.
+the reconciler) and for episodes (bounded by each environment's timeout_s). Holds no transaction and no connection while
+it waits.
 """
 
 import asyncio
 import logging
 import os
 import socket
+import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError
 
 from environments.config import SamplingParams
 from environments.env import Environment
-from environments.errors import EpisodeError, PolicyError, ProblemError, as_data
 from environments.gateway.local import LocalGateway
 from environments.runner import play_group
-from environments.types import Claim, PlayedRollout, Problem, StopReason, Withheld
+from environments.traffic import Traffic
+from environments.types import Claim, ErrorKind, PlayedRollout, Problem, Withheld
 from rollouts.bell import Listener, group_of
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
+from rollouts.selectors import groups
 from rollouts.services import metrics
-from rollouts.services.groups import intake, leases
+from rollouts.services.groups import intake, leases, loads
 from rollouts.states import RUN_GENERATING, GroupState
-from workers import isolation
+from workers import failures
 from workers.chats import Chats
 from workers.database import in_database
 from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
+from workers.rooms import STARTS_AT_A_TIME, Room
+from workers.windows import Window
 
 log = logging.getLogger(__name__)
 
 BUDGET_S = 240.0
 """After this a driver claims no more and hands over, so that no task of the broker lives long."""
-EPISODE_DEADLINE_S = 1200.0
-"""Bounds playing and scoring of a group; longer than `replica_pool.PATIENCE_S`."""
+_FIRST_GROUPS = 2
+"""Of an environment beside others that nothing is known of, at least."""
 SETTLE_BUDGET_S = 120.0
 """Seconds for which settling is retried while Postgres is away; then the lease expires and the group is replayed."""
 _POLL_S = 1.0
@@ -52,6 +58,14 @@ _REPORT_S = 2.0
 _DATABASE_PAUSE_S = 1.0
 _LONGEST_FAILURE_PAUSE_S = 10.0
 _DATABASE_ERRORS = (DatabaseError, InterfaceError)
+
+
+class _Place(NamedTuple):
+    """Where the groups of one environment are played, and how many at a time."""
+
+    room: Room
+    window: Window
+    timeout_s: float
 
 
 class _Played(NamedTuple):
@@ -93,23 +107,24 @@ class Driver:
         self._playing: dict[str, asyncio.Task[None]] = {}
         """Lease token -> task."""
         self._settling: set[str] = set()
-        self._environments: dict[str, tuple[Environment[Any], dict[str, int]]] = {}
-        self._environment_lock = asyncio.Lock()
+        self._sockets = tempfile.TemporaryDirectory(prefix="rollyard-", ignore_cleanup_errors=True)
+        os.chmod(self._sockets.name, 0o755)  # for the account of runs; whoever enters needs a key
+        self._gateway = LocalGateway(Path(self._sockets.name) / "gateway.sock")
+        self._traffic = Traffic(self._config.workers.max_tokens_in_flight)
+        self._rooms: dict[str, _Place] = {}
         self._chats = Chats(self._config.model.path)
-        self._gateway = LocalGateway()
         self._wake = asyncio.Event()
         self._generated: defaultdict[tuple[int, str], float] = defaultdict(float)
         """(policy version, metric key) -> what was not reported yet."""
         self._waiting_since: tuple[float, int] | None = None
         """(monotonic time, live version) since nothing may be claimed and nothing is in flight."""
-        self._failures = 0
-        """Groups in a row that failed."""
         self._over = False
         """Whether the run takes no more work."""
 
     async def drive(self) -> None:
         """Claim and play until there is a reason to end; then finish what is in flight, or give it back."""
         await self._pool.refresh()
+        await self._open_rooms()
         keepers = [
             asyncio.create_task(self._every(self._config.workers.lease_s / 6, self._renew)),
             asyncio.create_task(self._every(_LOOK_S, self._look)),
@@ -131,14 +146,28 @@ class Driver:
                 if left:
                     await in_database(leases.release, left)
                 await self._report()
+                await in_database(loads.forget, self.run, holder=self.holder)
             await self._gateway.aclose()
             await self._pool.aclose()
-            for environment, _ in self._environments.values():
-                await isolation.close(environment)
+            for place in self._rooms.values():
+                await place.room.aclose()
+            self._sockets.cleanup()
+
+    async def _open_rooms(self) -> None:
+        """A room and a window for each environment. One that failed last, maybe in another driver, begins with one."""
+        failing = await in_database(groups.failing_environments, self.run)
+        starts = asyncio.Semaphore(STARTS_AT_A_TIME)
+        refs, most = self._config.environments, self._config.workers.concurrency
+        for ref in refs:
+            first = most if len(refs) == 1 else max(_FIRST_GROUPS, most // len(refs))
+            window = Window(most, first=1 if ref.run_name in failing else first)
+            self._rooms[ref.run_name] = _Place(
+                Room(self.run, ref, self._gateway.path, starts=starts), window, ref.timeout_s
+            )
 
     async def _generate(self) -> None:
         until = time.monotonic() + self._budget_s
-        not_before = 0.0
+        not_before = 0.0  # after an error of the database
         while not self._over and not self._stopping() and time.monotonic() < until:
             room = self._config.workers.concurrency - len(self._playing)
             if room > 0 and time.monotonic() >= not_before:
@@ -149,6 +178,7 @@ class Driver:
                         holder=self.holder,
                         limit=room,
                         lease_s=self._config.workers.lease_s,
+                        rooms={name: place.window.room() for name, place in self._rooms.items()},
                     )
                 except _DATABASE_ERRORS as error:
                     log.warning("run %s: cannot claim (%s); trying again", self.run.key, error)
@@ -157,9 +187,9 @@ class Driver:
                     if answer.reason is Withheld.OVER:
                         return self._drop_all()
                     for claim in answer.claims:
+                        self._rooms[claim.environment].window.playing += 1
                         self._playing[claim.token] = asyncio.create_task(self._play(claim))
                     await self._note_waiting(answer.reason)
-                    not_before = time.monotonic() + self._failure_pause_s()
             await self._wait()
 
     async def _wait(self) -> None:
@@ -181,18 +211,26 @@ class Driver:
         finally:
             self._settling.discard(claim.token)
             self._playing.pop(claim.token, None)
+            self._rooms[claim.environment].window.playing -= 1
             self._wake.set()
 
     async def _rollouts(self, claim: Claim) -> "_Played":
+        room = self._rooms[claim.environment].room
+        problem_key = version = ""
         try:
-            environment, problem = await self._problem(claim)
+            async with room.seat() as environment:
+                version = str(environment.version)
+                problem = await room.problem(environment, claim.split, claim.problem_index)
+                problem_key = problem.key
+                played = await self._played(claim, environment, problem)
+                failures.add_stderr(played, environment)
+                return _Played(problem_key, played, version)
         except Exception as error:  # noqa: BLE001 - the boundary to the environment's code: a failure is data
-            return _Played("", _failed(claim.group_size, error))
+            return _Played(problem_key, failures.failed(claim.group_size, error), version)
+
+    async def _played(self, claim: Claim, environment: Environment[Any], problem: Problem) -> list[PlayedRollout]:
         policy = GroupPolicy(self._pool, oldest_version=claim.policy_version)
-        try:
-            chat = await self._chats.of(policy)
-        except PolicyError as error:
-            return _Played(problem.key, _failed(claim.group_size, error), str(environment.version))
+        chat = await self._chats.of(policy)
         sampling = SamplingParams(
             temperature=claim.temperature,
             max_tokens=claim.max_tokens,
@@ -205,29 +243,15 @@ class Driver:
             policy,
             sampling,
             claim.group_size,
-            deadline_s=EPISODE_DEADLINE_S,
+            deadline_s=self._rooms[claim.environment].timeout_s,
             chat=chat,
             gateway=self._gateway,
             version=policy.version,
+            traffic=self._traffic,
         )
         for rollout in rollouts:
             rollout.replica = policy.replica
-        return _Played(problem.key, rollouts, str(environment.version))
-
-    async def _problem(self, claim: Claim) -> tuple[Environment[Any], Problem]:
-        """Load the environment once per driver, and again when its process has died."""
-        async with self._environment_lock:
-            made = self._environments.get(claim.environment)
-            if made is None or not isolation.is_usable(made[0]):
-                if made is not None:
-                    await isolation.close(made[0])
-                environment = await isolation.load(self.run, claim.environment, claim.args)
-                self._environments[claim.environment] = (environment, {})
-            environment, counts = self._environments[claim.environment]
-            if claim.split not in counts:
-                counts[claim.split] = await asyncio.to_thread(environment.count, claim.split)
-        index = claim.problem_index % counts[claim.split]
-        return environment, await asyncio.to_thread(environment.problem, claim.split, index)
+        return rollouts
 
     async def _settle(self, claim: Claim, played: "_Played") -> None:
         expires = time.monotonic() + SETTLE_BUDGET_S
@@ -248,7 +272,7 @@ class Driver:
                 if not played.problem_key:
                     raise
                 log.warning("run %s: group %s does not hold together: %s", self.run.key, claim.group, error.fields)
-                played = _Played("", _failed(claim.group_size, error), played.environment_version)
+                played = _Played("", failures.failed(claim.group_size, error), played.environment_version)
             except _DATABASE_ERRORS as error:
                 if time.monotonic() > expires:
                     raise
@@ -256,15 +280,14 @@ class Driver:
                 await asyncio.sleep(_DATABASE_PAUSE_S)
             else:
                 break
-        self._failures = self._failures + 1 if state == GroupState.FAILED else 0
+        window = self._rooms[claim.environment].window
+        if state != GroupState.FAILED:
+            window.succeeded()
+        elif any(rollout.error and rollout.error.kind is not ErrorKind.POLICY for rollout in played.rollouts):
+            window.failed()
         sampled = [rollout for rollout in played.rollouts if rollout.error is None]
         self._generated[claim.policy_version, "generation/rollouts"] += len(sampled)
         self._generated[claim.policy_version, "generation/tokens"] += sum(sum(each.loss_mask) for each in sampled)
-
-    def _failure_pause_s(self) -> float:
-        """Claim slower while every group fails: a broken environment must not fill the store."""
-        rounds = self._failures // self._config.workers.concurrency
-        return min(_LONGEST_FAILURE_PAUSE_S, 0.25 * 2**rounds) if rounds else 0.0
 
     async def _renew(self) -> None:
         tokens = set(self._playing)
@@ -294,6 +317,17 @@ class Driver:
             self._waiting_since = (now, version)
 
     async def _report(self) -> None:
+        traffic = self._traffic
+        await in_database(
+            loads.report,
+            self.run,
+            holder=self.holder,
+            sessions=traffic.sessions,
+            queued=traffic.queued,
+            asking=traffic.asking,
+            scoring=traffic.scoring,
+            tokens=traffic.tokens,
+        )
         self._count_waiting()
         due, self._generated = self._generated, defaultdict(float)
         for version in sorted({version for version, _ in due}):
@@ -327,16 +361,3 @@ class Driver:
         for token, task in self._playing.items():
             if token not in self._settling:
                 task.cancel()
-
-
-def _failed(group_size: int, error: Exception) -> list[PlayedRollout]:
-    """The rollouts of a group that could not be played."""
-    told = error if isinstance(error, EpisodeError) else ProblemError(f"{type(error).__name__}: {error}")
-    if told is not error:
-        told.__cause__ = error
-    return [
-        PlayedRollout(
-            token_ids=[], loss_mask=[], inference_logprobs=[], stop_reason=StopReason.ERROR, error=as_data(told)
-        )
-        for _ in range(group_size)
-    ]

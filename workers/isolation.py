@@ -10,35 +10,60 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from environments import registry
+from django.conf import settings
+
+from environments import registry, venvs
 from environments.env import Environment
+from environments.errors import RegistryError
 from environments.isolated import Isolated
+from environments.isolated.frames import GATEWAY_SOCKET
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
+from trainers.run_config import EnvironmentRef
 from workers.launchers import confinement, limits, sandbox
 from workers.launchers.processes import with_descendants
+
+_NICENESS = 10
+"""What blocks or spins in an environment must not take the machine from the policy and the others."""
+_THREADS = 512
+"""Of a process and all that it starts: a fork bomb is held here."""
 
 _watches: dict[Isolated, "asyncio.Task[None]"] = {}
 _looking = ThreadPoolExecutor(1, thread_name_prefix="limits")
 """For the looks alone: the event loop's own threads may all wait for an environment that does not answer."""
 
 
-async def load(run: Run, name: str, args: dict[str, Any]) -> Environment[Any]:
-    """The environment `name` of a run. Raises RegistryError, EnvironmentDied, SandboxUnavailable, TimeoutError.
+class _Interpreter(NamedTuple):
+    """What runs an environment."""
 
-    The process of an isolated one ends with `close`, and with the thread of this event loop.
+    python: str
+    shown: list[Path]
+    """Directories that it needs besides ours."""
+    variables: dict[str, str]
+
+
+def is_isolated(ref: EnvironmentRef) -> bool:
+    """Whether it has processes of its own."""
+    return ref.process == "isolated" or bool(ref.python) or not registry.is_built_in(ref.name)
+
+
+async def load(run: Run, ref: EnvironmentRef, gateway_socket: Path | None = None) -> Environment[Any]:
+    """An environment of a run. Raises RegistryError, EnvironmentDied, SandboxUnavailable, TimeoutError.
+
+    The process of an isolated one ends with `close`, and with the thread of this event loop. `gateway_socket`: where it
+    finds the addresses of its sessions.
     """
-    if registry.is_built_in(name):
-        return await asyncio.to_thread(registry.load, name, args)
-    scratch = run.directory / "environments" / re.sub(r"\W", "_", name)
-    process = await _start(scratch)
-    environment = Isolated(name, process)
-    _watches[environment] = asyncio.create_task(_watch(environment, process.pid))
+    if not is_isolated(ref):
+        return await asyncio.to_thread(registry.load, ref.name, ref.args)
+    process = await _start(run, ref, gateway_socket)
+    environment = Isolated(ref.name, process)
+    _watches[environment] = asyncio.create_task(_watch(environment, _limits(ref)))
     try:
-        await environment.load(args)
+        await environment.load(ref.args)
     except BaseException:
         await close(environment)
         raise
@@ -53,18 +78,18 @@ async def close(environment: Environment[Any]) -> None:
         await environment.aclose()
 
 
-def is_usable(environment: Environment[Any]) -> bool:
-    """Whether it can still be asked: the process of an isolated one may have died."""
-    return not isinstance(environment, Isolated) or environment.is_alive
-
-
-async def _start(scratch: Path) -> asyncio.subprocess.Process:
-    command = [sys.executable, "-m", "environments.isolated_host"]
-    room = await asyncio.to_thread(confinement.make, scratch)
+async def _start(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> asyncio.subprocess.Process:
+    interpreter = _interpreter(ref)
+    command = [interpreter.python, "-m", "environments.isolated.host"]
+    scratch = run.directory / "environments" / re.sub(r"\W", "_", ref.run_name)
+    shown = [*interpreter.shown, *_allowed_paths(ref), *([gateway_socket.parent] if gateway_socket else [])]
+    ours = [settings.ROLLYARD_HOME / venvs.DIRECTORY]
+    room = await asyncio.to_thread(confinement.make, scratch, reads=shown, ours=ours)
     with contextlib.ExitStack() as starting:
         entry = starting.enter_context(sandbox.Entry(room, command)) if room else None
         process = await asyncio.create_subprocess_exec(
-            *limits.capping(limits.default()),
+            *limits.capping(_limits(ref)),
+            *("nice", "-n", str(_NICENESS)),
             *(entry.argv if entry else command),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -73,24 +98,52 @@ async def _start(scratch: Path) -> asyncio.subprocess.Process:
             cwd=scratch,
             env={
                 **(confinement.variables(scratch) if room else os.environ),
-                "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+                **interpreter.variables,
+                **({GATEWAY_SOCKET: str(gateway_socket)} if gateway_socket else {}),
             },
         )
     if entry:
         try:
             await asyncio.to_thread(entry.pid_one)
-        except TimeoutError:
+        except BaseException:
             process.kill()
+            process._transport.close()  # type: ignore[attr-defined]
             raise
     return process
 
 
-async def _watch(environment: Isolated, pid: int) -> None:
-    """End an environment whose processes use more than a replica may, as its shepherd would."""
-    bounds, loop = limits.default(), asyncio.get_running_loop()
+def _interpreter(ref: EnvironmentRef) -> _Interpreter:
+    """Ours, or that of a virtual environment, which has `environments` by a link. Raises RegistryError."""
+    if not ref.python:
+        return _Interpreter(sys.executable, [], {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)})
+    try:
+        python = venvs.find(settings.ROLLYARD_HOME / venvs.DIRECTORY, ref.python)
+    except venvs.VenvError as error:
+        raise RegistryError(str(error)) from None
+    behind = python.resolve().parent.parent
+    is_ours = behind in (Path(sys.base_prefix).resolve(), Path(sys.executable).resolve().parent.parent)
+    # Ours is shown in every sandbox.
+    return _Interpreter(str(python), [python.parent.parent, *([] if is_ours else [behind])], {"PYTHONPATH": ""})
+
+
+def _allowed_paths(ref: EnvironmentRef) -> list[Path]:
+    """Code on this machine that an administrator allowed by its path. What other arguments name is shown to nobody."""
+    named = registry.named_by_bridge(ref.name, ref.args).partition(":")[0]
+    return [Path(named)] if os.path.isabs(named) else []
+
+
+def _limits(ref: EnvironmentRef) -> limits.Limits:
+    general = limits.default()
+    memory = min(int(ref.memory_gib * 2**30), general.memory_bytes)
+    return replace(general, memory_bytes=memory, threads=min(_THREADS, general.threads), memory_setting="memory_gib")
+
+
+async def _watch(environment: Isolated, bounds: limits.Limits) -> None:
+    """End an environment whose processes use more than they may."""
+    loop = asyncio.get_running_loop()
     while environment.is_alive:
         await asyncio.sleep(limits.LOOK_EVERY_S)
-        if excess := await loop.run_in_executor(_looking, _find_excess, bounds, pid):
+        if excess := await loop.run_in_executor(_looking, _find_excess, bounds, environment.pid):
             reason = Reason(ReasonCode.LIMIT_EXCEEDED, exit_code=None, **excess._asdict())
             await environment.end(str(reason))
 

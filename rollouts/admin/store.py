@@ -16,6 +16,7 @@ from rollouts.models import (
     BatchItem,
     Checkpoint,
     Delivery,
+    DriverLoad,
     EnvironmentClient,
     Evaluation,
     Event,
@@ -82,6 +83,12 @@ class LeaseAdmin(OfRunAdmin):
     search_fields = ("=run__key", "=holder")
 
 
+@admin.register(DriverLoad)
+class DriverLoadAdmin(OfRunAdmin):
+    list_display = ("run", "holder", "reported_at", "sessions", "queued", "asking", "scoring", "tokens")
+    search_fields = ("=run__key", "=holder")
+
+
 @admin.register(Rollout)
 class RolloutAdmin(StoreAdmin):
     list_display = (
@@ -89,7 +96,7 @@ class RolloutAdmin(StoreAdmin):
         *("first_policy_version", "last_policy_version", "replica", "worker", "generation_s"),
     )
     list_filter = ("stop_reason", "error_kind")
-    defers = ("messages", "earlier_branches", "tools", "metrics", "error")
+    defers = ("messages", "earlier_branches", "tools", "metrics", "error", "spans")
     search_fields = ("=group__key",)
     ordering = ("-id",)
 

@@ -26,6 +26,7 @@ from environments.types import (
     PlayedGroup,
     PlayedRollout,
     RolloutError,
+    Span,
     StopReason,
 )
 from rollouts.errors import Fault, Invalid, Loc
@@ -97,6 +98,7 @@ class RolloutRecord(msgspec.Struct, kw_only=True):
     last_policy_version: int | None = None
     replica: str = ""
     generation_s: float = 0.0
+    spans: list[Span] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,6 +276,7 @@ def _record(rollout: PlayedRollout | PackedRollout) -> RolloutRecord:
         last_policy_version=rollout.last_policy_version,
         replica=rollout.replica,
         generation_s=rollout.generation_s,
+        spans=rollout.spans,
     )
 
 

@@ -26,6 +26,7 @@ from rollouts.storable import (
 )
 
 MAX_ROLLOUT_TOKENS = 4_000_000
+MAX_SPANS = 4_000
 WAYS = frozenset({".", ".."})
 """Browsers follow them to another address, wherever between slashes they stand."""
 LOGPROB_SLACK = 1e-3
@@ -142,6 +143,10 @@ def _record_faults(rollout: RolloutRecord, length: int) -> Iterator[tuple[str, s
         yield "tools", f"{path} {fault}"
     if not _finite32(rollout.generation_s) or rollout.generation_s < 0:
         yield "generation_s", "must be a number of seconds"
+    if len(rollout.spans) > MAX_SPANS:
+        yield "spans", f"must be at most {MAX_SPANS}"
+    if not all(_finite32(span.began_s) and _finite32(span.seconds) and span.seconds >= 0 for span in rollout.spans):
+        yield "spans", "must begin at and last a number of seconds"
 
 
 def _finite32(value: float) -> bool:

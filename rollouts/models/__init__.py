@@ -5,6 +5,7 @@ from rollouts.models.address import Address
 from rollouts.models.attempt import Attempt, Delivery, EnvironmentClient
 from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay, TokenValues
 from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup
+from rollouts.models.load import DriverLoad
 from rollouts.models.log import Event, EventKind, MetricPoint
 from rollouts.models.model import Model, ModelOrigin
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
@@ -23,6 +24,7 @@ __all__ = [
     "BatchItem",
     "Checkpoint",
     "Delivery",
+    "DriverLoad",
     "EnvironmentClient",
     "Evaluation",
     "Event",

@@ -183,6 +183,8 @@ class Rollout(models.Model):
     replica = models.CharField(max_length=100, blank=True)
     worker = models.CharField(max_length=100, blank=True)
     generation_s = models.FloatField(default=0.0)
+    spans = models.JSONField(null=True)
+    """Where the episode's time went: `[kind, began_s, seconds]` each; null where nobody measured it."""
 
     class Meta:
         ordering = ["group", "index"]

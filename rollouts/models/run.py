@@ -115,7 +115,7 @@ class Run(Stateful):
     @property
     def environment_names(self) -> frozenset[str]:
         """Environments of the config. Submitted groups may name others, of which no problem can be handed out."""
-        return frozenset(ref.name for ref in self.parsed.environments)
+        return frozenset(ref.run_name for ref in self.parsed.environments)
 
     @property
     def directory(self) -> Path:
@@ -136,6 +136,8 @@ class RunEnvironment(models.Model):
     weight = models.FloatField(default=1.0)
     cursor = models.PositiveBigIntegerField(default=0)
     """Index of the next training problem; drivers wrap it by the environment's problem count."""
+    passed = models.PositiveBigIntegerField(default=0)
+    """Turns that it let others have, because the groups it had were all that a driver would play of it."""
     virtual_time = models.FloatField(default=0.0)
     """Rollouts batched so far over weight: see ``rollouts.formation``."""
 

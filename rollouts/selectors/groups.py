@@ -4,6 +4,9 @@ from django.db.models import Prefetch, QuerySet
 
 from rollouts.errors import NotFound
 from rollouts.models import BatchItem, GroupTokens, Rollout, Run, ScoredGroup
+from rollouts.states import GroupState
+
+_NEWEST = 200
 
 
 def get(run: Run, key: str) -> ScoredGroup:
@@ -25,3 +28,12 @@ def with_rollouts(groups: QuerySet[ScoredGroup]) -> QuerySet[ScoredGroup]:
         Prefetch("rollouts", queryset=Rollout.objects.order_by("index")),
         Prefetch("batch_items", queryset=BatchItem.objects.select_related("batch")),
     )
+
+
+def failing_environments(run: Run) -> set[str]:
+    """Environments whose last group failed, among the newest groups of the run."""
+    newest = ScoredGroup.objects.filter(run=run, settled_at__isnull=False).order_by("-settled_at")
+    last: dict[str, str] = {}
+    for name, state in newest.values_list("environment__name", "state")[:_NEWEST]:
+        last.setdefault(name, state)
+    return {name for name, state in last.items() if state == GroupState.FAILED}

@@ -10,7 +10,9 @@ from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array, branc
 from rollouts.models import GroupTokens, Run, TokenValues
 from trainers.wire import IN_LOSS, SCORED
 
-_CONVERSATION = tuple(f"rollout__{name}" for name in ("messages", "earlier_branches", "tools", "metrics", "error"))
+_CONVERSATION = tuple(
+    f"rollout__{name}" for name in ("messages", "earlier_branches", "tools", "metrics", "error", "spans")
+)
 _PAYLOAD = ("trainer_logprobs", "entropies", "ratios", "advantages", "mask_reasons", "texts")
 
 

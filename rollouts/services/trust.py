@@ -50,8 +50,11 @@ def needs(config: RunConfig, *, source: Run | None = None) -> list[Need]:
     if isinstance(config.algorithm.loss, CustomLoss):
         found.append(Need("algorithm.loss.path", TrustKind.LOSS, config.algorithm.loss.path))
     for index, environment in enumerate(config.environments):
-        if not registry.is_built_in(environment.name):
-            found.append(Need(f"environments.{index}.name", TrustKind.ENVIRONMENT, environment.name))
+        if (foreign := registry.code_from_elsewhere(environment.name, environment.args)) is not None:
+            found.append(Need(f"environments.{index}.name", TrustKind.ENVIRONMENT, foreign))
+        # One by name was installed by whoever may; any other directory may be anybody's.
+        if Path(environment.python).is_absolute():
+            found.append(Need(f"environments.{index}.python", TrustKind.ENVIRONMENT, _spelled(environment.python)))
     return found
 
 

@@ -78,7 +78,7 @@ _ROLLOUTS = (
     " rollouts.stop_reason rollouts.error"
     " rollouts.error.kind rollouts.error.message rollouts.error.traceback rollouts.error.type rollouts.replica"
     " rollouts.generation_s rollouts.first_policy_version rollouts.last_policy_version"
-    " rollouts.dispatch_policy_version"
+    " rollouts.dispatch_policy_version rollouts.error.stderr rollouts.spans"
 )
 _ITEM = (
     "tokens masks scores advantages ref_logprobs inference_logprobs distill_token_ids distill_logprobs messages"

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rollouts.models import Replica
+from tests.workers import bad_environments
 from tests.workers.reconciling import STAY, train_with
 from workers.fleet import inference, lifecycle, serving
 from workers.launchers import confinement
@@ -53,3 +54,14 @@ def open_directory() -> Iterator[Path]:
     path.chmod(0o755)
     yield path
     shutil.rmtree(path)
+
+
+@pytest.fixture
+def bad_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Processes of environments can import the bad ones, as if pip had installed them."""
+    directory = tmp_path / "packages"
+    directory.mkdir()
+    shutil.copy(bad_environments.__file__, directory)
+    directory.chmod(0o755)
+    (directory / "bad_environments.py").chmod(0o644)
+    monkeypatch.syspath_prepend(str(directory))

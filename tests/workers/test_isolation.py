@@ -15,6 +15,7 @@ from environments.isolated import EnvironmentDied, Isolated
 from environments.types import Message, PlayedRollout, Problem, Split
 from rollouts.models import Run
 from tests.workers.making import make_run
+from trainers.run_config import EnvironmentRef
 from workers import isolation
 from workers.launchers import confinement
 
@@ -107,7 +108,7 @@ def played(run: Run, act: Any, **args: Any) -> Any:
     """What `act` makes of the environment, on an event loop as a driver has one."""
 
     async def main() -> Any:
-        environment = await isolation.load(run, "guest", args)
+        environment = await isolation.load(run, EnvironmentRef(name="guest", args=args))
         assert isinstance(environment, Isolated)
         try:
             return await act(environment)
@@ -159,7 +160,7 @@ def test_a_process_that_dies_fails_what_waits_with_its_last_words(guest: Run) ->
         state = await environment.start(await asyncio.to_thread(environment.problem, Split.TRAIN, 0))
         with pytest.raises(EnvironmentDied, match=r"exit code 9\): .*last words"):
             await environment.step(state, Message("assistant", "crash"))
-        assert not isolation.is_usable(environment)
+        assert not environment.is_alive
 
     played(guest, act)
 
@@ -177,7 +178,7 @@ def test_processes_that_exceed_a_limit_together_are_ended_with_the_limit(
                 EnvironmentDied, match=r"exit code -9\): it used [\d,]+ bytes of memory, of 536,870,912"
             ):
                 await environment.step(state, Message("assistant", "grow"))
-        assert not isolation.is_usable(environment)
+        assert not environment.is_alive
 
     played(guest, act)
 

@@ -139,16 +139,29 @@ def _environment_problems(tree: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     for index, row in enumerate(rows):
         if isinstance(row, Mapping) and isinstance(row.get("name"), str):
             args = row.get("args")
-            yield from _faults(f"environments.{index}", row["name"], args if isinstance(args, Mapping) else {})
+            at, name = f"environments.{index}", row["name"]
+            yield from _faults(at, name, args if isinstance(args, Mapping) else {}, python=str(row.get("python") or ""))
+            if row.get("process") == "inline" and not registry.is_built_in(name):
+                message = (
+                    "is for what ships with Rollyard: other code would run beside the store's password. Remove it."
+                )
+                yield ConfigProblem(f"{at}.process", message, "isolated")
 
 
-def _faults(at: str, name: str, args: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+def _faults(at: str, name: str, args: Mapping[str, Any], *, python: str) -> Iterator[ConfigProblem]:
     known = registry.names()
+    if python and name not in known:
+        return  # a place in a virtual environment of its own
+    if registry.is_bridge(name) and not python:
+        message = (
+            f"is required by {name}, whose packages contradict ours: `rollyard envs install {name}`, then name it."
+        )
+        yield ConfigProblem(f"{at}.python", message, name)
     if name not in known:
         message = f"{name!r} is not an environment. Known: {', '.join(known)}."
         yield ConfigProblem(f"{at}.name", message, suggest(name, known))
         return
-    if not registry.is_built_in(name):
+    if not (registry.is_built_in(name) or registry.is_bridge(name)):
         return  # somebody else's code: it is asked in a sandbox, when the run begins
     try:
         fields = {field.encode_name: field for field in msgspec.structs.fields(registry.find_class(name).args_type)}

@@ -1,6 +1,6 @@
 """Which problems are played, how the policy is sampled, and what a batch is made of."""
 
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -10,14 +10,41 @@ _FILTERED_SAMPLING = {"top_p", "top_k", "min_p", "repetition_penalty", "frequenc
 
 
 class EnvironmentRef(Section):
-    """One environment of the mixture."""
+    """One environment of the mixture, and the room it has."""
 
     name: str = Field(min_length=1)
-    """Name in the environment registry."""
+    """Name in the environment registry; or `module:Class` of the virtual environment that `python` names."""
+    label: str = Field(default="", max_length=100)
+    """Name in the run; by default `name`. For two environments of one kind."""
     args: dict[str, Any] = {}
     """Arguments of the environment; see its own documentation."""
     weight: float = Field(default=1.0, gt=0)
     """Share of the problems relative to the other environments."""
+    process: Literal["inline", "isolated"] | None = None
+    """`inline`: in the driver, which only environments that ship with Rollyard may. `isolated`: in processes and a
+    sandbox of its own, so that what crashes, hangs or blocks costs its own episodes only. By default what ships with
+    Rollyard plays inline and everything else isolated."""
+    python: str = ""
+    """Virtual environment that its processes run in: a name from `rollyard envs list`, or the absolute path of one. By
+    default that of Rollyard."""
+    max_processes: int = Field(default=4, ge=1, le=64)
+    """Processes that an isolated environment has in each driver at most; there is one while it has little to do."""
+    timeout_s: float = Field(default=1200.0, gt=0)
+    """Seconds that an episode may take, and once more its scoring."""
+    memory_gib: float = Field(default=4.0, gt=0)
+    """Memory that each of its processes may use, with everything that it starts."""
+
+    @model_validator(mode="after")
+    def _check_room(self) -> "EnvironmentRef":
+        if self.process == "inline" and self.python:
+            problem = ConfigProblem("python", "is for processes of its own: leave process out, or set it to isolated.")
+            raise CrossFieldError([problem])
+        return self
+
+    @property
+    def run_name(self) -> str:
+        """What it is called in the run."""
+        return self.label or self.name
 
 
 class SamplingConfig(Section):

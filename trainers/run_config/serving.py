@@ -46,6 +46,9 @@ class WorkersConfig(Section):
 
     concurrency: int = Field(default=16, ge=1)
     """Groups one driver plays at the same time."""
+    max_tokens_in_flight: int = Field(default=2_000_000, ge=1)
+    """Tokens of all requests that a driver has at the policy at a time: prompts, and what may be sampled to them.
+    Further requests wait in order, and their sessions stay open."""
     lease_s: float = Field(default=30.0, gt=0)
     """Seconds after which the groups of a silent driver are given to another."""
 

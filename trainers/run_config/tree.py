@@ -113,9 +113,9 @@ class RunConfig(Section):
         problems, sampling = [], self.sampling
         if not self.environments:
             problems.append(("environments", f"is empty: {need}."))
-        names = [environment.name for environment in self.environments]
+        names = [environment.run_name for environment in self.environments]
         for name in sorted({name for name in names if names.count(name) > 1}):
-            problems.append(("environments", f"names {name!r} twice. Keep one and set its weight."))
+            problems.append(("environments", f"names {name!r} twice. Keep one and set its weight, or set a label."))
         if sampling.max_tokens >= self.inference.max_model_len:
             limit = f"inference.max_model_len ({self.inference.max_model_len})"
             fix = "Raise that or lower this."

@@ -57,6 +57,8 @@ class Limits:
     open_files: int = 65_536
     """Of each process."""
     log_bytes: int = 1 * _GIB
+    memory_setting: str = MEMORY
+    """What allows more memory."""
 
 
 def default() -> Limits:
@@ -117,7 +119,7 @@ def find_excess(limits: Limits, pids: Collection[int], *log: Path) -> Excess | N
         threads += count
     memory = private + _shared(pids, limits.memory_bytes - private)
     found = (
-        Excess("bytes of memory", memory, limits.memory_bytes, MEMORY),
+        Excess("bytes of memory", memory, limits.memory_bytes, limits.memory_setting),
         Excess("threads", threads, limits.threads, THREADS),
         Excess("bytes of log", sum(_size(file) for file in log), limits.log_bytes, LOG),
     )

@@ -102,14 +102,15 @@ def _problem(run: Run, asked: OpenSessionIn) -> Problem:
         raise Invalid(fields={"problem": "give a problem, or the index of one of the environment's"})
     if asked.problem is not None:
         return asked.problem
-    known = {each.name: each for each in run.parsed.environments}
+    known = {each.run_name: each for each in run.parsed.environments}
     if asked.environment not in known:
         raise Invalid(fields={"environment": f"is none of the run's: {', '.join(known) or 'it has none'}"})
-    if not registry.is_built_in(asked.environment):
+    ref = known[asked.environment]
+    if not registry.is_built_in(ref.name) or ref.python:
         why = "is code from elsewhere, which runs in its own process only: send the problem itself"
         raise Invalid(fields={"environment": why})
     try:
-        environment = registry.load(asked.environment, known[asked.environment].args)
+        environment = registry.load(ref.name, ref.args)
     except RegistryError as error:
         raise Invalid(fields={"environment": str(error)}) from None
     assert asked.index is not None

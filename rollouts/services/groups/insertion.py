@@ -88,6 +88,7 @@ def insert_rollouts(incoming: Sequence[Incoming]) -> None:
                 "last_versions": [rollout.last_policy_version for rollout in rollouts],
                 "replicas": [rollout.replica for rollout in rollouts],
                 "generation_s": [rollout.generation_s for rollout in rollouts],
+                "spans": [_json(rollout.spans) if rollout.spans else None for rollout in rollouts],
             },
         )
 

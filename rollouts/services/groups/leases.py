@@ -9,7 +9,7 @@ clock, and the token in the WHERE clause, not the time, is what keeps a holder t
 """
 
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 import msgspec
@@ -60,8 +60,10 @@ def capacity(run: Run) -> Capacity:
     return Capacity(*row)
 
 
-def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
+def claim(run: Run, *, holder: str, limit: int, lease_s: float, rooms: Mapping[str, int] | None = None) -> Claims:
     """Lease up to ``limit`` groups: first those whose holder died, then evaluation, then training up to capacity.
+
+    ``rooms``: how many new groups of each environment the holder would play; one that has no room passes its turn.
 
     Locks the run's environments, so that claims of one run are serial and problems are handed out in order, and its
     open evaluations.
@@ -76,14 +78,15 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float) -> Claims:
             return Claims(claims=[], reason=Withheld.NO_POLICY)
         open_evaluations = _lock_evaluations(run)
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s)
-        created = _evaluation_groups(run, open_evaluations, limit - len(group_ids))
+        left = {row.pk: limit if rooms is None else rooms.get(row.name, 0) for row in environments}
+        created = _evaluation_groups(run, open_evaluations, limit - len(group_ids), left)
         if run.kind == RunKind.RL:
             room = min(limit - len(group_ids) - len(created), now.capacity)
-            created += _training_groups(run, environments, room)
+            created += _training_groups(run, environments, room, left)
         _insert(run, created, holder=holder, lease_s=lease_s)
         group_ids += [group.pk for group in created]
         if not group_ids:
-            is_held_up = limit > 0 and run.kind == RunKind.RL
+            is_held_up = limit > 0 and run.kind == RunKind.RL and now.capacity <= 0
             return Claims(claims=[], reason=Withheld.CAPACITY if is_held_up else Withheld.NOTHING)
         leases = Lease.objects.filter(group_id__in=group_ids).select_related("group__environment").order_by("group_id")
         return Claims(claims=[_claim(run, lease, now.live_version) for lease in leases])
@@ -170,12 +173,16 @@ def _lock_evaluations(run: Run) -> list[Evaluation]:
     return list(open_evaluations.select_for_update(no_key=True).order_by("id"))
 
 
-def _evaluation_groups(run: Run, open_evaluations: list[Evaluation], room: int) -> list[ScoredGroup]:
+def _evaluation_groups(
+    run: Run, open_evaluations: list[Evaluation], room: int, left: dict[int, int]
+) -> list[ScoredGroup]:
     groups: list[ScoredGroup] = []
     for evaluation in open_evaluations:
-        count = min(room - len(groups), evaluation.problems - evaluation.cursor)
+        of_environment = left[evaluation.environment_id]
+        count = min(room - len(groups), evaluation.problems - evaluation.cursor, of_environment)
         if count <= 0:
-            break
+            continue
+        left[evaluation.environment_id] -= count
         groups += [
             ScoredGroup(
                 run=run,
@@ -192,13 +199,22 @@ def _evaluation_groups(run: Run, open_evaluations: list[Evaluation], room: int) 
     return groups
 
 
-def _training_groups(run: Run, environments: list[RunEnvironment], room: int) -> list[ScoredGroup]:
-    """Problems in order of each environment, environments in proportion to their weights."""
-    played = run.environment_names
+def _training_groups(
+    run: Run, environments: list[RunEnvironment], room: int, left: dict[int, int]
+) -> list[ScoredGroup]:
+    """Problems in order of each environment, environments in proportion to their weights.
+
+    Whose turn it is and who has no room left passes: what it could not have is lost to it, or it would have all turns
+    once it recovers.
+    """
+    played, groups = run.environment_names, list[ScoredGroup]()
     environments = [environment for environment in environments if environment.name in played]
-    groups = []
-    for _ in range(room if environments else 0):
-        environment = min(environments, key=lambda env: ((env.cursor + 1) / env.weight, env.pk))
+    while len(groups) < room and any(left[environment.pk] > 0 for environment in environments):
+        environment = min(environments, key=lambda env: ((env.cursor + env.passed + 1) / env.weight, env.pk))
+        if left[environment.pk] <= 0:
+            environment.passed += 1
+            continue
+        left[environment.pk] -= 1
         groups.append(
             ScoredGroup(
                 run=run,
@@ -209,7 +225,7 @@ def _training_groups(run: Run, environments: list[RunEnvironment], room: int) ->
         )
         environment.cursor += 1
     if groups:
-        RunEnvironment.objects.bulk_update(environments, ["cursor"])
+        RunEnvironment.objects.bulk_update(environments, ["cursor", "passed"])
     return groups
 
 

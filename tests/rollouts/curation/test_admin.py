@@ -34,6 +34,7 @@ from rollouts.models import (
 )
 from rollouts.services import trust
 from rollouts.services.batches import forming, replays
+from rollouts.services.groups import loads
 from rollouts.services.outside import sessions
 from rollouts.services.runs import checkpoints, replicas
 from tests.factories import make_project, make_user, somebody
@@ -60,6 +61,7 @@ PAYLOADS = {
     "tools",
     "metrics",
     "error",
+    "spans",
     "advantages",
     "args",
     "token_ids",
@@ -110,6 +112,8 @@ def world() -> Run:
     )
     for each in story.claim(run, 10)[4:]:
         story.settle(each)
+    for number in range(3):
+        loads.report(run, holder=f"host:{number}", sessions=9, queued=0, asking=5, scoring=1, tokens=4_000)
     for step in range(3):
         delivery = forming.fetch(run, epoch=epoch, step=step)
         assert delivery is not None

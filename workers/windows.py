@@ -1,0 +1,40 @@
+"""How many groups of one environment a driver plays at a time: fewer while they fail, so that the others go on."""
+
+import time
+
+_GROWTH = 8
+"""A group that went well makes room for an eighth more."""
+_LONGEST_PAUSE_S = 60.0
+_FIRST_PAUSE_S = 0.25
+
+
+class Window:
+    """Opens with groups that go well, closes by half with each that fails; then it pauses, twice as long each time."""
+
+    def __init__(self, most: int, *, first: int) -> None:
+        """`most` groups at a time, `first` at the beginning."""
+        self.playing = 0
+        """Groups that are being played."""
+        self._most = most
+        self._size = max(1, min(first, most))
+        self._failures = 0
+        """In a row, since there is room for one only."""
+        self._not_before = 0.0
+
+    def room(self) -> int:
+        """Groups that may be begun now."""
+        return 0 if time.monotonic() < self._not_before else max(0, self._size - self.playing)
+
+    def succeeded(self) -> None:
+        """A group was scored."""
+        self._failures = 0
+        self._not_before = 0.0
+        self._size = min(self._most, self._size + max(1, self._size // _GROWTH))
+
+    def failed(self) -> None:
+        """No rollout of a group has a reward, by a fault of the environment's."""
+        if self._size > 1:
+            self._size //= 2
+            return
+        self._not_before = time.monotonic() + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
+        self._failures = min(self._failures + 1, 30)
