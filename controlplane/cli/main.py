@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data, examining, models, trust
+from controlplane.cli import checkpoints, curation, data, envs, examining, models, trust
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -338,6 +338,7 @@ checkpoints.register(app)
 curation.register(app)
 models.register(app)
 trust.register(app)
+envs.register(app)
 examining.register(app)
 
 if __name__ == "__main__":

@@ -1,0 +1,86 @@
+"""Commands about virtual environments: what environments of other libraries run in."""
+
+from typing import Annotated
+
+import typer
+
+from controlplane.cli.terminal import Json, fail, print_json, say
+from controlplane.home import Home, UnsafeHome
+from environments import venvs
+
+_app = typer.Typer(no_args_is_help=True, help="Virtual environments for environments of other libraries.")
+
+Name = Annotated[str, typer.Argument(metavar="NAME", help="What `environments[].python` says.")]
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to a program."""
+    app.add_typer(_app, name="envs")
+
+
+@_app.command("install")
+def install(
+    name: Name,
+    packages: Annotated[
+        list[str] | None, typer.Argument(metavar="[PACKAGE]...", help="Names, files or addresses, as pip takes them.")
+    ] = None,
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", metavar="PACKAGE", help="One more package; may be repeated.")
+    ] = None,
+    recipe: Annotated[
+        list[str] | None,
+        typer.Option(metavar="RECIPE", help=f"{', '.join(venvs.RECIPES)}; by default the one NAME says."),
+    ] = None,
+    python: Annotated[str, typer.Option(metavar="PROGRAM", help="Interpreter, if it is to be another one.")] = "",
+    as_json: Json = False,
+) -> None:
+    """Make a virtual environment, with the packages of a recipe or with packages of your own."""
+    home, wanted = Home.from_environ(), [*(packages or []), *(with_ or [])]
+    given = {"python": python} if python else {}
+    try:
+        home.create()
+        if not as_json:
+            say(f"Installing {name} (minutes, if much has to be downloaded) ...", err=True)
+        found = venvs.install(home.path / venvs.DIRECTORY, name, wanted, recipes=recipe or [], **given)
+    except (venvs.VenvError, UnsafeHome) as error:
+        fail(str(error))
+    if as_json:
+        print_json({"name": name, "python": str(found)})
+    else:
+        say(f'{name} is installed. In a run config: environments = [{{..., python = "{name}"}}]')
+
+
+@_app.command("list")
+def list_venvs(as_json: Json = False) -> None:
+    """List the virtual environments that are here, and the recipes that are not."""
+    found = venvs.listing(Home.from_environ().path / venvs.DIRECTORY)
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": venv.name,
+                    "complete": venv.is_complete,
+                    "recipes": venv.recipes,
+                    "packages": venv.packages,
+                    "python": venv.python,
+                    "directory": str(venv.directory),
+                }
+                for venv in found
+            ]
+        )
+        return
+    for venv in found:
+        state = f"Python {venv.python}" if venv.is_complete else "in part: install it again"
+        say(f"{venv.name:<20} {state:<26} {' '.join([*venv.recipes, *venv.packages])}")
+    if missing := [name for name in venvs.RECIPES if name not in {venv.name for venv in found}]:
+        say(f"Not installed, and known: {', '.join(missing)}")
+
+
+@_app.command("remove")
+def remove(name: Name) -> None:
+    """Delete a virtual environment. Runs that use it fail at the next start of one of its processes."""
+    try:
+        venvs.remove(Home.from_environ().path / venvs.DIRECTORY, name)
+    except venvs.VenvError as error:
+        fail(str(error))
+    say(f"{name} is removed")

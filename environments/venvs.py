@@ -1,0 +1,235 @@
+"""Virtual environments for environments of other libraries, whose packages would contradict ours.
+
+    ROOT/NAME/                     as `python -m venv` makes them
+    ROOT/NAME/.rollyard-complete   what was installed, as JSON; written last: without it nothing here is used
+    ROOT/.NAME.lock                whoever installs or removes NAME holds it
+
+Of ours a virtual environment has msgspec and a link to this package, so `environments.isolated_host` runs in it and
+nothing else of Rollyard is importable. Everyone may read it: code of runs may have an account of its own. Standard
+library only.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+DIRECTORY = "envs"
+"""In the home of an installation."""
+_NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.IGNORECASE)
+_MARKER = ".rollyard-complete"
+_READABLE = 0o022
+"""The umask of what everybody may read and we alone may write."""
+_LAST_LINES = 15
+"""Of what a program said that failed."""
+_OURS = Path(__file__).resolve().parent
+
+
+class VenvError(Exception):
+    """A virtual environment cannot be made, found or removed; the message names the fix."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Packages that are known to work together."""
+
+    packages: tuple[str, ...] = ()
+    complete_list: Path | None = None
+    """A file of requirements that names every package, so that no other is installed with them."""
+
+
+RECIPES = {
+    "atropos": Recipe(complete_list=_OURS / "bridges" / "atropos.txt"),
+    "gymnasium": Recipe(("gymnasium==1.4.0",)),
+    "open_spiel": Recipe(("open_spiel==2.0.2",)),
+    "openenv": Recipe(("openenv-core==0.3.0",)),
+    "verifiers": Recipe(("verifiers==0.4.0",)),
+}
+"""By the name of the bridge that needs them."""
+
+
+@dataclass(frozen=True)
+class Venv:
+    """One that may be there only in part."""
+
+    name: str
+    directory: Path
+    is_complete: bool
+    recipes: tuple[str, ...] = ()
+    packages: tuple[str, ...] = ()
+    """As they were asked for."""
+    requirements: tuple[str, ...] = ()
+    """What pip was told, but for complete lists."""
+    python: str = ""
+    """Version of the interpreter."""
+
+
+def find(root: Path, name: str) -> Path:
+    """Return the interpreter of a virtual environment: one of `root` by name, any other by its absolute directory.
+
+    Raises VenvError.
+    """
+    if os.path.isabs(name):
+        python = Path(name, "bin", "python")
+        if not os.access(python, os.X_OK):
+            raise VenvError(f"{name} is not the directory of a virtual environment: it has no bin/python")
+        return python
+    directory = root / _checked(name)
+    if not _is_complete(directory):
+        state = "is there only in part" if directory.exists() else "does not exist"
+        raise VenvError(f"the virtual environment {name} {state}: `rollyard envs install {_words(name)}` makes it")
+    return directory / "bin" / "python"
+
+
+def install(
+    root: Path, name: str, packages: Sequence[str] = (), *, recipes: Sequence[str] = (), python: str = sys.executable
+) -> Path:
+    """Make the virtual environment `name`, unless it is there with the same packages; return its interpreter.
+
+    A name that is a recipe's installs that recipe. `packages` are anything that pip takes. Blocks, for minutes. Raises
+    VenvError, with the end of what pip said.
+    """
+    directory = root / _checked(name)
+    recipes = tuple(recipes) or ((name,) if name in RECIPES else ())
+    packages = tuple(packages)
+    _check_order(name, packages, recipes)
+    root.mkdir(parents=True, exist_ok=True)
+    root.chmod(0o755)
+    with _held(root, name):
+        if _is_complete(directory):
+            found = _read(directory)
+            if found.requirements == _requirements(packages, recipes):
+                return directory / "bin" / "python"
+            raise VenvError(
+                f"{name} is there already, with other packages or versions ({', '.join(found.requirements)}): "
+                f"`rollyard envs remove {name}` first, or choose another name"
+            )
+        shutil.rmtree(directory, ignore_errors=True)
+        try:
+            _make(directory, packages, recipes, python)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+    return directory / "bin" / "python"
+
+
+def remove(root: Path, name: str) -> None:
+    """Delete one, whole or in part. Runs that use it fail at their next start. Raises VenvError."""
+    directory = root / _checked(name)
+    if not directory.is_dir():
+        raise VenvError(f"there is no virtual environment {name} in {root}")
+    with _held(root, name):
+        (directory / _MARKER).unlink(missing_ok=True)  # first: what is half gone is not used
+        shutil.rmtree(directory)
+
+
+def listing(root: Path) -> list[Venv]:
+    """Return all of them, by name."""
+    directories = sorted(root.iterdir()) if root.is_dir() else []
+    return [_read(each) for each in directories if each.is_dir() and _NAME.fullmatch(each.name)]
+
+
+def _check_order(name: str, packages: Sequence[str], recipes: Sequence[str]) -> None:
+    if unknown := [each for each in recipes if each not in RECIPES]:
+        raise VenvError(f"no recipe is named {unknown[0]!r}. Known: {', '.join(RECIPES)}")
+    if options := [each for each in packages if each.startswith("-")]:
+        raise VenvError(f"{options[0]!r} is an option of pip, not a package: set it in pip's own configuration")
+    if not recipes and not packages:
+        raise VenvError(f"{name} is not a recipe ({', '.join(RECIPES)}): say which packages to install")
+
+
+def _make(directory: Path, packages: Sequence[str], recipes: Sequence[str], python: str) -> None:
+    _run([python, "-m", "venv", str(directory)], f"making {directory.name}")
+    pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
+    for recipe in map(RECIPES.__getitem__, recipes):
+        if recipe.complete_list:
+            _run([*pip, "--no-deps", "-r", str(recipe.complete_list)], f"installing {recipe.complete_list.stem}")
+    requirements = _requirements(packages, recipes)
+    _run([*pip, *requirements], f"installing {', '.join(requirements)}")
+    (_site_packages(directory) / "environments").symlink_to(_OURS)
+    kept = {
+        "recipes": list(recipes),
+        "packages": list(packages),
+        "requirements": list(requirements),
+        "python": _python_version(directory),
+    }
+    marker = directory / _MARKER
+    marker.write_text(json.dumps(kept))
+    marker.chmod(0o644)
+
+
+def _requirements(packages: Sequence[str], recipes: Sequence[str]) -> tuple[str, ...]:
+    known = [package for recipe in recipes for package in RECIPES[recipe].packages]
+    # The process over there and the driver here speak the same language only if they mean the same by it.
+    return (*known, *packages, f"msgspec=={version('msgspec')}")
+
+
+def _run(command: Sequence[str], doing: str) -> None:
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, umask=_READABLE
+        )
+    except OSError as error:
+        raise VenvError(f"{doing} failed: {error}") from error
+    if done.returncode:
+        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
+        raise VenvError("\n  ".join([f"{doing} failed:", *said[-_LAST_LINES:]]))
+
+
+def _read(directory: Path) -> Venv:
+    try:
+        kept = json.loads((directory / _MARKER).read_text())
+        recipes, packages, requirements = (tuple(kept[key]) for key in ("recipes", "packages", "requirements"))
+        return Venv(directory.name, directory, _is_complete(directory), recipes, packages, requirements, kept["python"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return Venv(directory.name, directory, is_complete=False)
+
+
+def _is_complete(directory: Path) -> bool:
+    """Also whether it is linked to this package: an installation that moved makes its virtual environments anew."""
+    if not (directory / _MARKER).is_file():
+        return False
+    links = list(directory.glob("lib/python3*/site-packages/environments"))
+    return any(link.resolve() == _OURS for link in links)
+
+
+def _site_packages(directory: Path) -> Path:
+    [found] = directory.glob("lib/python3*/site-packages")
+    return found
+
+
+def _python_version(directory: Path) -> str:
+    lines = (directory / "pyvenv.cfg").read_text().splitlines()
+    settings = dict(line.replace(" ", "").partition("=")[::2] for line in lines)
+    return settings.get("version", "")
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise VenvError(
+            f"{name!r} names no virtual environment: letters, digits, '.', '_' and '-', at most 64; "
+            "or an absolute directory"
+        )
+    return name
+
+
+def _words(name: str) -> str:
+    return name if name in RECIPES else f"{name} PACKAGE ..."
+
+
+@contextlib.contextmanager
+def _held(root: Path, name: str) -> Iterator[None]:
+    with open(root / f".{name}.lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise VenvError(f"another process installs or removes {name} just now: wait until it is done") from None
+        yield

@@ -1,0 +1,130 @@
+"""Virtual environments for environments: made by the real venv and pip, from wheels in a directory."""
+
+import fcntl
+import subprocess
+import sys
+import zipfile
+from importlib.metadata import distribution
+from pathlib import Path
+
+import pytest
+
+from environments import venvs
+from environments.venvs import VenvError
+
+INSIDE = (
+    "import importlib.util, os, environments.isolated.host, greeting;"
+    "print(greeting.WORD, importlib.util.find_spec('rollouts'), os.path.realpath(environments.__path__[0]))"
+)
+
+
+def test_what_was_never_installed_is_found_with_the_command_that_does(tmp_path: Path) -> None:
+    with pytest.raises(VenvError, match="gymnasium does not exist: `rollyard envs install gymnasium` makes it"):
+        venvs.find(tmp_path, "gymnasium")
+    with pytest.raises(VenvError, match=r"`rollyard envs install mine PACKAGE \.\.\.` makes it"):
+        venvs.find(tmp_path, "mine")
+    assert venvs.listing(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize("name", ["", "..", "a/b", ".hidden", "a b", "-x", "x" * 65])
+def test_a_name_that_could_be_a_path_is_none(tmp_path: Path, name: str) -> None:
+    for act in (venvs.find, venvs.remove):
+        with pytest.raises(VenvError, match="names no virtual environment"):
+            act(tmp_path, name)
+    with pytest.raises(VenvError, match="names no virtual environment"):
+        venvs.install(tmp_path, name, ["greeting"])
+
+
+@pytest.mark.parametrize(
+    ("name", "packages", "recipes", "message"),
+    [
+        ("mine", [], [], "mine is not a recipe .*: say which packages to install"),
+        ("mine", ["--index-url"], [], "'--index-url' is an option of pip"),
+        ("mine", [], ["gym"], "no recipe is named 'gym'. Known: atropos, gymnasium"),
+    ],
+)
+def test_an_order_that_names_nothing_to_install_is_refused(
+    tmp_path: Path, name: str, packages: list[str], recipes: list[str], message: str
+) -> None:
+    with pytest.raises(VenvError, match=message):
+        venvs.install(tmp_path, name, packages, recipes=recipes)
+    assert not list(tmp_path.glob("*"))
+
+
+def test_a_directory_elsewhere_is_used_as_it_is(tmp_path: Path) -> None:
+    assert venvs.find(tmp_path, sys.prefix) == Path(sys.prefix, "bin", "python")
+    with pytest.raises(VenvError, match="has no bin/python"):
+        venvs.find(tmp_path, str(tmp_path))
+
+
+def test_one_that_was_begun_only_is_not_used(tmp_path: Path) -> None:
+    (tmp_path / "mine" / "bin").mkdir(parents=True)
+    (tmp_path / "mine" / "bin" / "python").symlink_to(sys.executable)
+    with pytest.raises(VenvError, match="mine is there only in part"):
+        venvs.find(tmp_path, "mine")
+    assert [(each.name, each.is_complete) for each in venvs.listing(tmp_path)] == [("mine", False)]
+
+
+def test_only_one_installs_a_name_at_a_time(tmp_path: Path) -> None:
+    with open(tmp_path / ".mine.lock", "w") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        with pytest.raises(VenvError, match="another process installs or removes mine just now"):
+            venvs.install(tmp_path, "mine", ["greeting"])
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All that pip finds: msgspec as it is installed here, and a package of our own."""
+    directory = tmp_path_factory.mktemp("wheels")
+    ours = distribution("msgspec")
+    [tag] = [line.split(": ")[1] for line in (ours.read_text("WHEEL") or "").splitlines() if line.startswith("Tag")][:1]
+    with zipfile.ZipFile(directory / f"msgspec-{ours.version}-{tag}.whl", "w") as wheel:
+        for file in ours.files or []:
+            if file.suffix != ".pyc" and file.parts[0] != "..":
+                wheel.write(str(file.locate()), str(file))
+    for version in ("1.0", "2.0"):
+        info = f"greeting-{version}.dist-info"
+        with zipfile.ZipFile(directory / f"greeting-{version}-py3-none-any.whl", "w") as wheel:
+            wheel.writestr("greeting.py", f'WORD = "hello {version}"\n')
+            wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: greeting\nVersion: {version}\n")
+            wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+            wheel.writestr(f"{info}/RECORD", "")
+    return directory
+
+
+@pytest.mark.slow
+def test_an_installed_one_runs_our_host_with_its_packages_and_nothing_else_of_ours(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    half = tmp_path / "mine" / "lib"
+    half.mkdir(parents=True)  # left by one that was killed
+    python = venvs.install(tmp_path, "mine", ["greeting<2"])
+    assert python == venvs.find(tmp_path, "mine")
+    said = subprocess.run([python, "-c", INSIDE], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+    assert said.split() == ["hello", "1.0", "None", str(Path(venvs.__file__).parent)]
+    unreadable = [each for each in (tmp_path / "mine").rglob("*") if not each.stat().st_mode & 0o004]
+    assert unreadable == []
+
+    assert venvs.install(tmp_path, "mine", ["greeting<2"]) == python
+    with pytest.raises(
+        VenvError, match=r"mine is there already, with other packages .*`rollyard envs remove mine` first"
+    ):
+        venvs.install(tmp_path, "mine", ["greeting"])
+    with pytest.raises(VenvError, match=r"installing nowhere-to-be-found.*failed:\n(.*\n)*.*nowhere-to-be-found"):
+        venvs.install(tmp_path, "other", ["nowhere-to-be-found"])
+    [venv] = venvs.listing(tmp_path)
+    assert (venv.name, venv.is_complete, venv.packages, venv.recipes) == ("mine", True, ("greeting<2",), ())
+    assert venv.python == ".".join(map(str, sys.version_info[:3]))
+
+    link = next((tmp_path / "mine").glob("lib/*/site-packages/environments"))
+    link.unlink()
+    link.symlink_to(tmp_path)  # of an installation that was elsewhere
+    with pytest.raises(VenvError, match="mine is there only in part"):
+        venvs.find(tmp_path, "mine")
+    venvs.remove(tmp_path, "mine")
+    assert not (tmp_path / "mine").exists()
+    with pytest.raises(VenvError, match="there is no virtual environment mine"):
+        venvs.remove(tmp_path, "mine")
