@@ -6,6 +6,13 @@ import msgspec
 from msgspec import Meta
 
 
+class Stops(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ends a reply besides the policy itself. That cuts a sample short and changes no probability of it."""
+
+    strings: tuple[str, ...] = ()
+    token_ids: tuple[int, ...] = ()
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Sampling of one rollout.
 
@@ -22,3 +29,5 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Replies of the policy per episode."""
     max_total_tokens: Annotated[int, Meta(ge=1)] | None = None
     """Prompt, replies and environment messages of a rollout together; the server's context length. None: unchecked."""
+    stops: Stops = Stops()
+    """Of one request: a client's."""

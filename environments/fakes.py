@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from environments.config import SamplingParams
+from environments.config import SamplingParams, Stops
 from environments.env import Environment, NoArgs, last_reply
 from environments.policy import Completion
 from environments.types import JsonObject, Message, PlayedRollout, Problem, Split
@@ -44,21 +44,28 @@ class ScriptedPolicy:
 
     async def sample(self, prompt_token_ids: list[int], n: int, sampling: SamplingParams) -> list[Completion]:
         self.asked.append(sampling)
-        return [self._reply(sampling.max_tokens) for _ in range(n)]
+        return [self._reply(sampling.max_tokens, sampling.stops) for _ in range(n)]
 
-    def _reply(self, max_tokens: int) -> Completion:
+    def _reply(self, max_tokens: int, stops: Stops) -> Completion:
         reply = self._replies[self._said % len(self._replies)]
         self._said += 1
         if isinstance(reply, Exception):
             raise reply
-        token_ids = [*reply.encode(), END]
-        cut = len(token_ids) > max_tokens
-        token_ids = token_ids[:max_tokens]
+        whole = [*reply.encode(), END]
+        ends: dict[str | int, int] = {token: whole.index(token) + 1 for token in stops.token_ids if token in whole}
+        ends |= {stop: len((reply.partition(stop)[0] + stop).encode()) for stop in stops.strings if stop in reply}
+        stopped_by = min(ends, key=lambda stop: ends[stop], default=None)
+        token_ids = whole[: len(whole) if stopped_by is None else ends[stopped_by]]
+        if len(token_ids) > max_tokens:
+            token_ids, stopped_by = token_ids[:max_tokens], None
+        said = token_ids[:-1] if isinstance(stopped_by, int) else token_ids
+        text = bytes(token for token in said if token < START).decode(errors="replace")
         return Completion(
             token_ids=token_ids,
             logprobs=[math.log(0.5)] * len(token_ids),
-            text=bytes(token for token in token_ids if token < START).decode(errors="replace"),
-            finish_reason="length" if cut else "stop",
+            text=text.partition(stopped_by)[0] if isinstance(stopped_by, str) else text,
+            finish_reason="stop" if stopped_by is not None or token_ids[-1] == END else "length",
+            stopped_by=stopped_by,
         )
 
     def _turn(self, message: Message) -> list[int]:

@@ -79,10 +79,18 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     logprobs: list[float]
     """After temperature."""
     text: str
+    """Of the tokens, without control tokens, and up to where a client's stop begins."""
     finish_reason: Literal["stop", "length"]
+    stopped_by: str | int | None = None
+    """The client's stop that ended it: a string, or a token id. `token_ids` have it, `text` has not."""
     first_policy_version: int | None = None
     """Version behind the first token, as the server labels it. None: the server has no label."""
     last_policy_version: int | None = None
+
+    @property
+    def ended_its_turn(self) -> bool:
+        """Whether the policy itself ended it, on an end-of-turn token."""
+        return self.finish_reason == "stop" and self.stopped_by is None
 
     def __post_init__(self) -> None:
         if not self.token_ids or len(self.token_ids) != len(self.logprobs):
@@ -136,6 +144,7 @@ class _Choice(msgspec.Struct):
     text: str
     finish_reason: str
     logprobs: _Logprobs
+    stop_reason: str | int | None = None
     weight_versions: list[_VersionSpan] | None = None
 
 
@@ -216,6 +225,10 @@ class OpenAIPolicy:
             "max_tokens": sampling.max_tokens,
             "logprobs": 0,  # of the sampled token only
         }
+        if sampling.stops.strings:
+            wanted["stop"] = sampling.stops.strings
+        if sampling.stops.token_ids:
+            wanted["stop_token_ids"] = sampling.stops.token_ids
         body = {
             "model": self._model,
             "token_ids": prompt_token_ids,
@@ -277,6 +290,8 @@ def _completion(choice: _Choice, sampling: SamplingParams) -> Completion:
         raise InvalidAnswer(f"The server ended the reply with {choice.finish_reason!r}.")
     if len(choice.token_ids) > sampling.max_tokens:
         raise InvalidAnswer(f"{len(choice.token_ids)} tokens came, {sampling.max_tokens} were allowed.")
+    # A server names further end-of-turn tokens of the model here too: those are nobody's stops.
+    asked = (*sampling.stops.strings, *sampling.stops.token_ids)
     spans = choice.weight_versions or []
     if any(span.version == LOADING_LABEL for span in spans):
         raise InvalidAnswer("The server sampled while its weights were being replaced.")
@@ -288,6 +303,7 @@ def _completion(choice: _Choice, sampling: SamplingParams) -> Completion:
         logprobs=[entry.logprob for entry in choice.logprobs.content],
         text=choice.text,
         finish_reason="stop" if choice.finish_reason == "stop" else "length",
+        stopped_by=choice.stop_reason if choice.stop_reason in asked else None,
         first_policy_version=versions[0] if labelled else None,
         last_policy_version=versions[-1] if labelled else None,
     )

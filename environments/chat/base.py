@@ -17,14 +17,14 @@ class Chat(Protocol):
     async def extend(
         self,
         token_ids: list[int],
-        sampled: int,
+        sampled: Completion,
         messages: Sequence[Message],
         added: Sequence[Message],
         tools: Sequence[JsonObject],
     ) -> list[int] | None:
         """Return `token_ids` plus the tokens of `added` and of the next reply's start; None: that cannot be exact.
 
-        `messages` is the conversation behind `token_ids`; its last message is the reply, their last `sampled` tokens.
+        `messages` is the conversation behind `token_ids`; its last message is the reply, whose tokens they end with.
         """
         ...
 

@@ -92,12 +92,13 @@ class RenderedChat:
     async def extend(
         self,
         token_ids: list[int],
-        sampled: int,
+        sampled: Completion,
         messages: Sequence[Message],
         added: Sequence[Message],
         tools: Sequence[JsonObject],
     ) -> list[int] | None:
-        prompt, reply = token_ids[:-sampled], token_ids[-sampled:]
+        reply = sampled.token_ids
+        prompt = token_ids[: -len(reply)]
         said, told = self._plain(added), self._tokenizer.marked(list(tools)) or None
         bridge = self._renderer.bridge_to_next_turn
         if len(msgspec.json.encode(added)) > _LARGE:
@@ -118,22 +119,35 @@ class RenderedChat:
         return found
 
     def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject]) -> Message:
+        said = self._before_stop(completion)
         try:
-            parsed = self._renderer.parse_response(
-                completion.token_ids, tools=list(tools) or None, prompt_ids=prompt_token_ids
-            )
+            parsed = self._renderer.parse_response(said, tools=list(tools) or None, prompt_ids=prompt_token_ids)
             calls = [_call(each) for each in parsed.tool_calls]
         except Exception as error:  # noqa: BLE001 - a policy may have sampled anything, and one odd reply is no failure
             log.info("a reply that cannot be parsed as %s stays text: %s", self.family, error)
-            return self._as_text(completion)
+            return self._as_text(said)
         reasoning = parsed.reasoning_content
         content = parsed.content if parsed.content or not (calls or reasoning is not None) else None
         return Message("assistant", content, tool_calls=calls, reasoning_content=reasoning)
 
-    def _as_text(self, completion: Completion) -> Message:
+    def _before_stop(self, completion: Completion) -> list[int]:
+        """The tokens of a reply without a client's stop. A string may begin inside of a token: that is parted."""
+        token_ids, stop = completion.token_ids, completion.stopped_by
+        if stop is None:
+            return token_ids
+        if isinstance(stop, int):
+            return token_ids[:-1]
+        text, kept = self._tokenizer.decode(token_ids), len(token_ids)
+        # It was complete with the last token.
+        begin = text.find(stop, max(len(self._tokenizer.decode(token_ids[:-1])) - len(stop), 0))
+        said = text[:begin] if begin >= 0 else text
+        while not said.startswith(whole := self._tokenizer.decode(token_ids[:kept])):
+            kept -= 1
+        return token_ids[:kept] + self._tokenizer.encode(self._tokenizer.marked(said[len(whole) :]))
+
+    def _as_text(self, token_ids: list[int]) -> Message:
         """A reply with a call that is none: it would vanish from the message, and whoever plays has to see it."""
-        text = self._tokenizer.decode([token for token in completion.token_ids if token not in self._stops])
-        return Message("assistant", text)
+        return Message("assistant", self._tokenizer.decode([token for token in token_ids if token not in self._stops]))
 
     def _plain(self, messages: Sequence[Message]) -> list[Any]:
         # Marked last: what was escaped in arguments is text only when they are objects.

@@ -7,22 +7,22 @@ from typing import Any
 
 import msgspec
 
+from environments.gateway.requests import ChatRequest
 from environments.session import Asked
-from environments.types import Message
+from environments.types import JsonObject, Message
 
-JsonObject = dict[str, Any]
 _encode = msgspec.json.Encoder().encode
 
 
-def chat(asked: Asked, model: str, *, logprobs: bool) -> JsonObject:
+def chat(asked: Asked, request: ChatRequest) -> JsonObject:
     """A `chat.completion`."""
-    return _head("chat.completion", model) | {
+    return _head("chat.completion", request.model) | {
         "choices": [
             {
                 "index": number,
                 "message": _message(reply),
                 "finish_reason": _finish(asked, number),
-                "logprobs": {"content": _logprobs(asked, number)} if logprobs else None,
+                "logprobs": {"content": _logprobs(asked, number)} if request.logprobs else None,
             }
             for number, reply in enumerate(asked.replies)
         ],
@@ -30,9 +30,9 @@ def chat(asked: Asked, model: str, *, logprobs: bool) -> JsonObject:
     }
 
 
-def chat_events(asked: Asked, model: str, *, logprobs: bool, usage: bool) -> Iterator[bytes]:
+def chat_events(asked: Asked, request: ChatRequest) -> Iterator[bytes]:
     """The same as server-sent events: a role, what was said, the end, for each choice."""
-    head = _head("chat.completion.chunk", model)
+    head = _head("chat.completion.chunk", request.model)
 
     def event(choices: Sequence[JsonObject], **more: Any) -> bytes:
         return b"data: " + _encode(head | {"choices": choices} | more) + b"\n\n"
@@ -41,10 +41,10 @@ def chat_events(asked: Asked, model: str, *, logprobs: bool, usage: bool) -> Ite
         delta = _message(reply)
         for at, call in enumerate(delta.get("tool_calls", ())):
             call["index"] = at
-        said = {"content": _logprobs(asked, number)} if logprobs else None
+        said = {"content": _logprobs(asked, number)} if request.logprobs else None
         yield event([{"index": number, "delta": delta, "logprobs": said, "finish_reason": None}])
         yield event([{"index": number, "delta": {}, "finish_reason": _finish(asked, number)}])
-    if usage:
+    if request.stream_options is not None and request.stream_options.include_usage:
         yield event([], usage=_usage(asked))
     yield b"data: [DONE]\n\n"
 
@@ -82,6 +82,7 @@ def tokens(asked: Asked, model: str) -> JsonObject:
                 "token_ids": each.token_ids,
                 "text": each.text,
                 "finish_reason": each.finish_reason,
+                "stop_reason": each.stopped_by,
                 "logprobs": {"content": _logprobs(asked, number)},
             }
             for number, each in enumerate(asked.completions)
@@ -100,6 +101,12 @@ def atropos(asked: Asked) -> JsonObject:
         ],
         "finish_reasons": [each.finish_reason for each in asked.completions],
     }
+
+
+def refusal(status: int, code: str, message: str) -> JsonObject:
+    """An error."""
+    kind = "invalid_request_error" if status < 500 else "server_error"
+    return {"error": {"message": message, "type": kind, "code": code, "param": None}}
 
 
 def models(model: str) -> JsonObject:

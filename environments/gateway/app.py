@@ -1,6 +1,8 @@
 """The address through which any program plays the live policy: an ASGI app over open sessions.
 
     /s/KEY/v1/chat/completions      or  /v1/chat/completions with `Authorization: Bearer KEY`, or `X-Session-ID: KEY`
+    /s/KEY/v1/responses             the same conversations, as newer clients of OpenAI ask
+    /s/KEY/v1/messages              the same, as clients of Anthropic ask; their key may come as `X-Api-Key`, too
     /s/KEY/v1/completions           prompts as token ids
     /s/KEY/v1/models
     /s/KEY/inference/v1/generate    tokens in, tokens out
@@ -12,7 +14,7 @@ and nothing of it is recorded.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -23,33 +25,31 @@ from starlette.routing import Route
 
 from environments.errors import ContextFull, EpisodeError, PolicyRefused, PolicyUnavailable, SessionOver, TurnsOver
 from environments.gateway import answers
-from environments.gateway.requests import AtroposRequest, ChatRequest, CompletionRequest, TokensRequest
+from environments.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, Refusal
+from environments.gateway.requests import AtroposRequest, CompletionRequest, TokensRequest, Wishes
 from environments.gateway.sessions import Sessions
+from environments.gateway.waiting import streamed, unless_gone
+from environments.gateway.wanted import InvalidMessages
 from environments.session import Asked, Session
 
 MAX_BODY_BYTES = 32 * 2**20
-KEEP_ALIVE_S = 10.0
-"""Between signs of life in a stream that waits for the policy: proxies cut silent ones."""
-
 T = TypeVar("T")
 Handler = Callable[[Session, Request, bytes], Awaitable[Response]]
 
 
 class RefusedRequest(Exception):
-    """A request that is answered with an error, in the form of the OpenAI API."""
+    """A request that is answered with an error."""
 
     def __init__(self, status: int, code: str, message: str) -> None:
         super().__init__(message)
         self.status = status
         self.code = code
 
-    @property
-    def body(self) -> bytes:
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return msgspec.json.encode({"error": {"message": str(self), "type": kind, "code": self.code, "param": None}})
+    def body(self, form: Refusal = answers.refusal) -> bytes:
+        return msgspec.json.encode(form(self.status, self.code, str(self)))
 
-    def response(self) -> Response:
-        return Response(self.body, self.status, media_type="application/json")
+    def response(self, form: Refusal = answers.refusal) -> Response:
+        return Response(self.body(form), self.status, media_type="application/json")
 
 
 class _Kind(NamedTuple):
@@ -71,27 +71,6 @@ _KINDS = (
 def make_app(sessions: Sessions, model: str = "policy") -> Starlette:
     """The app over these sessions."""
 
-    async def chat(session: Session, request: Request, body: bytes) -> Response:
-        wanted = _decoded(body, _chat)
-        try:
-            messages = [message.told() for message in wanted.messages]
-        except (ValueError, msgspec.ValidationError) as error:
-            raise RefusedRequest(400, "invalid_messages", str(error)) from None
-        if not messages:
-            raise RefusedRequest(400, "invalid_messages", "messages is empty")
-        asking = session.ask(messages, wanted.tools, n=wanted.replies, max_tokens=wanted.most_tokens)
-        logprobs = bool(wanted.logprobs)
-        if wanted.stream:
-            usage = bool(wanted.stream_options and wanted.stream_options.include_usage)
-            return StreamingResponse(
-                _events(session, asking, wanted.model, logprobs=logprobs, usage=usage),
-                media_type="text/event-stream",
-                headers={"Cache-Control": "no-store"},
-            )
-        asked = await _unless_gone(request, asking)
-        session.deliver(asked)
-        return _json(answers.chat(asked, wanted.model, logprobs=logprobs))
-
     async def complete(session: Session, request: Request, body: bytes) -> Response:
         wanted = _decoded(body, _completion)
         token_ids: Any = wanted.prompt
@@ -101,19 +80,17 @@ def make_app(sessions: Sessions, model: str = "policy") -> Starlette:
             raise RefusedRequest(
                 400, "invalid_prompt", "prompt must be one list of token ids; for text use chat/completions"
             )
-        asked = await _asked_tokens(session, request, token_ids, wanted.replies, wanted.most_tokens)
+        asked = await _asked_tokens(session, request, token_ids, wanted)
         return _json(answers.completion(asked, wanted.model))
 
     async def generate(session: Session, request: Request, body: bytes) -> Response:
         wanted = _decoded(body, _tokens)
-        wishes = wanted.sampling_params
-        asked = await _asked_tokens(session, request, wanted.token_ids, wishes.replies, wishes.most_tokens)
+        asked = await _asked_tokens(session, request, wanted.token_ids, wanted.sampling_params)
         return _json(answers.tokens(asked, wanted.model))
 
     async def generate_for_atropos(session: Session, request: Request, body: bytes) -> Response:
         wanted = _decoded(body, _atropos)
-        token_ids = wanted.prompt.prompt_token_ids
-        asked = await _asked_tokens(session, request, token_ids, wanted.replies, wanted.most_tokens)
+        asked = await _asked_tokens(session, request, wanted.prompt.prompt_token_ids, wanted)
         return _json(answers.atropos(asked))
 
     async def models(session: Session, request: Request, body: bytes) -> Response:
@@ -125,27 +102,59 @@ def make_app(sessions: Sessions, model: str = "policy") -> Starlette:
     async def is_up(request: Request) -> Response:
         return Response(status_code=200)
 
-    served: list[tuple[str, str, Handler]] = [
-        ("POST", "/v1/chat/completions", chat),
-        ("POST", "/v1/completions", complete),
-        ("GET", "/v1/models", models),
-        ("POST", "/inference/v1/generate", generate),
-        ("POST", "/generate", generate_for_atropos),
+    served: list[tuple[str, str, Handler, Refusal]] = [
+        ("POST", "/v1/chat/completions", _conversation(CHAT), CHAT.refusal),
+        ("POST", "/v1/responses", _conversation(RESPONSES), RESPONSES.refusal),
+        ("POST", "/v1/messages", _conversation(MESSAGES), MESSAGES.refusal),
+        ("POST", "/v1/completions", complete, answers.refusal),
+        ("GET", "/v1/models", models, answers.refusal),
+        ("POST", "/inference/v1/generate", generate, answers.refusal),
+        ("POST", "/generate", generate_for_atropos, answers.refusal),
     ]
     routes = [Route("/health", is_up, methods=["GET"])]
-    for method, path, handler in [*served, ("GET", "/health", healthy)]:
-        routes.append(Route(f"/s/{{key}}{path}", _keyed(sessions, handler), methods=[method]))
-    routes += [Route(path, _keyed(sessions, handler), methods=[method]) for method, path, handler in served]
+    for method, path, handler, form in [*served, ("GET", "/health", healthy, answers.refusal)]:
+        routes.append(Route(f"/s/{{key}}{path}", _keyed(sessions, handler, form), methods=[method]))
+    routes += [Route(path, _keyed(sessions, handler, form), methods=[method]) for method, path, handler, form in served]
     return Starlette(routes=routes)
 
 
-_chat = msgspec.json.Decoder(ChatRequest)
 _completion = msgspec.json.Decoder(CompletionRequest)
 _tokens = msgspec.json.Decoder(TokensRequest)
 _atropos = msgspec.json.Decoder(AtroposRequest)
 
 
-def _keyed(sessions: Sessions, handler: Handler) -> Callable[[Request], Awaitable[Response]]:
+def _conversation(dialect: Dialect) -> Handler:
+    async def converse(session: Session, request: Request, body: bytes) -> Response:
+        try:
+            told = dialect.decoder.decode(body)
+            wanted = told.wanted()
+        except InvalidMessages as error:
+            raise RefusedRequest(400, "invalid_messages", str(error)) from None
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+            raise RefusedRequest(400, "invalid_request", str(error) or "nested too deeply") from None
+        asking = session.ask(
+            wanted.messages, wanted.tools, n=wanted.n, max_tokens=wanted.max_tokens, stops=wanted.stops
+        )
+        if not wanted.is_streamed:
+            asked = await unless_gone(request, asking)
+            session.deliver(asked)
+            return _json(dialect.whole(asked, told))
+
+        def events(work: "asyncio.Future[Asked]") -> Iterator[bytes]:
+            try:
+                session.deliver(work.result())
+            except EpisodeError as error:
+                yield b"event: error\ndata: " + _refusal(error).body(dialect.refusal) + b"\n\n"
+                return
+            yield from dialect.events(work.result(), told)
+
+        headers = {"Cache-Control": "no-store"}
+        return StreamingResponse(streamed(asking, events), media_type="text/event-stream", headers=headers)
+
+    return converse
+
+
+def _keyed(sessions: Sessions, handler: Handler, form: Refusal) -> Callable[[Request], Awaitable[Response]]:
     async def answer(request: Request) -> Response:
         try:
             session = await sessions.find(_key(request))
@@ -153,11 +162,11 @@ def _keyed(sessions: Sessions, handler: Handler) -> Callable[[Request], Awaitabl
                 raise RefusedRequest(401, "unknown_session", "No session has this key, or it is over.")
             return await handler(session, request, await read_body(request))
         except RefusedRequest as refusal:
-            return refusal.response()
+            return refusal.response(form)
         except ClientDisconnect:
             return Response(status_code=499)  # nobody reads it
         except EpisodeError as error:
-            return _refusal(error).response()
+            return _refusal(error).response(form)
 
     return answer
 
@@ -166,7 +175,9 @@ def _key(request: Request) -> str:
     if (key := request.path_params.get("key")) is not None:
         return str(key)
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else request.headers.get("x-session-id", "")
+    if scheme.lower() == "bearer":
+        return token.strip()
+    return request.headers.get("x-session-id") or request.headers.get("x-api-key", "")
 
 
 async def read_body(request: Request, most_bytes: int | None = None) -> bytes:
@@ -184,60 +195,18 @@ def _decoded(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
         wanted = decoder.decode(body)
         limits: Any = getattr(wanted, "sampling_params", wanted)
         limits.check()
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+    except (ValueError, RecursionError) as error:
         raise RefusedRequest(400, "invalid_request", str(error) or "nested too deeply") from None
     return wanted
 
 
-async def _asked_tokens(
-    session: Session, request: Request, token_ids: list[int], n: int, max_tokens: int | None
-) -> Asked:
+async def _asked_tokens(session: Session, request: Request, token_ids: list[int], wishes: Wishes) -> Asked:
     if not token_ids:
         raise RefusedRequest(400, "invalid_prompt", "the prompt has no tokens")
-    asked = await _unless_gone(request, session.ask_tokens(token_ids, n=n, max_tokens=max_tokens))
+    asking = session.ask_tokens(token_ids, n=wishes.replies, max_tokens=wishes.most_tokens, stops=wishes.stops)
+    asked = await unless_gone(request, asking)
     session.deliver(asked)
     return asked
-
-
-async def _unless_gone(request: Request, asking: Awaitable[Asked]) -> Asked:
-    """The answer, unless the client hangs up before: then the work is cancelled. Raises ClientDisconnect."""
-    work = asyncio.ensure_future(asking)
-    gone = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({work, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if not work.done():
-            raise ClientDisconnect
-        return work.result()
-    finally:
-        for task in (work, gone):
-            task.cancel()
-        await asyncio.gather(work, gone, return_exceptions=True)
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _events(
-    session: Session, asking: Awaitable[Asked], model: str, *, logprobs: bool, usage: bool
-) -> AsyncIterator[bytes]:
-    """A reply as events, once it is there; Starlette cancels this when the client hangs up."""
-    work = asyncio.ensure_future(asking)
-    try:
-        while not (await asyncio.wait({work}, timeout=KEEP_ALIVE_S))[0]:
-            yield b": waiting for the policy\n\n"
-        try:
-            asked = work.result()
-            session.deliver(asked)
-        except EpisodeError as error:
-            yield b"data: " + _refusal(error).body + b"\n\n"
-            return
-        for event in answers.chat_events(asked, model, logprobs=logprobs, usage=usage):
-            yield event
-    finally:
-        work.cancel()
-        await asyncio.gather(work, return_exceptions=True)
 
 
 def _refusal(error: EpisodeError) -> RefusedRequest:

@@ -4,43 +4,14 @@ Unknown fields are passed over, because clients send many. Temperature and what 
 the run's: whatever is asked for, the policy samples as its trainer expects.
 """
 
-from typing import Any
-
 import msgspec
 
-from environments.types import JsonObject, Message
+from environments.config import Stops
+from environments.gateway.wanted import ToldMessage, Wanted, checked_limit, checked_stops, checked_tools, told
+from environments.types import JsonObject
 
-MAX_DEPTH = 24
-"""Of tools."""
 MAX_REPLIES = 64
 """Largest `n` of one request."""
-
-
-class ChatMessage(msgspec.Struct, omit_defaults=True):
-    """A message as clients send it: of any role, with content of parts."""
-
-    role: str
-    content: str | list[dict[str, Any]] | None = None
-    name: str | None = None
-    tool_calls: list[dict[str, Any]] | None = None
-    tool_call_id: str | None = None
-    reasoning_content: str | None = None
-
-    def told(self) -> Message:
-        """As the policy is told it. Raises ValueError, which says what is not understood."""
-        is_assistant = self.role == "assistant"
-        message: dict[str, Any] = {
-            "role": "system" if self.role == "developer" else self.role,
-            "content": _content(self.content),
-            "name": self.name,
-            "tool_call_id": self.tool_call_id,
-        }
-        if is_assistant:
-            message["tool_calls"] = [_call(call) for call in self.tool_calls or ()]
-            message["reasoning_content"] = self.reasoning_content
-        if message["content"] is None and not any(message.get(key) for key in ("tool_calls", "reasoning_content")):
-            message["content"] = ""
-        return msgspec.convert(message, Message)
 
 
 class StreamOptions(msgspec.Struct):
@@ -54,6 +25,8 @@ class Wishes(msgspec.Struct, kw_only=True):
 
     n: int | None = None
     max_tokens: int | None = None
+    stop: str | list[str] | None = None
+    stop_token_ids: list[int] | None = None
 
     @property
     def replies(self) -> int:
@@ -65,18 +38,23 @@ class Wishes(msgspec.Struct, kw_only=True):
         """Sampled tokens that the client wants at most."""
         return self.max_tokens
 
+    @property
+    def stops(self) -> Stops:
+        """What ends a reply besides the policy. Raises ValueError."""
+        return checked_stops(self.stop, self.stop_token_ids)
+
     def check(self) -> None:
-        """Raise ValueError for numbers out of range."""
+        """Raise ValueError for what is out of range."""
         if not 1 <= self.replies <= MAX_REPLIES:
             raise ValueError(f"n must lie in 1..{MAX_REPLIES}")
-        if self.most_tokens is not None and self.most_tokens < 1:
-            raise ValueError("max_tokens must be at least 1")
+        checked_limit(self.most_tokens)
+        checked_stops(self.stop, self.stop_token_ids)
 
 
 class ChatRequest(Wishes, kw_only=True):
     """`POST /v1/chat/completions`."""
 
-    messages: list[ChatMessage]
+    messages: list[ToldMessage]
     tools: list[JsonObject] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
@@ -88,10 +66,17 @@ class ChatRequest(Wishes, kw_only=True):
     def most_tokens(self) -> int | None:
         return self.max_completion_tokens if self.max_tokens is None else self.max_tokens
 
-    def check(self) -> None:
-        super().check()
-        if self.tools is not None and not _is_storable(self.tools):
-            raise ValueError(f"tools must be nested at most {MAX_DEPTH} deep, and hold no NUL")
+    def wanted(self) -> Wanted:
+        """What is asked for. Raises ValueError, InvalidMessages."""
+        self.check()
+        return Wanted(
+            tools=checked_tools(self.tools),
+            messages=told(self.messages),
+            n=self.replies,
+            max_tokens=self.most_tokens,
+            stops=self.stops,
+            is_streamed=bool(self.stream),
+        )
 
 
 class CompletionRequest(Wishes, kw_only=True):
@@ -123,36 +108,3 @@ class AtroposRequest(Wishes, kw_only=True):
     """`POST /generate`, which Atropos' servers of type vllm send."""
 
     prompt: AtroposPrompt
-
-
-def _is_storable(value: Any, depth: int = 0) -> bool:
-    """Whether a database takes it: what the policy was told is kept with the rollout."""
-    if isinstance(value, str):
-        return "\0" not in value
-    if depth > MAX_DEPTH:
-        return False
-    if isinstance(value, dict):
-        return all("\0" not in key and _is_storable(each, depth + 1) for key, each in value.items())
-    return not isinstance(value, list) or all(_is_storable(each, depth + 1) for each in value)
-
-
-def _content(content: str | list[JsonObject] | None) -> str | list[JsonObject] | None:
-    if not isinstance(content, list):
-        return content
-    parts: list[JsonObject] = []
-    for part in content:
-        text = part.get("text", part.get("refusal"))
-        if not isinstance(text, str):
-            raise ValueError(f"content of type {part.get('type')!r} is not understood: only text is")
-        parts.append({"type": "text", "text": text})
-    return parts
-
-
-def _call(call: JsonObject) -> JsonObject:
-    function = call.get("function")
-    if not isinstance(function, dict):
-        raise ValueError("a tool call has no function")
-    return {"id": call.get("id") or "", "function": {key: function[key] for key in _CALLED if key in function}}
-
-
-_CALLED = ("name", "arguments")

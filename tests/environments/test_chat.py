@@ -162,8 +162,9 @@ def test_behind_a_reply_that_was_cut_the_end_of_the_turn_is_given(directory: Pat
     tokenizer = ChatTokenizer(directory)
     prompt = tokenizer.encode("<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n")
     reply = tokenizer.encode("I was cu")
+    cut = Completion(token_ids=reply, logprobs=[-0.5] * len(reply), text="I was cu", finish_reason="length")
     messages = [Message("user", "x"), Message("assistant", "I was cu")]
-    extended = asyncio.run(chat.extend(prompt + reply, len(reply), messages, [Message("user", "go on")], []))
+    extended = asyncio.run(chat.extend(prompt + reply, cut, messages, [Message("user", "go on")], []))
     assert extended is not None
     assert extended[: len(prompt + reply)] == prompt + reply
     added = tokenizer.decode(extended[len(prompt + reply) :])

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from environments.config import SamplingParams
+from environments.config import SamplingParams, Stops
 from environments.errors import EpisodeError, InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
 from environments.policy import Completion, OpenAIPolicy
 from environments.types import FunctionCall, Message, ToolCall
@@ -78,6 +78,23 @@ def test_tokens_logprobs_and_the_versions_that_sampled_them_come_back(server: Se
         last_policy_version=4,
     )
     assert server.asked == [("/inference/v1/generate", "Bearer key")]
+
+
+def test_a_clients_stops_are_asked_for_and_further_ends_of_turns_are_not_taken_for_them(server: Server) -> None:
+    asked = []
+    stops = Stops(strings=("x",), token_ids=(9,))
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        asked.append(body["sampling_params"])
+        return 200, json.dumps({"choices": [choice(stop_reason=reason) for reason in ("x", 9, 6, None)]}).encode()
+
+    async def ask() -> list[Completion]:
+        async with OpenAIPolicy(server.url, "policy") as policy:
+            return await policy.sample([1, 2], 4, SamplingParams(max_tokens=4, stops=stops))
+
+    server.answer = answer
+    assert [each.stopped_by for each in asyncio.run(ask())] == ["x", 9, None, None]
+    assert (asked[0]["stop"], asked[0]["stop_token_ids"]) == (["x"], [9])
 
 
 @pytest.mark.parametrize("spans", [None, [], [{"version": "default", "start": 0, "end": 2}]])

@@ -17,6 +17,7 @@ from environments.gateway.local import LocalGateway
 from environments.policy import Completion, OpenAIPolicy
 from environments.session import Session
 from environments.types import Message, Problem
+from tests.environments.speaking import check_recorded
 from tests.workers.real_server import needs_vllm, started
 
 torch = pytest.importorskip("torch")
@@ -107,15 +108,29 @@ def test_what_the_sdk_played_is_recorded_token_by_token_and_on_policy(served: Se
                     messages += results or [{"role": "user", "content": f"And {turn}?"}]
             assert len(policy.log) == 6
             rollout = session.end()
-        assert rollout.branch_lengths == [], "history was only extended"
-        prompt, last = policy.log[-1]
-        assert rollout.token_ids == prompt + last.token_ids
-        for prompt, completion in policy.log:
-            part = slice(len(prompt), len(prompt) + len(completion.token_ids))
-            assert rollout.token_ids[: part.stop] == prompt + completion.token_ids
-            assert rollout.loss_mask[part] == [1] * len(completion.token_ids)
-            assert rollout.inference_logprobs[part] == completion.logprobs
-        assert sum(rollout.loss_mask) == sum(len(completion.token_ids) for _, completion in policy.log)
+        check_recorded(rollout, policy.log)
+        _check_on_policy(served.model, rollout.token_ids, rollout.loss_mask, rollout.inference_logprobs)
+
+    asyncio.run(run())
+
+
+def test_what_was_sampled_up_to_a_stop_is_recorded_with_it_and_on_policy(served: Served) -> None:
+    stops = ["e", "a", "o", "\n"]
+
+    async def run() -> None:
+        async with opened(served) as (session, address, policy):
+            async with AsyncOpenAI(base_url=address.base_url, api_key=address.api_key) as client:
+                messages: list[Any] = [{"role": "user", "content": "1 + 2?"}]
+                for turn in range(6):
+                    answer = await client.chat.completions.create(model="any", messages=messages, stop=stops)
+                    reply = answer.choices[0].message.model_dump(exclude_none=True)
+                    messages += [reply, {"role": "user", "content": f"And {turn}?"}]
+                    _, completion = policy.log[-1]
+                    if completion.stopped_by is not None:
+                        assert not any(stop in reply.get("content", "") for stop in stops)
+            rollout = session.end()
+        assert sum(completion.stopped_by in stops for _, completion in policy.log) >= 3
+        check_recorded(rollout, policy.log)
         _check_on_policy(served.model, rollout.token_ids, rollout.loss_mask, rollout.inference_logprobs)
 
     asyncio.run(run())
