@@ -4,7 +4,7 @@
     ROOT/NAME/.rollyard-complete   what was installed, as JSON; written last: without it nothing here is used
     ROOT/.NAME.lock                whoever installs or removes NAME holds it
 
-Of ours a virtual environment has msgspec and a link to this package, so `environments.isolated_host` runs in it and
+Of ours a virtual environment has msgspec and a link to this package, so `environments.isolated.host` runs in it and
 nothing else of Rollyard is importable. Everyone may read it: code of runs may have an account of its own. Standard
 library only.
 """

@@ -20,10 +20,11 @@ from environments import registry, venvs
 from environments.env import Environment
 from environments.errors import RegistryError
 from environments.isolated import Isolated
-from environments.isolated.frames import GATEWAY_SOCKET
+from environments.isolated.frames import GATEWAY_SOCKET, TOKENIZER
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
 from trainers.run_config import EnvironmentRef
+from workers.fleet import hub, lifecycle
 from workers.launchers import confinement, limits, sandbox
 from workers.launchers.processes import with_descendants
 
@@ -83,7 +84,10 @@ async def _start(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> 
     command = [interpreter.python, "-m", "environments.isolated.host"]
     scratch = run.directory / "environments" / re.sub(r"\W", "_", ref.run_name)
     shown = [*interpreter.shown, *_allowed_paths(ref), *([gateway_socket.parent] if gateway_socket else [])]
-    ours = [settings.ROLLYARD_HOME / venvs.DIRECTORY]
+    model = run.parsed.model.path
+    tokenizer = await asyncio.to_thread(hub.tokenizer_directory, model)
+    shown += hub.places(model, "model") if tokenizer else []
+    ours = [*lifecycle.own_places(), settings.ROLLYARD_HOME / venvs.DIRECTORY]
     room = await asyncio.to_thread(confinement.make, scratch, reads=shown, ours=ours)
     with contextlib.ExitStack() as starting:
         entry = starting.enter_context(sandbox.Entry(room, command)) if room else None
@@ -100,6 +104,7 @@ async def _start(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> 
                 **(confinement.variables(scratch) if room else os.environ),
                 **interpreter.variables,
                 **({GATEWAY_SOCKET: str(gateway_socket)} if gateway_socket else {}),
+                **({TOKENIZER: str(tokenizer)} if tokenizer else {}),
             },
         )
     if entry:

@@ -26,6 +26,8 @@ MAX_UNASKED = 1_000
 """Answers to nothing that a process may send before it is taken for a broken one."""
 GATEWAY_SOCKET = "ROLLYARD_GATEWAY_SOCKET"
 """The variable that tells a process where the gateway's socket lies."""
+TOKENIZER = "ROLLYARD_TOKENIZER"
+"""The variable that tells it where the tokenizer of the run's model lies, if it is known."""
 _FRAMES = -4
 _MAX_MESSAGE = 2_000
 

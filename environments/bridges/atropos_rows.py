@@ -1,0 +1,141 @@
+"""What an Atropos environment made of a group, row by row, and which rollout each row is about.
+
+What trains is what the sessions recorded; a row only says what it is worth. It is found by its tokens, by those of them
+that it trains, or, where the environment made its tokens from text, by that text.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from environments.bridges.atropos_table import Reply, Seat
+from environments.errors import ProblemError, RewardError
+
+IGNORED = -100
+"""In a mask that has labels: this token does not train."""
+
+_UNMAPPED = ("advantages", "ref_logprobs", "distill_token_ids", "distill_logprobs", "images")
+"""What a group may have that has no place here."""
+_Decode = Callable[[list[int]], str]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ScoredRow:
+    """One scored sequence."""
+
+    tokens: list[int]
+    trained: list[int]
+    """The tokens of it that train."""
+    score: float
+    overrides: dict[str, Any]
+
+
+def rows_of(scored: Any) -> list[ScoredRow]:
+    """The rows of what `postprocess_histories` gave: a group, several, or none. Raises ProblemError."""
+    groups = scored if isinstance(scored, list) else [scored]
+    return [row for group in groups if group for row in _rows(group)]
+
+
+def match(rows: Sequence[ScoredRow], seats: Sequence[Seat], decode: _Decode) -> dict[Seat, list[ScoredRow]]:
+    """Which rows are about which seat. Of alike ones each seat gets one. Rows that no seat sampled are left out."""
+    found: dict[Seat, list[ScoredRow]] = {}
+    left = list(rows)
+    for of_reply, of_row in (
+        (_whole, lambda row: [tuple(row.tokens)]),
+        (_sampled, lambda row: [tuple(row.trained)]),
+        (_texts, lambda row: [_squeezed(decode(row.trained))]),
+    ):
+        places: defaultdict[Hashable, list[Seat]] = defaultdict(list)
+        for seat in seats:
+            for key in {key for reply in reversed(seat.replies) for key in of_reply(reply)}:
+                places[key].append(seat)
+        unmatched = []
+        for row in left:
+            candidates = [seat for key in of_row(row) for seat in places.get(key, ())]
+            if candidates:
+                seat = next((seat for seat in candidates if seat not in found), candidates[0])
+                found.setdefault(seat, []).append(row)
+            else:
+                unmatched.append(row)
+        left = unmatched
+    return found
+
+
+def score_of(seat: Seat, rows: Sequence[ScoredRow]) -> float:
+    """What a rollout is worth. Raises RewardError for what cannot be told or mapped."""
+    if not rows:
+        raise RewardError(
+            f"None of the environment's scored sequences has the {seat.sampled} tokens that this rollout sampled: it "
+            "left the rollout out, or made other tokens."
+        )
+    if overrides := sorted({key for row in rows for key, value in row.overrides.items() if value}):
+        raise RewardError(f"overrides {', '.join(overrides)}: only a trainer of the Atropos API knows them.")
+    scores = {row.score for row in rows}
+    if len(scores) > 1:
+        raise RewardError(
+            f"The environment scored {len(rows)} sequences of this rollout differently ({sorted(scores)}); all "
+            "branches of a rollout share its reward."
+        )
+    return scores.pop()
+
+
+def left_out(seat: Seat, rows: Sequence[ScoredRow]) -> int:
+    """Tokens that were sampled, and train, though the environment's masks leave them out."""
+    trained = sum(len(row.trained) for row in rows)
+    return max(0, seat.sampled - trained)
+
+
+def _rows(group: Any) -> Iterator[ScoredRow]:
+    if not isinstance(group, dict):
+        raise ProblemError(f"a scored group is a dict, not a {type(group).__name__}")
+    if unmapped := [key for key in _UNMAPPED if _is_given(group.get(key))]:
+        raise ProblemError(
+            f"The environment gives {', '.join(unmapped)}, which have no place here. Serve it at the run's own Atropos "
+            "address, which keeps them."
+        )
+    group_overrides = {key: value for key, value in (group.get("group_overrides") or {}).items() if value}
+    group_overrides.pop("group_size", None)
+    if group_overrides:
+        raise ProblemError(
+            f"group_overrides {', '.join(sorted(group_overrides))}: only a trainer of Atropos knows them."
+        )
+    columns = [list(group[key]) for key in ("tokens", "masks", "scores")]
+    overrides = list(group.get("overrides") or ({} for _ in columns[0]))
+    if len({len(column) for column in (*columns, overrides)}) != 1:
+        raise ProblemError("tokens, masks, scores and overrides of a scored group have different lengths.")
+    for tokens, mask, score, override in zip(*columns, overrides, strict=True):
+        ids = [int(token) for token in tokens]
+        yield ScoredRow(ids, _trained(ids, [int(each) for each in mask]), float(score), override or {})
+
+
+def _trained(tokens: list[int], mask: list[int]) -> list[int]:
+    if len(tokens) != len(mask):
+        raise ProblemError(f"a scored sequence has {len(tokens)} tokens and a mask of {len(mask)}")
+    has_labels = any(each not in (0, 1) for each in mask)
+    return [token for token, each in zip(tokens, mask, strict=True) if (each != IGNORED if has_labels else each == 1)]
+
+
+def _is_given(value: Any) -> bool:
+    """Whether there is anything in it: empty lists, and lists of nothing, are how Atropos says none."""
+    if isinstance(value, list | tuple):
+        return any(_is_given(each) for each in value)
+    return value is not None
+
+
+def _whole(reply: Reply) -> Iterable[Hashable]:
+    return [reply.whole]
+
+
+def _sampled(reply: Reply) -> Iterable[Hashable]:
+    """With the turns before it, and alone: an environment may train its last turn only."""
+    return [tuple(token for each in reply.path for token in each.token_ids), tuple(reply.token_ids)]
+
+
+def _texts(reply: Reply) -> Iterable[Hashable]:
+    return [_squeezed("".join(each.text for each in reply.path)), _squeezed(reply.text)]
+
+
+def _squeezed(text: str) -> str:
+    """Without white space, which templates add and take."""
+    return "".join(text.split())

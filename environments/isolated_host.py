@@ -1,4 +1,0 @@
-from environments.isolated.host import main
-
-if __name__ == "__main__":
-    main()
