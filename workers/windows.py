@@ -4,18 +4,22 @@ import time
 
 _GROWTH = 8
 """A group that went well makes room for an eighth more."""
-_LONGEST_PAUSE_S = 60.0
+ALONE_PAUSE_S = 10.0
+"""The longest pause of a run's only environment: it may recover, and there is nothing else to do."""
+AMONG_OTHERS_PAUSE_S = 300.0
 _FIRST_PAUSE_S = 0.25
+_PAUSE_GROWTH = 3
 
 
 class Window:
-    """Opens with groups that go well, closes by half with each that fails; then it pauses, twice as long each time."""
+    """Opens with groups that go well, closes by half with each that fails; then it pauses, three times as long each time."""
 
-    def __init__(self, most: int, *, first: int) -> None:
+    def __init__(self, most: int, *, first: int, longest_pause_s: float) -> None:
         """`most` groups at a time, `first` at the beginning."""
         self.playing = 0
         """Groups that are being played."""
         self._most = most
+        self._longest_pause_s = longest_pause_s
         self._size = max(1, min(first, most))
         self._failures = 0
         """In a row, since there is room for one only."""
@@ -36,5 +40,7 @@ class Window:
         if self._size > 1:
             self._size //= 2
             return
-        self._not_before = time.monotonic() + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self._failures)
+        self._not_before = time.monotonic() + min(
+            self._longest_pause_s, _FIRST_PAUSE_S * _PAUSE_GROWTH**self._failures
+        )
         self._failures = min(self._failures + 1, 30)

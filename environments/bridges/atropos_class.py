@@ -124,7 +124,9 @@ def _subclass(found: Any, server_type: str) -> Any:
             config.use_wandb = False
             named = _beside_python(config.tokenizer_name)
             # What its config names is a name of the hub as a rule, and there is none here.
-            config.tokenizer_name = named if os.path.isdir(named) else os.environ.get(TOKENIZER) or config.tokenizer_name
+            config.tokenizer_name = (
+                named if os.path.isdir(named) else os.environ.get(TOKENIZER) or config.tokenizer_name
+            )
             server = _server_config(server_configs, config.tokenizer_name, server_type)
             with _tokenizer_in_reach(server.tokenizer_name):
                 super().__init__(

@@ -118,8 +118,10 @@ def fault_of(error: Exception) -> RemoteFault:
     """An error as it goes over the pipe."""
     origin = error.__cause__ or error
     frames = traceback.format_list(traceback.extract_tb(origin.__traceback__)[_FRAMES:])
+    # Of what another library caught and told on: where it began there.
+    began = getattr(origin, "remote_traceback", "") or "".join(frames)
     refuses = isinstance(error, RegistryError)
-    return RemoteFault(type(error).__name__, words_of(error)[:_MAX_MESSAGE], "".join(frames), refuses)
+    return RemoteFault(type(error).__name__, words_of(error)[:_MAX_MESSAGE], began, refuses)
 
 
 def raised(fault: RemoteFault) -> Exception:

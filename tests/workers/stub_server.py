@@ -31,6 +31,8 @@ class Stub:
         self.mode = "ok"
         self.label = version
         self.paused = False
+        self.delay_s = 0.0
+        """Before it answers to generation."""
         self.generated = 0
         self.loads: list[str] = []
         self.ending = threading.Event()
@@ -94,6 +96,8 @@ class _Handler(http_server.Handler):
         while (stub.mode == "hang" or stub.paused) and time.monotonic() < until:
             if stub.ending.wait(0.02):
                 return
+        if stub.delay_s and stub.ending.wait(stub.delay_s):
+            return
         if stub.mode == "error":
             return self._answer({"error": {"message": "told to fail"}}, status=500)
         sampling = body["sampling_params"]
