@@ -178,7 +178,9 @@ def test_a_plain_account_gets_a_sandbox_too(open_directory: Path) -> None:
     program = Path(sandbox.find_program())
     ours = Path(sandbox.__file__).parents[2]
     # Where a plain account may look: programs of ours, and bubblewrap with its library.
-    for source in (*ours.glob("workers/launchers/*.py"), *ours.glob("environments/*.py"), ours / "trainers/child.py"):
+    modules = [f"environments/sandbox/{name}.py" for name in ("__init__", "program", "seccomp")]
+    globs = ("workers/launchers/*.py", "environments/*.py", "trainers/child.py", *modules)
+    for source in (each for pattern in globs for each in ours.glob(pattern)):
         target = packages / source.relative_to(ours)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(source.read_bytes())

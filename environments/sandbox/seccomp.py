@@ -1,4 +1,4 @@
-"""The system calls that code of a run may not make, as a filter for `bwrap --seccomp`. Standard library only.
+"""The system calls that confined code may not make, as a filter for `bwrap --seccomp`. Standard library only.
 
 Namespaces decide what a run sees; this decides what of the kernel it can talk to: no keyrings, io_uring, modules,
 mounts, further namespaces or families of sockets beyond local and IP ones. What is not listed is allowed: trainers and
@@ -56,14 +56,27 @@ _REFUSED = {
     "umount2": (166, 39),
     "userfaultfd": (323, 282),
 }
+# What a tool has no need for: memory that no limit of a process counts, and looking into other processes.
+_REFUSED_TO_TOOLS = {
+    "memfd_create": (319, 279),
+    "memfd_secret": (447, 447),
+    "msgget": (68, 186),
+    "process_vm_readv": (310, 270),
+    "process_vm_writev": (311, 271),
+    "ptrace": (101, 117),
+    "shmget": (29, 194),
+}
 _UNSHARE, _CLONE, _CLONE3 = (272, 97), (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 _ARCHITECTURES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 """Machine -> column of the tables above, AUDIT_ARCH constant."""
 
 
-def filter_program(machine: str = "") -> bytes:
-    """The filter, as an array of `struct sock_filter`. Raises ValueError for an architecture that has no table."""
+def filter_program(machine: str = "", *, for_tools: bool = False) -> bytes:
+    """The filter, as an array of `struct sock_filter`; for tools a stricter one.
+
+    Raises ValueError for an architecture that has no table.
+    """
     machine = machine or platform.machine()
     if machine not in _ARCHITECTURES:
         raise ValueError(f"there is no table of system calls for {machine}, only for {', '.join(_ARCHITECTURES)}")
@@ -76,7 +89,8 @@ def filter_program(machine: str = "") -> bytes:
     ]
     if machine == "x86_64":
         program += [_jump(_GREATER_OR_EQUAL, _X32_BIT, skip_if=0, skip_if_not=1), _refuse(errno.ENOSYS)]
-    for numbers in _REFUSED.values():
+    refused = _REFUSED | _REFUSED_TO_TOOLS if for_tools else _REFUSED
+    for numbers in refused.values():
         program += [_jump(_EQUAL, numbers[column], skip_if=0, skip_if_not=1), _refuse(errno.EPERM)]
     # The flags of clone3 lie in memory, which a filter cannot read. Without it libraries use clone.
     program += [_jump(_EQUAL, _CLONE3[column], skip_if=0, skip_if_not=1), _refuse(errno.ENOSYS)]

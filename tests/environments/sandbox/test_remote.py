@@ -1,0 +1,118 @@
+"""Programs that a process has its driver run: what goes over, what is cut, what is refused."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from environments.sandbox.call import SandboxCall
+from environments.sandbox.engine import Engine
+from environments.sandbox.remote import RemoteEngine, SandboxService
+from environments.sandbox.tools import SandboxLimits, SandboxResult, SandboxUnavailable, default, run, use
+from tests.environments.sandbox.programs import needs_sandbox
+
+
+class Recording:
+    """An engine that keeps what it is asked, and how many calls it had at a time."""
+
+    def __init__(self) -> None:
+        self.calls: list[SandboxCall] = []
+        self.running = self.most_running = 0
+
+    async def run(self, call: SandboxCall) -> SandboxResult:
+        self.calls.append(call)
+        self.running += 1
+        self.most_running = max(self.most_running, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        return SandboxResult(ended="exit", exit_code=0, stdout=b"ran")
+
+
+def asking(service: SandboxService) -> RemoteEngine:
+    async def send(request: bytes) -> Any:
+        return msgspec.msgpack.decode(await service.serve(request))
+
+    return RemoteEngine(send)
+
+
+async def through(engine: Engine, call: SandboxCall, **service: Any) -> SandboxResult:
+    return await asking(SandboxService(engine, **service)).run(call)
+
+
+@needs_sandbox
+def test_a_program_comes_back_from_the_driver_as_if_it_ran_here() -> None:
+    async def all_of_it() -> SandboxResult:
+        use(asking(SandboxService(default())))
+        try:
+            return await run(
+                ["sh", "-c", "cat given > kept; cat"], {"given": b"\0\xff"}, stdin="in", returns=["kept", "no"]
+            )
+        finally:
+            use(None)
+
+    done = asyncio.run(all_of_it())
+    assert (done.succeeded, done.stdout, done.files) == (True, b"in", {"kept": b"\0\xff"})
+    assert list(done.missing) == ["no"]
+
+
+def test_limits_are_cut_to_those_of_the_driver() -> None:
+    engine = Recording()
+    asked = SandboxCall(argv=["x"], limits=SandboxLimits(wall_s=1e6, memory_bytes=2**50, processes=3))
+    asyncio.run(through(engine, asked, most=SandboxLimits(wall_s=5)))
+    limits = engine.calls[0].limits
+    assert (limits.wall_s, limits.memory_bytes, limits.processes) == (5, SandboxLimits().memory_bytes, 3)
+
+
+def test_only_so_many_run_at_once_for_one_process() -> None:
+    engine = Recording()
+
+    async def many() -> None:
+        remote = asking(SandboxService(engine, at_once=2))
+        await asyncio.gather(*(remote.run(SandboxCall(argv=["x"])) for _ in range(10)))
+
+    asyncio.run(many())
+    assert (len(engine.calls), engine.most_running) == (10, 2)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        b"",
+        b"\xc1",
+        b"\x91" * 10_000,
+        msgspec.msgpack.encode({"argv": ["x"], "engine": "unconfined"}),
+        msgspec.msgpack.encode({"argv": "x"}),
+        msgspec.msgpack.encode({"argv": ["x"], "files": {"../x": b""}}),
+        msgspec.msgpack.encode({"argv": ["x"], "limits": {"wall_s": float("nan")}}),
+        msgspec.msgpack.encode({"argv": ["x"], "files": {"x": bytes(2000)}, "limits": {"disk_bytes": 10}}),
+    ],
+)
+def test_requests_that_make_no_sense_are_refused_and_start_nothing(request_: bytes) -> None:
+    engine = Recording()
+    answer = msgspec.msgpack.decode(asyncio.run(SandboxService(engine).serve(request_)))
+    assert answer["result"] is None
+    assert answer["refusal"]
+    assert engine.calls == []
+
+
+def test_a_driver_without_a_sandbox_says_so_over_there() -> None:
+    class Missing:
+        async def run(self, call: SandboxCall) -> SandboxResult:
+            raise SandboxUnavailable("install bubblewrap")
+
+    with pytest.raises(SandboxUnavailable, match="install bubblewrap"):
+        asyncio.run(through(Missing(), SandboxCall(argv=["x"])))
+
+
+def test_requests_that_wait_take_only_so_much_memory_of_the_driver() -> None:
+    engine = Recording()
+    big = SandboxCall(argv=["x"], files={"f": bytes(60 * 2**20)})
+
+    async def many() -> list[SandboxResult | BaseException]:
+        remote = asking(SandboxService(engine, at_once=1))
+        return await asyncio.gather(*(remote.run(big) for _ in range(6)), return_exceptions=True)
+
+    done = asyncio.run(many())
+    assert [isinstance(each, SandboxResult) for each in done] == [True] * 4 + [False] * 2
+    assert "run fewer at a time" in str(done[-1])
