@@ -155,4 +155,5 @@ def as_data(error: EpisodeError) -> RolloutError:
     frames = traceback.format_list(traceback.extract_tb(origin.__traceback__)[-_FRAMES:])
     # Of code in another process: where it began over there.
     began = getattr(origin, "remote_traceback", "") or "".join(frames)
-    return RolloutError(kind=error.kind, type=type(named).__name__, message=words_of(named)[:_MAX_MESSAGE], traceback=began)
+    words = words_of(named)[:_MAX_MESSAGE]
+    return RolloutError(kind=error.kind, type=type(named).__name__, message=words, traceback=began)

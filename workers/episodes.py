@@ -33,7 +33,6 @@ from environments.types import Claim, ErrorKind, PlayedRollout, Problem, Withhel
 from rollouts.bell import Listener, group_of
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
-from rollouts.selectors import groups
 from rollouts.services import metrics
 from rollouts.services.groups import intake, leases, loads
 from rollouts.states import RUN_GENERATING, GroupState
@@ -41,15 +40,12 @@ from workers import failures
 from workers.chats import Chats
 from workers.database import in_database
 from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
-from workers.rooms import STARTS_AT_A_TIME, Room
-from workers.windows import ALONE_PAUSE_S, AMONG_OTHERS_PAUSE_S, Window
+from workers.places import Places
 
 log = logging.getLogger(__name__)
 
 BUDGET_S = 240.0
 """After this a driver claims no more and hands over, so that no task of the broker lives long."""
-_FIRST_GROUPS = 2
-"""Of an environment beside others that nothing is known of, at least."""
 SETTLE_BUDGET_S = 120.0
 """Seconds for which settling is retried while Postgres is away; then the lease expires and the group is replayed."""
 _POLL_S = 1.0
@@ -58,14 +54,6 @@ _REPORT_S = 2.0
 _DATABASE_PAUSE_S = 1.0
 _LONGEST_FAILURE_PAUSE_S = 10.0
 _DATABASE_ERRORS = (DatabaseError, InterfaceError)
-
-
-class _Place(NamedTuple):
-    """Where the groups of one environment are played, and how many at a time."""
-
-    room: Room
-    window: Window
-    timeout_s: float
 
 
 class _Played(NamedTuple):
@@ -109,9 +97,10 @@ class Driver:
         self._settling: set[str] = set()
         self._sockets = tempfile.TemporaryDirectory(prefix="rollyard-", ignore_cleanup_errors=True)
         os.chmod(self._sockets.name, 0o755)  # for the account of runs; whoever enters needs a key
-        self._gateway = LocalGateway(Path(self._sockets.name) / "gateway.sock")
+        gateway_socket = Path(self._sockets.name) / "gateway.sock"
+        self._gateway = LocalGateway(gateway_socket)
         self._traffic = Traffic(self._config.workers.max_tokens_in_flight)
-        self._rooms: dict[str, _Place] = {}
+        self._places = Places(run, gateway_socket)
         self._chats = Chats(self._config.model.path)
         self._wake = asyncio.Event()
         self._generated: defaultdict[tuple[int, str], float] = defaultdict(float)
@@ -124,7 +113,7 @@ class Driver:
     async def drive(self) -> None:
         """Claim and play until there is a reason to end; then finish what is in flight, or give it back."""
         await self._pool.refresh()
-        await self._open_rooms()
+        await self._places.open()
         keepers = [
             asyncio.create_task(self._every(self._config.workers.lease_s / 6, self._renew)),
             asyncio.create_task(self._every(_LOOK_S, self._look)),
@@ -149,37 +138,23 @@ class Driver:
                 await in_database(loads.forget, self.run, holder=self.holder)
             await self._gateway.aclose()
             await self._pool.aclose()
-            for place in self._rooms.values():
-                await place.room.aclose()
+            await self._places.aclose()
             self._sockets.cleanup()
-
-    async def _open_rooms(self) -> None:
-        """A room and a window for each environment. One that failed last, maybe in another driver, begins with one."""
-        failing = await in_database(groups.failing_environments, self.run)
-        starts = asyncio.Semaphore(STARTS_AT_A_TIME)
-        refs, most = self._config.environments, self._config.workers.concurrency
-        pause_s = ALONE_PAUSE_S if len(refs) == 1 else AMONG_OTHERS_PAUSE_S
-        for ref in refs:
-            first = most if len(refs) == 1 else max(_FIRST_GROUPS, most // len(refs))
-            window = Window(most, first=1 if ref.run_name in failing else first, longest_pause_s=pause_s)
-            self._rooms[ref.run_name] = _Place(
-                Room(self.run, ref, self._gateway.path, starts=starts), window, ref.timeout_s
-            )
 
     async def _generate(self) -> None:
         until = time.monotonic() + self._budget_s
         not_before = 0.0  # after an error of the database
         while not self._over and not self._stopping() and time.monotonic() < until:
-            room = self._config.workers.concurrency - len(self._playing)
-            if room > 0 and time.monotonic() >= not_before:
+            vacancies = self._places.vacancies()
+            if vacancies.limit > 0 and time.monotonic() >= not_before:
                 try:
                     answer = await in_database(
                         leases.claim,
                         self.run,
                         holder=self.holder,
-                        limit=room,
+                        limit=vacancies.limit,
                         lease_s=self._config.workers.lease_s,
-                        rooms={name: place.window.room() for name, place in self._rooms.items()},
+                        rooms=vacancies.rooms,
                     )
                 except _DATABASE_ERRORS as error:
                     log.warning("run %s: cannot claim (%s); trying again", self.run.key, error)
@@ -188,7 +163,7 @@ class Driver:
                     if answer.reason is Withheld.OVER:
                         return self._drop_all()
                     for claim in answer.claims:
-                        self._rooms[claim.environment].window.playing += 1
+                        self._places[claim.environment].window.playing += 1
                         self._playing[claim.token] = asyncio.create_task(self._play(claim))
                     await self._note_waiting(answer.reason)
             await self._wait()
@@ -212,11 +187,11 @@ class Driver:
         finally:
             self._settling.discard(claim.token)
             self._playing.pop(claim.token, None)
-            self._rooms[claim.environment].window.playing -= 1
+            self._places[claim.environment].window.playing -= 1
             self._wake.set()
 
     async def _rollouts(self, claim: Claim) -> "_Played":
-        room = self._rooms[claim.environment].room
+        room = self._places[claim.environment].room
         problem_key = version = ""
         try:
             async with room.seat() as environment:
@@ -244,7 +219,7 @@ class Driver:
             policy,
             sampling,
             claim.group_size,
-            deadline_s=self._rooms[claim.environment].timeout_s,
+            deadline_s=self._places[claim.environment].timeout_s,
             chat=chat,
             gateway=self._gateway,
             version=policy.version,
@@ -281,7 +256,7 @@ class Driver:
                 await asyncio.sleep(_DATABASE_PAUSE_S)
             else:
                 break
-        window = self._rooms[claim.environment].window
+        window = self._places[claim.environment].window
         if state != GroupState.FAILED:
             window.succeeded()
         elif any(rollout.error and rollout.error.kind is not ErrorKind.POLICY for rollout in played.rollouts):

@@ -12,7 +12,7 @@ _PAUSE_GROWTH = 3
 
 
 class Window:
-    """Opens with groups that go well, closes by half with each that fails; then it pauses, three times as long each time."""
+    """Opens with groups that go well, closes by half with each that fails; at last it pauses, longer each time."""
 
     def __init__(self, most: int, *, first: int, longest_pause_s: float) -> None:
         """`most` groups at a time, `first` at the beginning."""
@@ -24,6 +24,11 @@ class Window:
         self._failures = 0
         """In a row, since there is room for one only."""
         self._not_before = 0.0
+
+    @property
+    def is_failing(self) -> bool:
+        """Whether its last groups all failed."""
+        return self._failures > 0
 
     def room(self) -> int:
         """Groups that may be begun now."""
@@ -40,7 +45,5 @@ class Window:
         if self._size > 1:
             self._size //= 2
             return
-        self._not_before = time.monotonic() + min(
-            self._longest_pause_s, _FIRST_PAUSE_S * _PAUSE_GROWTH**self._failures
-        )
+        self._not_before = time.monotonic() + min(self._longest_pause_s, _FIRST_PAUSE_S * _PAUSE_GROWTH**self._failures)
         self._failures = min(self._failures + 1, 30)

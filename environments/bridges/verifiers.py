@@ -52,7 +52,7 @@ class VerifiersArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     ] = "chat"
     tokenizer: Annotated[
         str,
-        Meta(description="For client train: a directory, as seen from the taskset's. Empty: that of the run's model."),
+        Meta(description="For client train: a directory beside the taskset's. Empty: that of the run's model."),
     ] = ""
     renderer: Annotated[str, Meta(description="For client train: the model's format, as renderers names it.")] = ""
     seats: Annotated[
