@@ -3,8 +3,8 @@
     python -m benchmarks.bad_environments --pairs 3 --seconds 30
 
 A driver with a real store plays both against a server that takes a while for each reply, as a policy does. Measured is
-what comes after every broken one has failed five times: by then each plays one group at a time, and pauses in between. Prints
-one JSON object.
+what comes after every broken one has failed five times: by then each plays one group at a time, and pauses in between.
+Prints one JSON object.
 """
 
 import argparse

@@ -5,10 +5,12 @@ What Rollyard ships is part of the control plane. Code from elsewhere would othe
 
 import asyncio
 import contextlib
+import math
 import os
 import re
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -16,17 +18,21 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 
-from environments import registry, venvs
+from environments import registry, unconfined, venvs
 from environments.env import Environment
 from environments.errors import RegistryError
 from environments.isolated import Isolated
 from environments.isolated.frames import GATEWAY_SOCKET, TOKENIZER
+from environments.sandbox import tools
+from environments.sandbox.bubblewrap import Bubblewrap
+from environments.sandbox.engine import Engine
+from environments.sandbox.remote import SandboxService
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
 from trainers.run_config import EnvironmentRef
 from workers.fleet import hub, lifecycle
 from workers.launchers import confinement, limits, sandbox
-from workers.launchers.processes import with_descendants
+from workers.launchers.processes import living, with_descendants
 
 _NICENESS = 10
 """What blocks or spins in an environment must not take the machine from the policy and the others."""
@@ -61,7 +67,7 @@ async def load(run: Run, ref: EnvironmentRef, gateway_socket: Path | None = None
     if not is_isolated(ref):
         return await asyncio.to_thread(registry.load, ref.name, ref.args)
     process = await _start(run, ref, gateway_socket)
-    environment = Isolated(ref.name, process)
+    environment = Isolated(ref.name, process, tool=SandboxService(_tools(ref)).serve)
     _watches[environment] = asyncio.create_task(_watch(environment, _limits(ref)))
     try:
         await environment.load(ref.args)
@@ -131,6 +137,13 @@ def _interpreter(ref: EnvironmentRef) -> _Interpreter:
     return _Interpreter(str(python), [python.parent.parent, *([] if is_ours else [behind])], {"PYTHONPATH": ""})
 
 
+def _tools(ref: EnvironmentRef) -> Engine:
+    """What runs programs for an environment: with the Python that it has itself."""
+    if unconfined.is_unconfined():
+        return tools.default()
+    return Bubblewrap(python=_interpreter(ref).python if ref.python else "")
+
+
 def _allowed_paths(ref: EnvironmentRef) -> list[Path]:
     """Code on this machine that an administrator allowed by its path. What other arguments name is shown to nobody."""
     named = registry.named_by_bridge(ref.name, ref.args).partition(":")[0]
@@ -148,10 +161,22 @@ async def _watch(environment: Isolated, bounds: limits.Limits) -> None:
     loop = asyncio.get_running_loop()
     while environment.is_alive:
         await asyncio.sleep(limits.LOOK_EVERY_S)
-        if excess := await loop.run_in_executor(_looking, _find_excess, bounds, environment.pid):
+        if excess := await loop.run_in_executor(_looking, _look.find_excess, bounds, environment.pid):
             reason = Reason(ReasonCode.LIMIT_EXCEEDED, exit_code=None, **excess._asdict())
             await environment.end(str(reason))
 
 
-def _find_excess(bounds: limits.Limits, pid: int) -> limits.Excess | None:
-    return limits.find_excess(bounds, with_descendants({pid}))
+class _Look:
+    """At all processes of the machine, for all environments that are watched: each alone would take as long."""
+
+    def __init__(self) -> None:
+        self._at = -math.inf
+        self._living: dict[int, list[int]] = {}
+
+    def find_excess(self, bounds: limits.Limits, pid: int) -> limits.Excess | None:
+        if time.monotonic() - self._at > limits.LOOK_EVERY_S / 2:
+            self._living, self._at = living(), time.monotonic()
+        return limits.find_excess(bounds, with_descendants({pid}, self._living))
+
+
+_look = _Look()

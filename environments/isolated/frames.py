@@ -22,6 +22,8 @@ MAX_ANSWER_BYTES = 32 * 2**20
 """Of what the process says: a problem, messages, figures."""
 MAX_ASKED = 64
 """Answers that one episode waits for at a time."""
+MAX_TOOLS = 1_000
+"""Programs that all of a process wait for at a time."""
 MAX_UNASKED = 1_000
 """Answers to nothing that a process may send before it is taken for a broken one."""
 GATEWAY_SOCKET = "ROLLYARD_GATEWAY_SOCKET"
@@ -106,7 +108,11 @@ class AskTool(msgspec.Struct, frozen=True, tag="tool"):
     request: msgspec.Raw
 
 
-Ask = AskReply | AskAddress | AskTool
+class Withdraw(msgspec.Struct, frozen=True, tag="withdraw"):
+    """Whoever asked under this number waits no longer."""
+
+
+Ask = AskReply | AskAddress | AskTool | Withdraw
 
 
 def framed(body: bytes) -> bytes:

@@ -23,15 +23,19 @@ from environments.isolated.frames import (
     Ask,
     AskAddress,
     AskReply,
+    AskTool,
     Loaded,
     RemoteCall,
     RemoteFault,
     RemotePlay,
     Score,
+    Withdraw,
     fault_of,
     framed,
     raised,
 )
+from environments.sandbox import tools
+from environments.sandbox.remote import RemoteEngine
 from environments.types import FinishedRollout, JsonObject, Message, Problem, Split
 
 
@@ -77,8 +81,15 @@ class Host:
         try:
             self._send(-number, ask, None)
             return await answer
+        except asyncio.CancelledError:
+            self._send(-number, Withdraw(), None)
+            raise
         finally:
             del self._asked[number]
+
+    async def tool(self, request: bytes) -> Any:
+        """Have the driver run a program in a sandbox beside this one."""
+        return await self.ask(AskTool(msgspec.Raw(request)))
 
     async def address(self, session: int) -> SessionAddress:
         """Where programs in here play a session: a port of our own loopback, behind which the gateway is."""
@@ -198,7 +209,10 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    asyncio.run(_serve(reader, Host(writer)))
+    host = Host(writer)
+    # A sandbox inside of this one would need what no run may have.
+    tools.use(RemoteEngine(host.tool))
+    asyncio.run(_serve(reader, host))
     sys.stdout.flush()
     os._exit(0)  # whatever threads the environment left
 

@@ -24,6 +24,7 @@ from environments.isolated.frames import (
     MAX_ANSWER_BYTES,
     MAX_ASKED,
     MAX_FRAME_BYTES,
+    MAX_TOOLS,
     MAX_UNASKED,
     Ask,
     AskAddress,
@@ -35,6 +36,7 @@ from environments.isolated.frames import (
     RemoteFault,
     RemotePlay,
     Score,
+    Withdraw,
     framed,
     raised,
 )
@@ -100,6 +102,8 @@ class Isolated(Environment[Any]):
         self._asked: dict[int, set[asyncio.Task[None]]] = {}
         """Session -> what it waits for; 0: the tools of all."""
         self._asked[0] = set()
+        self._giving: dict[int, asyncio.Task[None]] = {}
+        """Number of an ask -> what gets its answer."""
         self._stderr: deque[bytes] = deque(maxlen=_STDERR_LINES)
         self._end_reason = ""
         self._is_ended = False
@@ -284,15 +288,22 @@ class Isolated(Environment[Any]):
 
     def _begin(self, number: int, ask: Ask) -> None:
         """Get somebody over there what was asked for."""
+        if isinstance(ask, Withdraw):
+            if (given_up := self._giving.get(number)) is not None:
+                given_up.cancel()
+            return
         session = 0 if isinstance(ask, AskTool) else ask.session
         asked = self._asked.get(session)
-        if asked is None or len(asked) >= MAX_ASKED:
-            why = "is over" if asked is None else f"waits for {MAX_ASKED} answers already"
+        most = MAX_ASKED if session else MAX_TOOLS
+        if asked is None or len(asked) >= most:
+            why = "is over" if asked is None else f"waits for {most} answers already"
             self._tell(number, None, RemoteFault("SessionOver", f"This session {why}."))
             return
         task = asyncio.create_task(self._give(number, ask))
         asked.add(task)
         task.add_done_callback(asked.discard)
+        self._giving[number] = task
+        task.add_done_callback(lambda _: self._giving.pop(number, None))
 
     async def _give(self, number: int, ask: Ask) -> None:
         given: Any = None
@@ -302,7 +313,7 @@ class Isolated(Environment[Any]):
                 given = await self._tool(bytes(ask.request))
             elif isinstance(ask, AskAddress):
                 given = (await self._sessions[ask.session].address()).api_key
-            else:
+            elif isinstance(ask, AskReply):
                 given = await self._sessions[ask.session].reply(ask.messages, ask.tools)
         except Exception as error:  # noqa: BLE001 - whatever it was, somebody over there waits for it
             fault = RemoteFault(type(error).__name__, words_of(error)[:_MAX_WORDS])

@@ -13,9 +13,9 @@ import pytest
 from environments.chat.template import TemplateChat
 from environments.config import SamplingParams
 from environments.fakes import ScriptedPolicy
+from environments.gateway.local import LocalGateway
 from environments.isolated import Isolated
 from environments.isolated.frames import GATEWAY_SOCKET
-from environments.gateway.local import LocalGateway
 from environments.policy import Completion
 from environments.runner import play_group
 from environments.types import ErrorKind, FunctionCall, Message, PlayedRollout, SpanKind, Split, StopReason, ToolCall

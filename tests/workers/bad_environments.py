@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from environments.env import Environment, PolicySession
+from environments.sandbox.tools import run
 from environments.types import FinishedRollout, Message, PlayedRollout, Problem, Split
 
 
@@ -174,6 +175,9 @@ class Bad(Good):
         return super().problem(split, index)
 
     async def step(self, state: dict[str, int], reply: Message) -> list[Message] | None:
+        if self.args.kind == "runs code":
+            done = await run(["python3", "main.py"], {"main.py": reply.text})
+            return [Message("user", done.output)]
         if self.args.kind == "waits":
             await asyncio.Event().wait()
         if (act := IN_STEP.get(self.args.kind)) is not None:

@@ -115,6 +115,23 @@ def test_a_problem_that_hangs_ends_its_process(run: Run) -> None:
     in_room(run, "hangs in problem", act, timeout_s=1.0)
 
 
+def test_code_of_the_policy_runs_in_a_sandbox_beside_the_room(run: Run) -> None:
+    async def act(room: Room) -> None:
+        async with room.seat() as environment:
+            state = await environment.start(await room.problem(environment, Split.TRAIN, 0))
+            code = "import os; print(6 * 7, os.listdir('.'))"
+            assert await environment.step(state, Message("assistant", code)) == [Message("user", "42 ['main.py']\n")]
+            slow = asyncio.create_task(environment.step(state, Message("assistant", "import time; time.sleep(60)")))
+            await asyncio.sleep(0.5)
+            slow.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await slow
+            assert isinstance(environment, Isolated)
+            assert await environment.answers(5), "who gives up waiting leaves nothing behind"
+
+    in_room(run, "runs code", act)
+
+
 def test_what_ships_with_us_plays_inline_unless_told_otherwise(run: Run) -> None:
     async def act(**more: Any) -> tuple[bool, Problem]:
         room = Room(run, EnvironmentRef(name="reverse_text", **more))

@@ -7,7 +7,7 @@ sessions of their own and outlive a parent that was killed. Zombies are never fo
 import os
 import signal
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 TOKEN_VARIABLE = "ROLLYARD_REPLICA"
@@ -53,12 +53,18 @@ def with_cwd(directory: Path, name: str) -> set[int]:
     return {pid for pid in _pids() if _read(f"/proc/{pid}/comm").strip() == name.encode() and _cwd(pid) == here}
 
 
-def with_descendants(pids: Collection[int]) -> set[int]:
-    """These ids of processes and those of the living processes below them."""
-    children: dict[int, list[int]] = {}
+def living() -> dict[int, list[int]]:
+    """Every living process and its children, by their ids: a look at all of /proc."""
+    below: dict[int, list[int]] = {}
     for pid in _pids():
         if (above := parent(pid)) is not None:
-            children.setdefault(above, []).append(pid)
+            below.setdefault(above, []).append(pid)
+    return below
+
+
+def with_descendants(pids: Collection[int], children: Mapping[int, list[int]] | None = None) -> set[int]:
+    """These ids of processes and those of the living processes below them; `children` is what `living` gave."""
+    children = living() if children is None else children
     found, frontier = set(pids), list(pids)
     while frontier:
         below = children.get(frontier.pop(), [])
