@@ -56,4 +56,5 @@ urlpatterns = [
     path("runs/<str:key>/groups/<key:group>/", group.group, name="group"),
     path("runs/<str:key>/steps/<int:step>/", step.step, name="step"),
     path("runs/<str:key>/tokens/<int:number>/", tokens.tokens, name="tokens"),
+    path("runs/<str:key>/raw-tokens/<int:rollout>/", tokens.raw, name="raw-tokens"),
 ]

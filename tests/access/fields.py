@@ -135,6 +135,7 @@ HARMLESS: dict[str, str] = {
     "runs/<str:key>/rollouts/": "before purpose state",
     "runs/<str:key>/events/": "before",
     "runs/<str:key>/tokens/<int:number>/": "by from",
+    "runs/<str:key>/raw-tokens/<int:rollout>/": "from",
     "admin/auth/group": "permissions",
     "admin/auth/user": "groups user_permissions",
 }

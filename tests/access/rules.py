@@ -197,6 +197,7 @@ PAGES: dict[str, Rule] = {
     "runs/<str:key>/groups/<key:group>/": get(viewer),
     "runs/<str:key>/steps/<int:step>/": get(viewer),
     "runs/<str:key>/tokens/<int:number>/": get(viewer),
+    "runs/<str:key>/raw-tokens/<int:rollout>/": get(viewer),
 }
 ADMIN: dict[str, Rule] = {
     "admin/": get(staff),

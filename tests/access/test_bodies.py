@@ -171,6 +171,9 @@ CASES: dict[str, Case] = {
         lambda world, of: f"/runs/{world.ours.run.key}/groups/{quote(str(of.parameters()['group']))}/"
     ),
     "tokens of a run of ours": page(lambda world, of: f"/runs/{world.ours.run.key}/tokens/{of.values.pk}/"),
+    "raw tokens of a run of ours": page(
+        lambda world, of: f"/runs/{world.ours.run.key}/raw-tokens/{of.values.rollout_id}/"
+    ),
     "token values of a run of ours": page(
         lambda world, of: f"/api/v1/runs/{world.ours.run.key}/token-values/{of.values.pk}"
     ),

@@ -61,6 +61,7 @@ class Possessions:
             "group": self.values.rollout.group.key,
             "step": 0,
             "number": self.values.pk,
+            "rollout": self.values.rollout_id,
             "project": self.project.slug,
             "name": self.model.name,
             "id": self.member.pk,

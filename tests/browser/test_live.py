@@ -1,14 +1,17 @@
 """Pages follow the run: no reload, nothing lost when the socket is, and the live dot says what is true."""
 
 import re
+from typing import Literal
 
 import pytest
 from playwright.sync_api import Locator, Page, WebSocketRoute, expect
 
 from rollouts import bell
 from rollouts.models import Run
+from rollouts.services.groups import loads
 from rollouts.services.runs import life
 from rollouts.states import RunState
+from tests import store
 from tests.browser.server import Server
 from tests.browser.watched import Watched
 from tests.factories import make_group, make_lively_run, make_metrics, make_run
@@ -35,6 +38,28 @@ def test_a_chart_grows_while_one_looks_at_it(watched: Watched) -> None:
     expect(reward).to_have_attribute("aria-label", "Reward. all: 0.875 at step 5")
     expect(reward).to_have_attribute("data-points", "6")
     assert not watched.was_reloaded
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_what_is_in_flight_and_why_an_environment_fails_is_followed_to_the_episode(
+    watched: Watched, theme: Literal["light", "dark"]
+) -> None:
+    run = make_run()
+    watched.page.emulate_media(color_scheme=theme)
+    page = watched.open(f"/runs/{run.key}/")
+    expect(page.locator("#run-in-flight")).to_contain_text("no driver has reported")
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    group = make_group(run, rewards=[1.0, None])
+    with store.beyond_rights():
+        group.rollouts.update(spans=[["model", 0.0, 3.0], ["tools", 3.0, 1.0], ["scoring", 4.0, 0.5]])
+    loads.report(run, holder="a", sessions=1280, queued=0, asking=820, scoring=32, tokens=1_400_000)
+    bell.ring_after_commit(run.pk)
+    expect(page.locator("#run-in-flight")).to_contain_text("1,400,000 of 2,000,000")
+    page.locator("#run-environments").get_by_role("link", name="ReadTimeout").click()
+    member = page.get_by_role("article", name="Member 1")
+    expect(member.get_by_role("row", name="policy 3.0 s 67 %")).to_be_visible()
+    colours = member.locator(".lane rect").evaluate_all("bars => bars.map((bar) => getComputedStyle(bar).fill)")
+    assert len(set(colours)) == 3, colours
 
 
 def test_a_chart_without_points_says_what_it_waits_for_and_then_draws(watched: Watched) -> None:

@@ -9,6 +9,7 @@ from playwright.sync_api import Browser, Page, expect
 
 from rollouts.models import Run, TokenValues
 from rollouts.states import RunState
+from tests import store
 from tests.browser.server import Server
 from tests.browser.watched import Watched, watch
 from tests.factories import make_batch, make_group, make_lively_run, make_run
@@ -233,8 +234,12 @@ def test_no_page_scrolls_sideways(watched: Watched, width: int) -> None:
     run = make_lively_run(steps=3)
     group = make_group(run, prompt="x" * 500, completions=["y" * 2000, "z"])
     make_batch(run, 2, [group])
+    broken = make_group(run, rewards=[None])
+    with store.beyond_rights():
+        group.rollouts.update(spans=[["model", 0.0, 300.0], ["tools", 300.0, 1.0]])
+        broken.rollouts.update(error={"kind": "tool", "type": "E" * 200, "message": "m" * 2000, "stderr": "s" * 2000})
     watched.page.set_viewport_size({"width": width, "height": 800})
-    paths = ["", "rollouts/", "events/", "config/", f"groups/{group.key}/", "steps/2/"]
+    paths = ["", "rollouts/", "events/", "config/", f"groups/{group.key}/", f"groups/{broken.key}/", "steps/2/"]
     for path in [
         "/",
         "/runs/new/",

@@ -191,7 +191,13 @@ def test_the_config_shows_where_each_value_came_from(client: Client) -> None:
 @pytest.mark.parametrize(
     ("view", "regions"),
     [
-        ("overview", ["run-status", "run-tiles", "run-ledger", "run-recent", "run-replicas", "run-recent-events"]),
+        (
+            "overview",
+            [
+                *("run-status", "run-tiles", "run-in-flight", "run-ledger", "run-environments"),
+                *("run-recent", "run-replicas", "run-recent-events"),
+            ],
+        ),
         ("rollouts", ["run-status", "run-rollouts"]),
         ("events", ["run-status", "run-events"]),
         ("config", ["run-status"]),

@@ -6,6 +6,7 @@ from django.views.decorators.http import require_safe
 
 from frontend.access import page
 from frontend.conversation import JsonObject, told
+from frontend.pages.group import timeline
 from frontend.pages.group.advantage import explain
 from frontend.pages.run.rollouts.rollouts import split_prompt
 from rollouts.selectors import groups, runs, token_values
@@ -25,6 +26,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
     same_tools = all(rollout.tools == tools for rollout in rollouts)
     item = next(iter(row.batch_items.all()), None)
     seen = token_values.of_group(run, row.pk)
+    timelines = timeline.of_group(rollout.spans for rollout in rollouts)
     explanation = explain(run, rollouts, item.advantages if item else None, per_token=groups.has_token_advantages(row))
     context = {
         "run": run,
@@ -39,6 +41,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
                 "earlier": [_behind(shared if is_shared else [], each) for each in rollout.earlier_branches or []],
                 "why": explanation.members[at],
                 "seen": seen.get(rollout.pk, []),
+                "timeline": timelines[at],
             }
             for at, (rollout, (_, rest)) in enumerate(zip(rollouts, prompts, strict=True))
         ],

@@ -18,13 +18,14 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend import query
 from frontend.access import actor, may_operate, page
 from frontend.pages.run.config import config_table
-from frontend.pages.run.overview import charts, ledger
+from frontend.pages.run.overview import charts, environments, ledger
 from frontend.pages.run.overview.tiles import of_run as tiles_of
 from frontend.pages.run.rollouts import rollouts as rollout_lines
 from rollouts.errors import Conflict, Invalid, NotFound
 from rollouts.models import Role, Run
 from rollouts.models.address import DEFAULT_DAYS, MOST_DAYS
 from rollouts.selectors import pages, runs, sessions
+from rollouts.selectors.environments import FRESH_S, NEWEST_GROUPS
 from rollouts.services.runs import addresses, life
 from rollouts.states import GroupState
 
@@ -184,7 +185,11 @@ def _status(run: Run) -> dict[str, Any]:
 def _body(run: Run) -> dict[str, Any]:
     return {
         "tiles": tiles_of(run, pages.list_evaluations(run)),
+        "in_flight": environments.in_flight(run),
+        "fresh_s": FRESH_S,
         "ledger": ledger.of_lines(runs.ledger(run)) if run.kind != "sft" else None,
+        "played": environments.of_run(run),
+        "newest_groups": NEWEST_GROUPS,
         "groups": [
             rollout_lines.of_group(group)
             for group in pages.list_groups(run, limit=OVERVIEW_GROUPS, purpose="train" if run.kind != "sft" else "")

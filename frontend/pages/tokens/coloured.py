@@ -151,7 +151,7 @@ def view(seen: SeenTokens, by: str, begin: int | None = None) -> TokenView:
     return TokenView(
         quantity=quantity,
         ends=quantity.ends(limit) if limit else "",
-        tokens=[_shown(seen, at, _tone(float(values[at]), limit), begins.get(at)) for at in range(begin, end)],
+        tokens=[_shown(seen, at, tone(float(values[at]), limit), begins.get(at)) for at in range(begin, end)],
         begin=begin,
         end=end,
         total=total,
@@ -160,7 +160,8 @@ def view(seen: SeenTokens, by: str, begin: int | None = None) -> TokenView:
     )
 
 
-def _tone(value: float, limit: float) -> str:
+def tone(value: float, limit: float) -> str:
+    """The class that colours a value of a scale that ends at `limit`, in either direction."""
     if math.isnan(value) or not limit:
         return ""
     strength = min(TONES, round(abs(value) / limit * TONES))

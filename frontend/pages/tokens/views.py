@@ -1,4 +1,4 @@
-"""One rollout of a step, token by token, as the optimizer saw it."""
+"""One rollout, token by token: as the optimizer saw it at a step, and as it was stored."""
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -6,8 +6,9 @@ from django.views.decorators.http import require_safe
 
 from frontend import query
 from frontend.access import page
+from frontend.pages.tokens import raw as raw_tokens
 from frontend.pages.tokens.coloured import QUANTITIES, view
-from rollouts.selectors import runs, token_values
+from rollouts.selectors import runs, sampled_tokens, token_values
 
 
 @page
@@ -23,3 +24,17 @@ def tokens(request: HttpRequest, key: str, number: int) -> HttpResponse:
         "quantities": QUANTITIES.values(),
     }
     return render(request, "tokens/tokens.html", context)
+
+
+@page
+@require_safe
+def raw(request: HttpRequest, key: str, rollout: int) -> HttpResponse:
+    """Ids and the engine's logprobs of a rollout, whether or not it was in a batch."""
+    run = runs.get(request.user, key)
+    stored = sampled_tokens.get(run, rollout)
+    context = {
+        "run": run,
+        "rollout": stored.rollout,
+        "view": raw_tokens.view(stored, query.number(request, "from") or 0),
+    }
+    return render(request, "tokens/raw.html", context)
