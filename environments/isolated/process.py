@@ -28,6 +28,7 @@ from environments.isolated.frames import (
     MAX_UNASKED,
     Ask,
     AskAddress,
+    AskReply,
     AskTool,
     Loaded,
     Method,
