@@ -118,7 +118,8 @@ HARMLESS: dict[str, str] = {
     "/scored_data": _ITEM,
     "/scored_data_list": _ITEM,
     # What is the whole installation's: code that is trusted, and places outside of it.
-    "config": "algorithm.loss.path environments.0.name name register_as data.roles.0 data.split data.validation.split"
+    "config": "algorithm.loss.path environments.0.name environments.0.label environments.0.python name register_as"
+    " data.roles.0 data.split data.validation.split"
     " model.lora.target_modules.0 tracking.wandb_entity tracking.wandb_project",
     "trust/": "kind name",
     "trust/allow/": "kind name",

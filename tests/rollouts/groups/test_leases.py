@@ -166,6 +166,36 @@ def test_problems_of_an_environment_are_handed_out_in_order_and_environments_by_
         assert indexes == list(range(len(indexes)))
 
 
+def test_an_environment_without_room_passes_its_turns_and_has_no_claim_to_them_later() -> None:
+    run = story.launch(
+        batch__batch_size=64,
+        environments=[{"name": "reverse_text", "weight": 1.0}, {"name": "other", "weight": 1.0}],
+    )
+
+    def claimed(limit: int, **rooms: int) -> Counter[str]:
+        return Counter(
+            each.environment
+            for each in leases.claim(run, holder="driver", limit=limit, lease_s=30.0, rooms=rooms).claims
+        )
+
+    assert claimed(8, reverse_text=8, other=1) == {"reverse_text": 7, "other": 1}
+    assert claimed(4, reverse_text=8, other=0) == {"reverse_text": 4}
+    assert claimed(4, reverse_text=0, other=0) == {}
+    assert claimed(6, reverse_text=8, other=8) == {"reverse_text": 3, "other": 3}, "it gets its share, and no more"
+
+
+def test_evaluation_waits_for_room_and_holds_up_no_training() -> None:
+    run = story.launch(
+        evaluation={"problems": 2, "rollouts_per_problem": 1, "temperature": 0.0},
+        environments=[{"name": "reverse_text"}, {"name": "other"}],
+    )
+    rooms = {"reverse_text": 0, "other": 9}
+    claims = leases.claim(run, holder="driver", limit=4, lease_s=30.0, rooms=rooms).claims
+    assert {each.environment for each in claims} == {"other"}
+    later = leases.claim(run, holder="driver", limit=4, lease_s=30.0, rooms={"reverse_text": 9, "other": 0}).claims
+    assert Counter(each.split for each in later)[Split.EVAL] == 2
+
+
 def test_no_problem_is_handed_out_of_an_environment_that_only_submits() -> None:
     run = story.launch(batch__batch_size=32, evaluation={"problems": 1})
     story.submit(run, [story.scored("a", environment="outside")], actor="api:outside")
