@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -124,9 +125,8 @@ def _subclass(found: Any, server_type: str) -> Any:
             config.use_wandb = False
             named = _beside_python(config.tokenizer_name)
             # What its config names is a name of the hub as a rule, and there is none here.
-            config.tokenizer_name = (
-                named if os.path.isdir(named) else os.environ.get(TOKENIZER) or config.tokenizer_name
-            )
+            given = os.environ.get(TOKENIZER) or config.tokenizer_name
+            config.tokenizer_name = _readable_by_any(named if os.path.isdir(named) else given)
             server = _server_config(server_configs, config.tokenizer_name, server_type)
             with _tokenizer_in_reach(server.tokenizer_name):
                 super().__init__(
@@ -141,6 +141,22 @@ def _subclass(found: Any, server_type: str) -> Any:
             raise Made(self)
 
     return Guided
+
+
+def _readable_by_any(tokenizer: str) -> str:
+    """A directory from which any transformers reads the same tokenizer: the fifth writes a class of its own."""
+    settings = Path(tokenizer, "tokenizer_config.json")
+    if not settings.is_file():
+        return tokenizer
+    told = json.loads(settings.read_text())
+    if told.get("tokenizer_class") != "TokenizersBackend":
+        return tokenizer
+    copied = Path(tempfile.mkdtemp(prefix="tokenizer-"))
+    for name in ("tokenizer.json", "chat_template.jinja", "special_tokens_map.json"):
+        if (file := Path(tokenizer, name)).is_file():
+            shutil.copyfile(file, copied / name)
+    (copied / settings.name).write_text(json.dumps(told | {"tokenizer_class": "PreTrainedTokenizerFast"}))
+    return str(copied)
 
 
 @contextlib.contextmanager
