@@ -66,8 +66,9 @@ async def load(run: Run, ref: EnvironmentRef, gateway_socket: Path | None = None
     """
     if not is_isolated(ref):
         return await asyncio.to_thread(registry.load, ref.name, ref.args)
+    service = SandboxService(_tools(ref))  # before there is a process: where there is none, nothing is left behind
     process = await _start(run, ref, gateway_socket)
-    environment = Isolated(ref.name, process, tool=SandboxService(_tools(ref)).serve)
+    environment = Isolated(ref.name, process, tool=service.serve)
     _watches[environment] = asyncio.create_task(_watch(environment, _limits(ref)))
     try:
         await environment.load(ref.args)
