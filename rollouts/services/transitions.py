@@ -119,6 +119,7 @@ def transition(
     }
     with connection.cursor() as cursor:
         cursor.execute(query, values)
+        cursor.nextset()  # the first statement only locks
         rows = cursor.fetchall()
     for run_id in {run_id for _, run_id in rows}:
         bell.ring_after_commit(run_id)

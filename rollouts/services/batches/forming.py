@@ -129,7 +129,7 @@ def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = Bat
 
 
 def _advance_mixture(run: Run, chosen: Chosen) -> None:
-    with binary_cursor() as cursor:
+    with connection.cursor() as cursor:
         cursor.execute(
             load("advance_mixture"),
             {

@@ -308,7 +308,7 @@ def test_a_batch_is_formed_and_sent_in_as_many_queries_whatever_its_size(
 ) -> None:
     run, epoch = story.train(batch__batch_size=size)
     story.generate(run)
-    with django_assert_num_queries(17):
+    with django_assert_num_queries(18):
         fetch(run, epoch, 0)
 
 
