@@ -67,5 +67,4 @@ class Places:
 
     async def aclose(self) -> None:
         """End every process."""
-        for place in self._places.values():
-            await place.room.aclose()
+        await asyncio.gather(*(place.room.aclose() for place in self._places.values()))

@@ -117,8 +117,7 @@ class Room:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for process in self._processes:
-            await isolation.close(process.environment)
+        await asyncio.gather(*(isolation.close(process.environment) for process in self._processes))
         self._processes = []
 
     async def _load_inline(self) -> Environment[Any]:

@@ -24,7 +24,6 @@ pytestmark = [
         reason=f"NO SANDBOX, bad environments are not let loose: {confinement.complaint()}",
     ),
 ]
-TIMEOUT_S = 6.0
 
 
 def told(run: Run) -> dict[str, str]:
@@ -42,11 +41,20 @@ def unexplained(run: Run) -> set[str]:
     return {kind for kind in KINDS if kind not in known or EXPECTED.get(kind, "") not in known[kind]}
 
 
+def timeout_s(kind: str) -> float:
+    """Short for what hangs; what fails by itself has its time for that on a loaded machine too."""
+    return 6.0 if kind in HANGS or kind not in EXPECTED else 60.0
+
+
 @pytest.mark.usefixtures("bad_packages")
 def test_forty_bad_environments_are_data_and_the_good_one_goes_on() -> None:
-    room = {"process": "isolated", "timeout_s": TIMEOUT_S, "memory_gib": 0.5, "max_processes": 1}
-    bad = [{"name": bad_environments.place(kind), "label": kind, "args": {"kind": kind}, **room} for kind in KINDS]
-    good = {"name": "bad_environments:Good", "label": "good", "args": {"kind": ""}, **room, "timeout_s": 60.0}
+    room = {"process": "isolated", "memory_gib": 0.5, "max_processes": 1}
+    bad = [
+        {"name": bad_environments.place(kind), "label": kind, "args": {"kind": kind}, "timeout_s": timeout_s(kind)}
+        | room
+        for kind in KINDS
+    ]
+    good = {"name": "bad_environments:Good", "label": "good", "args": {"kind": ""}} | room
     run = make_started_run(
         environments=[good, *bad],
         sampling__max_turns=3,
@@ -58,7 +66,11 @@ def test_forty_bad_environments_are_data_and_the_good_one_goes_on() -> None:
         make_server(run, stub.url)
         with driving(run) as driver:
             scored = ScoredGroup.objects.filter(run=run, environment__name="good", state__in=["ready", "filtered"])
-            eventually(lambda: not unexplained(run), within_s=200, what="every kind of failure as data")
+            eventually(
+                lambda: not unexplained(run),
+                within_s=200,
+                what=lambda: f"what was wrong with { ({kind: told(run).get(kind) for kind in unexplained(run)}) }",
+            )
             so_far = scored.count()
             eventually(lambda: scored.count() >= so_far + 5)
             assert driver.is_alive()
@@ -69,6 +81,7 @@ def test_forty_bad_environments_are_data_and_the_good_one_goes_on() -> None:
     assert any("xxxx" in error["stderr"] for error in errors), "what it wrote is kept with what it broke"
 
 
+HANGS = {"waits", "hangs in problem"}
 EXPECTED = {
     "segfault": "exit code 139",
     "exit": "exit code 3",

@@ -9,12 +9,13 @@ IN_A_SANDBOX = 4
 """Processes of a replica that starts none: shepherd, bwrap, the sandbox's first process, the command."""
 
 
-def eventually(look: Callable[[], T], *, within_s: float = 60.0, what: str = "") -> T:
-    """Return the first truthy value of `look`; fail when there is none in time."""
+def eventually(look: Callable[[], T], *, within_s: float = 60.0, what: str | Callable[[], str] = "") -> T:
+    """Return the first truthy value of `look`; fail when there is none in time, with what was waited for."""
     expires = time.monotonic() + within_s
     while True:
         if value := look():
             return value
         if time.monotonic() > expires:
-            raise AssertionError(f"not within {within_s:.0f} s: {what or look!r}, last value {value!r}")
+            told = what() if callable(what) else what or repr(look)
+            raise AssertionError(f"not within {within_s:.0f} s: {told}, last value {value!r}")
         time.sleep(0.02)
