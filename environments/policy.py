@@ -11,14 +11,13 @@ import json
 import math
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
-import httpx
 import msgspec
 
-from environments.client.address import address
 from environments.config import SamplingParams
 from environments.errors import InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
+from environments.servers import AnswerTooLarge, Server, ServerAnswer, ServerLost
 from environments.types import MAX_TOKEN_ID, JsonObject, Message
 
 LOADING_LABEL = "loading"
@@ -31,41 +30,6 @@ _MAX_ANSWER_BYTES = 4 * 2**20
 """Of an answer, beyond what the tokens that were asked for take."""
 _MAX_TOKEN_BYTES = 1024
 """Of a token with its number, text and logprob, as JSON. A long run of spaces takes half of it."""
-UNPACKED = {"Accept-Encoding": "identity"}
-"""Asks for an answer that takes as many bytes here as on its way."""
-_LIMITS = httpx.Limits(max_connections=1_000, max_keepalive_connections=1_000)
-
-
-class AnswerTooLarge(Exception):
-    """An answer has more bytes than were asked for."""
-
-
-class ServerAnswer(NamedTuple):
-    """Of a server, whole."""
-
-    status: int
-    body: bytes
-
-    @property
-    def text(self) -> str:
-        """The start of the body, to be shown."""
-        return self.body[:2000].decode(errors="replace")[:500]
-
-
-async def ask(
-    http: httpx.AsyncClient, method: str, url: str, *, deadline_s: float, most_bytes: int, **request: Any
-) -> ServerAnswer:
-    """Send a request to a server that may be anything: it answers within the deadline, however bytes trickle, or not.
-
-    Raises TimeoutError, AnswerTooLarge, httpx.HTTPError.
-    """
-    body = bytearray()
-    async with asyncio.timeout(deadline_s), http.stream(method, url, **request) as response:
-        async for chunk in response.aiter_raw():  # as it came: a packed kilobyte may stand for gigabytes
-            body += chunk
-            if len(body) > most_bytes:
-                raise AnswerTooLarge(f"The answer from {response.url.path} has more than {most_bytes} bytes.")
-    return ServerAnswer(response.status_code, bytes(body))
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
@@ -166,18 +130,9 @@ class OpenAIPolicy:
     def __init__(self, base_url: str, model: str, *, api_key: str | None = None, timeout_s: float = 120.0) -> None:
         """`base_url` ends in `/v1`, or is a socket's (`unix://`). `timeout_s` bounds each request as a whole, however
         slowly bytes trickle."""
-        root, path = address(base_url)
-        self._root = root.removesuffix("/v1")
+        self._server = Server(base_url, api_key=api_key)
         self._model = model
         self._timeout_s = timeout_s
-        self._http = httpx.AsyncClient(
-            headers=UNPACKED | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
-            # The deadline around the request is the one that counts; a dead address should show sooner.
-            timeout=httpx.Timeout(timeout_s, connect=min(10.0, timeout_s)),
-            limits=_LIMITS,
-            transport=httpx.AsyncHTTPTransport(uds=path, limits=_LIMITS) if path else None,
-            trust_env=False,
-        )
 
     async def __aenter__(self) -> Self:
         return self
@@ -189,7 +144,7 @@ class OpenAIPolicy:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._http.aclose()
+        await self._server.aclose()
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
         return await self._render(messages, tools, for_reply=True)
@@ -262,22 +217,20 @@ class OpenAIPolicy:
     async def _post(self, path: str, body: dict[str, Any], *, tokens: int = 0) -> bytes:
         content = msgspec.json.encode(body)
         try:
-            answer = await ask(
-                self._http,
+            answer = await self._server.ask(
                 "POST",
-                self._root + path,
+                path,
                 deadline_s=self._timeout_s,
                 # A byte of what is rendered may be several tokens.
                 most_bytes=_MAX_ANSWER_BYTES + tokens * _MAX_TOKEN_BYTES + 32 * len(content),
-                content=content,
-                headers={"Content-Type": "application/json"},
+                body=content,
             )
         except TimeoutError as exc:
             raise PolicyUnavailable(f"No answer from {path} within {self._timeout_s:g} s.") from exc
         except AnswerTooLarge as exc:
             raise InvalidAnswer(str(exc)) from exc
-        except httpx.HTTPError as exc:
-            raise PolicyUnavailable(f"{path}: {type(exc).__name__}: {exc}") from exc
+        except ServerLost as exc:
+            raise PolicyUnavailable(str(exc)) from exc
         if answer.status >= 500 or answer.status == 429:
             raise PolicyUnavailable(f"{path} answered {answer.status}: {_reason(answer)}")
         if answer.status != 200:

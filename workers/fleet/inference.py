@@ -14,15 +14,12 @@ import json
 import os
 import sys
 import time
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
 
-import httpx
-
-from environments.client.address import address
-from environments.policy import LOADING_LABEL, UNPACKED, AnswerTooLarge, ServerAnswer, ask
+from environments.policy import LOADING_LABEL
+from environments.servers import AnswerTooLarge, Server, ServerLost
 from trainers.run_config import InferenceConfig
 from workers.fleet.adapters import is_adapter
 
@@ -132,16 +129,9 @@ class VllmAdmin:
     `InferenceError`."""
 
     def __init__(self, base_url: str, api_key: str | None = None) -> None:
-        root, path = address(base_url)
         # A loop, for only that can end a request whose answer goes on and on.
         self._loop = asyncio.Runner()
-        self._http = httpx.AsyncClient(
-            base_url=root.removesuffix("/v1"),
-            transport=httpx.AsyncHTTPTransport(uds=path) if path else None,
-            headers=UNPACKED | ({"Authorization": f"Bearer {api_key}"} if api_key else {}),
-            timeout=None,
-            trust_env=False,
-        )
+        self._server = Server(base_url, api_key=api_key, keeps_connections=False)
 
     def __enter__(self) -> Self:
         return self
@@ -153,14 +143,14 @@ class VllmAdmin:
 
     def close(self) -> None:
         """Close the connection."""
-        self._loop.run(self._http.aclose())
+        self._loop.run(self._server.aclose())
         self._loop.close()
 
     def probe(self, deadline_s: float) -> float:
         """Generate one token, which is the only proof that a server works. Returns the seconds it took."""
         began = time.monotonic()
         body = {"model": SERVED_MODEL, "token_ids": [0], "sampling_params": {"max_tokens": 1, "temperature": 0}}
-        answer = self._call("POST", "/inference/v1/generate", deadline_s, json=body)
+        answer = self._call("POST", "/inference/v1/generate", deadline_s, body=body)
         try:
             sampled = len(answer["choices"][0]["token_ids"])
         except (KeyError, IndexError, TypeError) as exc:
@@ -202,15 +192,15 @@ class VllmAdmin:
             raise WeightsNotLoaded(f"{path} holds no model: config.json and *.safetensors are expected.")
         deadline = _Deadline(min(deadline_s, _LONGEST_LOAD_S))
         began = time.monotonic()
-        self._call("POST", "/pause", deadline.left_s(), params={"mode": "keep"})
+        self._call("POST", "/pause", deadline.left_s(), query={"mode": "keep"})
         self._set_label(LOADING_LABEL, deadline.left_s())
         try:
             reload = {"method": method, "kwargs": {"path": str(path.resolve())}}
-            self._call("POST", "/collective_rpc", deadline.left_s(), json=reload)
+            self._call("POST", "/collective_rpc", deadline.left_s(), body=reload)
             # Keys and values of the old weights must not serve the new ones. Requests in flight are put back and their
             # tokens so far computed again: blocks they hold would otherwise survive the reset.
             again = {"reset_running_requests": "true"}
-            reset = self._call("POST", "/reset_prefix_cache", deadline.left_s(), params=again)
+            reset = self._call("POST", "/reset_prefix_cache", deadline.left_s(), query=again)
             if reset.get("success") is not True:
                 raise ReplicaRefused(f"The prefix cache was not emptied: {list(reset)!r:.200}")
             self._set_label(str(version), deadline.left_s())
@@ -224,17 +214,27 @@ class VllmAdmin:
         return label if isinstance(label, str) else ""
 
     def _set_label(self, label: str, timeout_s: float) -> None:
-        self._call("POST", "/update_weight_version", timeout_s, json={"new_version": label})
+        self._call("POST", "/update_weight_version", timeout_s, body={"new_version": label})
         if (found := self._label(timeout_s)) != label:
             raise ReplicaRefused(f"The server was labelled {label!r} but says {found!r:.100}.")
 
-    def _call(self, method: str, path: str, timeout_s: float, **request: Any) -> dict[str, Any]:
+    def _call(
+        self, method: str, path: str, timeout_s: float, *, body: Any = None, query: dict[str, str] | None = None
+    ) -> dict[str, Any]:
         """Send a request; all of them are idempotent. Raises ReplicaUnreachable or ReplicaRefused."""
+        asking = self._server.ask(
+            method,
+            path,
+            deadline_s=timeout_s,
+            most_bytes=_MAX_ANSWER_BYTES,
+            body=None if body is None else json.dumps(body).encode(),
+            query=query,
+        )
         try:
-            found = self._loop.run(self._ask(method, path, _Deadline(timeout_s), request))
+            found = self._loop.run(asking)
         except AnswerTooLarge as exc:
             raise ReplicaRefused(str(exc)) from exc
-        except (TimeoutError, httpx.HTTPError) as exc:
+        except (TimeoutError, ServerLost) as exc:
             raise ReplicaUnreachable(f"{path} within {timeout_s:.1f} s: {type(exc).__name__}: {exc}") from exc
         if found.status != 200:
             raise ReplicaRefused(f"{path} answered {found.status}: {found.text[:300]}")
@@ -245,14 +245,6 @@ class VllmAdmin:
         if not isinstance(answer, dict):
             raise ReplicaRefused(f"{path} answered {found.text[:100]}, not an object.")
         return answer
-
-    async def _ask(self, method: str, path: str, deadline: "_Deadline", request: dict[str, Any]) -> ServerAnswer:
-        send = partial(ask, self._http, method, path, most_bytes=_MAX_ANSWER_BYTES, **request)
-        try:
-            return await send(deadline_s=deadline.left_s())
-        except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):
-            # vLLM hangs up after an answer of 500; the next call finds the dead connection in the pool.
-            return await send(deadline_s=deadline.left_s())
 
 
 class _Deadline:
