@@ -98,6 +98,7 @@ def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -
         path = str(models.built_in_directory(named))
         return Start(_with_path(resolved, path, named))
     if model_selectors.preset_that_makes(named):
+        trust.check(config)  # else somebody makes the model, and is refused then
         raise ModelMissing(f"There is no model {named} yet.", fields={FIELD: f"there is no model {named} here yet"})
     if not is_hub_name(named):
         raise _refusal(f"{named!r} is no model's name, no absolute directory, no RUN@STEP and no name of the hub")

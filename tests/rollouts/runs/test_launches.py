@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rollouts.errors import Invalid, ModelMissing, Unavailable
+from rollouts.errors import Invalid, ModelMissing, Unavailable, Untrusted
 from rollouts.models import Run
 from rollouts.services import model_checks, models, trust
 from rollouts.services.runs import checkpoints, launches, life
@@ -79,6 +79,12 @@ def test_a_model_that_a_preset_makes_is_missing_and_not_wrong() -> None:
     with pytest.raises(ModelMissing) as missing:
         launch("reverse-text-warm")
     assert "model.path" in missing.value.fields
+
+
+def test_nobody_is_asked_to_make_a_model_for_code_that_is_not_allowed() -> None:
+    elsewhere = {"name": "gymnasium", "python": "games", "args": {"id": "Taxi-v3"}}
+    with pytest.raises(Untrusted):
+        launch("reverse-text-warm", environments=[elsewhere])
 
 
 def test_the_model_of_the_warm_up_is_made_when_its_run_begins() -> None:
