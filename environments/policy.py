@@ -16,7 +16,7 @@ from typing import Any, Literal, Protocol, Self
 import msgspec
 
 from environments.config import SamplingParams
-from environments.errors import InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
+from environments.errors import ContextFull, InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
 from environments.servers import AnswerTooLarge, Server, ServerAnswer, ServerLost
 from environments.types import MAX_TOKEN_ID, JsonObject, Message
 
@@ -233,6 +233,8 @@ class OpenAIPolicy:
             raise PolicyUnavailable(str(exc)) from exc
         if answer.status >= 500 or answer.status == 429:
             raise PolicyUnavailable(f"{path} answered {answer.status}: {_reason(answer)}")
+        if _is_too_long(answer):
+            raise ContextFull(_reason(answer))
         if answer.status != 200:
             raise PolicyRefused(f"{path} answered {answer.status}: {_reason(answer)}")
         return answer.body
@@ -260,6 +262,14 @@ def _completion(choice: _Choice, sampling: SamplingParams) -> Completion:
         first_policy_version=versions[0] if labelled else None,
         last_policy_version=versions[-1] if labelled else None,
     )
+
+
+def _is_too_long(answer: ServerAnswer) -> bool:
+    """Whether a server of vLLM refuses a prompt for its length, of whatever it is rendered from."""
+    try:
+        return answer.status == 400 and bool(json.loads(answer.body)["error"]["param"] == "input_tokens")
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return False
 
 
 def _reason(answer: ServerAnswer) -> str:

@@ -141,19 +141,23 @@ class Session:
         told = list(self.problem.tools if tools is None else tools)
         parent, added = self.turns.find(messages, told)
         prompt: list[int] | None = None
-        with boundary(ErrorKind.POLICY):
-            if parent is not None and added:
-                before = parent.token_ids
-                prompt = await self._chat.extend(before, parent.completion, parent.conversation, added, told)
-                if prompt is not None and prompt[: len(before)] != before:
-                    # Training on it would put logprobs next to tokens they do not belong to.
-                    raise InvalidAnswer(
-                        "The tokens of a further turn do not start with the tokens of the turns before."
-                    )
-            if prompt is None:
-                # The same again asks for another reply to it.
-                parent, added = None, list(messages)
-                prompt = await self._chat.render(messages, told)
+        try:
+            with boundary(ErrorKind.POLICY):
+                if parent is not None and added:
+                    before = parent.token_ids
+                    prompt = await self._chat.extend(before, parent.completion, parent.conversation, added, told)
+                    if prompt is not None and prompt[: len(before)] != before:
+                        # Training on it would put logprobs next to tokens they do not belong to.
+                        raise InvalidAnswer(
+                            "The tokens of a further turn do not start with the tokens of the turns before."
+                        )
+                if prompt is None:
+                    # The same again asks for another reply to it.
+                    parent, added = None, list(messages)
+                    prompt = await self._chat.render(messages, told)
+        except ContextFull:  # by a server that renders: it does so no further than its context
+            self._stop_reason = StopReason.LENGTH
+            raise
         return await self._sample(parent, added, prompt, told, n, max_tokens, stops, own=1 if shared else n)
 
     async def ask_tokens(

@@ -9,7 +9,14 @@ from typing import Any
 import pytest
 
 from environments.config import SamplingParams, Stops
-from environments.errors import EpisodeError, InvalidAnswer, PolicyRefused, PolicyUnavailable, UnfollowableTurn
+from environments.errors import (
+    ContextFull,
+    EpisodeError,
+    InvalidAnswer,
+    PolicyRefused,
+    PolicyUnavailable,
+    UnfollowableTurn,
+)
 from environments.policy import Completion, OpenAIPolicy
 from environments.types import FunctionCall, Message, ToolCall
 from tests import http_server
@@ -153,6 +160,16 @@ def test_a_refusal_is_told_apart_from_an_outage(
 
     server.answer = lambda path, request: (status, body)
     with pytest.raises(error, match=words):
+        asyncio.run(ask())
+
+
+def test_a_conversation_that_the_server_finds_too_long_to_render_fills_the_context(server: Server) -> None:
+    async def ask() -> None:
+        async with OpenAIPolicy(server.url, "policy") as policy:
+            await policy.render([Message("user", "far too long")])
+
+    server.answer = lambda path, request: (400, b'{"error": {"message": "of 512 tokens", "param": "input_tokens"}}')
+    with pytest.raises(ContextFull, match="of 512 tokens"):
         asyncio.run(ask())
 
 

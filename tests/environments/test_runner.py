@@ -10,7 +10,7 @@ import pytest
 
 from environments.config import SamplingParams
 from environments.env import Environment
-from environments.errors import BudgetError, PolicyUnavailable, ToolError, boundary
+from environments.errors import BudgetError, ContextFull, PolicyUnavailable, ToolError, boundary
 from environments.fakes import END, START, ScriptedPolicy, TwoTurns
 from environments.policy import Completion
 from environments.runner import play_group
@@ -98,6 +98,12 @@ def test_the_token_budget_of_a_rollout_cuts_its_last_turn() -> None:
     assert rollout.stop_reason is StopReason.LENGTH
     assert [asked.max_tokens for asked in policy.asked] == [total - 21, 2]
     (rollout,) = play(TwoTurns(), ScriptedPolicy(["one"]), SamplingParams(max_turns=2, max_total_tokens=30), n=1)
+    assert (rollout.stop_reason, len(rollout.messages)) == (StopReason.LENGTH, 2)
+
+
+def test_a_server_that_renders_no_further_than_its_context_ends_the_episode_where_it_is() -> None:
+    (rollout,) = play(TwoTurns(), Cramped(["one"]), n=1)
+    assert rollout.error is None
     assert (rollout.stop_reason, len(rollout.messages)) == (StopReason.LENGTH, 2)
 
 
@@ -206,6 +212,17 @@ class Unsound(ScriptedPolicy):
         tools: Sequence[JsonObject] = (),
     ) -> list[int]:
         return [0, *token_ids]
+
+
+class Cramped(ScriptedPolicy):
+    async def extend(
+        self,
+        token_ids: list[int],
+        messages: Sequence[Message],
+        added: Sequence[Message],
+        tools: Sequence[JsonObject] = (),
+    ) -> list[int]:
+        raise ContextFull("at most 512 tokens")
 
 
 class TooFew(ScriptedPolicy):
