@@ -14,7 +14,6 @@ import asyncio
 import logging
 import os
 import socket
-import tempfile
 import time
 from collections import defaultdict
 from collections.abc import Callable
@@ -36,7 +35,7 @@ from rollouts.models import Run
 from rollouts.services import metrics
 from rollouts.services.groups import intake, leases, loads
 from rollouts.states import RUN_GENERATING, GroupState
-from workers import failures
+from workers import failures, sockets
 from workers.chats import Chats
 from workers.database import in_database
 from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
@@ -95,8 +94,7 @@ class Driver:
         self._playing: dict[str, asyncio.Task[None]] = {}
         """Lease token -> task."""
         self._settling: set[str] = set()
-        self._sockets = tempfile.TemporaryDirectory(prefix="rollyard-", ignore_cleanup_errors=True)
-        os.chmod(self._sockets.name, 0o755)  # for the account of runs; whoever enters needs a key
+        self._sockets = sockets.make_directory()
         gateway_socket = Path(self._sockets.name) / "gateway.sock"
         self._gateway = LocalGateway(gateway_socket)
         self._traffic = Traffic(self._config.workers.max_tokens_in_flight)
