@@ -53,6 +53,11 @@ class ReasonCode(TextChoices):
         "inference server {slot} ended {times} times before its first answer[; {last}]",
     )
 
+    FRUITLESS = (
+        "fruitless",
+        "{groups} groups in a row were of no use (batch.max_fruitless_groups); the last: {last}",
+    )
+
     # Groups and batches
     ALL_FAILED = "all_failed", "every rollout failed[, the first with {error}]"
     NOTHING_SAMPLED = "nothing_sampled", "no token was sampled by the policy: every loss mask is 0"

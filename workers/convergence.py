@@ -17,12 +17,12 @@ from environments.errors import RegistryError
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.selectors import fleet, runs
+from rollouts.selectors import fleet, groups, runs
 from rollouts.services import models, trust
 from rollouts.services.groups import evaluations, leases
 from rollouts.services.outside import sessions
 from rollouts.services.runs import life, policies, tokens
-from rollouts.states import RUN_GENERATING, RUN_TERMINAL, EvaluationState, RunState
+from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
 from trainers.run_config import EnvironmentRef
 from workers import isolation
 from workers.fleet import commands, fetching, forking, hub, lifecycle, publishing, retention, training
@@ -86,6 +86,7 @@ class Convergence:
 
     def _tend(self, run: Run) -> None:
         _ask_for_leave(run)
+        _ask_for_use(run)
         if run.parsed.is_played:
             leases.quarantine_expired(run)
             sessions.close_due(run)
@@ -160,6 +161,13 @@ def _ask_for_leave(run: Run) -> None:
     if run.kind != RunKind.EXTERNAL and runs.launcher_left(run):
         assert run.created_by is not None
         raise UnrecoverableError(Reason(ReasonCode.LAUNCHER_LEFT, user=run.created_by.username))
+
+
+def _ask_for_use(run: Run) -> None:
+    """Raises UnrecoverableError where nothing that is played can be trained any more: a person has to look."""
+    limit = run.parsed.fruitless_limit if run.kind == RunKind.RL and run.state in RUN_TRAINING else 0
+    if limit and (last := groups.fruitless(run, limit)) is not None:
+        raise UnrecoverableError(Reason(ReasonCode.FRUITLESS, groups=limit, last=last.reason))
 
 
 def _make_model(run: Run) -> None:

@@ -1,9 +1,9 @@
 """Reads of groups and their rollouts. Token arrays are never touched here."""
 
-from django.db.models import Prefetch, QuerySet
+from django.db.models import Prefetch, Q, QuerySet
 
 from rollouts.errors import NotFound
-from rollouts.models import BatchItem, GroupTokens, Rollout, Run, ScoredGroup
+from rollouts.models import BatchItem, GroupTokens, Purpose, Rollout, Run, ScoredGroup
 from rollouts.states import GroupState
 
 _NEWEST = 200
@@ -28,6 +28,22 @@ def with_rollouts(groups: QuerySet[ScoredGroup]) -> QuerySet[ScoredGroup]:
         Prefetch("rollouts", queryset=Rollout.objects.order_by("index")),
         Prefetch("batch_items", queryset=BatchItem.objects.select_related("batch")),
     )
+
+
+def fruitless(run: Run, at_least: int) -> ScoredGroup | None:
+    """The newest training group, if it and all before it, `at_least` altogether, were of no use; else None.
+
+    What a policy that was away left unanswered says nothing about that. Reads `at_least` groups.
+    """
+    away = Q(state=GroupState.FAILED, reason_params__error__startswith="policy: PolicyUnavailable")
+    settled = ScoredGroup.objects.filter(run=run, purpose=Purpose.TRAIN, settled_at__isnull=False)
+    newest = settled.exclude(away).order_by("-settled_at")
+    useless = (GroupState.FAILED, GroupState.FILTERED)
+    last = newest.first()
+    if last is None or last.state not in useless:  # nearly always
+        return None
+    states = list(newest.values_list("state", flat=True)[:at_least])
+    return last if len(states) == at_least and all(state in useless for state in states) else None
 
 
 def failing_environments(run: Run) -> set[str]:

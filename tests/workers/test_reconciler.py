@@ -36,6 +36,7 @@ from trainers.wire import PolicyVersionIn, StepAck, TrainingBatch
 from workers import convergence, tasks
 from workers.convergence import Convergence
 from workers.database import with_connection
+from workers.failures import failed
 from workers.fleet import training
 from workers.launchers import confinement, sandbox
 from workers.launchers.sandbox import SandboxUnavailable
@@ -295,6 +296,19 @@ def test_expired_leases_of_a_poison_problem_are_given_up() -> None:
             expire(run)
         eventually(lambda: ScoredGroup.objects.filter(run=run, state=GroupState.FAILED).exists())
     assert "quarantined" in ScoredGroup.objects.get(run=run, state=GroupState.FAILED).state_reason
+
+
+def test_a_run_that_plays_for_nothing_ends_and_says_what_came_of_it() -> None:
+    run = make_run(batch__max_fruitless_groups=3)
+    with reconciling():
+        eventually(is_live(run, 0))
+        for _ in range(3):
+            (claim,) = leases.claim(run, holder="driver", limit=1, lease_s=60).claims
+            intake.settle(token=claim.token, problem_key="a", rollouts=failed(2, KeyError("x")), worker="driver")
+        eventually(lambda: state(run) == RunState.FAILED)
+    run.refresh_from_db()
+    assert run.state_reason.startswith("3 groups in a row were of no use (batch.max_fruitless_groups); the last: every")
+    assert "KeyError" in run.state_reason
 
 
 def test_submitted_groups_need_no_driver() -> None:

@@ -83,3 +83,7 @@ class BatchConfig(Section):
     max_queued_rollouts: int = Field(default=1_000_000, ge=1)
     """Rollouts from outside that may wait. Beyond it submissions are refused with 429; from half of it senders are
     asked to slow down."""
+    max_fruitless_groups: int | None = Field(default=None, ge=0)
+    """Groups in a row none of which was of use, after which the run ends: every rollout failed, or all rewards were
+    equal and such groups are filtered. Without a number as many as ten batches take, 1,000 where batches are full by
+    their tokens; 0: it goes on for ever."""

@@ -50,6 +50,13 @@ class RunConfig(Section):
         """Whether episodes are played on inference servers of the run: to train on them, or only to evaluate."""
         return self.kind == "rl" or (self.kind == "sft" and self.evaluation is not None)
 
+    @property
+    def fruitless_limit(self) -> int:
+        """Groups of no use in a row after which a run ends; 0: it never does."""
+        if self.batch.max_fruitless_groups is not None:
+            return self.batch.max_fruitless_groups
+        return 1_000 if self.batch.token_batch_size else 10 * self.batch.batch_size // self.sampling.group_size
+
     @classmethod
     def stored(cls, values: Any) -> Self:
         """The config of a run, which was checked when the run was made. What has been forbidden since is no fault of
