@@ -206,7 +206,6 @@ def test_every_token_in_flight_is_labelled_with_the_weights_that_sampled_it(fres
     mixed = [completion for completion in completions if completion.last_policy_version == 1]
     assert mixed, "no request was in flight when the weights changed"
     for completion in completions:
-        assert completion.first_policy_version == 0
         assert len(completion.token_ids) == 300 or completion.finish_reason == "stop"
         token_ids = prompt + completion.token_ids
         by_version = [trainer_logprobs(model, token_ids, 1.0)[len(prompt) :] for model in fresh.merged]
@@ -216,6 +215,8 @@ def test_every_token_in_flight_is_labelled_with_the_weights_that_sampled_it(fres
             if abs(logprob - by_version[0][position]) > 1e-3
         ]
         first = switched[0] if switched else len(completion.token_ids)
+        # On a busy machine one may have begun behind the change.
+        assert completion.first_policy_version == (0 if first > 0 else 1)
         assert (first < len(completion.token_ids)) == (completion.last_policy_version == 1)
         assert completion.logprobs[:first] == pytest.approx(by_version[0][:first], abs=1e-3)
         assert completion.logprobs[first:] == pytest.approx(by_version[1][first:], abs=1e-3)
@@ -266,7 +267,7 @@ def test_a_prompt_longer_than_the_context_fails_its_rollouts_with_the_servers_wo
 
     rollouts = play(fresh, LongProblem(), SamplingParams(max_tokens=8), 2)
     errors = [rollout.error for rollout in rollouts if rollout.error]
-    assert [error.type for error in errors] == ["PolicyRefused"] * 2
+    assert [error.type for error in errors] == ["ContextFull"] * 2
     assert "512" in errors[0].message
 
 
