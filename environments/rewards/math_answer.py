@@ -1,0 +1,80 @@
+r"""`math`: whether the answer is mathematically the right one, as `math-verify` sees it.
+
+What counts of a reply is the last `\boxed{...}`, else the last `<answer>`, else all of it where it is nothing but a
+formula, else its last number or fraction. Only that reaches the process that parses it, see `math_workers`.
+"""
+
+import re
+from typing import Annotated
+
+from msgspec import Meta
+
+from environments.rewards import replies
+from environments.rewards.math_workers import workers
+from environments.types import FinishedRollout, Problem
+
+_LONGEST = 1_000
+"""Characters of an answer: a longer one is wrong."""
+_BARE = 200
+"""Most characters of a reply that is nothing but a formula."""
+_WORD = re.compile(
+    r"(?<![\\a-zA-Z])(?:[a-z]{4,}|(?:an|are|as|for|get|has|he|is|it|its|of|she|so|the|to|was|we|you)(?![a-z]))",
+    re.IGNORECASE,
+)
+"""A word of prose: variables stand alone, commands have a backslash, most functions have three letters."""
+_NUMBER_OR_FRACTION = re.compile(rf"(?:{replies.NUMBER.pattern})(?:/[0-9]+)?")
+_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
+
+
+async def math(
+    problem: Problem,
+    rollout: FinishedRollout,
+    *,
+    field: Annotated[str, Meta(description="Where problem.data has the right answer, or a list of them.")] = "answer",
+    tag: Annotated[str, Meta(pattern=r"^[\w.-]+$", description="Where an answer stands that is in no box.")] = "answer",
+    deadline_s: Annotated[float, Meta(gt=0, le=60, description="For a comparison; what takes longer is wrong.")] = 2.0,
+) -> float:
+    """1 if the last reply's answer equals the right one, else 0. Metric `math_undecided`: 1 where it took too long.
+
+    A right answer that is no mathematics ("Monday") is compared as text, without regard to capitals and white space.
+    """
+    rollout.metrics["math_undecided"] = 0.0
+    said = answered(replies.answer(problem, rollout), tag)
+    for gold in replies.wanted_texts(problem, field):
+        if not said or len(said) > _LONGEST:
+            continue
+        if _normal(said) == _normal(gold):
+            return 1.0
+        if _is_prose(gold) or len(gold) > _LONGEST:
+            continue
+        decision = await workers().decide(_formula(gold), _formula(said), deadline_s)
+        if decision is None:
+            rollout.metrics["math_undecided"] = 1.0
+        elif decision["is_parsed"] and decision["is_equal"]:
+            return 1.0
+    return 0.0
+
+
+def answered(text: str, tag: str = "answer") -> str:
+    """The part of a reply that is its answer; empty: it gives none."""
+    for found in (replies.in_box(text), replies.in_tag(text, tag)):
+        if found is not None:
+            return found.strip()
+    whole = text.strip()
+    if len(whole) <= _BARE and "\n" not in whole and not _WORD.search(whole):
+        return whole
+    numbers: list[str] = _NUMBER_OR_FRACTION.findall(text[-replies.WINDOW :])
+    return numbers[-1].replace("−", "-") if numbers else ""
+
+
+def _is_prose(gold: str) -> bool:
+    """Whether math-verify would take its letters for a product of variables, in which their order says nothing."""
+    return _WORD.search(gold) is not None and not any(map(str.isdigit, gold))
+
+
+def _formula(text: str) -> str:
+    return " ".join(text.replace("$", " ").split())
+
+
+def _normal(text: str) -> str:
+    return " ".join(_TEXT.sub(r"\1", text).replace("$", " ").casefold().split()).rstrip(". ")

@@ -1,0 +1,113 @@
+"""What the policy said, as rewards read it: whatever it is, in time that grows with its length alone.
+
+Reasoning is no answer: neither `reasoning_content` nor what stands in `<think>`.
+"""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+from environments.types import FinishedRollout, Message, Problem
+
+_DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
+# A minus behind a number or a bracket takes away and is no sign.
+NUMBER = re.compile(rf"(?:(?<![\w)\]}}])[-−])?(?:{_DIGITS})(?:[eE][-+]?[0-9]{{1,3}}(?![0-9]))?")
+WINDOW = 16_384
+"""Characters at the end among which a last number is looked for, and most in a box."""
+
+
+def messages_of_policy(problem: Problem, rollout: FinishedRollout) -> list[Message]:
+    """The assistant's messages behind those that the problem itself begins with: its examples are not the policy's."""
+    asked = problem.messages
+    messages = rollout.messages[len(asked) :] if rollout.messages[: len(asked)] == asked else rollout.messages
+    return [message for message in messages if message.role == "assistant"]
+
+
+def answer(problem: Problem, rollout: FinishedRollout) -> str:
+    """The text of the policy's last reply, without its thoughts; empty if there is none."""
+    replies = messages_of_policy(problem, rollout)
+    return without_thoughts(encodable(replies[-1].text)) if replies else ""
+
+
+def everything(problem: Problem, rollout: FinishedRollout) -> str:
+    """All that the policy wrote, its thoughts too."""
+    replies = messages_of_policy(problem, rollout)
+    parts = (part for reply in replies for part in (reply.reasoning_content, reply.text) if part)
+    return encodable("\n".join(parts))
+
+
+def encodable(text: str) -> str:
+    """The text with `?` for halves of characters, which no UTF-8 can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode(errors="replace").decode()
+    return text
+
+
+def without_thoughts(text: str) -> str:
+    """What follows the last `</think>`, up to a `<think>` that nobody closed."""
+    return text.rpartition("</think>")[2].partition("<think>")[0]
+
+
+def in_tag(text: str, tag: str) -> str | None:
+    """What stands in the last whole `<tag>...</tag>`; None: there is none."""
+    end = text.rfind(f"</{tag}>")
+    start = text.rfind(f"<{tag}>", 0, max(end, 0))
+    return text[start + len(tag) + 2 : end] if 0 <= start < end else None
+
+
+def in_fence(text: str) -> str | None:
+    """What stands in the last whole block between lines of three backticks; None: there is none."""
+    parts = f"\n{text}".split("\n```")
+    whole = (len(parts) - 1) // 2
+    if not whole:
+        return None
+    # Text and code alternate; the first line of the code names its language.
+    return parts[2 * whole - 1].partition("\n")[2]
+
+
+def in_box(text: str) -> str | None:
+    r"""What stands in the last whole `\boxed{...}`, braces counted; None: there is none."""
+    start = text.rfind(r"\boxed{")
+    depth = 0
+    for position in range(start + 6, min(start + WINDOW, len(text))) if start >= 0 else ():
+        if text[position] in "{}" and text[position - 1] != "\\":
+            depth += 1 if text[position] == "{" else -1
+            if depth == 0:
+                return text[start + 7 : position]
+    return None
+
+
+def last_line(text: str) -> str:
+    """The last line that is not blank."""
+    return text.rstrip().rpartition("\n")[2].strip()
+
+
+def last_number(text: str) -> str | None:
+    """The last number, as it is written but without commas; None: there is none."""
+    numbers = NUMBER.findall(text[-WINDOW:])
+    return numbers[-1].replace(",", "").replace("−", "-") if numbers else None
+
+
+def is_same_number(one: str, other: str) -> bool:
+    """Whether two numbers, as `last_number` gives them, have one value."""
+    return Decimal(one) == Decimal(other)
+
+
+def wanted(problem: Problem, field: str) -> Any:
+    """What the problem says under a name. Raises ValueError where it says nothing."""
+    value = problem.data.get(field)
+    if value is None or value == "":
+        known = ", ".join(sorted(problem.data)) or "nothing"
+        raise ValueError(f"field: problem.data has no {field!r}; it has {known}")
+    return value
+
+
+def wanted_texts(problem: Problem, field: str) -> list[str]:
+    """The answers that are right: one, or each of a list."""
+    value = wanted(problem, field)
+    texts = [str(each) for each in value] if isinstance(value, list) else [str(value)]
+    if not texts or not all(text.strip() for text in texts):
+        raise ValueError(f"field: an answer in {field!r} of problem.data is blank, as an empty reply would be")
+    return texts

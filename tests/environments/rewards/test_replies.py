@@ -1,0 +1,125 @@
+"""What counts as the policy's answer, whatever it wrote."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments.rewards import replies
+from environments.types import Message, Problem
+from tests.environments.rewards.replying import problem, rollout, spoken
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("42", "42"),
+        ("<think>41</think>42", "42"),
+        ("so it is 41</think>42", "42"),
+        ("42 <think>or 41", "42 "),
+        ("<think>42", ""),
+        ("<think>42</think>", ""),
+        ("a\ud800b", "a?b"),
+    ],
+)
+def test_thoughts_are_no_answer(text: str, answer: str) -> None:
+    assert replies.answer(problem(), rollout(text)) == answer
+
+
+def test_reasoning_that_the_template_told_apart_is_no_answer() -> None:
+    assert replies.answer(problem(), rollout(None, thought="42")) == ""
+
+
+def test_a_rollout_without_a_reply_has_an_empty_answer() -> None:
+    assert replies.answer(problem(), spoken([])) == ""
+    assert replies.answer(problem(), spoken(problem().messages)) == ""
+
+
+def test_examples_in_the_problem_are_not_the_policys() -> None:
+    asked = Problem(key="k", messages=[Message("user", "1"), Message("assistant", "one"), Message("user", "2")])
+    assert replies.answer(asked, spoken(asked.messages)) == ""
+    assert replies.answer(asked, spoken([*asked.messages, Message("assistant", "two")])) == "two"
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("<a>1</a>", "1"),
+        ("<a>1</a> or <a>2</a>", "2"),
+        ("<a> <a>2</a>", "2"),
+        ("<a>1</a> <a>2", "1"),
+        ("<a>1", None),
+        ("</a>1<a>", None),
+        ("<a></a>", ""),
+    ],
+)
+def test_the_last_whole_tag_counts(text: str, found: str | None) -> None:
+    assert replies.in_tag(text, "a") == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("```\na\n```", "a"),
+        ("so\n```py\na\nb\n```\nand\n```js\nc\n```\n.", "c"),
+        ("```\na\n```\n```\nopen", "a"),
+        ("```\nopen", None),
+        ("a ```b``` c", None),
+        ("```\n```", ""),
+    ],
+)
+def test_the_last_whole_block_of_code_counts(text: str, found: str | None) -> None:
+    assert replies.in_fence(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"\boxed{1} then \boxed{2}", "2"),
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{\{1\}}", r"\{1\}"),
+        (r"\boxed{1", None),
+        ("1}", None),
+    ],
+)
+def test_the_last_box_counts_with_its_braces(text: str, found: str | None) -> None:
+    assert replies.in_box(text) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("1,234.5", "1234.5"),
+        ("from 3 to -4.", "-4"),
+        ("7-4", "4"),
+        ("−4", "-4"),
+        ("1e5", "1e5"),
+        (".5", ".5"),
+        ("$1,000 in all", "1000"),
+        ("١٢", None),
+        ("none", None),
+    ],
+)
+def test_the_last_number_is_found(text: str, found: str | None) -> None:
+    assert replies.last_number(text) == found
+
+
+@given(st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300))
+def test_any_number_that_python_writes_is_read_back(number: float) -> None:
+    for written in (repr(number), f"{number:,.3f}"):
+        found = replies.last_number(f"It is {written}.")
+        assert found is not None
+        assert replies.is_same_number(found, written.replace(",", ""))
+
+
+@given(st.text(alphabet="<>/a`\n{}\\boxedthink1, ", max_size=60))
+def test_nothing_that_is_said_breaks_the_reading(text: str) -> None:
+    replies.without_thoughts(text)
+    for found in (replies.in_tag(text, "a"), replies.in_fence(text), replies.in_box(text), replies.last_number(text)):
+        assert found is None or len(found) <= len(text)
+
+
+def test_a_missing_answer_is_the_problems_fault_and_named() -> None:
+    with pytest.raises(ValueError, match="no 'answer'; it has solution"):
+        replies.wanted_texts(problem(solution="x"), "answer")
+    with pytest.raises(ValueError, match="is blank"):
+        replies.wanted_texts(problem(answer=["x", " "]), "answer")
