@@ -13,14 +13,27 @@ import msgspec
 
 from environments.env import Environment
 from environments.errors import InvalidArguments, RegistryError, UnknownEnvironment
+from environments.rewards import registry as rewards
 
 ENTRY_POINT_GROUP = "rollyard.environments"
 
 _NAMING = ("id", "path", "game", "app", "base_url")
 """Arguments of bridges that say what is played, the first that is there."""
 _BUILT_IN = {
+    "alphabet_sort": "environments.library.alphabet_sort:AlphabetSort",
+    "blackjack": "environments.library.blackjack:Blackjack",
     "calculator": "environments.library.calculator:Calculator",
+    "choices": "environments.library.data.choices:Choices",
+    "code": "environments.library.code.environment:Code",
+    "dataset": "environments.library.data.dataset:AnyDataSet",
+    "gsm8k": "environments.library.data.gsm8k:Gsm8k",
+    "instructions": "environments.library.instructions.environment:Instructions",
+    "math": "environments.library.data.math:Math",
+    "python": "environments.library.python.environment:PythonTool",
     "reverse_text": "environments.library.reverse_text:ReverseText",
+    "search": "environments.library.search.environment:Search",
+    "sql": "environments.library.sql.environment:Sql",
+    "wordle": "environments.library.wordle:Wordle",
 }
 
 _BRIDGES = {
@@ -48,6 +61,24 @@ def is_built_in(name: str) -> bool:
 def is_bridge(name: str) -> bool:
     """Whether it plays environments of another library: in a process of its own, with that library's Python."""
     return name in _BRIDGES
+
+
+def data_of(name: str, args: Mapping[str, Any]) -> str:
+    """The data set that one of ours reads: a path, or a name of the hub. Empty for none."""
+    data = args.get("data")
+    return data if is_built_in(name) and isinstance(data, str) else ""
+
+
+def rewards_from_elsewhere(args: Mapping[str, Any]) -> list[str]:
+    """Names of the rewards in an environment's arguments that are somebody else's code."""
+    parts = args.get("rewards")
+    named = [part.get("name") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    return [name for name in named if isinstance(name, str) and not rewards.is_built_in(name)]
+
+
+def is_ours_alone(name: str, args: Mapping[str, Any]) -> bool:
+    """Whether it may play beside the control plane: one of ours, with nobody else's files or code."""
+    return is_built_in(name) and not data_of(name, args) and not rewards_from_elsewhere(args)
 
 
 def code_from_elsewhere(name: str, args: Mapping[str, Any]) -> str | None:

@@ -55,7 +55,7 @@ class _Interpreter(NamedTuple):
 
 def is_isolated(ref: EnvironmentRef) -> bool:
     """Whether it has processes of its own."""
-    return ref.process == "isolated" or bool(ref.python) or not registry.is_built_in(ref.name)
+    return ref.process == "isolated" or bool(ref.python) or not registry.is_ours_alone(ref.name, ref.args)
 
 
 async def load(run: Run, ref: EnvironmentRef, gateway_socket: Path | None = None) -> Environment[Any]:
@@ -112,6 +112,7 @@ async def _start(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> 
                 **interpreter.variables,
                 **({GATEWAY_SOCKET: str(gateway_socket)} if gateway_socket else {}),
                 **({TOKENIZER: str(tokenizer)} if tokenizer else {}),
+                **({"HF_HUB_CACHE": str(hub.cache())} if registry.data_of(ref.name, ref.args) else {}),
             },
         )
     if entry:
@@ -146,9 +147,13 @@ def _tools(ref: EnvironmentRef) -> Engine:
 
 
 def _allowed_paths(ref: EnvironmentRef) -> list[Path]:
-    """Code on this machine that an administrator allowed by its path. What other arguments name is shown to nobody."""
+    """Code on this machine that an administrator allowed by its path, and the data set that was checked at the launch.
+
+    What other arguments name is shown to nobody.
+    """
     named = registry.named_by_bridge(ref.name, ref.args).partition(":")[0]
-    return [Path(named)] if os.path.isabs(named) else []
+    code = [Path(named)] if os.path.isabs(named) else []
+    return code + hub.places(registry.data_of(ref.name, ref.args), "dataset")
 
 
 def _limits(ref: EnvironmentRef) -> limits.Limits:

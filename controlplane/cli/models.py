@@ -92,17 +92,30 @@ def _absolute(resolved: Any) -> Any:
         if config.data.validation is not None:
             validation = _with_absolute_path(config.data.validation)
             changed["data"] = changed["data"].model_copy(update={"validation": validation})
+    changed["environments"] = [_with_absolute_data(each) for each in config.environments]
     return replace(resolved, config=config.model_copy(update=changed))
 
 
 def _with_absolute_path(section: Any) -> Any:
+    return section.model_copy(update={"path": _absolute_place(section.path)})
+
+
+def _with_absolute_data(environment: Any) -> Any:
+    from environments import registry
+
+    data = registry.data_of(environment.name, environment.args)
+    if not data:
+        return environment
+    return environment.model_copy(update={"args": {**environment.args, "data": _absolute_place(data)}})
+
+
+def _absolute_place(named: str) -> str:
     from trainers.run_config.data import DATA_SUFFIXES
 
-    named = section.path
     is_there = "/" in named and "@" not in named and Path(named).exists()
     if named.startswith((".", "~")) or is_there or named.endswith(DATA_SUFFIXES):
-        return section.model_copy(update={"path": os.path.abspath(Path(named).expanduser())})  # without ..
-    return section
+        return os.path.abspath(Path(named).expanduser())  # without ..
+    return named
 
 
 @_app.command("list")

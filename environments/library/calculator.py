@@ -42,7 +42,13 @@ class CalculatorArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class Calculator(Environment[CalculatorArgs]):
-    """Add two numbers with a tool."""
+    """Add two numbers with a tool.
+
+    Task: add two whole numbers, too long for the head, by calling the tool `add`; then say the sum.
+    Data: numbers drawn by the seed; an eighth of all pairs is held out. Licence: ours.
+    Reward: 1 for the sum after a call with the right numbers, .3 for such a call, .1 for any call that can be run.
+    Checked: every solution gives 1; a tiny model learns it in 60 steps, on three seeds.
+    """
 
     name = "calculator"
     args_type = CalculatorArgs

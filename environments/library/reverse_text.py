@@ -59,7 +59,13 @@ class ReverseTextArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class ReverseText(Environment[ReverseTextArgs]):
-    """Write the given words backwards, letter by letter."""
+    """Write the given words backwards, letter by letter.
+
+    Task: reverse a text of made-up words; the answer may stand in a `<reversed_text>` tag.
+    Data: words made of syllables by the seed; an eighth of all texts is held out. Licence: ours.
+    Reward: similarity of the reply and the answer, from 0 to 1; a tag's content counts alone. Metric: `exact_match`.
+    Checked: every solution gives 1; a tiny model learns it in 80 steps, as `make demo` shows.
+    """
 
     name = "reverse_text"
     args_type = ReverseTextArgs

@@ -59,6 +59,10 @@ def test_a_relative_directory_starts_where_the_command_was_given(
     for path in ("models/mine", "./models/mine"):
         run = json.loads(rollyard(*RUN, f"model.path={path}", "--json").stdout)["run"]
         assert Run.objects.get(key=run).parsed.model.path == str(directory)
+    (tmp_path / "rows.jsonl").touch()
+    environments = 'environments=[{name="gsm8k", args={data="rows.jsonl"}}]'
+    run = json.loads(rollyard(*RUN, f"model.path={directory}", environments, "--json").stdout)["run"]
+    assert Run.objects.get(key=run).parsed.environments[0].args["data"] == str(tmp_path / "rows.jsonl")
 
 
 @pytest.mark.parametrize(

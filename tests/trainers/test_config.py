@@ -283,6 +283,14 @@ def test_arguments_of_an_environment_are_checked_at_launch(args: dict[str, Any],
     assert {problem.path: problem.suggestion for problem in caught.value.problems} == problems
 
 
+@pytest.mark.parametrize(
+    "args", [{"data": "org/rows"}, {"data": "/rows.jsonl"}, {"data": "org/rows", "rewards": [{"name": "theirs"}]}]
+)
+def test_nobodys_files_or_code_are_opened_beside_the_control_plane(args: dict[str, Any]) -> None:
+    found = problems_of(environments=[{"name": "gsm8k", "process": "inline", "args": args}])
+    assert found.keys() == {"environments.0.process"}
+
+
 def test_environments_of_an_external_run_are_anybodys() -> None:
     resolve("external-trainer", overrides={"environments": [{"name": "theirs", "args": {"x": 1}}]})
 

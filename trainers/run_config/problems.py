@@ -138,12 +138,13 @@ def _environment_problems(tree: Mapping[str, Any]) -> Iterator[ConfigProblem]:
         return
     for index, row in enumerate(rows):
         if isinstance(row, Mapping) and isinstance(row.get("name"), str):
-            args = row.get("args")
+            args = row["args"] if isinstance(row.get("args"), Mapping) else {}
             at, name = f"environments.{index}", row["name"]
-            yield from _faults(at, name, args if isinstance(args, Mapping) else {}, python=str(row.get("python") or ""))
-            if row.get("process") == "inline" and not registry.is_built_in(name):
+            yield from _faults(at, name, args, python=str(row.get("python") or ""))
+            if row.get("process") == "inline" and not registry.is_ours_alone(name, args):
                 message = (
-                    "is for what ships with Rollyard: other code would run beside the store's password. Remove it."
+                    "is for what ships with Rollyard, with no data set or reward from elsewhere: other code and files"
+                    " would be opened beside the store's password. Remove it."
                 )
                 yield ConfigProblem(f"{at}.process", message, "isolated")
 

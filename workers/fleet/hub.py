@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
+from environments import registry
 from trainers.run_config import RunConfig
 from trainers.run_config.data import is_hub_name
 
@@ -49,4 +50,5 @@ def names_of(config: RunConfig) -> list[tuple[Kind, str]]:
         wanted.append(("dataset", config.data.path))
         if config.data.validation is not None:
             wanted.append(("dataset", config.data.validation.path))
+    wanted += [("dataset", registry.data_of(each.name, each.args)) for each in config.environments]
     return [(kind, name) for kind, name in wanted if is_hub_name(name)]

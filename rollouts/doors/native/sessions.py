@@ -106,8 +106,8 @@ def _problem(run: Run, asked: OpenSessionIn) -> Problem:
     if asked.environment not in known:
         raise Invalid(fields={"environment": f"is none of the run's: {', '.join(known) or 'it has none'}"})
     ref = known[asked.environment]
-    if not registry.is_built_in(ref.name) or ref.python:
-        why = "is code from elsewhere, which runs in its own process only: send the problem itself"
+    if not registry.is_ours_alone(ref.name, ref.args) or ref.python:
+        why = "has code or files from elsewhere, which belong in its own process only: send the problem itself"
         raise Invalid(fields={"environment": why})
     try:
         environment = registry.load(ref.name, ref.args)

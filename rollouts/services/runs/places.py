@@ -9,6 +9,7 @@ from pathlib import Path
 from django.conf import settings
 from django.db.models import QuerySet
 
+from environments import registry
 from environments.disk import detour
 from rollouts.errors import Invalid
 from rollouts.models import Model, Project, Run
@@ -53,6 +54,8 @@ def _named(config: RunConfig, *, forks: bool) -> Iterator[tuple[str, str]]:
         yield "data.path", config.data.path
         if config.data.validation is not None:
             yield "data.validation.path", config.data.validation.path
+    for index, environment in enumerate(config.environments):
+        yield f"environments.{index}.args.data", registry.data_of(environment.name, environment.args)
 
 
 def _fault(key: str, named: str, readable: QuerySet[Run]) -> str:

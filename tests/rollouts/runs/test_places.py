@@ -34,6 +34,30 @@ def faults(path: Path | str, key: str = "model.path", **options: Any) -> dict[st
     return {}
 
 
+def environment_faults(data: Path | str) -> dict[str, str]:
+    """What is said of an environment that is to read this data set."""
+    environments = [{"name": "reverse_text"}, {"name": "gsm8k", "args": {"data": str(data)}}]
+    config = resolve("reverse-text-rl", overrides={"environments": environments}).config
+    try:
+        places.check(config, project=make_project(), readable=Run.objects.none())
+    except Invalid as refusal:
+        return refusal.fields
+    return {}
+
+
+def test_the_data_set_of_an_environment_is_looked_at_like_every_other_place(tmp_path: Path) -> None:
+    for data in (settings.HOME.path / "secret_key", make_run().directory, "/etc", "here/rows.jsonl"):
+        assert list(environment_faults(data)) == ["environments.1.args.data"], data
+    assert environment_faults(tmp_path) == {}
+    assert environment_faults("openai/gsm8k") == {}
+
+
+def test_the_data_set_of_an_environment_is_fetched_from_the_hub_before_anything_starts() -> None:
+    environments = [{"name": "gsm8k", "args": {"data": "openai/gsm8k"}}]
+    config = resolve("reverse-text-rl", overrides={"environments": environments}).config
+    assert ("dataset", "openai/gsm8k") in hub.names_of(config)
+
+
 @pytest.mark.parametrize("key", ["model.path", "model.lora.path", "data.path"])
 def test_the_installations_own_files_are_refused_at_the_key(key: str) -> None:
     home = settings.HOME.path

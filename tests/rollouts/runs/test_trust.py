@@ -69,6 +69,16 @@ def test_each_kind_of_code_is_refused_at_its_field_with_the_fix(model: Path, gue
     assert not (tmp_path / "marker").exists()
 
 
+def test_a_reward_of_another_package_is_code_from_elsewhere() -> None:
+    parts = [{"name": "exact"}, {"name": "theirs"}]
+    environments = [{"name": "dataset", "args": {"data": "org/rows", "prompt": "q", "rewards": parts}}]
+    config = resolve(PRESET, overrides={"environments": environments}).config
+    (need,) = trust.missing(config)
+    assert (need.field, need.name) == ("environments.0.args.rewards", "reward:theirs")
+    trust.allow("environment", "reward:theirs", actor="cli:root")
+    assert trust.missing(config) == []
+
+
 def test_what_is_allowed_by_name_launches_and_what_is_withdrawn_does_not(model: Path) -> None:
     words: dict[str, Any] = {"model__path": str(model), "model__trust_remote_code": True}
     trust.allow("remote_code", str(model), actor="user:root")

@@ -1,0 +1,162 @@
+"""code: write a function or a program that passes tests which the policy does not see, run in a sandbox."""
+
+from functools import cached_property
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from environments.library.code import families as code_families
+from environments.library.code import judge as code_judge
+from environments.library.code.assertions import Assertion
+from environments.library.code.families import FUNCTION, LEVELS
+from environments.library.code.rows import CodeRow
+from environments.library.data import rows
+from environments.library.data.files import DataFiles
+from environments.library.data.rows import Rows
+from environments.library.draws import of_split
+from environments.library.judged import Judged
+from environments.library.splits import is_held_out
+from environments.rewards.replies import answer, in_fence
+from environments.types import FinishedRollout, Message, Problem, Split
+
+_SYSTEM = "Write Python. Your reply has the whole code in one block between lines of three backticks."
+_SHOWN, _HIDDEN = 3, 12
+"""Examples in the words, tests that the policy does not see."""
+_LONGEST_CODE = 50_000
+"""Characters. Longer code passes nothing."""
+
+
+class CodeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Arguments of code."""
+
+    data: Annotated[str, Meta(description="A file or directory with problems; empty: problems of our own.")] = ""
+    skip_unusable: Annotated[bool, Meta(description="Leave out rows of the file that cannot be used.")] = False
+    min_level: Annotated[int, Meta(ge=1, le=LEVELS, description="Easiest problems of our own.")] = 1
+    max_level: Annotated[int, Meta(ge=1, le=LEVELS, description="Hardest problems of our own.")] = LEVELS
+    partial: Annotated[float, Meta(ge=0, lt=1, description="Reward of passing nearly all tests.")] = 0.5
+    test_s: Annotated[float, Meta(gt=0, le=60, description="Seconds that a test may take.")] = 2.0
+    wall_s: Annotated[float, Meta(gt=0, le=120, description="Seconds that all tests may take together.")] = 10.0
+    train_count: Annotated[int, Meta(ge=1, description="Problems of our own to train on.")] = 10_000
+    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems of our own.")] = 256
+    seed: Annotated[int, Meta(description="Seed of our own problems.")] = 0
+
+
+class Code(Judged[CodeArgs]):
+    """Write a Python function or program that passes hidden tests.
+
+    Task: a description and some examples; the reply has the code in its last fenced block.
+    Data: 17 families of functions and chains of steps, made up by seed, in 4 levels, of this project (Apache-2.0); or
+        rows of your own file in the layouts of MBPP, HumanEval and APPS, whose licence is theirs.
+    Arguments: levels or a file, the limits of time, the reward of passing some tests.
+    Reward: 1 for all tests, else `partial` times the share passed; nothing where a constant would pass as many.
+    Checked: by running them. The solution of each of 40 held-out problems gives 1; random text, no code and constants
+        give 0, a function that returns its argument .006 on average; 50 ways to cheat give 0 and end in time.
+    """
+
+    name = "code"
+    args_type = CodeArgs
+
+    def __init__(self, args: CodeArgs) -> None:
+        super().__init__(args)
+        if args.min_level > args.max_level:
+            raise ValueError(f"min_level {args.min_level} is above max_level {args.max_level}")
+        for split in Split if args.data else ():
+            if not self._numbers[split]:
+                raise ValueError(f"data {args.data} has no problem for the {split} split: it needs more rows")
+
+    def count(self, split: Split) -> int:
+        if self.args.data:
+            return len(self._numbers[split])
+        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
+
+    def problem(self, split: Split, index: int) -> Problem:
+        if self.args.data:
+            return _of_row(CodeRow(self._file[self._numbers[split][index]]))
+        levels = (self.args.min_level, self.args.max_level)
+        seed = f"code/{self.args.seed}/{split}/{index}"
+        posed = of_split(split, seed, lambda draws: code_families.draw(draws, levels), lambda drawn: drawn.name)
+        examples = posed.examples(posed.name, _SHOWN + _HIDDEN)
+        shown, hidden = examples[:_SHOWN], examples[_SHOWN:]
+        words = f"Write a function `{FUNCTION}({posed.argument})` that {posed.words}.\n\nExamples:"
+        return Problem(
+            key=posed.name,
+            messages=_asked("\n".join([words, *(f"{FUNCTION}({given!r}) == {right!r}" for given, right in shown)])),
+            data={
+                "tests": [f"assert {FUNCTION}({given!r}) == {right!r}" for given, right in hidden],
+                "functions": [FUNCTION],
+                "solution": posed.source,
+            },
+        )
+
+    async def judge(self, problem: Problem, rollout: FinishedRollout) -> float:
+        """1 for all tests, else `partial` times the share passed. Raises SandboxUnavailable."""
+        code = in_fence(answer(problem, rollout))
+        rollout.metrics["has_code"] = float(code is not None)
+        rollout.metrics["tests_passed"] = 0.0
+        if code is None or len(code) > _LONGEST_CODE:
+            return 0.0
+        results = await code_judge.passed(
+            code,
+            problem.data,
+            test_s=self.args.test_s,
+            wall_s=self.args.wall_s,
+            packages=bool(self.args.data),
+        )
+        share = sum(results) / len(results)
+        rollout.metrics["tests_passed"] = share
+        if share == 1:
+            return 1.0
+        rights = [repr(right) for right in _rights(problem)]
+        return 0.0 if _is_constant(rights, results) else self.args.partial * share
+
+    def solution(self, problem: Problem) -> list[Message] | None:
+        if not (source := problem.data["solution"].strip()):
+            return None
+        return [*problem.messages, Message("assistant", f"```python\n{source}\n```")]
+
+    @cached_property
+    def _file(self) -> Rows:
+        return rows.read(DataFiles(self.args.data).paths)
+
+    @cached_property
+    def _numbers(self) -> dict[Split, list[int]]:
+        """Of the rows of each split."""
+        found: dict[Split, list[int]] = {split: [] for split in Split}
+        keys = set[str]()
+        for number, told in enumerate(self._file):
+            try:
+                row = CodeRow(told)
+                if row.key in keys:
+                    raise ValueError(f"another row has its key, {row.key}")
+            except (ValueError, TypeError) as error:
+                if self.args.skip_unusable:
+                    continue
+                reason = f"data {self.args.data}, row {number + 1}: {error}; skip_unusable leaves such rows out"
+                raise ValueError(reason) from error
+            keys.add(row.key)
+            found[Split.EVAL if is_held_out(row.words) else Split.TRAIN].append(number)
+        return found
+
+
+def _of_row(row: CodeRow) -> Problem:
+    words = f"{row.words}\n\nBegin with this:\n```python\n{row.starter}\n```" if row.starter else row.words
+    if "pairs" in row.data:
+        words += "\n\nYour program reads its input from stdin and prints its output."
+    return Problem(key=row.key, messages=_asked(words), data=row.data | {"solution": row.solution})
+
+
+def _asked(words: str) -> list[Message]:
+    return [Message("system", _SYSTEM), Message("user", words)]
+
+
+def _rights(problem: Problem) -> list[object]:
+    functions = set(problem.data.get("functions", ()))
+    tests: list[object] = [Assertion(source, functions).expected() for source in problem.data.get("tests", ())]
+    return tests or [output for _, output in problem.data["pairs"]]
+
+
+def _is_constant(rights: list[str], results: list[bool]) -> bool:
+    """Whether what passed has one right answer, as if the code always said the same, and other tests have others."""
+    passed = {right for right, has_passed in zip(rights, results, strict=True) if has_passed}
+    return len(passed) <= 1 < len(set(rights))

@@ -1,0 +1,158 @@
+"""Runs what the policy wrote, inside of a sandbox: calls its function, or feeds its program. Standard library only.
+
+    stdin   {"code", "calls": [[function, [argument, ...], {name: argument}], ...] or "inputs": [text, ...], ...}
+    stdout  [number, "value", encoded], [number, "output", text] or [number, "failed", why], a line each
+
+Each call has a process of its own, so none can spoil another's. Nothing here knows a right answer.
+"""
+
+import json
+import os
+import select
+import signal
+import sys
+import time
+import types
+from collections.abc import Callable
+from typing import Any
+
+_CHUNK_BYTES = 65_536
+_PLAIN = (bool, int, float, str, type(None))
+_GROUPS = {"tuple": tuple, "set": set, "frozenset": frozenset}
+
+
+def encoded(value: Any) -> Any:
+    """A value as JSON that says what it was. Raises TypeError for what is no plain data, RecursionError."""
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if kind is list:
+        return [encoded(each) for each in value]
+    if kind is dict:
+        return {"dict": [[encoded(key), encoded(each)] for key, each in value.items()]}
+    if kind.__name__ in _GROUPS and kind is _GROUPS[kind.__name__]:
+        return {kind.__name__: [encoded(each) for each in value]}
+    raise TypeError(f"a {kind.__name__} is no plain value")
+
+
+def decoded(told: Any) -> Any:
+    """The value. Raises ValueError, TypeError for what none was encoded as, RecursionError."""
+    if isinstance(told, list):
+        return [decoded(each) for each in told]
+    if not isinstance(told, dict):
+        return told
+    [(kind, content)] = told.items()
+    if kind == "dict":
+        return {decoded(key): decoded(value) for key, value in content}
+    if kind not in _GROUPS:
+        raise ValueError(f"there is no kind of value called {kind!r}")
+    return _GROUPS[kind](decoded(each) for each in content)
+
+
+def _call(code: str, writer: int, function: str, arguments: list[Any], named: dict[str, Any]) -> None:
+    _redirect(os.open(os.devnull, os.O_RDONLY), os.open(os.devnull, os.O_WRONLY))
+    positional, by_name = [decoded(each) for each in arguments], {name: decoded(each) for name, each in named.items()}
+    found = _executed(code, "solution")[function]
+    answer = json.dumps(encoded(found(*positional, **by_name))).encode()
+    while answer:
+        answer = answer[os.write(writer, answer) :]
+
+
+def _feed(code: str, writer: int, given: str) -> None:
+    reader = os.open("stdin", os.O_CREAT | os.O_TRUNC | os.O_RDWR, 0o600)
+    os.write(reader, given.encode())
+    os.lseek(reader, 0, os.SEEK_SET)
+    _redirect(reader, writer)
+    try:
+        _executed(code, "__main__")
+    except SystemExit as ended:
+        if ended.code not in (None, 0):
+            raise
+    finally:
+        sys.stdout.flush()
+
+
+def _executed(code: str, name: str) -> dict[str, Any]:
+    """The names of a module of this code."""
+    module = sys.modules[name] = types.ModuleType(name)
+    exec(compile(code, "solution.py", "exec"), module.__dict__)
+    return module.__dict__
+
+
+def _redirect(reader: int, writer: int) -> None:
+    """What the policy's code reads and prints."""
+    silence = os.open(os.devnull, os.O_WRONLY)
+    for source, target in ((reader, 0), (writer, 1), (silence, 2)):
+        os.dup2(source, target)
+    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(each, mode, closefd=False) for each, mode in enumerate("rww"))
+
+
+def _answer_of(run: Callable[[int], None], most_s: float, most_bytes: int) -> tuple[bytes | None, str]:
+    """What a child writes, and why that is nothing."""
+    reader, writer = os.pipe()
+    if not (child := os.fork()):
+        status = 1
+        try:
+            os.setsid()
+            os.close(reader)
+            run(writer)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    content, failure, give_up_at = b"", "", time.monotonic() + most_s
+    ended = os.pidfd_open(child)
+    try:
+        while not failure:
+            ready, _, _ = select.select([reader, ended], [], [], max(give_up_at - time.monotonic(), 0))
+            chunk = os.read(reader, _CHUNK_BYTES) if reader in ready else b""
+            content += chunk
+            if len(content) > most_bytes:
+                failure = "wrote too much"
+            elif not ready or time.monotonic() > give_up_at:
+                failure = "took too long"
+            elif not chunk and ended in ready:
+                break
+            elif not chunk:  # it has closed its end, and goes on
+                select.select([ended], [], [], max(give_up_at - time.monotonic(), 0))
+                break
+    finally:
+        if os.getpgid(child) == child:  # else it has not got so far as to lead a group of its own
+            os.killpg(child, signal.SIGKILL)
+        os.kill(child, signal.SIGKILL)
+        _, status = os.waitpid(child, 0)
+        os.close(ended)
+        os.close(reader)
+    if failure or status:
+        return None, failure or "raised"
+    return content, ""
+
+
+def main() -> None:
+    """Answer what stdin asks for."""
+    asked = json.loads(sys.stdin.buffer.read())
+    out = os.dup(1)
+    os.set_inheritable(out, False)
+    code, by_calls = asked["code"], "calls" in asked
+    for number, given in enumerate(asked["calls" if by_calls else "inputs"]):
+
+        def run(writer: int, given: Any = given) -> None:
+            os.close(out)
+            _call(code, writer, *given) if by_calls else _feed(code, writer, given)
+
+        try:
+            content, failure = _answer_of(run, asked["most_s"], asked["most_bytes"])
+            line: list[Any] = [number, "failed", failure]
+            if content is not None and by_calls:
+                line = [number, "value", json.loads(content)]
+            elif content is not None:
+                line = [number, "output", content.decode(errors="replace")]
+        except (OSError, ValueError, RecursionError):
+            line = [number, "failed", "broke"]
+        told = json.dumps(line).encode() + b"\n"
+        while told:
+            told = told[os.write(out, told) :]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,128 @@
+"""Assertions as data: what they call, and whether they hold for what was answered."""
+
+from typing import Any
+
+import pytest
+
+from environments.library.code.assertions import Assertion, functions_in, split
+from environments.library.code.runner import decoded, encoded
+
+HUMAN_EVAL = """
+METADATA = {'author': 'x'}
+
+def check(candidate):
+    import math
+    assert candidate([1, 2]) == 3, "words"
+    assert True, "always"
+    assert abs(candidate(5) - 0.5) < 1e-6
+"""
+
+
+@pytest.mark.parametrize(
+    ("source", "answers", "holds"),
+    [
+        ("assert f(1) == 2", [2], True),
+        ("assert f(1) == 2", [3], False),
+        ("assert f(1) == 2, 'words'", ["2"], False),
+        ("assert f((1, 2)) == (2, 1)", [[2, 1]], False),
+        ("assert f(1) == {1, 2}", [{2, 1}], True),
+        ("assert f(1)", [True], True),
+        ("assert not f(1)", [True], False),
+        ("assert f(1) is None", [None], True),
+        ("assert set(f([1, 1])) == {1}", [[1, 1]], True),
+        ("assert abs(f(1) - 0.5) < 1e-6", [0.5], True),
+        ("assert math.isclose(f(1), 1 / 3, rel_tol=0.001)", [0.3333], True),
+        ("assert f(1) == f(2)", [4, 4], True),
+        ("assert f(1) == f(2)", [4, 5], False),
+        ("assert sorted(f(1), reverse=True) == [2, 1]", [[1, 2]], True),
+        ("assert f(1)[0] == 'a' and len(f(1)) == 2", ["ab", "ab"], True),
+        ("assert 1 < f(1) <= 3", [3], True),
+        ("assert f(1) * 10 ** 3 == 2000", [2], True),
+        ("assert f(1) in [1, 2]", [2], True),
+        # What the answer is not fit for is wrong, and no error.
+        ("assert abs(f(1)) == 1", ["x"], False),
+        ("assert f(1)[0] == 1", [[]], False),
+        ("assert set(f(1)) == {1}", [[[1]]], False),
+        ("assert f(1) * 1000000 == 'x'", ["x" * 1000], False),
+        ("assert f(1) % 'x' == 'x'", ["%999999999d"], False),
+        ("assert 10 ** f(1) == 1", [10**9], False),
+        ("assert f(1) == 1.0", [float("nan")], False),
+    ],
+)
+def test_an_assertion_holds_for_the_right_answers_only(source: str, answers: list[Any], holds: bool) -> None:
+    test = Assertion(source, {"f"})
+    assert len(test.calls) == len(answers)
+    assert test.holds(answers) is holds
+
+
+def test_calls_have_the_arguments_that_the_assertion_writes() -> None:
+    test = Assertion("assert f([1, -2.5], {'a': (1,)}, key=[0] * 3, other=math.inf) == 1", {"f"})
+    assert test.calls == [("f", [[1, -2.5], {"a": (1,)}], {"key": [0, 0, 0], "other": float("inf")})]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("assert g(1) == 2", "calls none of f"),
+        ("f(1)", "no assertion"),
+        ("assert f(1) == 2; import os", "no single statement"),
+        ("assert f(", "no single statement"),
+        ("assert f(open('x')) == 2", "no plain value"),
+        ("assert f(1) == open('x')", "open"),
+        ("assert f(1).__class__ == 1", "__class__"),
+        ("assert f(1) == [n for n in [1]]", "for n in"),
+        ("assert f(1) == eval('1')", "eval"),
+        ("assert f(f(1)) == 1", "no plain value"),
+    ],
+)
+def test_what_cannot_be_read_is_refused_with_a_reason(source: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
+        Assertion(source, {"f"})
+
+
+def test_tests_are_split_into_the_assertions_about_something() -> None:
+    found = split(HUMAN_EVAL)
+    assert found == ["assert candidate([1, 2]) == 3", "assert abs(candidate(5) - 0.5) < 1e-06"]
+    assert functions_in(found) == {"candidate"}
+    with pytest.raises(ValueError, match="For"):
+        split("def check(candidate):\n    for n in range(9):\n        assert candidate(n) == n")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [None, True, 0, -1.5, "é\n", [1, [2]], (1, (2,)), {1, 2}, frozenset({"a"}), {"a": {1: (2,)}, (1, 2): [3]}, {}, ()],
+)
+def test_values_are_the_same_after_the_way_through_json(value: Any) -> None:
+    told = decoded(encoded(value))
+    assert told == value
+    assert type(told) is type(value)
+
+
+@pytest.mark.parametrize("told", [{"object": []}, {"dict": 3}, {"set": [[1]]}, {"a": 1, "b": 2}, {"tuple": 1}])
+def test_what_is_no_value_is_refused(told: Any) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        decoded(told)
+
+
+@pytest.mark.parametrize("value", [object(), 1j, b"x", range(3), type("Liar", (int,), {})(3)])
+def test_what_is_no_plain_value_does_not_leave_the_sandbox(value: Any) -> None:
+    with pytest.raises(TypeError, match="no plain value"):
+        encoded(value)
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ("assert f(1) == [1, 2]", [1, 2]),
+        ("assert f(1) is None", None),
+        ("assert f(1)", True),
+        ("assert not f(1)", False),
+    ],
+)
+def test_a_plain_assertion_knows_the_one_right_answer(source: str, expected: Any) -> None:
+    assert Assertion(source, {"f"}).expected() == expected
+
+
+def test_assertions_that_ask_for_more_have_no_right_answer_in_common() -> None:
+    sources = ["assert f(1) == f(2)", "assert f(1) == f(3)", "assert f(1) > 2", "assert len(f(1)) == 2"]
+    assert len({Assertion(source, {"f"}).expected() for source in sources}) == len(sources)
