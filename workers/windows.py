@@ -8,7 +8,7 @@ ALONE_PAUSE_S = 10.0
 """The longest pause of a run's only environment: it may recover, and there is nothing else to do."""
 AMONG_OTHERS_PAUSE_S = 300.0
 _FIRST_PAUSE_S = 0.25
-_PAUSE_GROWTH = 3
+_PAUSE_GROWTH = 4
 
 
 class Window:
