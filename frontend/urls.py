@@ -8,6 +8,7 @@ from django.urls.converters import StringConverter
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
+from frontend.pages.environments import views as environments
 from frontend.pages.group import views as group
 from frontend.pages.launch import views as launch
 from frontend.pages.models import views as models
@@ -36,6 +37,8 @@ urlpatterns = [
     path("models/", models.index, name="models"),
     path("models/<slug:project>/<str:name>/", models.model, name="model"),
     path("models/<slug:project>/<str:name>/remove/", models.remove, name="model-remove"),
+    path("environments/", environments.index, name="environments"),
+    path("environments/<str:name>/", environments.environment, name="environment"),
     path("trust/", trust.index, name="trust"),
     path("trust/allow/", trust.allow, name="trust-allow"),
     path("trust/withdraw/", trust.withdraw, name="trust-withdraw"),

@@ -73,6 +73,12 @@ def for_user(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QueryS
     return Run.objects.filter(project__in=projects(user, at_least))
 
 
+def that_play(user: User | AnonymousUser, environment: str, limit: int = 20) -> list[Run]:
+    """The user's newest runs with an environment of this name, whatever it is called in the run. One query."""
+    found = for_user(user).filter(config__environments__contains=[{"name": environment}])
+    return list(found.select_related("created_by").order_by("-id")[:limit])
+
+
 def projects(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QuerySet[Project]:
     """The projects in which the user has at least this role."""
     if not user.is_authenticated:

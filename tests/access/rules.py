@@ -181,6 +181,8 @@ PAGES: dict[str, Rule] = {
     "models/": get(member_of_any),
     "models/<slug:project>/<str:name>/": get(viewer),
     "models/<slug:project>/<str:name>/remove/": form(operator),
+    "environments/": get(member_of_any),
+    "environments/<str:name>/": get(member_of_any, path="environments/reverse_text/"),
     "trust/": get(superuser),
     "trust/allow/": form(superuser, lambda of: {"kind": "loss", "name": "losses.another"}),
     "trust/withdraw/": form(superuser, lambda of: {"kind": "loss", "name": "losses.ours"}),

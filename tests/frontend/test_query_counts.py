@@ -16,6 +16,7 @@ from tests.factories import make_batch, make_evaluation, make_event, make_group,
 
 PINNED = Path(__file__).parent.parent / "snapshots" / "query_counts.json"
 PAGES = ["runs", "run", "run-live", "run-rollouts", "run-events", "run-config", "group", "step", "launch", "models"]
+PAGES += ["environments", "environment"]
 
 
 def fill(name: str) -> Run:
@@ -37,6 +38,10 @@ def path_of(page: str, run: Run) -> str:
             return "/"
         case "models":
             return reverse("models")
+        case "environments":
+            return reverse("environments")
+        case "environment":
+            return reverse("environment", args=["reverse_text"])
         case "launch":
             return f"{reverse('launch')}?preset=reverse-text-rl"
         case "run-live":
