@@ -1,8 +1,8 @@
-"""`python -m environments list|play|solutions`: environments on their own, without a database or a trainer."""
+"""`python -m environments`: environments on their own, without a database or a trainer."""
 
 import argparse
 import asyncio
-import contextlib
+import faulthandler
 import json
 import os
 import sys
@@ -12,23 +12,25 @@ from typing import Any
 import msgspec
 
 from environments import registry
-from environments.chat import rendered
+from environments.cards import card
+from environments.client.http import ClientError
 from environments.config import SamplingParams
 from environments.env import Environment
 from environments.errors import PolicyError, RegistryError
-from environments.gateway.local import LocalGateway
-from environments.policy import OpenAIPolicy
-from environments.runner import play_group
+from environments.kit import check
 from environments.solutions import NoSolutions, solved
-from environments.types import PlayedGroup, PlayedRollout, Split
+from environments.types import PlayedRollout, Split
+from environments.verbs.commands import Mistake, json_object, parse, register
+from environments.verbs.playing import PolicyServer, play
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run one command. Returns the exit status: 1 if an episode failed, 2 for a mistake in the command."""
-    args = _parser().parse_args(argv)
+    """Run one command. Returns the exit status: 1 if an episode or a check failed, 2 for a mistake in the command."""
+    parser, commands = _parser()
     try:
-        return int(args.run(args))
-    except (PolicyError, RegistryError) as exc:
+        args = parse(parser, commands, sys.argv[1:] if argv is None else argv)
+        return int(args.act(args))
+    except (ClientError, Mistake, PolicyError, RegistryError) as exc:
         print(exc, file=sys.stderr)
         return 2
     except BrokenPipeError:
@@ -39,12 +41,23 @@ def main(argv: list[str] | None = None) -> int:
 
 def _list(args: argparse.Namespace) -> int:
     for name in registry.names():
-        found = registry.find_class(name)
-        print(f"{name}  (version {found.version})  {(found.__doc__ or '').strip().splitlines()[0]}")
-        schema = msgspec.json.schema_components([found.args_type])[1][found.args_type.__name__]
-        for key, argument in schema["properties"].items():
-            print(f"    {key} = {json.dumps(argument.get('default'))}  {argument.get('description', '')}")
+        found = card(name)
+        print(f"{name}  ({f'version {found.version}' if found.version else found.origin})  {found.summary}")
+        for argument in found.arguments:
+            print(f"    {argument.name} = {argument.default or '(to be given)'}  {argument.description}")
     return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    # Code that hangs in a pattern or a loop gives no exception its turn: show where it is, and end.
+    faulthandler.dump_traceback_later(args.deadline, exit=True)
+    try:
+        environment = registry.load(args.name, args.args)
+        report = check(environment, problems=args.problems, margin=args.margin, seconds=args.seconds)
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    print(report)
+    return int(not report.holds)
 
 
 def _solutions(args: argparse.Namespace) -> int:
@@ -75,30 +88,19 @@ def _play(args: argparse.Namespace) -> int:
 
 async def _play_all(args: argparse.Namespace, environment: Environment[Any], sampling: SamplingParams) -> int:
     failed = False
-    api_key = os.environ.get(args.api_key_env)
-    gateway = LocalGateway()
-    async with (
-        OpenAIPolicy(args.base_url, args.model, api_key=api_key, timeout_s=args.deadline) as policy,
-        contextlib.aclosing(gateway),
-    ):
-        chat = await rendered.find(policy, args.tokenizer) if args.tokenizer else None
-        for offset in range(args.problems):
-            problem = environment.problem(args.split, (args.index + offset) % environment.count(args.split))
-            options: dict[str, Any] = {"deadline_s": args.deadline, "chat": chat, "gateway": gateway}
-            rollouts = await play_group(environment, problem, policy, sampling, args.n, **options)
-            failed = failed or any(rollout.error for rollout in rollouts)
-            if args.json:
-                group = PlayedGroup(
-                    environment=args.name,
-                    environment_version=environment.version,
-                    problem_key=problem.key,
-                    rollouts=rollouts,
-                )
-                print(msgspec.json.encode(group).decode(), flush=True)
-            else:
-                print(f"{problem.key}")
-                for rollout in rollouts:
-                    print(f"  {_line(rollout)}", flush=True)
+    server = PolicyServer(
+        base_url=args.base_url, model=args.model, api_key=os.environ.get(args.api_key_env), tokenizer=args.tokenizer
+    )
+    wanted = range(args.index, args.index + args.problems)
+    options: dict[str, Any] = {"split": args.split, "samples": args.n, "at_once": 1, "deadline_s": args.deadline}
+    async for group in play(environment, args.name, wanted, server, sampling, **options):
+        failed = failed or any(rollout.error for rollout in group.rollouts)
+        if args.json:
+            print(msgspec.json.encode(group).decode(), flush=True)
+        else:
+            print(f"{group.problem_key}")
+            for rollout in group.rollouts:
+                print(f"  {_line(rollout)}", flush=True)
     return int(failed)
 
 
@@ -112,19 +114,27 @@ def _line(rollout: PlayedRollout) -> str:
     )
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> "tuple[argparse.ArgumentParser, argparse._SubParsersAction[argparse.ArgumentParser]]":
     parser = argparse.ArgumentParser(prog="python -m environments", description=__doc__)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
     command = commands.add_parser("list", help="name every environment and its arguments")
-    command.set_defaults(run=_list)
+    command.set_defaults(act=_list)
 
-    chosen = argparse.ArgumentParser(add_help=False)
-    chosen.add_argument("name", help="the environment")
-    chosen.add_argument("--args", type=_json_object, default={}, help="its arguments, as a JSON object")
+    named = argparse.ArgumentParser(add_help=False)
+    named.add_argument("name", help="the environment")
+    named.add_argument("--args", type=json_object, default={}, help="its arguments, as a JSON object")
+    chosen = argparse.ArgumentParser(add_help=False, parents=[named])
     chosen.add_argument("--split", type=Split, default=Split.TRAIN, choices=list(Split))
 
+    command = commands.add_parser("check", parents=[named], help="check what an environment promises, without a model")
+    command.set_defaults(act=_check)
+    command.add_argument("--problems", type=int, default=50, help="of each split")
+    command.add_argument("--margin", type=float, default=0.05, help="reward by which solving has to beat guessing")
+    command.add_argument("--seconds", type=float, default=2.0, help="for each episode of hostile replies")
+    command.add_argument("--deadline", type=float, default=600.0, help="seconds for all; then it says where it hangs")
+
     command = commands.add_parser("play", parents=[chosen], help="play groups against an inference server")
-    command.set_defaults(run=_play)
+    command.set_defaults(act=_play)
     command.add_argument("--base-url", default="http://127.0.0.1:8000/v1", help="default: %(default)s")
     command.add_argument("--model", default="policy", help="the served model's name; default: %(default)s")
     command.add_argument(
@@ -141,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--json", action="store_true", help="one scored group per line, with its tokens")
 
     command = commands.add_parser("solutions", parents=[chosen], help="write solved problems as SFT data (JSON lines)")
-    command.set_defaults(run=_solutions)
+    command.set_defaults(act=_solutions)
     command.add_argument("--n", type=int, default=100, help="lines to write")
     command.add_argument(
         "--echo",
@@ -150,17 +160,8 @@ def _parser() -> argparse.ArgumentParser:
         metavar="SHARE",
         help="share of lines that answer with the problem's own text: flawed examples leave RL something to mend",
     )
-    return parser
-
-
-def _json_object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as exc:
-        raise argparse.ArgumentTypeError(f"not JSON: {exc}") from exc
-    if not isinstance(value, dict):
-        raise argparse.ArgumentTypeError("not a JSON object")
-    return value
+    register(commands)
+    return parser, commands
 
 
 if __name__ == "__main__":

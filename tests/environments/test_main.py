@@ -62,7 +62,7 @@ def test_play_reports_an_unreachable_server_as_failed_rollouts() -> None:
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["play", "nothing"], "Known: atropos, calculator, gymnasium"),
+        (["play", "nothing"], "Known: alphabet_sort, atropos"),
         (["solutions", "reverse_text", "--args", '{"wrods": 2}'], "unknown field `wrods`"),
         (["solutions", "reverse_text", "--args", "2"], "not a JSON object"),
         (["play", "reverse_text", "--max-tokens", "0"], "max_tokens"),

@@ -1,0 +1,98 @@
+"""What samples say of a policy: mean, pass@k and pass^k over problems, each with an interval, and differences of pairs.
+
+All take `solved`: for each of P problems, the scores of its samples. Problems may have different numbers of samples.
+Intervals are percentile bootstraps over problems, since samples of one problem are not independent of each other
+(Efron and Tibshirani 1993, chapter 13); they are the same for the same input.
+"""
+
+from collections.abc import Callable, Sequence
+from math import comb
+from typing import NamedTuple
+
+import numpy as np
+
+Samples = Sequence[float]
+_RESAMPLES = 2_000
+_LEVEL = 0.95
+
+
+class Estimate(NamedTuple):
+    """A value and the interval that holds it 95 times in a hundred."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Chance that at least one of k samples is right, when c of n were: 1 - C(n-c, k) / C(n, k).
+
+    Unbiased (Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1). Raises ValueError for
+    k > n, of which n samples say nothing.
+    """
+    _check(n, c, k)
+    return 1.0 - comb(n - c, k) / comb(n, k)
+
+
+def pass_hat_k(n: int, c: int, k: int) -> float:
+    """Chance that all of k samples are right, when c of n were: C(c, k) / C(n, k).
+
+    Unbiased (Yao et al. 2024, "tau-bench", section 3.3). Raises ValueError as `pass_at_k`.
+    """
+    _check(n, c, k)
+    return comb(c, k) / comb(n, k)
+
+
+def mean(solved: Sequence[Samples]) -> Estimate:
+    """Mean over problems of the mean of their samples: avg@n."""
+    return _over_problems([float(np.mean(samples)) for samples in solved])
+
+
+def at_k(solved: Sequence[Samples], k: int, *, threshold: float = 1.0) -> Estimate:
+    """pass@k; a sample is right from `threshold` on."""
+    return _estimated(solved, k, threshold, pass_at_k)
+
+
+def hat_k(solved: Sequence[Samples], k: int, *, threshold: float = 1.0) -> Estimate:
+    """pass^k; a sample is right from `threshold` on."""
+    return _estimated(solved, k, threshold, pass_hat_k)
+
+
+def difference(first: Sequence[Samples], second: Sequence[Samples]) -> Estimate:
+    """How much higher the mean of `second` is, pair by pair: the same problem at the same place of both.
+
+    Raises ValueError for lists of different length.
+    """
+    if len(first) != len(second):
+        raise ValueError(f"{len(first)} problems cannot be paired with {len(second)}.")
+    pairs = zip(first, second, strict=True)
+    return _over_problems([float(np.mean(after) - np.mean(before)) for before, after in pairs])
+
+
+def _check(n: int, c: int, k: int) -> None:
+    if not 0 <= c <= n:
+        raise ValueError(f"{c} of {n} samples cannot be right.")
+    if not 1 <= k <= n:
+        raise ValueError(f"k is {k}, and there are {n} samples: sample at least k.")
+
+
+def _estimated(
+    solved: Sequence[Samples], k: int, threshold: float, estimator: Callable[[int, int, int], float]
+) -> Estimate:
+    return _over_problems(
+        [estimator(len(samples), sum(score >= threshold for score in samples), k) for samples in solved]
+    )
+
+
+def _over_problems(values: Sequence[float]) -> Estimate:
+    if not values:
+        raise ValueError("There is no problem to estimate from.")
+    per_problem = np.asarray(values, dtype=np.float64)
+    rng = np.random.default_rng(0)
+    chosen = rng.integers(0, len(per_problem), size=(_RESAMPLES, len(per_problem)))  # [resamples, P]
+    tail = (1.0 - _LEVEL) / 2
+    low, high = np.quantile(per_problem[chosen].mean(axis=1), [tail, 1.0 - tail])
+    return Estimate(float(per_problem.mean()), float(low), float(high))

@@ -1,0 +1,76 @@
+"""Play an environment's problems against a server, many at a time, without a control plane."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from environments.chat import rendered
+from environments.config import SamplingParams
+from environments.env import Environment
+from environments.gateway.local import LocalGateway
+from environments.policy import OpenAIPolicy
+from environments.runner import play_group
+from environments.types import PlayedGroup, Split
+
+
+class PolicyServer(msgspec.Struct, frozen=True, kw_only=True):
+    """Who is asked."""
+
+    base_url: str
+    model: str
+    api_key: str | None
+    tokenizer: Path | None
+    """Directory of the model: without it calls of tools stay text."""
+
+
+async def play(
+    environment: Environment[Any],
+    name: str,
+    indices: Iterable[int],
+    server: PolicyServer,
+    sampling: SamplingParams,
+    *,
+    split: Split,
+    samples: int,
+    at_once: int,
+    deadline_s: float,
+) -> AsyncGenerator[PlayedGroup, None]:
+    """Groups as they end; `samples` rollouts of each problem, `at_once` problems at a time.
+
+    `indices` may go on for ever: none is taken before there is room for it. Close the iterator to end what is played.
+    """
+    gateway = LocalGateway()
+    async with (
+        OpenAIPolicy(server.base_url, server.model, api_key=server.api_key, timeout_s=deadline_s) as policy,
+        contextlib.aclosing(gateway),
+    ):
+        chat = await rendered.find(policy, server.tokenizer) if server.tokenizer else None
+
+        async def group(index: int) -> PlayedGroup:
+            problem = environment.problem(split, index % environment.count(split))
+            options: dict[str, Any] = {"deadline_s": deadline_s, "chat": chat, "gateway": gateway}
+            return PlayedGroup(
+                environment=name,
+                environment_version=environment.version,
+                problem_key=problem.key,
+                rollouts=await play_group(environment, problem, policy, sampling, samples, **options),
+            )
+
+        left, playing = iter(indices), set[asyncio.Task[PlayedGroup]]()
+        try:
+            while True:
+                while len(playing) < at_once and (index := next(left, None)) is not None:
+                    playing.add(asyncio.create_task(group(index)))
+                if not playing:
+                    return
+                done, playing = await asyncio.wait(playing, return_when=asyncio.FIRST_COMPLETED)
+                for each in done:
+                    yield each.result()
+        finally:
+            for each in playing:
+                each.cancel()
+            await asyncio.gather(*playing, return_exceptions=True)

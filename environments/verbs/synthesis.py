@@ -1,0 +1,78 @@
+"""The best of what a teacher played as lines of SFT data, each with where it is from."""
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from environments.types import PlayedGroup, PlayedRollout, StopReason
+from environments.verbs.files import GroupFile
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Kept(msgspec.Struct):
+    """What became of a teacher's rollouts."""
+
+    problems: int = 0
+    lines: int = 0
+    tokens: int = 0
+    """Sampled, of all rollouts."""
+    failed: int = 0
+    truncated: int = 0
+    too_low: int = 0
+    """Scored lower than was asked for."""
+    surplus: int = 0
+    """Good enough, and not among the best of their problem."""
+
+
+def write(path: Path, groups: GroupFile, *, teacher: str, min_reward: float, best: int) -> Kept:
+    """Write the best `best` rollouts of each problem with at least `min_reward`, a line for each branch.
+
+    The file is whole or not there. What a token budget ended is left out: it teaches no end. Tool calls and reasoning
+    stay in the messages.
+    """
+    kept = Kept()
+    draft = path.with_name(f"{path.name}.part")
+    with draft.open("wb") as file:
+        for line in _lines(groups.groups(), kept, teacher, min_reward, best):
+            file.write(_encode(line) + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+    draft.replace(path)
+    return kept
+
+
+def _lines(
+    groups: Iterable[PlayedGroup], kept: Kept, teacher: str, min_reward: float, best: int
+) -> Iterator[dict[str, Any]]:
+    for group in groups:
+        kept.problems += 1
+        good: list[tuple[float, int, PlayedRollout]] = []
+        for index, rollout in enumerate(group.rollouts):
+            kept.tokens += sum(rollout.loss_mask)
+            if rollout.error is not None or rollout.reward is None:
+                kept.failed += 1
+            elif rollout.stop_reason is StopReason.LENGTH:
+                kept.truncated += 1
+            elif rollout.reward < min_reward:
+                kept.too_low += 1
+            else:
+                good.append((-rollout.reward, index, rollout))
+        good.sort(key=lambda each: each[:2])
+        kept.surplus += max(0, len(good) - best)
+        for _, index, rollout in good[:best]:
+            for messages in [*rollout.earlier_branches, rollout.messages]:
+                kept.lines += 1
+                yield {
+                    "messages": messages,
+                    **({"tools": rollout.tools} if rollout.tools else {}),
+                    "environment": group.environment,
+                    "environment_version": group.environment_version,
+                    "problem_key": group.problem_key,
+                    "rollout": index,
+                    "reward": rollout.reward,
+                    "teacher": teacher,
+                }

@@ -1,0 +1,58 @@
+"""Estimates from samples: against enumeration, and against what is known of them."""
+
+import itertools
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from environments import estimates
+
+counts = st.integers(1, 7).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n)))
+
+
+@given(counts)
+def test_pass_at_k_and_pass_hat_k_are_the_shares_of_all_choices(count: tuple[int, int, int]) -> None:
+    n, c, k = count
+    choices = list(itertools.combinations([True] * c + [False] * (n - c), k))
+    assert estimates.pass_at_k(n, c, k) == pytest.approx(float(Fraction(sum(map(any, choices)), len(choices))))
+    assert estimates.pass_hat_k(n, c, k) == pytest.approx(float(Fraction(sum(map(all, choices)), len(choices))))
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 1, 5), (4, 5, 1), (4, -1, 1), (4, 1, 0), (0, 0, 1)])
+def test_what_samples_cannot_say_is_refused(n: int, c: int, k: int) -> None:
+    for estimator in (estimates.pass_at_k, estimates.pass_hat_k):
+        with pytest.raises(ValueError, match=r"sample|right"):
+            estimator(n, c, k)
+
+
+def test_figures_over_problems_are_means_of_theirs() -> None:
+    solved = [[1.0, 0.0, 0.0, 0.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.5]]
+    assert estimates.mean(solved).value == pytest.approx((0.25 + 1 + 0.25) / 3)
+    assert estimates.at_k(solved, 2).value == pytest.approx((0.5 + 1 + 0) / 3)
+    assert estimates.hat_k(solved, 2).value == pytest.approx((0 + 1 + 0) / 3)
+    assert estimates.at_k(solved, 2, threshold=0.5).value == pytest.approx((0.5 + 1 + 1) / 3)
+
+
+def test_pairs_tell_more_than_two_intervals() -> None:
+    before = [[difficulty] for difficulty in (0.0, 0.2, 0.4, 0.6, 0.8) * 10]
+    after = [[score + 0.1] for (score,) in before]
+    gained = estimates.difference(before, after)
+    assert gained.low == pytest.approx(0.1)
+    assert gained.high == pytest.approx(0.1)
+    assert estimates.mean(after).low < estimates.mean(before).high, "the two intervals alone overlap"
+    with pytest.raises(ValueError, match="cannot be paired"):
+        estimates.difference(before, after[1:])
+
+
+def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
+    import numpy as np
+
+    rng = np.random.default_rng(7)
+    held = 0
+    for _ in range(200):
+        low_high = estimates.mean([[score] for score in rng.random(60)])
+        held += low_high.low <= 0.5 <= low_high.high
+    assert 0.88 <= held / 200 <= 0.99
+    assert estimates.mean([[0.3], [0.9]]) == estimates.mean([[0.3], [0.9]])

@@ -1,0 +1,140 @@
+"""process, evaluate and serve, against a server that says the same two tokens to everybody."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from environments import estimates
+from environments.__main__ import main
+from environments.types import PlayedGroup
+from tests.environments.group_store import RUN, GroupStore, serving, status
+from tests.workers.stub_server import StubServer, stub_server
+from trainers.data.examples import parse_example
+
+ASKED = ["reverse_text", "--at-once", "4"]
+
+
+@pytest.fixture
+def stub() -> Iterator[StubServer]:
+    with stub_server() as server:
+        yield server
+
+
+def run(verb: str, stub: StubServer, *options: Any) -> int:
+    return main([verb, *ASKED, "--base-url", f"{stub.url}/v1", *map(str, options)])
+
+
+def groups_in(path: Path) -> list[PlayedGroup]:
+    return [msgspec.json.decode(line, type=PlayedGroup) for line in path.read_bytes().splitlines()]
+
+
+def test_what_is_in_the_file_is_not_played_again_and_a_line_cut_short_is(stub: StubServer, tmp_path: Path) -> None:
+    out = tmp_path / "groups.jsonl"
+    assert run("process", stub, "--out", out, "--problems", 3, "--samples", 2) == 0
+    known = groups_in(out)
+    with out.open("ab") as file:
+        file.write(b'{"environment": "reverse_te')  # as a kill leaves it
+    before = stub.generated
+    assert run("process", stub, "--out", out, "--problems", 5, "--samples", 2) == 0
+    played = groups_in(out)
+    assert played[:3] == known
+    assert len({group.problem_key for group in played}) == 5
+    assert stub.generated == before + 2, "one request for each of the two that were missing"
+
+
+def test_a_file_of_something_else_is_left_alone(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "notes.txt"
+    out.write_text("dear diary\n")
+    assert run("process", stub, "--out", out) == 2
+    assert "line 1, is no group" in capsys.readouterr().err
+    assert out.read_text() == "dear diary\n"
+
+
+def test_options_come_from_a_file_and_the_command_line_wins(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    toml, yaml = tmp_path / "play.toml", tmp_path / "play.yaml"
+    toml.write_text(f'out = "{tmp_path / "a.jsonl"}"\nproblems = 4\nsamples = 3\nargs = {{ max_length = 4 }}\n')
+    yaml.write_text(f"out: {tmp_path / 'b.jsonl'}\nmax-tokens: 1\nproblems: 1\n")
+    assert run("process", stub, "--config", toml, "--problems", 2) == 0
+    assert [len(group.rollouts) for group in groups_in(tmp_path / "a.jsonl")] == [3, 3]
+    assert all(len(group.problem_key) <= 4 for group in groups_in(tmp_path / "a.jsonl"))
+    assert run("process", stub, "--config", yaml) == 0
+    assert [sum(rollout.loss_mask) for rollout in groups_in(tmp_path / "b.jsonl")[0].rollouts] == [1] * 4
+    yaml.write_text("probelms: 3\n")
+    assert run("process", stub, "--config", yaml) == 2
+    assert "probelms is no option" in capsys.readouterr().err
+
+
+def test_an_evaluation_says_what_its_samples_are_worth(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "eval.jsonl"
+    options = ["--problems", 6, "--samples", 4, "--threshold", 0.1, "--out", out, "--html", tmp_path / "eval.html"]
+    assert run("evaluate", stub, *options) == 0
+    found = json.loads(capsys.readouterr().out)
+    solved = [[rollout.reward or 0.0 for rollout in group.rollouts] for group in groups_in(out)]
+    assert (found["problems"], found["rollouts"], found["failed"]) == (6, 24, 0)
+    assert found["avg@4"] == estimates.mean(solved)._asdict() | {"problems": 6}
+    assert found["pass@2"] == estimates.at_k(solved, 2, threshold=0.1)._asdict() | {"problems": 6}
+    assert found["pass^4"] == estimates.hat_k(solved, 4, threshold=0.1)._asdict() | {"problems": 6}
+    assert (tmp_path / "eval.html").read_text().count("<details open>") == 6
+
+
+def test_rollouts_that_failed_have_no_score_and_are_counted(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "eval.jsonl"
+    run("evaluate", stub, "--problems", 1, "--samples", 2, "--out", out)
+    stub.mode = "error"
+    capsys.readouterr()
+    assert run("evaluate", stub, "--problems", 3, "--samples", 2, "--out", out) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["problems"], found["problems_without_a_score"]) == (3, 2)
+    assert (found["rollouts"], found["failed"]) == (6, 4)
+    assert found["errors"] == {"policy: PolicyUnavailable": 4}
+    assert found["pass@2"]["problems"] == 1
+    stub.mode = "ok"
+    assert run("evaluate", stub, "--problems", 3, "--samples", 2, "--out", out) == 0, "the server is back"
+    assert json.loads(capsys.readouterr().out)["pass@2"]["problems"] == 3
+
+
+def test_a_teachers_best_rollouts_become_sft_data_that_says_where_it_is_from(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups, out = tmp_path / "groups.jsonl", tmp_path / "sft.jsonl"
+    options = ["--problems", 12, "--samples", 3, "--groups", groups, "--out", out, "--min-reward", 0.05]
+    assert run("synthesize", stub, *options) == 0
+    kept = json.loads(capsys.readouterr().out)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
+    good = {group.problem_key for group in groups_in(groups) if (group.rollouts[0].reward or 0) >= 0.05}
+    assert {line["problem_key"] for line in lines} == good
+    assert 0 < len(lines) < 12
+    assert (kept["lines"], kept["surplus"], kept["too_low"]) == (len(lines), 2 * len(lines), 36 - 3 * len(lines))
+    assert kept["tokens"] == 36 * 2
+    assert {(line["environment"], line["environment_version"], line["teacher"]) for line in lines} == {
+        ("reverse_text", "1", "policy")
+    }
+    assert all(line["messages"][-1] == {"role": "assistant", "content": "gg"} for line in lines)
+    for number, line in enumerate(out.read_bytes().splitlines()):
+        parse_example(line, f"line {number}", ["assistant"])  # the trainer takes it as it is
+
+
+def test_groups_are_served_into_a_run_until_it_is_over(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = GroupStore()
+    monkeypatch.setenv("ROLLYARD_TOKEN", "t")
+    with serving(store) as url:
+        assert run("serve", stub, "--url", url, "--run", RUN, "--samples", 2, "--problems", 5) == 0
+        assert {len(group.rollouts) for group in store.groups.values()} == {2}
+        assert len(store.groups) == 5
+        store.mishaps.append(status(410, code="run_over", detail="Run run-1 is finished."))
+        assert run("serve", stub, "--url", url, "--run", RUN) == 0
+    assert "is finished" in capsys.readouterr().err
