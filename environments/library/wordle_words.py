@@ -3,7 +3,7 @@
 A change of the list changes problems: it raises the environment's version.
 """
 
-WORDS = """
+_TEXT = """
 abbey above actor admit adore adult after again agree alarm album alert alibi alien alley allow amaze amber anger
 angle angry ankle apple apron arena argue armor arrow asked aspen attic aunts award azure bacon badge bagel baked
 baker banjo banks barge barks basic basil basin bathe beach beads beans beard begin beige below belts bench bends
@@ -61,4 +61,5 @@ value vault vegan venue verbs verse vests video vigor villa vines viola virus vi
 votes vowel wafer wagon waist waits waltz wants wasps waste watch water weary weave weeps weigh weird whale wharf
 wheat wheel where which whine whirl white whole widow width windy wings wiped wires witty woman woods words world
 worms worry would wound woven wraps wreck wrist write yacht yards yawns years yeast yells young youth zebra
-""".split()
+"""
+WORDS = _TEXT.split()
