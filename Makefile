@@ -141,13 +141,14 @@ $(ATROPOS_VENV)/.installed: tests/atroposlib/requirements.txt
 	@touch $@
 
 # Made as a person makes one; all three libraries in one, to install and keep less.
-games-venv: $(VENV)/.installed ## Make .venv-games with gymnasium, open_spiel and OpenEnv, whose tests are skipped without it
+games-venv: $(VENV)/.installed ## Make .venv-games with gymnasium, open_spiel, OpenEnv and reasoning_gym, whose tests are skipped without it
 	@$(MAKE) --no-print-directory -s $(GAMES_VENV)/.installed \
 	  || echo "NO GAMES: the tests of their bridges are skipped. They need a package index; run make games-venv again."
 
 $(GAMES_VENV)/.installed: environments/venvs.py | $(VENV)/.installed
 	@rm -rf $(GAMES_VENV)
 	@ROLLYARD_HOME=$(abspath $(GAMES_VENV)) $(BIN)/rollyard envs install games --recipe gymnasium --recipe open_spiel --recipe openenv
+	@ROLLYARD_HOME=$(abspath $(GAMES_VENV)) $(BIN)/rollyard envs install reasoning_gym
 	@touch $@
 
 verifiers-venv: $(VENV)/.installed ## Make .venv-verifiers with verifiers, whose tests are skipped without it

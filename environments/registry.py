@@ -41,6 +41,7 @@ _BRIDGES = {
     "gymnasium": "environments.bridges.gymnasium:GymnasiumText",
     "open_spiel": "environments.bridges.open_spiel:OpenSpiel",
     "openenv": "environments.bridges.openenv:OpenEnv",
+    "reasoning_gym": "environments.bridges.reasoning_gym:ReasoningGym",
     "verifiers": "environments.bridges.verifiers:Verifiers",
 }
 """Ours as well; what they play is not."""

@@ -51,6 +51,7 @@ RECIPES = {
     "gymnasium": Recipe(("gymnasium==1.4.0",)),
     "open_spiel": Recipe(("open_spiel==2.0.2",)),
     "openenv": Recipe(("openenv-core==0.3.0",)),
+    "reasoning_gym": Recipe(("reasoning-gym==0.1.25",)),
     "verifiers": Recipe(("verifiers==0.4.0",)),
 }
 """By the name of the bridge that needs them."""
