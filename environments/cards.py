@@ -23,7 +23,7 @@ class CodeOwner(StrEnum):
     """Whose code it is."""
 
     OURS = "ships with Rollyard"
-    BRIDGE = "plays environments of another library"
+    BRIDGE = "a bridge to another library"
     INSTALLED = "was installed here"
 
 
@@ -69,14 +69,18 @@ def card(name: str) -> Card:
 
 
 def described(docstring: str) -> tuple[str, dict[str, str]]:
-    """The sentence and the parts of a class's docstring. What stands before the first part belongs to the sentence."""
+    """The first paragraph and the parts of a class's docstring."""
     summary: list[str] = []
+    between: list[str] = []
+    """What else it says, to those who read the class."""
     parts: dict[str, list[str]] = {}
     lines = summary
     for line in map(str.strip, docstring.splitlines()):
         if begins := _PART.fullmatch(line):
             lines = parts.setdefault(begins[1], [])
             line = begins[2]
+        elif not line and lines is summary:
+            lines = between
         lines.append(line)
     told = {name: " ".join(filter(None, text)) for name, text in parts.items() if name != _TOLD_APART}
     return " ".join(filter(None, summary)), told

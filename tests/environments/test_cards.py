@@ -9,6 +9,8 @@ from environments.cards import Argument, CodeOwner, card, described
 def test_a_docstring_is_a_sentence_and_parts() -> None:
     told = """Sort names.
 
+    Of which there are many.
+
     Task: sort them,
         line by line.
     Data: made up. Licence: ours.

@@ -22,7 +22,7 @@ def test_the_list_has_every_environment_with_what_it_is(client: Client) -> None:
     for name in registry.names():
         assert f'href="{page_of(name)}"' in page
     assert "Write the given words backwards" in page
-    assert "plays environments of another library" in page
+    assert "a bridge to another library" in page
 
 
 def test_a_page_tells_the_task_the_reward_and_every_argument(client: Client) -> None:
