@@ -197,7 +197,7 @@ def test_calls_leave_no_descriptor_open_however_they_end() -> None:
     asyncio.run(some())
     before = len(os.listdir("/proc/self/fd"))
     asyncio.run(some())
-    assert len(os.listdir("/proc/self/fd")) == before
+    _until(lambda: len(os.listdir("/proc/self/fd")) <= before)  # a call that was cancelled is cleaned up by a thread
 
 
 def _until(happens: Callable[[], bool], within_s: float = 20) -> None:
