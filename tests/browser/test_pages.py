@@ -244,6 +244,8 @@ def test_no_page_scrolls_sideways(watched: Watched, width: int) -> None:
         "/",
         "/runs/new/",
         "/runs/new/?preset=reverse-text-rl",
+        "/environments/",
+        "/environments/sql/",
         *(f"/runs/{run.key}/{part}" for part in paths),
     ]:
         page = watched.open(path)
