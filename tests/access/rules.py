@@ -182,7 +182,7 @@ PAGES: dict[str, Rule] = {
     "models/<slug:project>/<str:name>/": get(viewer),
     "models/<slug:project>/<str:name>/remove/": form(operator),
     "environments/": get(member_of_any),
-    "environments/<str:name>/": get(member_of_any, path="environments/reverse_text/"),
+    "environments/<str:name>/": get(member_of_any, path="/environments/reverse_text/"),
     "trust/": get(superuser),
     "trust/allow/": form(superuser, lambda of: {"kind": "loss", "name": "losses.another"}),
     "trust/withdraw/": form(superuser, lambda of: {"kind": "loss", "name": "losses.ours"}),
