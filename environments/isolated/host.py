@@ -8,6 +8,7 @@ import asyncio
 import itertools
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO
@@ -212,9 +213,16 @@ def main() -> None:
     host = Host(writer)
     # A sandbox inside of this one would need what no run may have.
     tools.use(RemoteEngine(host.tool))
-    asyncio.run(_serve(reader, host))
-    sys.stdout.flush()
-    os._exit(0)  # whatever threads the environment left
+    exit_code = 1
+    try:
+        asyncio.run(_serve(reader, host))
+        exit_code = 0
+    except BaseException:  # noqa: BLE001 - whatever it was, this process ends of it
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(exit_code)  # whatever threads are left: the environment's, or ours that reads
 
 
 if __name__ == "__main__":

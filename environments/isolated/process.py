@@ -45,6 +45,8 @@ from environments.types import FinishedRollout, Message, Problem, Split
 
 _LOAD_DEADLINE_S = 300.0
 """For what may read a data set: the start, counting, finding a problem."""
+_GREETING_S = 60.0
+"""For an interpreter to start."""
 _STDERR_LINES = 20
 _LINE_BYTES = 500
 _STDERR_BYTES_PER_S = 2**20
@@ -127,6 +129,8 @@ class Isolated(Environment[Any]):
 
     async def load(self, args: dict[str, Any]) -> None:
         """Make the environment. Raises RegistryError, EnvironmentDied, TimeoutError."""
+        # Loading may take long; a process that does not even begin to answer would be waited for as long.
+        await self._call("ping", within_s=_GREETING_S)
         loaded: Loaded = await self._call("load", self.name, args, within_s=_LOAD_DEADLINE_S)
         self.version = loaded.version  # type: ignore[misc]
         self._plays_itself = loaded.plays_itself

@@ -167,4 +167,5 @@ def test_a_program_over_there_plays_through_an_address_of_its_own(tmp_path: Path
     assert [first.error, second.error] == [None, None]
     assert {first.reward, second.reward} == {4.0, 1.0}, "what play noted is there when it is scored, for each its own"
     assert [message.text for message in first.messages] == ["say a number", first.messages[-1].text]
-    assert [span.kind for span in first.spans] == [SpanKind.TOOLS, SpanKind.MODEL, SpanKind.TOOLS, SpanKind.SCORING]
+    kinds = [span.kind for span in first.spans]  # what takes less than a millisecond behind the reply has none
+    assert [*kinds[:2], kinds[-1]] == [SpanKind.TOOLS, SpanKind.MODEL, SpanKind.SCORING]
