@@ -26,6 +26,8 @@ from tests.environments.library_tools.playing import (
 )
 from tests.environments.sandbox.programs import needs_sandbox
 
+pytestmark = pytest.mark.slow  # most start a sandbox
+
 
 def code(**args: object) -> Environment[Any]:
     return registry.load("code", args)

@@ -25,6 +25,8 @@ from tests.environments.library_tools.playing import (
 )
 from tests.environments.sandbox.programs import needs_sandbox
 
+pytestmark = pytest.mark.slow  # most start a sandbox
+
 
 def python(**args: object) -> Environment[Any]:
     return registry.load("python", args)

@@ -14,6 +14,8 @@ from environments.types import Message, Problem, Split
 from tests.environments.library_tools.playing import check_splits, hostile, reward_of, reward_of_solution, scored
 from tests.environments.sandbox.programs import needs_sandbox
 
+pytestmark = pytest.mark.slow  # most start a sandbox
+
 
 def sql(**args: object) -> Environment[Any]:
     return registry.load("sql", args)

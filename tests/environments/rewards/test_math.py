@@ -16,6 +16,8 @@ from environments.rewards.math_answer import answered, math
 from environments.rewards.math_workers import MathWorkers
 from tests.environments.rewards.replying import problem, rollout, score
 
+pytestmark = pytest.mark.slow  # they start processes
+
 FOR_EVER = r"\boxed{9^{9^{9^9}}}"
 GONE_S = 15.0
 

@@ -8,6 +8,8 @@ from environments.rewards.unit_test_judge import literal
 from tests.environments.rewards.replying import problem, rollout, score
 from tests.environments.sandbox.programs import needs_sandbox
 
+pytestmark = pytest.mark.slow  # each starts a sandbox
+
 ADDS = ["assert add(1, 2) == 3", "assert add(-1, 1) == 0", "def check(f):\n    assert f(2, b=2) == 4\ncheck(add)"]
 
 
