@@ -70,16 +70,19 @@ def data_of(name: str, args: Mapping[str, Any]) -> str:
     return data if is_built_in(name) and isinstance(data, str) else ""
 
 
-def rewards_from_elsewhere(args: Mapping[str, Any]) -> list[str]:
-    """Names of the rewards in an environment's arguments that are somebody else's code."""
-    parts = args.get("rewards")
+def rewards_from_elsewhere(name: str, args: Mapping[str, Any]) -> list[str]:
+    """Names of the rewards of one of our environments that are somebody else's code.
+
+    What others call their arguments is theirs, and what they import is trusted with them.
+    """
+    parts = args.get("rewards") if is_built_in(name) else None
     named = [part.get("name") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     return [name for name in named if isinstance(name, str) and not rewards.is_built_in(name)]
 
 
 def is_ours_alone(name: str, args: Mapping[str, Any]) -> bool:
     """Whether it may play beside the control plane: one of ours, with nobody else's files or code."""
-    return is_built_in(name) and not data_of(name, args) and not rewards_from_elsewhere(args)
+    return is_built_in(name) and not data_of(name, args) and not rewards_from_elsewhere(name, args)
 
 
 def code_from_elsewhere(name: str, args: Mapping[str, Any]) -> str | None:

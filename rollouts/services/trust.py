@@ -52,7 +52,7 @@ def needs(config: RunConfig, *, source: Run | None = None) -> list[Need]:
     for index, environment in enumerate(config.environments):
         if (foreign := registry.code_from_elsewhere(environment.name, environment.args)) is not None:
             found.append(Need(f"environments.{index}.name", TrustKind.ENVIRONMENT, foreign))
-        foreign_rewards = registry.rewards_from_elsewhere(environment.args)
+        foreign_rewards = registry.rewards_from_elsewhere(environment.name, environment.args)
         key = f"environments.{index}.args.rewards"
         found += [Need(key, TrustKind.ENVIRONMENT, f"reward:{name}") for name in foreign_rewards]
         # One by name was installed by whoever may; any other directory may be anybody's.

@@ -77,6 +77,9 @@ def test_a_reward_of_another_package_is_code_from_elsewhere() -> None:
     assert (need.field, need.name) == ("environments.0.args.rewards", "reward:theirs")
     trust.allow("environment", "reward:theirs", actor="cli:root")
     assert trust.missing(config) == []
+    foreign = [{"name": "pack.words:Words", "python": "mine", "args": {"rewards": parts}}]
+    needs = trust.missing(resolve(PRESET, overrides={"environments": foreign}).config)
+    assert [need.name for need in needs] == ["pack.words:Words"], "what they call their own arguments is theirs"
 
 
 def test_what_is_allowed_by_name_launches_and_what_is_withdrawn_does_not(model: Path) -> None:
