@@ -265,4 +265,4 @@ def writing(output: Path | None) -> Iterator[BinaryIO]:
             yield file
     # Closed to others by our umask, but made to be trained on: where we are root, runs have an account of their own.
     with suppress(SandboxUnavailable):  # then there is no account to open it to
-        accounts.open_to(accounts.account_of_runs(), [output])
+        accounts.open_to(accounts.account_of_runs(), [output.parent.resolve() / output.name])

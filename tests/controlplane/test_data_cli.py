@@ -135,6 +135,20 @@ def test_exported_groups_are_those_that_were_imported(rollyard: Rollyard, tmp_pa
 
 
 @commits
+def test_a_file_is_named_from_where_the_command_was_given_and_through_links(
+    rollyard: Rollyard, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = answer(rollyard("import-atropos", write(tmp_path / "a.jsonl", [item()]), "--json"))["run"]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for output in ("here.jsonl", "link/there.jsonl"):
+        done = rollyard("export-groups", run, "-o", output)
+        assert done.returncode == 0, done.output
+    assert (tmp_path / "here.jsonl").read_text() == (tmp_path / "real" / "there.jsonl").read_text()
+
+
+@commits
 def test_an_export_that_fails_leaves_the_file_of_before(rollyard: Rollyard, tmp_path: Path) -> None:
     run = answer(rollyard("import-atropos", write(tmp_path / "a.jsonl", [item()]), "--json"))["run"]
     out = tmp_path / "out.jsonl"
