@@ -3,7 +3,6 @@
 import argparse
 import asyncio
 import faulthandler
-import json
 import os
 import sys
 from pathlib import Path
@@ -11,14 +10,13 @@ from typing import Any
 
 import msgspec
 
-from environments import registry
+from environments import registry, solutions
 from environments.cards import card
 from environments.client.http import ClientError
 from environments.config import SamplingParams
 from environments.env import Environment
 from environments.errors import PolicyError, RegistryError
 from environments.kit import check
-from environments.solutions import NoSolutions, solved
 from environments.types import PlayedRollout, Split
 from environments.verbs.commands import Mistake, json_object, parse, register
 from environments.verbs.playing import PolicyServer, play
@@ -58,16 +56,6 @@ def _check(args: argparse.Namespace) -> int:
         faulthandler.cancel_dump_traceback_later()
     print(report)
     return int(not report.holds)
-
-
-def _solutions(args: argparse.Namespace) -> int:
-    try:
-        for line in solved(args.name, args.args, args.n, split=args.split, echo=args.echo):
-            print(json.dumps(line, ensure_ascii=False))
-    except NoSolutions as exc:
-        print(exc, file=sys.stderr)
-        return 2
-    return 0
 
 
 def _play(args: argparse.Namespace) -> int:
@@ -151,15 +139,8 @@ def _parser() -> "tuple[argparse.ArgumentParser, argparse._SubParsersAction[argp
     command.add_argument("--json", action="store_true", help="one scored group per line, with its tokens")
 
     command = commands.add_parser("solutions", parents=[chosen], help="write solved problems as SFT data (JSON lines)")
-    command.set_defaults(act=_solutions)
-    command.add_argument("--n", type=int, default=100, help="lines to write")
-    command.add_argument(
-        "--echo",
-        type=float,
-        default=0.0,
-        metavar="SHARE",
-        help="share of lines that answer with the problem's own text: flawed examples leave RL something to mend",
-    )
+    command.set_defaults(act=solutions.write)
+    solutions.add_options(command)
     register(commands)
     return parser, commands
 

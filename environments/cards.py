@@ -90,5 +90,5 @@ def _arguments(args_type: type[msgspec.Struct]) -> list[Argument]:
     schema: dict[str, Any] = msgspec.json.schema_components([args_type])[1][args_type.__name__]
     return [
         Argument(name, json.dumps(told["default"]) if "default" in told else "", told.get("description", ""))
-        for name, told in schema["properties"].items()
+        for name, told in ((name, schema["properties"][name]) for name in registry.arguments_of(args_type))
     ]

@@ -1,12 +1,12 @@
 """What an environment is: numbered problems, an interaction, and scoring.
 
 A single-turn environment defines `count`, `problem` and `reward`. One with more turns also defines `start` and `step`,
-or plays its episodes itself with `play`; one that scores rollouts against each other defines `score_group`. Methods
-raise plain Python errors: the runner makes them data.
+or plays its episodes itself with `play`; one with several players names its `seats` and defines `play_match`; one that
+scores rollouts against each other defines `score_group`. Methods raise plain Python errors: the runner makes them data.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -60,6 +60,8 @@ class Environment(ABC, Generic[ArgsT]):
     """Raised whenever the same key would mean another problem or another score; stored with every group played."""
     args_type: ClassVar[type[msgspec.Struct]] = NoArgs
     """What `args` of a run config is checked against; its fields and their docstrings describe it to people."""
+    seats: tuple[str, ...] = ()
+    """Who plays a match, in order; empty: an episode has one player. A run says of each seat which policy has it."""
 
     def __init__(self, args: ArgsT) -> None:
         self.args = args
@@ -87,6 +89,14 @@ class Environment(ABC, Generic[ArgsT]):
         """
         raise NotImplementedError(f"{type(self).__name__} is played by start and step")
 
+    async def play_match(self, problem: Problem, sessions: Mapping[str, PolicySession]) -> None:
+        """Play one episode of all `seats`, with a session for each. Several may be asked at a time.
+
+        Every seat that the run plays leaves a rollout, scored as any other: it has its `seat`, and what was noted on
+        its session. A seat that was never asked leaves an empty one, which has a reward and trains nothing.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no seats")
+
     async def start(self, problem: Problem) -> Any:
         """Return the state of a new episode."""
         return None
@@ -109,8 +119,17 @@ class Environment(ABC, Generic[ArgsT]):
                 scores.append(exc)
         return scores
 
+    @classmethod
+    def overall(cls, means: Mapping[str, float]) -> dict[str, float]:
+        """Return figures of an evaluation that no rollout has, from the mean of each metric over those that have it."""
+        return {}
+
     def solution(self, problem: Problem) -> list[Message] | None:
         """Return a whole conversation that solves the problem, to warm a model up by SFT; None: there is none."""
+        return None
+
+    def match_solution(self, problem: Problem) -> Mapping[str, list[Message]] | None:
+        """Return the conversation of every seat in a match that all play well; None: nobody knows how."""
         return None
 
 

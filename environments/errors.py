@@ -9,8 +9,16 @@
     │   └── SessionOver
     ├── ProblemError             the environment's own code
     ├── RewardError              its scoring
+    │   └── UnreadableVerdict
     ├── ToolError                a tool or sandbox it uses
+    ├── EndpointError            a model behind an endpoint that it asks
+    │   ├── EndpointUnavailable
+    │   ├── EndpointRefused
+    │   │   └── ConversationTooLong
+    │   ├── UnreadableAnswer
+    │   └── NoSuchPolicy
     └── BudgetError              time or tokens
+        ├── AsksOver
         ├── ContextFull
         └── TurnsOver
     RegistryError                a mistake in a config; told to whoever wrote it
@@ -84,16 +92,50 @@ class RewardError(EpisodeError):
     kind = ErrorKind.REWARD
 
 
+class UnreadableVerdict(RewardError):
+    """The judge's word is not what it was asked for."""
+
+
 class ToolError(EpisodeError):
     """A tool failed."""
 
     kind = ErrorKind.TOOL
 
 
+class EndpointError(EpisodeError):
+    """The endpoint could not answer."""
+
+    kind = ErrorKind.TOOL
+
+
+class EndpointUnavailable(EndpointError):
+    """The endpoint did not answer in time."""
+
+
+class EndpointRefused(EndpointError):
+    """The endpoint refused the request."""
+
+
+class ConversationTooLong(EndpointRefused):
+    """The conversation is longer than the model behind the endpoint reads."""
+
+
+class UnreadableAnswer(EndpointError):
+    """The endpoint's answer is no chat completion."""
+
+
+class NoSuchPolicy(EndpointError):
+    """Nobody answers under that name."""
+
+
 class BudgetError(EpisodeError):
     """The episode ran out of time or tokens."""
 
     kind = ErrorKind.BUDGET
+
+
+class AsksOver(BudgetError):
+    """The group has asked other policies as often as it may."""
 
 
 class ContextFull(BudgetError):

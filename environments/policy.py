@@ -33,7 +33,7 @@ _MAX_TOKEN_BYTES = 1024
 
 
 class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """One sampled reply: at least one token, each with its logprob.
+    """One sampled reply: at least one token, each with its logprob; of an endpoint, its text alone.
 
     Checked when made, as if a stranger had sent it (raises `InvalidAnswer`): wrong numbers here would be trained on.
     """
@@ -50,6 +50,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
     first_policy_version: int | None = None
     """Version behind the first token, as the server labels it. None: the server has no label."""
     last_policy_version: int | None = None
+    unseen_tokens: int | None = None
+    """Of a model that shows no tokens: how many it says it sampled. `token_ids` are empty then. None: they are here."""
 
     @property
     def ended_its_turn(self) -> bool:
@@ -57,6 +59,8 @@ class Completion(msgspec.Struct, frozen=True, kw_only=True):
         return self.finish_reason == "stop" and self.stopped_by is None
 
     def __post_init__(self) -> None:
+        if self.unseen_tokens is not None and not (self.token_ids or self.logprobs):
+            return
         if not self.token_ids or len(self.token_ids) != len(self.logprobs):
             raise InvalidAnswer(f"{len(self.token_ids)} tokens came with {len(self.logprobs)} logprobs.")
         if min(self.token_ids) < 0 or max(self.token_ids) > MAX_TOKEN_ID:

@@ -14,8 +14,7 @@ import msgspec
 from environments.env import Environment
 from environments.errors import InvalidArguments, RegistryError, UnknownEnvironment
 from environments.rewards import registry as rewards
-
-ENTRY_POINT_GROUP = "rollyard.environments"
+from environments.venvs import ENTRY_POINT_GROUP
 
 _NAMING = ("id", "path", "game", "app", "base_url")
 """Arguments of bridges that say what is played, the first that is there."""
@@ -28,6 +27,8 @@ _BUILT_IN = {
     "dataset": "environments.library.data.dataset:AnyDataSet",
     "gsm8k": "environments.library.data.gsm8k:Gsm8k",
     "instructions": "environments.library.instructions.environment:Instructions",
+    "judge": "environments.library.judge:JudgeEnvironment",
+    "kuhn_poker": "environments.library.kuhn_poker.environment:KuhnPoker",
     "math": "environments.library.data.math:Math",
     "python": "environments.library.python.environment:PythonTool",
     "reverse_text": "environments.library.reverse_text:ReverseText",
@@ -36,10 +37,13 @@ _BUILT_IN = {
     "wordle": "environments.library.wordle:Wordle",
 }
 
+_SEATS = {"kuhn_poker": ("first", "second")}
+"""Of ours, as their classes name them: nothing is imported to read a config."""
 _BRIDGES = {
     "atropos": "environments.bridges.atropos:Atropos",
     "gymnasium": "environments.bridges.gymnasium:GymnasiumText",
     "open_spiel": "environments.bridges.open_spiel:OpenSpiel",
+    "open_spiel_match": "environments.bridges.open_spiel_match:OpenSpielMatch",
     "openenv": "environments.bridges.openenv:OpenEnv",
     "reasoning_gym": "environments.bridges.reasoning_gym:ReasoningGym",
     "verifiers": "environments.bridges.verifiers:Verifiers",
@@ -64,6 +68,11 @@ def is_bridge(name: str) -> bool:
     return name in _BRIDGES
 
 
+def seats_of(name: str) -> tuple[str, ...]:
+    """The seats of one of ours; those of others are known where they are played."""
+    return _SEATS.get(name, ()) if is_built_in(name) else ()
+
+
 def data_of(name: str, args: Mapping[str, Any]) -> str:
     """The data set that one of ours reads: a path, or a name of the hub. Empty for none."""
     data = args.get("data")
@@ -78,6 +87,19 @@ def rewards_from_elsewhere(name: str, args: Mapping[str, Any]) -> list[str]:
     parts = args.get("rewards") if is_built_in(name) else None
     named = [part.get("name") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
     return [name for name in named if isinstance(name, str) and not rewards.is_built_in(name)]
+
+
+def policies_of(name: str, args: Mapping[str, Any]) -> dict[str, str]:
+    """What one of our environments asks beside the policy: the key of its arguments -> the name in [[policies]]."""
+    if not is_built_in(name):
+        return {}
+    asked = {"policy": args.get("policy", "judge")} if name == "judge" else {}
+    parts = args.get("rewards")
+    for index, part in enumerate(parts if isinstance(parts, list) else []):
+        if isinstance(part, Mapping) and part.get("name") == "judge":
+            given = part.get("args")
+            asked[f"rewards.{index}"] = given.get("policy", "judge") if isinstance(given, Mapping) else "judge"
+    return {key: policy for key, policy in asked.items() if isinstance(policy, str)}
 
 
 def is_ours_alone(name: str, args: Mapping[str, Any]) -> bool:
@@ -119,11 +141,18 @@ def find_class(name: str) -> type[Environment[Any]]:
     return found
 
 
+def arguments_of(args_type: type[msgspec.Struct]) -> dict[str, msgspec.structs.FieldInfo]:
+    """Arguments by name: an environment's own before those of its kind."""
+    inherited = {name for base in args_type.__bases__ for name in getattr(base, "__struct_fields__", ())}
+    fields = msgspec.structs.fields(args_type)
+    return {field.encode_name: field for field in sorted(fields, key=lambda field: field.name in inherited)}
+
+
 def load(name: str, args: dict[str, Any] | None = None) -> Environment[Any]:
     """Make an environment from the `args` of a run config. Raises `RegistryError`, which names the argument."""
     environment_class = find_class(name)
     try:
         return environment_class(msgspec.convert(args or {}, environment_class.args_type))
     except (msgspec.ValidationError, ValueError) as exc:
-        known = ", ".join(field.name for field in msgspec.structs.fields(environment_class.args_type)) or "none"
+        known = ", ".join(arguments_of(environment_class.args_type)) or "none"
         raise InvalidArguments(f"Environment {name!r}: {exc}. Arguments it takes: {known}.") from exc

@@ -4,6 +4,7 @@
                                                                        │ each episode goes its own way
                      session ◀── stop, length, turns ── environment.step ◀──▶ ask
                         │                or, all of it: environment.play(problem, session)
+                        │                or, of several seats: environment.play_match(problem, sessions)
                      rollout
                         │
               all that did not fail ── score_group ──▶ rewards
@@ -15,13 +16,13 @@ nothing but cancellation leaves `play_group`.
 import asyncio
 import math
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, TypeVarTuple
 
 from environments.chat.base import Chat
 from environments.chat.template import TemplateChat
 from environments.config import SamplingParams
-from environments.env import Environment
+from environments.env import Environment, PolicySession
 from environments.errors import (
     BudgetError,
     ContextFull,
@@ -34,18 +35,24 @@ from environments.errors import (
 )
 from environments.policy import Policy
 from environments.session import Gateway, PolicyVersion, Session
+from environments.speakers import Speaker, SpokenSession
 from environments.traffic import Traffic
+from environments.turns import Turn
 from environments.types import ErrorKind, FinishedRollout, PlayedRollout, Problem, Span, SpanKind, StopReason
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
+Player = Callable[[Problem], PolicySession]
+"""Takes a seat that the run does not play, for one match."""
+
 
 class _Episode:
     """One rollout in the making."""
 
-    def __init__(self, session: Session, replica: str) -> None:
+    def __init__(self, session: Session, replica: str, seat: str = "") -> None:
         self.session = session
+        self.seat = seat
         self.state: Any = None
         self.rollout = FinishedRollout(token_ids=[], loss_mask=[], inference_logprobs=[])
         """Written when the episode is over."""
@@ -70,24 +77,31 @@ class _Episode:
             self.is_over = True
             self.rollout = self.session.end()
             self.rollout.replica = self._replica
+            self.rollout.seat = self.seat
 
 
 class _Group:
     """What the episodes of one group share."""
 
-    def __init__(self, environment: Environment[Any], problem: Problem, sampling: SamplingParams) -> None:
+    def __init__(self, environment: Environment[Any], problem: Problem, others: Mapping[str, Player]) -> None:
         self.environment = environment
         self.problem = problem
-        self.sampling = sampling
+        self.others = others
 
     async def play(self, episodes: list[_Episode]) -> None:
+        if self.environment.seats:
+            size = len(self.environment.seats) - len(self.others)
+            matches = [episodes[at : at + size] for at in range(0, len(episodes), size)]
+            await asyncio.gather(*(_guard(match, self._play_match, match) for match in matches))
+            return
         if self.environment.plays_itself:
             await asyncio.gather(*(_guard([episode], self._play_itself, episode) for episode in episodes))
             return
         await asyncio.gather(*(_guard([episode], self._start, episode) for episode in episodes))
         alive = [episode for episode in episodes if not episode.is_over]
-        if alive:
-            await _guard(alive, self._first_turn, alive)
+        together = bool(alive) and alive[0].session.shares_prompts
+        asking = [alive] if together else [[episode] for episode in alive]
+        await asyncio.gather(*(_guard(each, self._first_turn, each) for each in asking))
         alive = [episode for episode in alive if not episode.is_over]
         await asyncio.gather(*(_guard([episode], self._play_on, episode) for episode in alive))
 
@@ -116,15 +130,27 @@ class _Group:
                 episode.fail(error)
 
     async def _play_itself(self, episode: _Episode) -> None:
+        await self._play_whole([episode], self.environment.play(self.problem, episode.session))
+
+    async def _play_match(self, match: Sequence[_Episode]) -> None:
+        own = {episode.seat: episode.session for episode in match}
+        sessions = {
+            seat: own[seat] if seat in own else self.others[seat](self.problem) for seat in self.environment.seats
+        }
+        await self._play_whole(match, self.environment.play_match(self.problem, sessions))
+
+    async def _play_whole(self, episodes: Sequence[_Episode], playing: Awaitable[None]) -> None:
+        """What a budget ended is over like any other, once there is something to score."""
         try:
             with boundary(ErrorKind.ENVIRONMENT):
-                await self.environment.play(self.problem, episode.session)
+                await playing
         except (ContextFull, TurnsOver):
-            if not episode.session.turns:
+            if not any(episode.session.turns for episode in episodes):
                 raise
-        if not episode.session.turns:
+        if not (self.others or any(episode.session.turns for episode in episodes)):
             raise ProblemError("The environment never asked the policy: there is nothing to score.")
-        episode.end()
+        for episode in episodes:
+            episode.end()
 
     async def _start(self, episode: _Episode) -> None:
         with boundary(ErrorKind.ENVIRONMENT):
@@ -158,7 +184,7 @@ class _Group:
 async def play_group(
     environment: Environment[Any],
     problem: Problem,
-    policy: Policy,
+    policy: Policy | Speaker,
     sampling: SamplingParams,
     group_size: int,
     *,
@@ -168,23 +194,33 @@ async def play_group(
     version: PolicyVersion = lambda: None,
     replica: str = "",
     traffic: Traffic | None = None,
+    heard: Callable[[Turn], None] = lambda _turn: None,
+    others: Mapping[str, Player] | None = None,
 ) -> list[PlayedRollout]:
-    """Play `group_size` episodes of a problem and score them.
+    """Play `group_size` episodes of a problem and score them. Of an environment with seats, each leaves a rollout for
+    every seat that none of the `others` has, in the order of the seats, one match after another.
 
     `deadline_s` bounds the playing, and once more the scoring; what is unfinished then fails with kind `budget`.
-    `chat` is the format of the policy's model, by default its template alone; `gateway` gives sessions an address for
-    programs. `version` tells the live policy version; it is asked when a request leaves and when its answer is in.
-    `traffic`: what all groups that are played beside this one ask for together.
+    `chat` is the format of the policy's model, by default its template alone; a `Speaker` has none. `gateway` gives
+    sessions an address for programs. `version` tells the live policy version; it is asked when a request leaves and
+    when its answer is in. `traffic`: what all groups that are played beside this one ask for together. `heard` is told
+    every turn of every episode when it is recorded.
     """
-    group = _Group(environment, problem, sampling)
+    group = _Group(environment, problem, others or {})
     traffic = traffic or Traffic()
-    spoken = chat or TemplateChat(policy)
-    episodes = [
-        _Episode(Session(problem, policy, spoken, sampling, version=version, gateway=gateway, traffic=traffic), replica)
-        for _ in range(group_size)
-    ]
+
+    def make() -> Session:
+        if isinstance(policy, Speaker):
+            return SpokenSession(problem, policy, sampling, version=version, traffic=traffic, heard=heard)
+        spoken = chat or TemplateChat(policy)
+        return Session(
+            problem, policy, spoken, sampling, version=version, gateway=gateway, traffic=traffic, heard=heard
+        )
+
+    seats = [seat for seat in environment.seats if seat not in group.others] or [""]
+    episodes = [_Episode(make(), replica, seat) for _ in range(group_size) for seat in seats]
     try:
-        with traffic.open(group_size):
+        with traffic.open(len(episodes)):
             async with asyncio.timeout(deadline_s):
                 await group.play(episodes)
     except TimeoutError:

@@ -9,7 +9,7 @@ delivered: a reply that nobody got trains nothing.
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import msgspec
 
@@ -70,6 +70,9 @@ class Asked(msgspec.Struct, kw_only=True):
 class Session:
     """Plays one rollout. Requests may be concurrent; each goes on from what was recorded when it began."""
 
+    shares_prompts: ClassVar[bool] = True
+    """Whether one request gives several sessions their first replies."""
+
     def __init__(
         self,
         problem: Problem,
@@ -80,10 +83,11 @@ class Session:
         version: PolicyVersion = lambda: None,
         gateway: Gateway | None = None,
         traffic: Traffic | None = None,
+        heard: Callable[[Turn], None] = lambda _turn: None,
     ) -> None:
         """`version` tells the live policy version; it is asked when a request leaves and when its answer is in.
 
-        `traffic`: what all sessions beside this one ask for together.
+        `traffic`: what all sessions beside this one ask for together. `heard` is told each turn when it is recorded.
         """
         self.problem = problem
         self.turns = Turns()
@@ -95,6 +99,7 @@ class Session:
         self._version = version
         self._gateway = gateway
         self._traffic = traffic or Traffic()
+        self._heard = heard
         self._address: SessionAddress | None = None
         self._is_over = False
         self._stop_reason: StopReason | None = None
@@ -158,14 +163,14 @@ class Session:
         except ContextFull:  # by a server that renders: it does so no further than its context
             self._stop_reason = StopReason.LENGTH
             raise
-        return await self._sample(parent, added, prompt, told, n, max_tokens, stops, own=1 if shared else n)
+        return await self._sample(parent, added, prompt, messages, told, n, max_tokens, stops, own=1 if shared else n)
 
     async def ask_tokens(
         self, prompt_token_ids: list[int], *, n: int = 1, max_tokens: int | None = None, stops: Stops = NO_STOPS
     ) -> Asked:
         """The same of a client that renders itself. What it said beside the replies is known as tokens only."""
         parent = self.turns.find_tokens(prompt_token_ids)
-        return await self._sample(parent, [], prompt_token_ids, [], n, max_tokens, stops, own=n)
+        return await self._sample(parent, [], prompt_token_ids, [], [], n, max_tokens, stops, own=n)
 
     def deliver(self, asked: Asked) -> list[Turn]:
         """Record the replies of a request: somebody has them now. Raises SessionOver."""
@@ -182,10 +187,13 @@ class Session:
         facts.generation_s += asked.seconds
         began = asked.began - self._began
         self._waits.append((began, began + asked.seconds))
-        return [
+        turns = [
             self.turns.add(asked.parent, asked.added, asked.given, completion, reply, asked.tools)
             for completion, reply in zip(asked.completions, asked.replies, strict=True)
         ]
+        for turn in turns:
+            self._heard(turn)
+        return turns
 
     def end(self) -> FinishedRollout:
         """End the session; return what it left, without a reward."""
@@ -204,6 +212,7 @@ class Session:
         parent: Turn | None,
         added: list[Message],
         prompt_token_ids: list[int],
+        messages: Sequence[Message],
         tools: list[JsonObject],
         n: int,
         max_tokens: int | None,
@@ -231,11 +240,7 @@ class Session:
             async with self._traffic.admitted(tokens, n // own):
                 sent = self._version()
                 with boundary(ErrorKind.POLICY):
-                    completions = await self._policy.sample(prompt_token_ids, n, asked)
-            with boundary(ErrorKind.POLICY):
-                if len(completions) != n:
-                    raise ValueError(f"the policy gave {len(completions)} replies for {n}")
-                replies = [self._chat.parse(prompt_token_ids, each, tools) for each in completions]
+                    completions, replies = await self._complete(prompt_token_ids, messages, tools, n, asked)
         finally:
             self.in_flight -= own
         known = 0 if parent is None else len(parent.token_ids)
@@ -252,6 +257,20 @@ class Session:
             began=began,
             seconds=time.monotonic() - began,
         )
+
+    async def _complete(
+        self,
+        prompt_token_ids: list[int],
+        messages: Sequence[Message],
+        tools: list[JsonObject],
+        n: int,
+        sampling: SamplingParams,
+    ) -> tuple[list[Completion], list[Message]]:
+        """`n` replies, and what each says."""
+        completions = await self._policy.sample(prompt_token_ids, n, sampling)
+        if len(completions) != n:
+            raise ValueError(f"the policy gave {len(completions)} replies for {n}")
+        return completions, [self._chat.parse(prompt_token_ids, each, tools) for each in completions]
 
     def _check_open(self) -> None:
         if self._is_over:

@@ -68,6 +68,9 @@ class Turns:
     def __len__(self) -> int:
         return len(self._turns)
 
+    def __iter__(self) -> Iterator[Turn]:
+        return iter(self._turns)
+
     @property
     def newest(self) -> Turn:
         """The last turn that was added. Raises IndexError."""
@@ -138,6 +141,8 @@ class Turns:
             rollout.messages = rollout.earlier_branches.pop()
         if len(rollout.branch_lengths) == 1:
             rollout.branch_lengths = []
+        elif not rollout.token_ids:  # a speaker's: its last branch tells how it ended
+            rollout.branch_lengths, rollout.earlier_branches = [], []
         if self._turns and self.newest.completion.finish_reason == "length":
             rollout.stop_reason = StopReason.LENGTH
 

@@ -95,6 +95,17 @@ class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         return self.content or ""
 
 
+class ChatAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """A reply of a model that is not the policy, and what it cost."""
+
+    message: Message
+    finish_reason: Literal["stop", "length"] = "stop"
+    """`length`: cut short. Whatever else a server says is `stop`."""
+    prompt_tokens: int = 0
+    """As the server counts; 0: it does not say."""
+    completion_tokens: int = 0
+
+
 class Problem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One thing to solve. ``key`` is stable for ever inside its environment version."""
 
@@ -142,6 +153,9 @@ class Span(msgspec.Struct, frozen=True, array_like=True):
 class RolloutFacts(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What an episode leaves besides its tokens."""
 
+    seat: str = ""
+    """Who played: the name of a seat, in a group of matches; its advantages are among rollouts of that seat. The k-th
+    rollout of each seat are one match."""
     reward: float | None = None
     """None exactly when the episode failed."""
     messages: list[Message] = []
@@ -240,12 +254,14 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
     problem_index: int
     """Position in the environment's problems; wrap it by their count."""
     group_size: int
-    """Rollouts to play."""
+    """Episodes to play; each leaves a rollout, a match one for every seat that the run plays."""
     temperature: float
     max_tokens: int
     max_turns: int
     policy_version: int
-    """Live when it was claimed. An evaluation stays on it: publishing waits."""
+    """Live when it was claimed. Another may go live meanwhile: each rollout says what it came from."""
+    seats: dict[str, str] = {}
+    """Who plays each seat, `run` is the policy that is trained; empty for an environment without seats."""
 
 
 class Withheld(StrEnum):

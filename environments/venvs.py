@@ -19,7 +19,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import distributions, version
 from pathlib import Path
 
 DIRECTORY = "envs"
@@ -31,6 +31,7 @@ _READABLE = 0o022
 _LAST_LINES = 15
 """Of what a program said that failed."""
 _OURS = Path(__file__).resolve().parent
+ENTRY_POINT_GROUP = "rollyard.environments"
 
 
 class VenvError(Exception):
@@ -71,6 +72,8 @@ class Venv:
     """What pip was told, but for complete lists."""
     python: str = ""
     """Version of the interpreter."""
+    environments: tuple[str, ...] = ()
+    """Names of those that its packages offer."""
 
 
 def find(root: Path, name: str) -> Path:
@@ -138,6 +141,13 @@ def listing(root: Path) -> list[Venv]:
     return [_read(each) for each in directories if each.is_dir() and _NAME.fullmatch(each.name)]
 
 
+def offered(*places: str) -> tuple[str, ...]:
+    """Names of the environments that packages in these directories offer; by default those of this interpreter."""
+    found = distributions(path=list(places)) if places else distributions()
+    points = (point for each in found for point in each.entry_points.select(group=ENTRY_POINT_GROUP))
+    return tuple(sorted({point.name for point in points}))
+
+
 def _check_order(name: str, packages: Sequence[str], recipes: Sequence[str]) -> None:
     if unknown := [each for each in recipes if each not in RECIPES]:
         raise VenvError(f"no recipe is named {unknown[0]!r}. Known: {', '.join(RECIPES)}")
@@ -189,7 +199,8 @@ def _read(directory: Path) -> Venv:
     try:
         kept = json.loads((directory / _MARKER).read_text())
         recipes, packages, requirements = (tuple(kept[key]) for key in ("recipes", "packages", "requirements"))
-        return Venv(directory.name, directory, _is_complete(directory), recipes, packages, requirements, kept["python"])
+        complete, names = _is_complete(directory), offered(str(_site_packages(directory)))
+        return Venv(directory.name, directory, complete, recipes, packages, requirements, kept["python"], names)
     except (OSError, ValueError, KeyError, TypeError):
         return Venv(directory.name, directory, is_complete=False)
 

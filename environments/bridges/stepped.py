@@ -24,7 +24,7 @@ from environments.env import Environment, PolicySession
 from environments.errors import ProblemError, RewardError
 from environments.types import FinishedRollout, JsonObject, Message, Problem, Split
 
-_EVAL_SEEDS = 2**30
+EVAL_SEEDS = 2**30
 """Where the seeds of the eval split begin; those of the train split end below it."""
 _MAX_TITLE = 150
 _MOST_FIGURES = 32
@@ -124,11 +124,11 @@ class Stepped(Environment[ArgsT]):
         return self.args.train_count if split is Split.TRAIN else self.args.eval_count
 
     def problem(self, split: Split, index: int) -> Problem:
-        seed = self.args.first_seed + index + (_EVAL_SEEDS if split is Split.EVAL else 0)
+        seed = self.args.first_seed + index + (EVAL_SEEDS if split is Split.EVAL else 0)
         first = self._first(seed)
         told = self._title() if first is None else first
         return Problem(
-            key=f"{_short(self._title())}:{seed}",
+            key=f"{short(self._title())}:{seed}",
             messages=[*self._system(), Message("user", told)],
             data={"seed": seed, "is_posed": first is not None},
         )
@@ -208,7 +208,7 @@ def figures(values: Any, prefix: str) -> dict[str, float]:
     return dict(list(found.items())[:_MOST_FIGURES])
 
 
-def _short(title: str) -> str:
+def short(title: str) -> str:
     """A title that fits into a key."""
     return (
         title if len(title) <= _MAX_TITLE else f"{title[: _MAX_TITLE - 17]}-{sha256(title.encode()).hexdigest()[:16]}"

@@ -21,7 +21,7 @@ MAX_FRAME_BYTES = 256 * 2**20
 MAX_ANSWER_BYTES = 32 * 2**20
 """Of what the process says: a problem, messages, figures."""
 MAX_ASKED = 64
-"""Answers that one episode waits for at a time."""
+"""Answers that one episode, or one call, waits for at a time."""
 MAX_TOOLS = 1_000
 """Programs that all of a process wait for at a time."""
 MAX_UNASKED = 1_000
@@ -71,12 +71,14 @@ class Loaded(msgspec.Struct, frozen=True):
 
     version: str
     plays_itself: bool = False
+    seats: tuple[str, ...] = ()
 
 
 class RemotePlay(msgspec.Struct, frozen=True):
-    """How an episode ended that an environment played itself."""
+    """How an episode or a match ended that an environment played itself."""
 
-    notes: JsonObject = {}
+    notes: dict[int, JsonObject] = {}
+    """Of each session on which something was noted."""
     fault: RemoteFault | None = None
 
 
@@ -108,11 +110,23 @@ class AskTool(msgspec.Struct, frozen=True, tag="tool"):
     request: msgspec.Raw
 
 
+class AskOther(msgspec.Struct, frozen=True, tag="other"):
+    """The code behind a call asks a model beside the policy; see `environments.others`."""
+
+    call: int
+    name: str
+    messages: list[Message]
+    tools: list[JsonObject]
+    max_tokens: int
+    temperature: float
+    seed: int | None
+
+
 class Withdraw(msgspec.Struct, frozen=True, tag="withdraw"):
     """Whoever asked under this number waits no longer."""
 
 
-Ask = AskReply | AskAddress | AskTool | Withdraw
+Ask = AskReply | AskAddress | AskTool | AskOther | Withdraw
 
 
 def framed(body: bytes) -> bytes:

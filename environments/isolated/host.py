@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from environments import registry
+from environments import others, registry
 from environments.env import Environment, SessionAddress
 from environments.isolated.forwarding import Forwarding
 from environments.isolated.frames import (
@@ -23,6 +23,7 @@ from environments.isolated.frames import (
     MAX_FRAME_BYTES,
     Ask,
     AskAddress,
+    AskOther,
     AskReply,
     AskTool,
     Loaded,
@@ -37,7 +38,7 @@ from environments.isolated.frames import (
 )
 from environments.sandbox import tools
 from environments.sandbox.remote import RemoteEngine
-from environments.types import FinishedRollout, JsonObject, Message, Problem, Split
+from environments.types import ChatAnswer, FinishedRollout, JsonObject, Message, Problem, Split
 
 
 class Host:
@@ -64,7 +65,8 @@ class Host:
         result: Any = None
         fault = None
         try:
-            result = await getattr(self, f"_{call.method}")(*call.parameters)
+            with others.using(RemoteOthers(self, call.id)):
+                result = await getattr(self, f"_{call.method}")(*call.parameters)
         except Exception as error:  # noqa: BLE001 - the boundary to the environment's code
             fault = fault_of(error)
         if not call.id:
@@ -110,7 +112,8 @@ class Host:
     async def _load(self, name: str, args: dict[str, Any]) -> Loaded:
         self._environment = await asyncio.to_thread(registry.load, name, args)
         await self._environment.open()
-        return Loaded(str(self._environment.version), self._environment.plays_itself)
+        made = self._environment
+        return Loaded(str(made.version), made.plays_itself, tuple(made.seats))
 
     async def _ping(self) -> None:
         """Answered as soon as the loop runs."""
@@ -129,14 +132,18 @@ class Host:
     async def _step(self, number: int, reply: dict[str, Any]) -> list[Message] | None:
         return await self._made.step(self._states[number], msgspec.convert(reply, Message))
 
-    async def _play(self, problem: dict[str, Any], number: int) -> RemotePlay:
-        session = RemoteSession(self, number, msgspec.convert(problem, Problem))
-        fault = None
+    async def _play(self, problem: dict[str, Any], numbers: dict[str, int]) -> RemotePlay:
+        """Play with a session for each seat, or the one that has no seat."""
+        posed, fault = msgspec.convert(problem, Problem), None
+        sessions = {seat: RemoteSession(self, number, posed) for seat, number in numbers.items()}
         try:
-            await self._made.play(session.problem, session)
+            if "" in sessions:
+                await self._made.play(posed, sessions[""])
+            else:
+                await self._made.play_match(posed, sessions)
         except Exception as error:  # noqa: BLE001 - the boundary to the environment's code; what it noted counts
             fault = fault_of(error)
-        return RemotePlay(session.notes, fault)
+        return RemotePlay({session.number: session.notes for session in sessions.values() if session.notes}, fault)
 
     async def _told(self, number: int, given: Any, fault: dict[str, Any] | None) -> None:
         answer = self._asked.get(number)
@@ -172,24 +179,46 @@ class RemoteSession:
     def __init__(self, host: Host, number: int, problem: Problem) -> None:
         self.problem = problem
         self.notes: JsonObject = {}
+        self.number = number
         self._host = host
-        self._number = number
 
     async def reply(
         self, messages: Sequence[Message] | None = None, tools: Sequence[JsonObject] | None = None
     ) -> Message:
         """As `PolicySession.reply`."""
         given = None if messages is None else list(messages)
-        ask = AskReply(self._number, given, None if tools is None else list(tools))
+        ask = AskReply(self.number, given, None if tools is None else list(tools))
         return msgspec.convert(await self._host.ask(ask), Message)
 
     async def address(self) -> SessionAddress:
         """As `PolicySession.address`."""
-        return await self._host.address(self._number)
+        return await self._host.address(self.number)
 
     def note(self, notes: JsonObject) -> None:
         """As `PolicySession.note`."""
         self.notes = notes
+
+
+class RemoteOthers:
+    """The models beside the policy, as the code behind one call asks them: by way of the driver."""
+
+    def __init__(self, host: Host, call: int) -> None:
+        self._host = host
+        self._call = call
+
+    async def reply(
+        self,
+        name: str,
+        messages: Sequence[Message],
+        tools: Sequence[JsonObject] = (),
+        *,
+        max_tokens: int = 256,
+        temperature: float = 0.0,
+        seed: int | None = None,
+    ) -> ChatAnswer:
+        """As `others.reply`."""
+        ask = AskOther(self._call, name, list(messages), list(tools), max_tokens, temperature, seed)
+        return msgspec.convert(await self._host.ask(ask), ChatAnswer)
 
 
 async def _serve(reader: BinaryIO, host: Host) -> None:

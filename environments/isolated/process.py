@@ -11,25 +11,22 @@ import itertools
 import os
 import signal
 import weakref
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
 
+from environments import others
 from environments.env import Environment, NoArgs, PolicySession
 from environments.errors import words_of
+from environments.isolated.asking import MAX_WORDS, Answers, Tool
 from environments.isolated.frames import (
     LENGTH_BYTES,
     MAX_ANSWER_BYTES,
-    MAX_ASKED,
     MAX_FRAME_BYTES,
-    MAX_TOOLS,
     MAX_UNASKED,
     Ask,
-    AskAddress,
-    AskReply,
-    AskTool,
     Loaded,
     Method,
     RemoteAnswer,
@@ -37,26 +34,18 @@ from environments.isolated.frames import (
     RemoteFault,
     RemotePlay,
     Score,
-    Withdraw,
     framed,
     raised,
 )
+from environments.isolated.stderr import Stderr
 from environments.types import FinishedRollout, Message, Problem, Split
 
 _LOAD_DEADLINE_S = 300.0
 """For what may read a data set: the start, counting, finding a problem."""
 _GREETING_S = 60.0
 """For an interpreter to start."""
-_STDERR_LINES = 20
-_LINE_BYTES = 500
-_STDERR_BYTES_PER_S = 2**20
-"""So fast a process may write to stderr; one that writes more waits, and nobody else does."""
 _LAST_WORDS_S = 1.0
 """For what a process wrote to stderr before it died to arrive."""
-_MAX_WORDS = 500
-
-Tool = Callable[[bytes], Awaitable[msgspec.Raw]]
-"""Runs a command for a process. Raises ValueError for one that is none."""
 
 
 class EnvironmentDied(Exception):
@@ -94,23 +83,18 @@ class Isolated(Environment[Any]):
         super().__init__(NoArgs())
         self.name = name  # type: ignore[misc]  # a class has one name, this stands for many
         self._process = process
-        self._tool = tool
         self._loop = asyncio.get_running_loop()
         self._ids = itertools.count(1)
         self._waiting: dict[int, tuple[Method, asyncio.Future[Any]]] = {}
         self._to_nobody = 0
         """Answers in a row that nobody waited for."""
         self._plays_itself = False
-        self._sessions: dict[int, PolicySession] = {}
-        self._asked: dict[int, set[asyncio.Task[None]]] = {}
-        """Session -> what it waits for; 0: the tools of all."""
-        self._asked[0] = set()
-        self._giving: dict[int, asyncio.Task[None]] = {}
-        """Number of an ask -> what gets its answer."""
-        self._stderr: deque[bytes] = deque(maxlen=_STDERR_LINES)
+        self._answers = Answers(tool, self._tell)
+        self._stderr = Stderr()
         self._end_reason = ""
         self._is_ended = False
-        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._listen())]
+        assert process.stderr is not None
+        self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._stderr.listen(process.stderr))]
 
     @property
     def pid(self) -> int:
@@ -125,7 +109,7 @@ class Isolated(Environment[Any]):
     @property
     def recent_stderr(self) -> str:
         """The end of what its code wrote to stderr and stdout."""
-        return b"\n".join(self._stderr).decode(errors="replace")
+        return self._stderr.end("\n")
 
     async def load(self, args: dict[str, Any]) -> None:
         """Make the environment. Raises RegistryError, EnvironmentDied, TimeoutError."""
@@ -133,7 +117,7 @@ class Isolated(Environment[Any]):
         await self._call("ping", within_s=_GREETING_S)
         loaded: Loaded = await self._call("load", self.name, args, within_s=_LOAD_DEADLINE_S)
         self.version = loaded.version  # type: ignore[misc]
-        self._plays_itself = loaded.plays_itself
+        self._plays_itself, self.seats = loaded.plays_itself, loaded.seats
 
     async def ask_count(self, split: Split, *, within_s: float = _LOAD_DEADLINE_S) -> int:
         """As `count`, on the event loop. Raises TimeoutError too."""
@@ -166,18 +150,21 @@ class Isolated(Environment[Any]):
         return self._plays_itself
 
     async def play(self, problem: Problem, session: PolicySession) -> None:
-        number = next(self._ids)
-        self._sessions[number], self._asked[number] = session, set()
-        try:
-            played: RemotePlay = await self._call("play", problem, number)
-            if played.notes:
-                session.note(played.notes)
+        await self._play(problem, {"": session})
+
+    async def play_match(self, problem: Problem, sessions: Mapping[str, PolicySession]) -> None:
+        await self._play(problem, sessions)
+
+    async def _play(self, problem: Problem, sessions: Mapping[str, PolicySession]) -> None:
+        opened = {next(self._ids): session for session in sessions.values()}
+        with ExitStack() as answered:
+            for number, session in opened.items():
+                answered.enter_context(self._answers.to_session(number, session))
+            played: RemotePlay = await self._call("play", problem, dict(zip(sessions, opened, strict=True)))
+            for number, notes in played.notes.items():
+                opened[number].note(notes)
             if played.fault is not None:
                 raise raised(played.fault)
-        finally:
-            del self._sessions[number]
-            for task in self._asked.pop(number):
-                task.cancel()
 
     async def start(self, problem: Problem) -> Any:
         return _State(self, await self._call("start", problem))
@@ -205,10 +192,10 @@ class Isolated(Environment[Any]):
     async def aclose(self) -> None:
         """End the process, with everything in its sandbox."""
         await self._kill()
-        tasks = [*self._tasks, *self._asked[0]]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._answers.aclose()
         # There is no public way: pipes that something over there still holds would outlive the loop.
         self._process._transport.close()  # type: ignore[attr-defined]
 
@@ -224,9 +211,11 @@ class Isolated(Environment[Any]):
         answer: asyncio.Future[Any] = self._loop.create_future()
         self._waiting[number] = (method, answer)
         try:
-            self._send(RemoteCall(number, method, list(parameters)))
-            async with asyncio.timeout(within_s):
-                return await answer
+            # What it asks back is read for all groups at once: who answers this one is known here.
+            with self._answers.to_call(number, others.current()):
+                self._send(RemoteCall(number, method, list(parameters)))
+                async with asyncio.timeout(within_s):
+                    return await answer
         except TimeoutError:
             raise TimeoutError(f"{method} of environment {self.name} did not answer within {within_s:g} s") from None
         finally:
@@ -253,7 +242,7 @@ class Isolated(Environment[Any]):
         except (asyncio.IncompleteReadError, ConnectionError, ValueError, *_UNDECODABLE) as error:
             # Gone, or it speaks another language: either way nothing it says counts any more.
             if not isinstance(error, asyncio.IncompleteReadError | ConnectionError):
-                self._end_reason = self._end_reason or words_of(error)[:_MAX_WORDS]
+                self._end_reason = self._end_reason or words_of(error)[:MAX_WORDS]
             await self._kill()
             await asyncio.wait(self._tasks[1:], timeout=_LAST_WORDS_S)
         finally:
@@ -274,7 +263,7 @@ class Isolated(Environment[Any]):
 
     def _settle(self, answer: RemoteAnswer) -> None:
         if answer.id < 0:
-            self._begin(-answer.id, _ask(answer.result))
+            self._answers.begin(-answer.id, _ask(answer.result))
             return
         method, waiting = self._waiting.get(answer.id, (None, None))
         if waiting is None or waiting.done() or method is None:
@@ -291,51 +280,11 @@ class Isolated(Environment[Any]):
         except _UNDECODABLE as error:
             waiting.set_exception(raised(RemoteFault("ValidationError", f"{method}: {error}")))
 
-    def _begin(self, number: int, ask: Ask) -> None:
-        """Get somebody over there what was asked for."""
-        if isinstance(ask, Withdraw):
-            if (given_up := self._giving.get(number)) is not None:
-                given_up.cancel()
-            return
-        session = 0 if isinstance(ask, AskTool) else ask.session
-        asked = self._asked.get(session)
-        most = MAX_ASKED if session else MAX_TOOLS
-        if asked is None or len(asked) >= most:
-            why = "is over" if asked is None else f"waits for {most} answers already"
-            self._tell(number, None, RemoteFault("SessionOver", f"This session {why}."))
-            return
-        task = asyncio.create_task(self._give(number, ask))
-        asked.add(task)
-        task.add_done_callback(asked.discard)
-        self._giving[number] = task
-        task.add_done_callback(lambda _: self._giving.pop(number, None))
-
-    async def _give(self, number: int, ask: Ask) -> None:
-        given: Any = None
-        fault = None
-        try:
-            if isinstance(ask, AskTool):
-                given = await self._tool(bytes(ask.request))
-            elif isinstance(ask, AskAddress):
-                given = (await self._sessions[ask.session].address()).api_key
-            elif isinstance(ask, AskReply):
-                given = await self._sessions[ask.session].reply(ask.messages, ask.tools)
-        except Exception as error:  # noqa: BLE001 - whatever it was, somebody over there waits for it
-            fault = RemoteFault(type(error).__name__, words_of(error)[:_MAX_WORDS])
-        self._tell(number, given, fault)
-
     def _tell(self, number: int, given: Any, fault: RemoteFault | None) -> None:
         self._send(RemoteCall(0, "told", [number, given, fault]))
 
-    async def _listen(self) -> None:
-        """Keep the end of what it writes to stderr, however much that is."""
-        assert self._process.stderr is not None
-        while chunk := await self._process.stderr.read(65_536):
-            self._stderr.extend(line[-_LINE_BYTES:] for line in chunk.splitlines()[-_STDERR_LINES:])
-            await asyncio.sleep(len(chunk) / _STDERR_BYTES_PER_S)
-
     def _last_words(self) -> str:
-        words = self._end_reason or b" | ".join(self._stderr).decode(errors="replace")[-_MAX_WORDS:]
+        words = self._end_reason or self._stderr.end(" | ")[-MAX_WORDS:]
         code = self._process.returncode
         return f"the process of environment {self.name} is gone (exit code {code})" + (f": {words}" if words else "")
 

@@ -12,6 +12,7 @@ from environments.kit import problems as about
 from environments.kit.hostile import hostile_replies
 from environments.kit.playing import RandomPlayer, difference, played, replies_of, some_player
 from environments.kit.report import Finding, Report, finding
+from environments.solutions import of_problem
 from environments.types import Message, PlayedRollout, Problem, Split
 
 _HOSTILE_PROBLEMS = 3
@@ -62,14 +63,12 @@ async def _players(
     guessed: list[PlayedRollout] = []
     solved: list[PlayedRollout] = []
     other: list[str] = []
-    for problem in problems:
-        replies = random_player(problem, random.Random(f"kit/{problem.key}"))
-        guessed.append(await played(environment, problem, replies))
-        solution = environment.solution(problem)
-        if solution is None:
+    for problem, seat, solution in _seated(environment, problems):
+        replies = random_player(problem, random.Random(f"kit/{problem.key}{seat}"))
+        guessed.append(await played(environment, problem, replies, seat=seat))
+        if not (replies := replies_of(solution)):
             continue
-        replies = replies_of(solution)
-        rollout = await played(environment, problem, replies, max_turns=len(replies))
+        rollout = await played(environment, problem, replies, seat=seat, max_turns=len(replies))
         solved.append(rollout)
         if rollout.error is None and (way := difference(rollout, solution)):
             other.append(f"{problem.key}: {way}")
@@ -100,9 +99,9 @@ async def _hostile(
     broken: list[str] = []
     slow: list[str] = []
     paid: list[str] = []
-    for problem, (name, reply) in _each(environment, problems):
+    for problem, seat, (name, reply) in _each(environment, problems):
         began = time.monotonic()
-        rollout = await played(environment, problem, [reply], max_turns=_HOSTILE_TURNS)
+        rollout = await played(environment, problem, [reply], seat=seat, max_turns=_HOSTILE_TURNS)
         took = time.monotonic() - began
         if took > seconds:
             slow.append(f"{name} takes {took:.1f} s")
@@ -122,10 +121,22 @@ async def _hostile(
     ]
 
 
-def _each(environment: Environment[Any], problems: Sequence[Problem]) -> Iterator[tuple[Problem, tuple[str, Message]]]:
+def _seated(
+    environment: Environment[Any], problems: Sequence[Problem]
+) -> Iterator[tuple[Problem, str, Sequence[Message]]]:
+    """Each problem for each seat, with what solves it, if anything does."""
     for problem in problems:
-        for named in hostile_replies(problem, environment.solution(problem)).items():
-            yield problem, named
+        solved = of_problem(environment, problem)
+        for seat in environment.seats or ("",):
+            yield problem, seat, solved.get(seat, ())
+
+
+def _each(
+    environment: Environment[Any], problems: Sequence[Problem]
+) -> Iterator[tuple[Problem, str, tuple[str, Message]]]:
+    for problem, seat, solution in _seated(environment, problems):
+        for named in hostile_replies(problem, solution or None).items():
+            yield problem, seat, named
 
 
 def _mean_and_best(rollouts: Sequence[PlayedRollout]) -> tuple[float, float]:

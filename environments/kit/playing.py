@@ -2,14 +2,18 @@
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import cycle
 from typing import Any
 
 from environments.chat.template import TemplateChat
 from environments.config import SamplingParams
-from environments.env import Environment
+from environments.env import Environment, SessionAddress
+from environments.errors import SessionOver
 from environments.fakes import ScriptedPolicy
 from environments.policy import Completion
 from environments.runner import play_group
+from environments.solutions import of_problem
 from environments.types import JsonObject, Message, PlayedRollout, Problem, Split, StopReason
 
 RandomPlayer = Callable[[Problem, random.Random], Sequence[Message]]
@@ -40,17 +44,54 @@ async def played(
     problem: Problem,
     replies: Sequence[str | Message],
     *,
+    seat: str = "",
     max_turns: int = MOST_TURNS,
     deadline_s: float = DEADLINE_S,
 ) -> PlayedRollout:
-    """Play and score one episode in which the policy gives these replies, going round, with their calls of tools."""
+    """Play and score one episode in which the policy gives these replies, going round, with their calls of tools.
+
+    `seat`: which one it has in a match; the others say what `match_solution` does, whatever is said to them.
+    """
     messages = [Message("assistant", reply) if isinstance(reply, str) else reply for reply in replies]
     policy = ScriptedPolicy([str(number) for number in range(len(messages))])
     sampling = SamplingParams(max_turns=max_turns)
+    solved = of_problem(environment, problem)
     [rollout] = await play_group(
-        environment, problem, policy, sampling, 1, deadline_s=deadline_s, chat=_Numbered(policy, messages)
+        environment,
+        problem,
+        policy,
+        sampling,
+        1,
+        deadline_s=deadline_s,
+        chat=_Numbered(policy, messages),
+        others={
+            other: partial(ScriptedSession, replies=replies_of(solved.get(other, ())))
+            for other in environment.seats
+            if other != seat
+        },
     )
     return rollout
+
+
+class ScriptedSession:
+    """Who says what is known beforehand, going round; nothing at all if that is nothing."""
+
+    def __init__(self, problem: Problem, replies: Sequence[Message]) -> None:
+        self.problem = problem
+        self._replies = cycle(replies or [Message("assistant", "")])
+
+    async def reply(
+        self, messages: Sequence[Message] | None = None, tools: Sequence[JsonObject] | None = None
+    ) -> Message:
+        """As `PolicySession.reply`."""
+        return next(self._replies)
+
+    def note(self, notes: JsonObject) -> None:
+        """As `PolicySession.note`; nobody scores it."""
+
+    async def address(self) -> SessionAddress:
+        """As `PolicySession.address`. Raises SessionOver."""
+        raise SessionOver("What is known beforehand is asked nowhere.")
 
 
 def replies_of(solution: Sequence[Message]) -> list[Message]:
@@ -63,8 +104,8 @@ def some_player(environment: Environment[Any]) -> RandomPlayer:
 
     def replies(problem: Problem, rng: random.Random) -> Sequence[Message]:
         other = environment.problem(Split.TRAIN, int(rng.random() * environment.count(Split.TRAIN)))
-        if rng.random() < _OTHER_SHARE and other.key != problem.key and (found := environment.solution(other)):
-            return replies_of(found)
+        if rng.random() < _OTHER_SHARE and other.key != problem.key and (found := of_problem(environment, other)):
+            return replies_of(rng.choice(list(found.values())))
         words = " ".join(message.text for message in problem.messages).split() or ["a"]
         return [
             Message("assistant", " ".join(rng.choices(words, k=rng.randint(1, _MOST_WORDS))))

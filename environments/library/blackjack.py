@@ -7,11 +7,10 @@ that were not played to their end are lost.
 from collections.abc import Sequence
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from environments.env import Environment
 from environments.library.draws import Draws, of_split
+from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.splits import digest
 from environments.rewards.replies import in_tag, without_thoughts
 from environments.types import Message, PlayedRollout, Problem, Split
@@ -28,16 +27,13 @@ Reply with <action>{_HIT}</action> for a further card, or <action>{_STAND}</acti
 neither loses the hand."""
 
 
-class BlackjackArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BlackjackArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of blackjack."""
 
     hands: Annotated[int, Meta(ge=1, le=20, description="Per episode; sampling.max_turns: about 3 for each.")] = 5
-    train_count: Annotated[int, Meta(ge=1, description="Problems to train on.")] = 10_000
-    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems.")] = 256
-    seed: Annotated[int, Meta(description="Seed of the cards.")] = 0
 
 
-class Blackjack(Environment[BlackjackArgs]):
+class Blackjack(MadeUp[BlackjackArgs]):
     """Play hands of blackjack against a dealer.
 
     Task: for each of `hands`, hit or stand in <action> tags, told one's own cards and the dealer's first. The dealer
@@ -52,9 +48,6 @@ class Blackjack(Environment[BlackjackArgs]):
 
     name = "blackjack"
     args_type = BlackjackArgs
-
-    def count(self, split: Split) -> int:
-        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
 
     def problem(self, split: Split, index: int) -> Problem:
         packs = of_split(split, f"{self.args.seed}/{split}/{index}", self._packs, " ".join)

@@ -7,11 +7,12 @@ import json
 import random
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from environments.env import Environment, PolicySession, last_reply
+from environments.env import PolicySession, last_reply
+from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.splits import is_held_out
+from environments.library.tool_calls import FAILED, answer_calls
 from environments.types import FunctionCall, JsonObject, Message, PlayedRollout, Problem, Split, ToolCall
 
 _TOOL: JsonObject = {
@@ -30,18 +31,15 @@ _RIGHT, _CALLED, _VALID = 1.0, 0.3, 0.1
 """Rewards: of the sum, of a call with the right numbers, of any call that the tool can run."""
 
 
-class CalculatorArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CalculatorArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of calculator."""
 
     min_digits: Annotated[int, Meta(ge=1, description="Fewest digits of a number.")] = 2
     max_digits: Annotated[int, Meta(ge=1, le=_MAX_DIGITS, description="Most digits of a number.")] = 4
     max_calls: Annotated[int, Meta(ge=1, description="Calls of the tool that are answered, per episode.")] = 4
-    train_count: Annotated[int, Meta(ge=1, description="Problems to train on.")] = 10_000
-    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems.")] = 256
-    seed: Annotated[int, Meta(description="Seed of the numbers.")] = 0
 
 
-class Calculator(Environment[CalculatorArgs]):
+class Calculator(MadeUp[CalculatorArgs]):
     """Add two numbers with a tool.
 
     Task: add two whole numbers, too long for the head, by calling the tool `add`; then say the sum.
@@ -53,14 +51,6 @@ class Calculator(Environment[CalculatorArgs]):
     name = "calculator"
     args_type = CalculatorArgs
 
-    def __init__(self, args: CalculatorArgs) -> None:
-        super().__init__(args)
-        if args.min_digits > args.max_digits:
-            raise ValueError(f"min_digits {args.min_digits} is above max_digits {args.max_digits}")
-
-    def count(self, split: Split) -> int:
-        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
-
     def problem(self, split: Split, index: int) -> Problem:
         a, b = self._numbers(split, index)
         return Problem(
@@ -71,14 +61,8 @@ class Calculator(Environment[CalculatorArgs]):
         )
 
     async def play(self, problem: Problem, session: PolicySession) -> None:
-        """Answer calls until the policy makes none."""
-        messages = list(problem.messages)
-        for _ in range(self.args.max_calls + 1):
-            reply = await session.reply(messages)
-            messages.append(reply)
-            if not reply.tool_calls:
-                return
-            messages += [Message("tool", _answered(call.function), tool_call_id=call.id) for call in reply.tool_calls]
+        """Answer calls until the policy makes none, or too many."""
+        await answer_calls(problem, session, _answered, self.args.max_calls)
 
     def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
         """1 for the sum after a call, else .3 for a call with the right numbers, .1 for one that the tool can run."""
@@ -127,10 +111,10 @@ def _arguments(function: FunctionCall) -> JsonObject | None:
     return dict(arguments)
 
 
-def _answered(function: FunctionCall) -> str:
+async def _answered(function: FunctionCall) -> str:
     arguments = _arguments(function)
     if arguments is None:
-        return "error: call add with the whole numbers a and b"
+        return f"{FAILED} call add with the whole numbers a and b"
     return str(arguments["a"] + arguments["b"])
 
 

@@ -8,12 +8,12 @@ import re
 from difflib import SequenceMatcher
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from environments.env import Environment, last_reply
+from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.splits import digest, is_held_out
-from environments.types import Message, PlayedRollout, Problem, Split
+from environments.rewards import replies
+from environments.types import FinishedRollout, Message, Problem, Split
 
 _ONSETS = [
     "b",
@@ -47,38 +47,32 @@ _MAX_DRAWS = 10_000
 _MAX_KEY = 64
 
 
-class ReverseTextArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ReverseTextArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of reverse_text."""
 
     min_length: Annotated[int, Meta(ge=1, description="Fewest letters of a word.")] = 3
     max_length: Annotated[int, Meta(ge=1, le=64, description="Most letters of a word.")] = 8
     words: Annotated[int, Meta(ge=1, le=256, description="Words per problem.")] = 1
-    train_count: Annotated[int, Meta(ge=1, description="Problems to train on.")] = 10_000
-    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems.")] = 256
-    seed: Annotated[int, Meta(description="Seed of the texts.")] = 0
 
 
-class ReverseText(Environment[ReverseTextArgs]):
+class ReverseText(MadeUp[ReverseTextArgs]):
     """Write the given words backwards, letter by letter.
 
     Task: reverse a text of made-up words; the answer may stand in a `<reversed_text>` tag.
     Data: words made of syllables by the seed; an eighth of all texts is held out. Licence: ours.
-    Reward: similarity of the reply and the answer, from 0 to 1; a tag's content counts alone. Metric: `exact_match`.
+    Reward: similarity of the reply and the answer, from 0 to 1; a tag's content counts alone, thoughts not at all.
+        Metric: `exact_match`.
     Checked: every solution gives 1; a tiny model learns it in 80 steps, as `make demo` shows.
     """
 
     name = "reverse_text"
+    version = "2"
     args_type = ReverseTextArgs
 
     def __init__(self, args: ReverseTextArgs) -> None:
         super().__init__(args)
-        if args.min_length > args.max_length:
-            raise ValueError(f"min_length {args.min_length} is above max_length {args.max_length}")
         for split in Split:
             self.problem(split, 0)
-
-    def count(self, split: Split) -> int:
-        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
 
     def problem(self, split: Split, index: int) -> Problem:
         text = self._text(split, index)
@@ -88,9 +82,9 @@ class ReverseText(Environment[ReverseTextArgs]):
             data={"answer": text[::-1]},
         )
 
-    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
+    def reward(self, problem: Problem, rollout: FinishedRollout) -> float:
         """Similarity of answer and reply, 0 to 1. Content of a `<reversed_text>` tag counts alone if there is one."""
-        reply = last_reply(rollout)
+        reply = replies.answer(problem, rollout)
         tagged = _TAGGED.search(reply)
         reply = (tagged.group(1) if tagged else reply).strip()
         answer: str = problem.data["answer"]

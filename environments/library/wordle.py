@@ -21,8 +21,7 @@ GREEN, YELLOW, GREY = "G", "Y", "X"
 _LENGTH = 5
 _LISTED = frozenset(WORDS)
 _PER_GUESS = 0.05
-_NEAR = 0.25
-"""Rewards: what each further guess costs a solved word, and what all letters of an unsolved one would earn."""
+"""What each further guess costs a solved word."""
 _RULES = """\
 Find the hidden word: a common English word of {length} letters. You have {guesses} guesses.
 Reply with <guess>word</guess>. {allowed} You are told for each letter: {green}, it is in its place; {yellow}, the \
@@ -30,12 +29,22 @@ word has it elsewhere; {grey}, the word has it not (or not once more). A reply w
 
 
 class WordleArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Arguments of wordle."""
+    """Arguments of wordle. Raises ValueError where an unsolved word could earn more than a solved one."""
 
     max_guesses: Annotated[int, Meta(ge=1, le=15, description="Guesses; sampling.max_turns has to allow them.")] = 6
     guesses: Annotated[
         Literal["any", "listed"], Meta(description="What may be guessed: any five letters, or words of our list alone.")
     ] = "any"
+    near: Annotated[
+        float, Meta(ge=0, le=1, description="What all letters of an unsolved word would earn, in their places.")
+    ] = 0.25
+
+    def __post_init__(self) -> None:
+        least = 1 - _PER_GUESS * (self.max_guesses - 1)
+        if self.near > least:
+            raise ValueError(
+                f"near {self.near} is above the {least:.2f} that a word earns which guess {self.max_guesses} solves"
+            )
 
 
 class Wordle(Environment[WordleArgs]):
@@ -43,9 +52,9 @@ class Wordle(Environment[WordleArgs]):
 
     Task: up to `max_guesses` turns, each a guess in <guess> tags, answered letter by letter.
     Data: 1,082 common words of our own list, 119 of them held out. Licence: ours.
-    Arguments: `max_guesses`, `guesses`.
-    Reward: solved, 1 less .05 for each guess before the last; else .25 times the best guess's share of letters, where
-    one in its place counts 1 and one elsewhere 1/2. A reply without a guess that is allowed costs a turn.
+    Arguments: `max_guesses`, `guesses`, `near`.
+    Reward: solved, 1 less .05 for each guess before the last; else `near` (.25) times the best guess's share of
+    letters, where one in its place counts 1, one elsewhere 1/2. A reply without a guess that is allowed costs a turn.
     Checked: a player who guesses what all answers allow solves every word, by 3.2 guesses in the mean, and earns .89;
     one who guesses words of the list at random earns .09. Means of the train split, worked out by the tests for a part.
     """
@@ -98,7 +107,7 @@ class Wordle(Environment[WordleArgs]):
         rollout.metrics["guesses"] = float(len(guesses))
         rollout.metrics["invalid_guesses"] = float(guesses.count(None))
         rollout.metrics["letters"] = letters
-        return 1.0 - _PER_GUESS * guesses.index(word) if is_solved else _NEAR * letters
+        return 1.0 - _PER_GUESS * guesses.index(word) if is_solved else self.args.near * letters
 
     def solution(self, problem: Problem) -> list[Message]:
         """Guess among the words that all answers so far allow; the last guess is lucky."""

@@ -6,12 +6,19 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta
 
 from environments.rewards import replies
+from environments.rewards.registry import checked_by
 from environments.types import FinishedRollout, Problem
 
 _COUNTED = 20_000
 """Tokens, words or characters at the end among which repetitions are counted: a loop is at the end."""
 
 
+def _check_length(*, soft: int, hard: int, **_: Any) -> None:
+    if hard <= soft:
+        raise ValueError(f"hard: {hard} has to be above soft, {soft}")
+
+
+@checked_by(_check_length)
 def length(
     problem: Problem,
     rollout: FinishedRollout,
@@ -24,8 +31,6 @@ def length(
 
     Tokens are those that were sampled, of every turn; characters those of text and thoughts.
     """
-    if hard <= soft:
-        raise ValueError(f"hard: {hard} has to be above soft, {soft}")
     count = sum(rollout.loss_mask) if by == "tokens" else len(replies.everything(problem, rollout))
     return min(1.0, max(0.0, (count - soft) / (hard - soft)))
 

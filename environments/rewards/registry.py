@@ -8,11 +8,11 @@ errors. Other packages add theirs with an entry point in the group `rollyard.rew
 """
 
 import inspect
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -23,11 +23,15 @@ from environments.types import FinishedRollout, JsonObject, Problem
 ENTRY_POINT_GROUP = "rollyard.rewards"
 
 Reward = Callable[..., float | Awaitable[float]]
+RewardT = TypeVar("RewardT", bound=Callable[..., Any])
+_CHECK = "check_parameters"
+"""Attribute of a reward that says more of its parameters than their types can."""
 _BUILT_IN: dict[str, str] = {
     "choice": "environments.rewards.choice:choice",
     "exact": "environments.rewards.text:exact",
     "fuzzy": "environments.rewards.text:fuzzy",
     "json_schema": "environments.rewards.structured:json_schema",
+    "judge": "environments.rewards.judge:judge",
     "length": "environments.rewards.length:length",
     "matches": "environments.rewards.text:matches",
     "math": "environments.rewards.math_answer:math",
@@ -59,10 +63,9 @@ class Rewards:
 
     def __init__(self, parts: Sequence[RewardPart]) -> None:
         """Raises RegistryError, which names the part and the parameter."""
-        self._parts = [_Weighed(part.label or part.name, part.weight, *_bound(part)) for part in parts]
-        labels = [part.label for part in self._parts]
-        if doubled := {label for label in labels if labels.count(label) > 1}:
-            raise InvalidArguments(f"Several rewards are called {', '.join(sorted(doubled))}: give each a label.")
+        self._parts = [_Weighed(_label(part), part.weight, *_bound(part)) for part in parts]
+        if doubled := _doubled(parts):
+            raise InvalidArguments(doubled)
 
     async def score(self, problem: Problem, rollout: FinishedRollout) -> float:
         """The weighted sum; every part is in `rollout.metrics` as `reward/LABEL`, not weighed."""
@@ -73,6 +76,36 @@ class Rewards:
             rollout.metrics[f"reward/{part.label}"] = value
             total += part.weight * value
         return total
+
+
+def checked_by(check: Callable[..., None]) -> Callable[[RewardT], RewardT]:
+    """Let `check` see the parameters of a reward, by name, wherever a config gives them; it raises ValueError."""
+
+    def marked(reward: RewardT) -> RewardT:
+        setattr(reward, _CHECK, check)
+        return reward
+
+    return marked
+
+
+def faults(parts: Sequence[RewardPart], *, are_all_known: bool = True) -> Iterator[tuple[str, str]]:
+    """What is wrong with rewards that a config names: the key, below theirs, and a sentence.
+
+    Imports ours alone. `are_all_known=False`: another Python plays them, which may have rewards of its own.
+    """
+    found = False
+    for number, part in enumerate(parts):
+        if is_built_in(part.name):
+            try:
+                _bound(part)
+            except RegistryError as error:
+                found = True
+                yield f"{number}.args", str(error)
+        elif are_all_known and part.name not in places():
+            found = True
+            yield f"{number}.name", _unknown(part.name)
+    if not found and (doubled := _doubled(parts)):
+        yield "", doubled
 
 
 @cache
@@ -90,7 +123,7 @@ def find(name: str) -> Reward:
     """Import a reward. Raises RegistryError."""
     place = places().get(name)
     if place is None:
-        raise RegistryError(f"No reward is named {name!r}. Known: {', '.join(sorted(places()))}.")
+        raise RegistryError(_unknown(name))
     module, _, attribute = place.partition(":")
     try:
         found: Reward = getattr(import_module(module), attribute)
@@ -113,7 +146,24 @@ def parameters_of(reward: Reward) -> type[msgspec.Struct]:
 def _bound(part: RewardPart) -> tuple[Reward, dict[str, Any]]:
     reward = find(part.name)
     try:
-        parameters = msgspec.convert(part.args, parameters_of(reward))
-    except msgspec.ValidationError as exc:
-        raise InvalidArguments(f"Reward {part.name!r}: {exc}.") from exc
-    return reward, {name: getattr(parameters, name) for name in parameters.__struct_fields__}
+        parameters = msgspec.structs.asdict(msgspec.convert(part.args, parameters_of(reward)))
+        if check := getattr(reward, _CHECK, None):
+            check(**parameters)
+    except (msgspec.ValidationError, ValueError) as exc:
+        raise InvalidArguments(f"Reward {part.name!r}: {str(exc).rstrip('.')}.") from exc
+    return reward, parameters
+
+
+def _label(part: RewardPart) -> str:
+    return part.label or part.name
+
+
+def _doubled(parts: Sequence[RewardPart]) -> str:
+    """What is wrong with their labels; empty: nothing."""
+    labels = [_label(part) for part in parts]
+    doubled = sorted({label for label in labels if labels.count(label) > 1})
+    return f"Several rewards are called {', '.join(doubled)}: give each a label." if doubled else ""
+
+
+def _unknown(name: str) -> str:
+    return f"No reward is named {name!r}. Known: {', '.join(sorted(places()))}."

@@ -8,10 +8,17 @@ import orjson
 from msgspec import Meta
 
 from environments.rewards import replies
+from environments.rewards.registry import checked_by
 from environments.rewards.text import Tag
 from environments.types import FinishedRollout, JsonObject, Problem
 
 
+def _check_schema(*, schema: JsonObject | None, **_: Any) -> None:
+    if schema is not None:
+        _validator(_encoded(schema))
+
+
+@checked_by(_check_schema)
 def json_schema(
     problem: Problem,
     rollout: FinishedRollout,
@@ -30,7 +37,7 @@ def json_schema(
     Raises ValueError for what is no schema.
     """
     wanted = replies.wanted(problem, field) if schema is None else schema
-    validator = _validator(orjson.dumps(wanted, option=orjson.OPT_SORT_KEYS))
+    validator = _validator(_encoded(wanted))
     said = replies.answer(problem, rollout)
     if tag:
         said = replies.in_tag(said, tag) or ""
@@ -41,6 +48,10 @@ def json_schema(
         return float(validator.is_valid(orjson.loads(said)))
     except (orjson.JSONDecodeError, ValueError, RecursionError):  # of the reply: the schema is known to be one
         return 0.0
+
+
+def _encoded(schema: Any) -> bytes:
+    return orjson.dumps(schema, option=orjson.OPT_SORT_KEYS)
 
 
 @lru_cache(maxsize=256)

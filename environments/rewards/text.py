@@ -8,6 +8,7 @@ import re2  # type: ignore[import-untyped]
 from msgspec import Meta
 
 from environments.rewards import replies
+from environments.rewards.registry import checked_by
 from environments.types import FinishedRollout, Problem
 
 Field = Annotated[str, Meta(description="Where problem.data has the right answer, or a list of them.")]
@@ -79,6 +80,13 @@ def fuzzy(
     return max(0.0, (found - floor) / (1 - floor))
 
 
+def _check_tags(*, tag: str | list[str], **_: Any) -> None:
+    tags = [tag] if isinstance(tag, str) else tag
+    if not all(tags) or not tags:
+        raise ValueError("tag: name at least one, and none that is empty")
+
+
+@checked_by(_check_tags)
 def tagged(
     problem: Problem,
     rollout: FinishedRollout,
@@ -94,8 +102,6 @@ def tagged(
     Where `think` is one of them, thoughts that the chat template told apart count as such a tag.
     """
     tags = [tag] if isinstance(tag, str) else tag
-    if not all(tags) or not tags:
-        raise ValueError("tag: name at least one, and none that is empty")
     at, outside = 0, []
     text = _with_thoughts(problem, rollout) if "think" in tags else replies.answer(problem, rollout)
     for name in tags:
@@ -111,6 +117,11 @@ def tagged(
     return float(not "".join(outside).strip())
 
 
+def _check_pattern(*, pattern: str, **_: Any) -> None:
+    _compiled(pattern)
+
+
+@checked_by(_check_pattern)
 def matches(
     problem: Problem,
     rollout: FinishedRollout,

@@ -1,14 +1,13 @@
 """`unit_tests`: the share of hidden tests that the code of the last reply passes, in a sandbox."""
 
-import json
-import secrets
-from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
 
-from environments.rewards import replies, unit_test_judge
-from environments.sandbox.tools import SandboxLimits, run
+from environments.rewards import replies
+from environments.rewards.judged_code import judge
+from environments.rewards.judged_code.assertions import Assertion, functions_in, split
+from environments.rewards.judged_code.judge import InputAndOutput, Test
 from environments.types import FinishedRollout, Problem
 
 _LONGEST = 200_000
@@ -16,7 +15,6 @@ _LONGEST = 200_000
 _MIB = 2**20
 _MOST_TESTS = 1_000
 """Whose reports are surely among the output that is kept."""
-_PROGRAM = "judge.py"
 
 
 async def unit_tests(
@@ -33,12 +31,12 @@ async def unit_tests(
 ) -> float:
     """Share of tests passed by the code in the last reply's last fenced block, or in all of it where there is none.
 
-    A test is either Python with asserts (`assert add(1, 2) == 3`), of whose names those that it does not define are
-    functions of the code, which take and give plain values; or an object with `stdin` and the `stdout` that the code
-    has to print as a program. The code runs in another process than the one that judges and never sees what is right.
+    A test is either Python with asserts (`assert add(1, 2) == 3`), whose names that Python does not have are functions
+    of the code, which take and give plain values; or an object with `stdin` and the `stdout` that the code has to print
+    as a program. The code runs in a sandbox, and what is right never gets there.
     Raises SandboxUnavailable where no sandbox is.
     """
-    tests = _checked(replies.wanted(problem, field), field)
+    tests = _read(replies.wanted(problem, field), field)
     said = replies.answer(problem, rollout)
     code = replies.in_fence(said)
     code = said if code is None else code
@@ -46,29 +44,30 @@ async def unit_tests(
     rollout.metrics["tests_ended"] = 0.0
     if not code.strip() or len(code) > _LONGEST:
         return 0.0
-    word = secrets.token_hex(16)
-    done = await run(
-        ["python3", "-I", _PROGRAM],
-        files={_PROGRAM: Path(unit_test_judge.__file__).read_bytes(), unit_test_judge.CODE: code},
-        stdin=json.dumps({"word": word, "tests": tests, "test_s": test_s}),
-        limits=SandboxLimits(wall_s=wall_s, cpu_s=wall_s, memory_bytes=memory_mib * _MIB),
+    results = await judge.passed(
+        code, tests, test_s=test_s, wall_s=wall_s, memory_bytes=memory_mib * _MIB, packages=True
     )
-    reports = {tuple(line.split()[1:]) for line in done.output.splitlines() if line.startswith(f"{word} ")}
-    passed = sum((str(number), "1") in reports for number in range(len(tests)))
+    passed = sum(map(bool, results))
     rollout.metrics["tests_passed"] = float(passed)
-    rollout.metrics["tests_ended"] = float(len(reports))
+    rollout.metrics["tests_ended"] = float(sum(result is not None for result in results))
     return float(passed == len(tests)) if all_or_nothing else passed / len(tests)
 
 
-def _checked(tests: Any, field: str) -> list[Any]:
-    def is_test(test: Any) -> bool:
-        if isinstance(test, dict):
-            return test.keys() == {"stdin", "stdout"} and all(isinstance(text, str) for text in test.values())
-        return isinstance(test, str) and bool(test.strip())
+def _read(tests: Any, field: str) -> list[Test]:
+    """Raises ValueError, which names what cannot be read."""
+    if not isinstance(tests, list) or not 0 < len(tests) <= _MOST_TESTS:
+        raise ValueError(f"field: {field!r} of problem.data is no list of 1 to {_MOST_TESTS} tests")
+    return [_one(test, field) for test in tests]
 
-    if not isinstance(tests, list) or not 0 < len(tests) <= _MOST_TESTS or not all(map(is_test, tests)):
-        raise ValueError(
-            f"field: {field!r} of problem.data is no list of 1 to {_MOST_TESTS} Python texts or objects with stdin and "
-            "stdout"
-        )
-    return tests
+
+def _one(test: Any, field: str) -> Test:
+    if isinstance(test, dict) and test.keys() == {"stdin", "stdout"} and all(isinstance(t, str) for t in test.values()):
+        return InputAndOutput(test["stdin"], test["stdout"])
+    try:
+        sources = split(test if isinstance(test, str) else "")
+        found = [Assertion(source, functions_in(sources)) for source in sources]
+    except ValueError as error:
+        raise ValueError(f"field: in {field!r} of problem.data, {error}") from None
+    if not found:
+        raise ValueError(f"field: a test in {field!r} of problem.data has neither asserts nor stdin and stdout")
+    return found

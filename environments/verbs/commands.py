@@ -21,8 +21,8 @@ from environments import registry
 from environments.client.group_client import GroupClient
 from environments.client.http import Refused
 from environments.config import SamplingParams
+from environments.figures import of_group, summarise
 from environments.types import PlayedGroup, Split
-from environments.verbs.figures import summarise
 from environments.verbs.files import GroupFile
 from environments.verbs.page import page
 from environments.verbs.playing import PolicyServer, play
@@ -118,12 +118,12 @@ def _evaluate(args: argparse.Namespace) -> int:
     if args.out is None:
         groups: list[PlayedGroup] = []
         asyncio.run(_collect(groups, args))
-        found = summarise(groups, threshold=args.threshold)
+        found = summarise(map(of_group, groups), threshold=args.threshold)
         _write_page(args, groups)
     else:
         with _opened(args.out) as file:
             asyncio.run(_into(file, args))
-            found = summarise(file.groups(), threshold=args.threshold)
+            found = summarise(map(of_group, file.groups()), threshold=args.threshold)
             _write_page(args, file.groups())
     print(json.dumps(found, indent=2))
     return int(found["failed"] > 0)

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from environments.figures import sampled_tokens
 from environments.types import PlayedGroup, PlayedRollout, StopReason
 from environments.verbs.files import GroupFile
 
@@ -52,7 +53,7 @@ def _lines(
         kept.problems += 1
         good: list[tuple[float, int, PlayedRollout]] = []
         for index, rollout in enumerate(group.rollouts):
-            kept.tokens += sum(rollout.loss_mask)
+            kept.tokens += sampled_tokens(rollout)
             if rollout.error is not None or rollout.reward is None:
                 kept.failed += 1
             elif rollout.stop_reason is StopReason.LENGTH:

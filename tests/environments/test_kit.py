@@ -19,12 +19,11 @@ ROOT = Path(__file__).parents[2]
 
 NEEDS_DATA = {"choices", "dataset", "gsm8k", "math"}
 """They have no problems without a data set; those of their own tests are checked there."""
-OPTIONS: dict[str, dict[str, Any]] = {
-    # What it pays is a similarity, so half an answer is in the answer with something around it.
-    "reverse_text": {"margin": 0.2},
-}
+OPTIONS: dict[str, dict[str, Any]] = {}
 """By name: arguments of `check`, and as `args` those of the environment."""
-BUILT_IN = [name for name in registry.names() if registry.is_built_in(name) and name not in NEEDS_DATA]
+ASKS_OTHERS = {name for name in registry.names() if registry.policies_of(name, {})}
+"""What is checked where somebody answers it: `tests/environments/judging/`."""
+BUILT_IN = sorted(set(filter(registry.is_built_in, registry.names())) - set(NEEDS_DATA) - ASKS_OTHERS)
 
 
 class Doubling(Environment[NoArgs]):

@@ -69,6 +69,10 @@ def test_a_long_text_still_has_a_short_key_of_its_own() -> None:
         ("cbz", 4 / 6, 0.0),
         ("abc", 2 / 6, 0.0),
         ("", 0.0, 0.0),
+        ("<think>abc is cba</think>cba", 1.0, 1.0),
+        ("<think>cba</think>", 0.0, 0.0),
+        ("<think>cba", 0.0, 0.0),
+        ("<think><reversed_text>cba</reversed_text>", 0.0, 0.0),
     ],
 )
 def test_the_reward_is_the_similarity_of_the_reversed_text(reply: str, reward: float, exact: float) -> None:

@@ -3,52 +3,56 @@
 from functools import cached_property
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
 from environments.library.code import families as code_families
-from environments.library.code import judge as code_judge
-from environments.library.code.assertions import Assertion
-from environments.library.code.families import FUNCTION, LEVELS
+from environments.library.code.families import FUNCTION, LEVELS, STEPS, Chains
 from environments.library.code.rows import CodeRow
 from environments.library.data import rows
 from environments.library.data.files import DataFiles
 from environments.library.data.rows import Rows
 from environments.library.draws import of_split
 from environments.library.judged import Judged
+from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.splits import is_held_out
+from environments.rewards.judged_code import judge as code_judge
+from environments.rewards.judged_code.assertions import Assertion
+from environments.rewards.judged_code.judge import InputAndOutput, Test
 from environments.rewards.replies import answer, in_fence
 from environments.types import FinishedRollout, Message, Problem, Split
 
 _SYSTEM = "Write Python. Your reply has the whole code in one block between lines of three backticks."
-_SHOWN, _HIDDEN = 3, 12
-"""Examples in the words, tests that the policy does not see."""
+_HIDDEN = 12
+"""Tests that the policy does not see."""
 _LONGEST_CODE = 50_000
 """Characters. Longer code passes nothing."""
 
 
-class CodeArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class CodeArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of code."""
 
     data: Annotated[str, Meta(description="A file or directory with problems; empty: problems of our own.")] = ""
     skip_unusable: Annotated[bool, Meta(description="Leave out rows of the file that cannot be used.")] = False
     min_level: Annotated[int, Meta(ge=1, le=LEVELS, description="Easiest problems of our own.")] = 1
     max_level: Annotated[int, Meta(ge=1, le=LEVELS, description="Hardest problems of our own.")] = LEVELS
+    min_steps: Annotated[int, Meta(ge=1, le=STEPS, description=f"Fewest steps of a chain: level {LEVELS}.")] = 3
+    max_steps: Annotated[int, Meta(ge=1, le=STEPS, description=f"Most steps of a chain: level {LEVELS}.")] = 5
+    number: Annotated[
+        int, Meta(ge=0, description="In every step of a chain, or the nearest that makes sense there; 0: any number.")
+    ] = 0
+    examples: Annotated[int, Meta(ge=0, le=10, description="Examples in the words of problems of our own.")] = 3
     partial: Annotated[float, Meta(ge=0, lt=1, description="Reward of passing nearly all tests.")] = 0.5
     test_s: Annotated[float, Meta(gt=0, le=60, description="Seconds that a test may take.")] = 2.0
     wall_s: Annotated[float, Meta(gt=0, le=120, description="Seconds that all tests may take together.")] = 10.0
-    train_count: Annotated[int, Meta(ge=1, description="Problems of our own to train on.")] = 10_000
-    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems of our own.")] = 256
-    seed: Annotated[int, Meta(description="Seed of our own problems.")] = 0
 
 
-class Code(Judged[CodeArgs]):
+class Code(Judged[CodeArgs], MadeUp[CodeArgs]):
     """Write a Python function or program that passes hidden tests.
 
     Task: a description and some examples; the reply has the code in its last fenced block.
     Data: 17 families of functions and chains of steps, made up by seed, in 4 levels, of this project (Apache-2.0); or
         rows of your own file in the layouts of MBPP, HumanEval and APPS, whose licence is theirs.
-    Arguments: levels or a file, the limits of time, the reward of passing some tests.
+    Arguments: levels and steps or a file, the limits of time, the reward of passing some tests.
     Reward: 1 for all tests, else `partial` times the share passed; nothing where a constant would pass as many.
     Checked: by running them. The solution of each of 40 held-out problems gives 1; random text, no code and constants
         give 0, a function that returns its argument .006 on average; 50 ways to cheat give 0 and end in time.
@@ -59,8 +63,6 @@ class Code(Judged[CodeArgs]):
 
     def __init__(self, args: CodeArgs) -> None:
         super().__init__(args)
-        if args.min_level > args.max_level:
-            raise ValueError(f"min_level {args.min_level} is above max_level {args.max_level}")
         for split in Split if args.data else ():
             if not self._numbers[split]:
                 raise ValueError(f"data {args.data} has no problem for the {split} split: it needs more rows")
@@ -68,20 +70,23 @@ class Code(Judged[CodeArgs]):
     def count(self, split: Split) -> int:
         if self.args.data:
             return len(self._numbers[split])
-        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
+        return super().count(split)
 
     def problem(self, split: Split, index: int) -> Problem:
         if self.args.data:
             return _of_row(CodeRow(self._file[self._numbers[split][index]]))
         levels = (self.args.min_level, self.args.max_level)
+        chains = Chains(self.args.min_steps, self.args.max_steps, self.args.number)
         seed = f"code/{self.args.seed}/{split}/{index}"
-        posed = of_split(split, seed, lambda draws: code_families.draw(draws, levels), lambda drawn: drawn.name)
-        examples = posed.examples(posed.name, _SHOWN + _HIDDEN)
-        shown, hidden = examples[:_SHOWN], examples[_SHOWN:]
-        words = f"Write a function `{FUNCTION}({posed.argument})` that {posed.words}.\n\nExamples:"
+        posed = of_split(split, seed, lambda draws: code_families.draw(draws, levels, chains), lambda drawn: drawn.name)
+        examples = posed.examples(posed.name, self.args.examples + _HIDDEN)
+        shown, hidden = examples[: self.args.examples], examples[self.args.examples :]
+        words = [f"Write a function `{FUNCTION}({posed.argument})` that {posed.words}."]
+        if shown:
+            words += ["\nExamples:", *(f"{FUNCTION}({given!r}) == {right!r}" for given, right in shown)]
         return Problem(
             key=posed.name,
-            messages=_asked("\n".join([words, *(f"{FUNCTION}({given!r}) == {right!r}" for given, right in shown)])),
+            messages=_asked("\n".join(words)),
             data={
                 "tests": [f"assert {FUNCTION}({given!r}) == {right!r}" for given, right in hidden],
                 "functions": [FUNCTION],
@@ -96,18 +101,16 @@ class Code(Judged[CodeArgs]):
         rollout.metrics["tests_passed"] = 0.0
         if code is None or len(code) > _LONGEST_CODE:
             return 0.0
-        results = await code_judge.passed(
-            code,
-            problem.data,
-            test_s=self.args.test_s,
-            wall_s=self.args.wall_s,
-            packages=bool(self.args.data),
+        args = self.args
+        found = await code_judge.passed(
+            code, _tests(problem), test_s=args.test_s, wall_s=args.wall_s, packages=bool(args.data)
         )
+        results = [bool(each) for each in found]
         share = sum(results) / len(results)
         rollout.metrics["tests_passed"] = share
         if share == 1:
             return 1.0
-        rights = [repr(right) for right in _rights(problem)]
+        rights = [repr(_right(test)) for test in _tests(problem)]
         return 0.0 if _is_constant(rights, results) else self.args.partial * share
 
     def solution(self, problem: Problem) -> list[Message] | None:
@@ -150,10 +153,15 @@ def _asked(words: str) -> list[Message]:
     return [Message("system", _SYSTEM), Message("user", words)]
 
 
-def _rights(problem: Problem) -> list[object]:
-    functions = set(problem.data.get("functions", ()))
-    tests: list[object] = [Assertion(source, functions).expected() for source in problem.data.get("tests", ())]
-    return tests or [output for _, output in problem.data["pairs"]]
+def _tests(problem: Problem) -> list[Test]:
+    if pairs := problem.data.get("pairs"):
+        return [InputAndOutput(*pair) for pair in pairs]
+    functions = set(problem.data["functions"])
+    return [[Assertion(source, functions)] for source in problem.data["tests"]]
+
+
+def _right(test: Test) -> object:
+    return test.output if isinstance(test, InputAndOutput) else test[0].expected()
 
 
 def _is_constant(rights: list[str], results: list[bool]) -> bool:

@@ -186,6 +186,18 @@ _STEPS = [
      "numbers = [sum(numbers[:i + 1]) + $k for i in range(len(numbers))]", (1, 9)),
 ]  # fmt: skip
 
+STEPS = len(_STEPS)
+"""So many steps a chain may have: each is another."""
+
+
+class Chains(NamedTuple):
+    """Which chains there are."""
+
+    min_steps: int
+    max_steps: int
+    number: int
+    """In each step, or the nearest that makes sense there; 0: any."""
+
 
 class Posed(NamedTuple):
     """One problem, as far as its parameters say."""
@@ -217,11 +229,11 @@ class Posed(NamedTuple):
         return list(found.values())
 
 
-def draw(draws: Draws, levels: tuple[int, int]) -> Posed:
+def draw(draws: Draws, levels: tuple[int, int], chains: Chains) -> Posed:
     """A problem of one of these levels, both ends included, that no constant solves."""
     while True:
         level = draws.between(*levels)
-        posed = _pipeline(draws) if level == LEVELS else _of_family(draws, level)
+        posed = _pipeline(draws, chains) if level == LEVELS else _of_family(draws, level)
         rights = {repr(right) for _, right in posed.examples(posed.name, _LOOKED_AT)}
         if len(rights) >= _DIFFERENT:
             return posed
@@ -237,14 +249,18 @@ def _of_family(draws: Draws, level: int) -> Posed:
     return Posed(name, f"returns {words}", family.argument, body, family.inputs)
 
 
-def _pipeline(draws: Draws) -> Posed:
+def _pipeline(draws: Draws, chains: Chains) -> Posed:
     """Several steps, one after the other."""
-    steps = [
-        (place, draws.between(*_STEPS[place][2])) for place in draws.sample(range(len(_STEPS)), draws.between(3, 5))
-    ]
+    places = draws.sample(range(STEPS), draws.between(chains.min_steps, chains.max_steps))
+    steps = [(place, _number_of(draws, _STEPS[place][2], chains.number)) for place in places]
     told = [[Template(text).substitute(k=k) for text in _STEPS[place][:2]] for place, k in steps]
     words = "; ".join(f"({number}) {words}" for number, (words, _) in enumerate(told, 1))
     name = "-".join(["pipeline", *(f"{place}.{k}" for place, k in steps)])
     body = "\n".join([*(line for _, line in told), "return numbers"])
     return Posed(name, f"changes the list by these steps, in this order, and returns it: {words}", "numbers: list[int]",
                  body, _numbers)  # fmt: skip
+
+
+def _number_of(draws: Draws, among: tuple[int, int], number: int) -> int:
+    low, high = among
+    return min(max(number, low), high) if number else draws.between(low, high)

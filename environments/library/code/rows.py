@@ -11,8 +11,8 @@
 import json
 from typing import Any
 
-from environments.library.code import assertions as code_tests
 from environments.library.splits import digest
+from environments.rewards.judged_code import assertions as code_tests
 from environments.types import JsonObject
 
 _CANDIDATE = "candidate"

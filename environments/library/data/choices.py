@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from string import ascii_uppercase
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from msgspec import Meta
 
@@ -24,7 +24,12 @@ from environments.types import JsonObject, Message, Problem, Split
 
 _CHOICES = ("choices", "options")
 _ANSWER = ("answer", "answerKey", "answer_index", "label")
-_SUBJECT = ("subject", "category")
+_SUBJECT = ("subject", "category", "High-level domain")
+_SPREAD: tuple[tuple[str, tuple[str, ...], str], ...] = (
+    ("question", ("A", "B", "C", "D"), "answer"),
+    ("Question", ("Correct Answer", "Incorrect Answer 1", "Incorrect Answer 2", "Incorrect Answer 3"), ""),
+)
+"""Question, choices and answer where each choice has a column: MMLU's own files; GPQA, where the first one is right."""
 _EXAMPLES = "dev"
 """The split that MMLU has for examples."""
 _POINTS_AT_OTHERS = re.compile(
@@ -48,20 +53,29 @@ class ChoicesArgs(DataSetArgs, frozen=True, kw_only=True, forbid_unknown_fields=
     ] = 0
 
 
+class _Columns(NamedTuple):
+    question: str
+    choices: tuple[str, ...] = ()
+    """One with all of them, or one for each."""
+    answer: str = ""
+    """Empty: the first choice is right."""
+    subject: str = ""
+
+
 class Choices(DataSetEnvironment[ChoicesArgs]):
     r"""Multiple choice.
 
     Task: say the letter of the right answer, of two to 26.
     Data: rows {question, choices, answer, subject}: the choices as a list, or as {text, label} as ARC has them; the
     answer by its index from 0, its letter or its text. Made for `cais/mmlu` (Hendrycks et al. 2021, arXiv:2009.03300;
-    14,042 held-out questions of 57 subjects; MIT licence; config `all`), `TIGER-Lab/MMLU-Pro`, `allenai/ai2_arc` and
-    data of that kind. None is part of Rollyard.
+    14,042 held-out questions of 57 subjects; MIT licence; config `all`) and for MMLU's own files, `TIGER-Lab/MMLU-Pro`,
+    `allenai/ai2_arc`, GPQA and data of that kind. None is part of Rollyard.
     Arguments: `question_column`, `choices_column`, `answer_column`, `subjects`, `shuffle`, `few_shot`; `data`,
     `config`, `train_split`, `eval_split`, `system`, `instruction`, `seed`, `rewards`. Choices of which one points at
     others, such as "none of the above", are never shuffled. Examples come from the split `dev`, or else from those to
     train on.
     Reward: `choice`, 1 for the right letter alone.
-    Checked: on files of the forms of MMLU, MMLU-Pro and ARC; always the same letter scores its share.
+    Checked: on files of the forms of MMLU, MMLU-Pro, ARC and GPQA; always the same letter scores its share.
     """
 
     name = "choices"
@@ -71,7 +85,7 @@ class Choices(DataSetEnvironment[ChoicesArgs]):
     default_instruction = r"Put the letter of the right answer into \boxed{}."
 
     def __init__(self, args: ChoicesArgs) -> None:
-        self._columns = ("", "", "")
+        self._columns = _Columns("question")
         self._most = 2
         self._subjects = Subjects(args.subjects)
         super().__init__(args)
@@ -85,22 +99,29 @@ class Choices(DataSetEnvironment[ChoicesArgs]):
         super().check_found()
 
     def reads(self, columns: Sequence[str]) -> Sequence[str]:
-        choices = self.args.choices_column or _first(_CHOICES, columns)
-        answer = self.args.answer_column or _first(_ANSWER, columns)
-        subject = next((name for name in _SUBJECT if name in columns), "")
-        self._columns = (choices, answer, subject)
-        needed = required(self.args.data, columns, self.args.question_column, choices, answer)
-        if self.args.subjects:
+        args, subject = self.args, next((name for name in _SUBJECT if name in columns), "")
+        spread = next((each for each in _SPREAD if {each[0], *each[1]} <= set(columns)), None)
+        if spread and not args.choices_column:
+            question, choices, answer = spread
+            if not answer and not args.shuffle:
+                raise ValueError("shuffle: leave it on, for the first of these choices is always the right one")
+        else:
+            question, choices = args.question_column, (args.choices_column or _first(_CHOICES, columns),)
+            answer = args.answer_column or _first(_ANSWER, columns)
+        self._columns = _Columns(question, choices, answer, subject)
+        needed = required(args.data, columns, question, *choices, *filter(None, [answer]))
+        if args.subjects:
             needed += required(self.args.data, columns, subject or _SUBJECT[0])
         return [*needed, subject] if subject else needed
 
     def question(self, row: JsonObject) -> Question | None:
-        in_choices, in_answer, in_subject = self._columns
-        subject = str(row.get(in_subject) or "")
+        columns = self._columns
+        subject = str(row.get(columns.subject) or "")
         if not self._subjects.wants(subject):
             return None
-        asked, (choices, labels) = text_in(row, self.args.question_column), _choices(row.get(in_choices))
-        right = choices[_place(row.get(in_answer), choices, labels)]
+        spread = [row.get(name) for name in columns.choices]
+        asked, (choices, labels) = text_in(row, columns.question), _choices(spread if len(spread) > 1 else spread[0])
+        right = choices[_place(row.get(columns.answer), choices, labels) if columns.answer else 0]
         text = "\n".join([asked, *sorted(choices)])
         self._most = max(self._most, len(choices))
         return Question(text, {"answer": right, "question": asked, "choices": choices, "subject": subject})
@@ -143,7 +164,7 @@ class Choices(DataSetEnvironment[ChoicesArgs]):
         if _EXAMPLES in self.files.splits:
             usable = filter(None, map(self._usable, read(self.files.of(_EXAMPLES))))
             return [self._lettered(each) for each in usable]
-        return [self.asked(Split.TRAIN, index) for index in range(self.count(Split.TRAIN))]
+        return [self.asked(Split.TRAIN, index) for index in range(len(self._numbers[Split.TRAIN]))]
 
     def _usable(self, row: JsonObject) -> Question | None:
         try:

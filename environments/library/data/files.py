@@ -8,6 +8,8 @@ train.jsonl, test.jsonl                             a file per split
 data/train-00000-of-00002.parquet, ...              split into shards
 main/train-00000-of-00001.parquet, socratic/...     a directory per config
 train/algebra/1.json                                splits above configs, a row per file
+
+Where the README of a directory has `configs` that name files, it decides (`declared`).
 """
 
 import os
@@ -17,7 +19,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
+from environments.library.data.declared import read_declared
+
+SUFFIXES = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz", ".parquet", ".arrow")
 EVERY = "*"
 """As a config: all of them together."""
 
@@ -52,9 +56,13 @@ class DataFiles:
                 raise ValueError(f"config: {data} is a file and has none: leave it out")
             self._files = [_DataFile(root, "", "")]
             return
-        found = [_described(root, path) for path in _data_files(root)]
+        if declared := read_declared(root):
+            found = [_DataFile(*each) for each in declared.files if each.path.name.endswith(SUFFIXES)]
+            otherwise = declared.default or otherwise
+        else:
+            found = [_described(root, path) for path in _data_files(root)]
         configs = sorted({each.config for each in found})
-        chosen = _chosen(data, config, configs, otherwise)
+        chosen = _chosen(data, config, configs, otherwise if otherwise in (*configs, EVERY) else "")
         self._files = [each for each in found if chosen in (EVERY, each.config)]
 
     @property
@@ -143,7 +151,7 @@ def _is_hidden(path: Path, root: Path) -> bool:
 def _described(root: Path, path: Path) -> _DataFile:
     *directories, name = path.relative_to(root).parts
     stem = _SHARD.sub("", name.removesuffix(next(end for end in SUFFIXES[::-1] if name.endswith(end))))
-    config = next((part for part in directories if part != "data" and not _words(part) & _SPLIT_WORDS), "")
+    config = next((part for part in directories if _names_config(part, stem)), "")
     return _DataFile(path, config, next(_splits([stem, *directories[::-1]]), ""))
 
 
@@ -151,6 +159,12 @@ def _splits(parts: list[str]) -> Iterator[str]:
     """What may say the split: a word for one before what only has such a word in it, names before directories."""
     yield from (part for part in parts if part in _SPLIT_WORDS)
     yield from (part for part in parts if _words(part) & _SPLIT_WORDS)
+
+
+def _names_config(part: str, stem: str) -> bool:
+    """`auxiliary_train/race_train.csv` is of a split, `auxiliary_train/train-0.parquet` of a config."""
+    names_split = part in _SPLIT_WORDS if stem in _SPLIT_WORDS else bool(_words(part) & _SPLIT_WORDS)
+    return part != "data" and not names_split
 
 
 def _words(name: str) -> set[str]:

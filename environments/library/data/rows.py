@@ -1,4 +1,4 @@
-"""Rows of data files as dicts, by number: JSON, JSON lines, Parquet and Arrow.
+"""Rows of data files as dicts, by number: JSON, JSON lines, CSV, Parquet and Arrow.
 
 What a file holds stays as it is (lines, or columns of Arrow) until a row is asked for, so that a data set takes hardly
 more memory than its file; a process that reads the same files again gets what it has.
@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from environments.library.data.csv_rows import CsvRows
 from environments.types import JsonObject
 
 _AT_A_TIME = 1_000
@@ -88,6 +89,8 @@ def _part(path: Path) -> _Part:
         content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise ValueError(f"data: {path} cannot be unpacked: {error}") from None
+    if path.name.removesuffix(".gz").endswith(".csv"):
+        return CsvRows(path, content)
     if path.name.removesuffix(".gz").endswith(".json"):
         try:
             whole = msgspec.json.decode(content)

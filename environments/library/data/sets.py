@@ -20,6 +20,7 @@ from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 from msgspec import Meta
 
+from environments.errors import InvalidArguments
 from environments.library.data.files import DataFiles
 from environments.library.data.rows import Rows, read
 from environments.library.splits import digest, is_held_out
@@ -118,7 +119,14 @@ class DataSetEnvironment(Rewarded[ArgsT]):
             raise ValueError(f"data: {self.args.data} has no row that these arguments ask for")
 
     def count(self, split: Split) -> int:
-        return len(self._numbers[split])
+        found = len(self._numbers[split])
+        if not found and split is Split.TRAIN:
+            only = ", ".join(self.files.splits) or "what is held out"
+            raise InvalidArguments(
+                f"data: {self.args.data} has nothing to train on, only {only}: evaluate on it, or set train_split and "
+                "eval_split to one split, which is divided then"
+            )
+        return found
 
     def problem(self, split: Split, index: int) -> Problem:
         question = self.asked(split, index)

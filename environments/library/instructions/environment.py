@@ -9,10 +9,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from environments.env import Environment
 from environments.library.draws import Draws, of_split
 from environments.library.instructions.constraints import KINDS, LONGEST, Constraint, holds, is_text, told
 from environments.library.instructions.writing import TOPICS, written
+from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.splits import digest
 from environments.rewards import replies
 from environments.types import FinishedRollout, Message, Problem, Split
@@ -36,7 +36,7 @@ _MAX_DRAWS = 1_000
 _ASKED = "Write a text about {topic}. It has to meet all of this:"
 
 
-class InstructionsArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class InstructionsArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of instructions."""
 
     min_constraints: Annotated[int, Meta(ge=1, description="Fewest constraints of a problem.")] = 1
@@ -44,9 +44,6 @@ class InstructionsArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     kinds: Annotated[
         list[str], Meta(description=f"Only constraints of these kinds: {', '.join(KINDS)}; none: all of them.")
     ] = []
-    train_count: Annotated[int, Meta(ge=1, description="Problems to train on.")] = 10_000
-    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems.")] = 256
-    seed: Annotated[int, Meta(description="Seed of the problems.")] = 0
 
 
 class _Drawn(msgspec.Struct, frozen=True):
@@ -59,7 +56,7 @@ class _Drawn(msgspec.Struct, frozen=True):
         return "\n".join([asked, "", *(f"- {told(each)}" for each in self.constraints)])
 
 
-class Instructions(Environment[InstructionsArgs]):
+class Instructions(MadeUp[InstructionsArgs]):
     """Follow instructions that can be checked.
 
     Task: write a text about a topic that meets one to six constraints: how many words, sentences, paragraphs or bullet
@@ -80,16 +77,11 @@ class Instructions(Environment[InstructionsArgs]):
 
     def __init__(self, args: InstructionsArgs) -> None:
         super().__init__(args)
-        if args.min_constraints > args.max_constraints:
-            raise ValueError(f"min_constraints {args.min_constraints} is above max_constraints {args.max_constraints}")
         if unknown := set(args.kinds) - set(KINDS):
             raise ValueError(f"kinds: {', '.join(sorted(unknown))} is none of {', '.join(KINDS)}")
         self._kinds = [kind for kind in KINDS if not args.kinds or kind in args.kinds]
         for split in Split:
             self.problem(split, 0)
-
-    def count(self, split: Split) -> int:
-        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
 
     def problem(self, split: Split, index: int) -> Problem:
         drawn = of_split(split, f"{self.args.seed}/{split}/{index}", self._draw, lambda drawn: drawn.text)

@@ -3,14 +3,14 @@
 import json
 from typing import Annotated
 
-import msgspec
 from msgspec import Meta
 
-from environments.env import Environment, PolicySession
+from environments.env import PolicySession
 from environments.library.draws import of_split
+from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.python import problems as python_problems
 from environments.library.python.problems import LEVELS
-from environments.library.tool_texts import answers_of, text_argument, tool
+from environments.library.tool_calls import FAILED, answer_calls, answers_of, text_argument, tool
 from environments.rewards.replies import answer, in_tag
 from environments.sandbox.tools import SandboxLimits, run
 from environments.types import FinishedRollout, FunctionCall, Message, Problem, Split, ToolCall
@@ -21,8 +21,6 @@ _SYSTEM = (
 )
 _NAME, _ARGUMENT = "python", "code"
 _TOOL = tool(_NAME, "Run a Python program. Nothing is kept between calls.", code="The program; it prints its result.")
-_FAILED = "error:"
-"""How the answer to a call that did not run begins."""
 _SHOWN_OUTPUT, _SHOWN_ERRORS = 2_000, 500
 """Characters."""
 _LONGEST_CODE = 20_000
@@ -31,19 +29,16 @@ _RIGHT, _FOUND, _RAN = 1.0, 0.3, 0.1
 """Rewards: of the right answer after a call that ran, of a program that found it, of any program that ran."""
 
 
-class PythonToolArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PythonToolArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of python."""
 
     min_level: Annotated[int, Meta(ge=1, le=LEVELS, description="Easiest problems.")] = 1
     max_level: Annotated[int, Meta(ge=1, le=LEVELS, description="Hardest problems.")] = LEVELS
     max_calls: Annotated[int, Meta(ge=1, le=64, description="Calls that are answered, per episode.")] = 4
     call_s: Annotated[float, Meta(gt=0, le=60, description="Seconds that a call may take.")] = 5.0
-    train_count: Annotated[int, Meta(ge=1, description="Problems to train on.")] = 10_000
-    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems.")] = 256
-    seed: Annotated[int, Meta(description="Seed of the problems.")] = 0
 
 
-class PythonTool(Environment[PythonToolArgs]):
+class PythonTool(MadeUp[PythonToolArgs]):
     """Answer sums that are too large for the head, with a tool that runs Python.
 
     Task: a question whose answer is a whole number; calls of `python(code)`, then the number in `<answer>`.
@@ -53,18 +48,11 @@ class PythonTool(Environment[PythonToolArgs]):
     Reward: 1 for the right answer after a call that ran, .3 if a program's last word is the answer, .1 if any ran.
     Checked: the solution of each of 200 held-out problems gives 1, and its program prints the answer in the sandbox;
         random text and an answer without a call, even a right one, give 0; an empty program and a guess give .1.
+        None of 77 programs that try to leave the sandbox does, and each ends within its limit.
     """
 
     name = "python"
     args_type = PythonToolArgs
-
-    def __init__(self, args: PythonToolArgs) -> None:
-        super().__init__(args)
-        if args.min_level > args.max_level:
-            raise ValueError(f"min_level {args.min_level} is above max_level {args.max_level}")
-
-    def count(self, split: Split) -> int:
-        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
 
     def problem(self, split: Split, index: int) -> Problem:
         levels = (self.args.min_level, self.args.max_level)
@@ -78,23 +66,14 @@ class PythonTool(Environment[PythonToolArgs]):
         )
 
     async def play(self, problem: Problem, session: PolicySession) -> None:
-        """Answer calls until the policy makes none."""
-        messages, left = list(problem.messages), self.args.max_calls
-        while True:
-            reply = await session.reply(messages)
-            messages.append(reply)
-            if not reply.tool_calls or not left:
-                return
-            for call in reply.tool_calls:
-                told = await self._answered(call.function) if left else f"{_FAILED} no call is left"
-                left -= bool(left)
-                messages.append(Message("tool", told, tool_call_id=call.id))
+        """Answer calls until the policy makes none, or too many."""
+        await answer_calls(problem, session, self._answered, self.args.max_calls)
 
     def reward(self, problem: Problem, rollout: FinishedRollout) -> float:
         """1 for the right answer after a call that ran, .3 if a program's last word was the answer, .1 if any ran."""
         right = problem.data["answer"]
         outputs = answers_of(rollout)
-        ran = [output for output in outputs if not output.startswith(_FAILED)]
+        ran = [output for output in outputs if not output.startswith(FAILED)]
         told = in_tag(answer(problem, rollout), "answer")
         is_right = told is not None and len(told) < _LONGEST_ANSWER and told.strip().replace(",", "") == right
         has_found = any(output.split()[-1:] == [right] for output in ran)
@@ -115,7 +94,7 @@ class PythonTool(Environment[PythonToolArgs]):
         """What a program prints, or what is wrong with it. Raises SandboxUnavailable."""
         code = text_argument(function, _NAME, _ARGUMENT)
         if code is None or len(code) > _LONGEST_CODE:
-            return f"{_FAILED} call {_NAME} with one text, {_ARGUMENT}, of at most {_LONGEST_CODE} characters"
+            return f"{FAILED} call {_NAME} with one text, {_ARGUMENT}, of at most {_LONGEST_CODE} characters"
         done = await run(
             ["python3", "-I", "main.py"],
             files={"main.py": code.encode(errors="replace")},
@@ -130,4 +109,4 @@ class PythonTool(Environment[PythonToolArgs]):
             reason = f"it was ended at its limit of {done.ended}"
         else:
             reason = done.errors.strip()[-_SHOWN_ERRORS:] or "it failed"
-        return f"{_FAILED} {reason}\n{output}".strip()
+        return f"{FAILED} {reason}\n{output}".strip()

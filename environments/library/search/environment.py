@@ -6,17 +6,17 @@ from collections import Counter
 from functools import cached_property
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from environments.env import Environment, PolicySession
 from environments.library.data import rows
 from environments.library.data.files import DataFiles
 from environments.library.draws import Draws
+from environments.library.made_up import RangedArgs
 from environments.library.search import world as search_world
 from environments.library.search.world import HOPS, HopQuestion, InventedWorld
 from environments.library.splits import digest, is_held_out
-from environments.library.tool_texts import answers_of, text_argument, tool
+from environments.library.tool_calls import FAILED, answer_calls, answers_of, text_argument, tool
 from environments.rewards.replies import answer, in_tag
 from environments.types import FinishedRollout, FunctionCall, Message, Problem, Split, ToolCall
 
@@ -36,7 +36,7 @@ _SHOWN = 2_000
 """Characters of a paragraph."""
 
 
-class SearchArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SearchArgs(RangedArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of search."""
 
     data: Annotated[
@@ -68,8 +68,6 @@ class Search(Environment[SearchArgs]):
 
     def __init__(self, args: SearchArgs) -> None:
         super().__init__(args)
-        if args.min_hops > args.max_hops:
-            raise ValueError(f"min_hops {args.min_hops} is above max_hops {args.max_hops}")
         hops = (args.min_hops, args.max_hops)
         self._world = _of_rows(args.data) if args.data else search_world.made(str(args.seed), args.paragraphs, hops)
         self._questions = _split(self._world.questions, hops, args.seed)
@@ -90,17 +88,12 @@ class Search(Environment[SearchArgs]):
         )
 
     async def play(self, problem: Problem, session: PolicySession) -> None:
-        """Answer calls until the policy makes none."""
-        messages, left = list(problem.messages), self.args.max_calls
-        while True:
-            reply = await session.reply(messages)
-            messages.append(reply)
-            if not reply.tool_calls or not left:
-                return
-            for call in reply.tool_calls:
-                told = await asyncio.to_thread(self._answered, call.function) if left else "error: no call is left"
-                left -= bool(left)
-                messages.append(Message("tool", told, tool_call_id=call.id))
+        """Answer calls until the policy makes none, or too many."""
+
+        async def answered(function: FunctionCall) -> str:
+            return await asyncio.to_thread(self._answered, function)
+
+        await answer_calls(problem, session, answered, self.args.max_calls)
 
     def reward(self, problem: Problem, rollout: FinishedRollout) -> float:
         """1 for the answer, else up to .3 by the words that it shares with the right one."""
@@ -144,8 +137,8 @@ class Search(Environment[SearchArgs]):
         if (query := text_argument(function, "search", "query")) is not None:
             return self._found(query[:_LONGEST_QUERY])
         if (title := text_argument(function, "read", "title")) is not None:
-            return self._shown(title) if title in self._world.paragraphs else "error: no paragraph has this title"
-        return "error: call search with a text, query, or read with a text, title"
+            return self._shown(title) if title in self._world.paragraphs else f"{FAILED} no paragraph has this title"
+        return f"{FAILED} call search with a text, query, or read with a text, title"
 
     def _found(self, query: str) -> str:
         words = [word for word in _words(query) if word in self._index.vocab_dict]

@@ -5,11 +5,11 @@ from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
-import msgspec
 from msgspec import Meta
 
 from environments.library.draws import of_split
 from environments.library.judged import Judged
+from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.sql import questions as sql_questions
 from environments.library.sql.questions import LEVELS, SqlQuestion
 from environments.library.sql.runner import filled, result_of
@@ -35,17 +35,14 @@ _DIGITS = 6
 """Behind the point that count."""
 
 
-class SqlArgs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class SqlArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Arguments of sql."""
 
     min_level: Annotated[int, Meta(ge=1, le=LEVELS, description="Easiest questions.")] = 1
     max_level: Annotated[int, Meta(ge=1, le=LEVELS, description="Hardest questions.")] = LEVELS
-    train_count: Annotated[int, Meta(ge=1, description="Problems to train on.")] = 10_000
-    eval_count: Annotated[int, Meta(ge=1, description="Held-out problems.")] = 256
-    seed: Annotated[int, Meta(description="Seed of the questions.")] = 0
 
 
-class Sql(Judged[SqlArgs]):
+class Sql(Judged[SqlArgs], MadeUp[SqlArgs]):
     """Answer a question about a made-up database with one SELECT.
 
     Task: two tables with some of their rows, and a question; the reply has a query, fenced or in `<sql>`.
@@ -59,14 +56,6 @@ class Sql(Judged[SqlArgs]):
 
     name = "sql"
     args_type = SqlArgs
-
-    def __init__(self, args: SqlArgs) -> None:
-        super().__init__(args)
-        if args.min_level > args.max_level:
-            raise ValueError(f"min_level {args.min_level} is above max_level {args.max_level}")
-
-    def count(self, split: Split) -> int:
-        return self.args.train_count if split is Split.TRAIN else self.args.eval_count
 
     def problem(self, split: Split, index: int) -> Problem:
         levels = (self.args.min_level, self.args.max_level)

@@ -149,7 +149,10 @@ def test_a_question_that_is_held_out_is_not_trained_on(tmp_path: Path) -> None:
 
 def test_a_split_can_be_chosen_and_one_with_no_questions_to_train_on_is_still_evaluated(tmp_path: Path) -> None:
     write(tmp_path / "test.jsonl", [row(number) for number in range(64)])
-    assert [loaded("gsm8k", tmp_path).count(split) for split in Split] == [0, 64]
+    environment = loaded("gsm8k", tmp_path)
+    assert environment.count(Split.EVAL) == 64
+    with pytest.raises(InvalidArguments, match="has nothing to train on, only test: evaluate on it, or"):
+        environment.count(Split.TRAIN)
     divided = loaded("gsm8k", tmp_path, train_split="test")
     assert divided.count(Split.EVAL) > 0
     assert sum(divided.count(split) for split in Split) == 64

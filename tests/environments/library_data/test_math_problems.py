@@ -90,7 +90,7 @@ def test_math_500_has_answers_and_no_split_to_train_on(tmp_path: Path) -> None:
     ]
     write(tmp_path / "test.jsonl", rows)
     environment = loaded("math", tmp_path, subjects=["prealgebra"])
-    assert [environment.count(split) for split in Split] == [0, 10]
+    assert environment.count(Split.EVAL) == 10
     for problem in problems(environment, Split.EVAL):
         assert solved(environment, problem) == 1.0
 

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from environments import registry
+from environments.errors import InvalidArguments
 from environments.kit import played
 from environments.library.splits import is_held_out
 from environments.library.wordle import Wordle, feedback
@@ -112,6 +113,14 @@ def test_only_listed_words_are_guesses_where_the_arguments_say_so() -> None:
     assert listed.reward(APPLE, said(APPLE, guess("appls"))) == 0.0
     assert listed.reward(APPLE, said(APPLE, guess("paper"))) == pytest.approx(0.125)
     assert wordle().problem(Split.TRAIN, 0).messages != listed.problem(Split.TRAIN, 0).messages
+
+
+def test_letters_of_an_unsolved_word_are_worth_what_the_arguments_say_and_never_more_than_a_solved_one() -> None:
+    near = wordle(near=0.85, max_guesses=4)
+    assert near.reward(APPLE, said(APPLE, *[guess("ample")] * 4)) == pytest.approx(0.68)
+    assert near.reward(APPLE, said(APPLE, *[guess("ample")] * 3, guess("apple"))) == pytest.approx(0.85)
+    with pytest.raises(InvalidArguments, match=r"near 0.9 is above the 0.85 that a word earns which guess 4 solves"):
+        wordle(near=0.9, max_guesses=4)
 
 
 def test_the_list_has_enough_words_of_five_letters_each_once() -> None:

@@ -52,6 +52,20 @@ def test_problems_are_the_same_every_time_and_splits_share_none() -> None:
     check_splits("code", {"min_level": 2}, 150)
 
 
+def test_chains_have_as_many_steps_and_words_as_many_examples_as_the_arguments_say() -> None:
+    environment = code(min_level=4, min_steps=1, max_steps=2, examples=1)
+    problems = [environment.problem(Split.TRAIN, index) for index in range(40)]
+    assert {problem.key.count(".") for problem in problems} == {1, 2}
+    assert {problem.messages[-1].text.count("solve([") for problem in problems} == {1}
+    plain = code(min_level=4, min_steps=1, max_steps=2, number=3, examples=0)
+    problems = [plain.problem(Split.TRAIN, index) for index in range(40)]
+    # One step wants at least 5.
+    assert {step.split(".")[1] for problem in problems for step in problem.key.split("-")[1:]} == {"3", "5"}
+    assert not any("Examples" in problem.messages[-1].text for problem in problems)
+    with pytest.raises(InvalidArguments, match=r"min_steps 3 is above max_steps 2"):
+        code(max_steps=2)
+
+
 def test_problems_are_the_same_whatever_the_hash_seed_of_the_process() -> None:
     program = (
         "from environments import registry; e = registry.load('code'); "

@@ -128,28 +128,6 @@ def test_calls_beyond_the_last_are_not_run() -> None:
     assert [message.role for message in rollout.messages][-1] == "assistant"
 
 
-@needs_sandbox
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "program",
-    [
-        "import os\nwhile True: os.fork()",
-        "a = []\nwhile True: a.append(bytearray(2**24))",
-        "while True: print('x' * 10**6)",
-        "import os; print(os.listdir('/root'), open('/etc/shadow').read())",
-        "import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:8000').read())",
-        "open('full', 'wb').write(b'x' * 10**9)",
-        "import os, time\nif not os.fork():\n    os.setsid()\n    time.sleep(600)\nraise SystemExit(1)",
-    ],
-)
-def test_a_program_that_misbehaves_ends_in_time_and_did_not_run(program: str) -> None:
-    began = time.monotonic()
-    rollout = played(python(call_s=1.5), PROBLEM, running(program), f"<answer>{RIGHT}</answer>")
-    assert time.monotonic() - began < 1.5 + 2
-    assert rollout.reward == 0.0
-    assert told(rollout)[0].startswith("error: ")
-
-
 @hostile
 def test_nonsense_is_worth_nothing_and_costs_nothing(reply: str) -> None:
     began = time.monotonic()

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from environments.errors import InvalidArguments
 from environments.types import FinishedRollout, Message
 from tests.environments.rewards.replying import problem, rollout, score, spoken
 
@@ -36,7 +37,7 @@ def test_length_counts_thoughts_and_every_turn_and_not_what_others_said() -> Non
 
 
 def test_limits_in_the_wrong_order_are_named() -> None:
-    with pytest.raises(ValueError, match="hard: 10 has to be above soft, 10"):
+    with pytest.raises(InvalidArguments, match="hard: 10 has to be above soft, 10"):
         score("length", problem(), "x", soft=10, hard=10)
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from environments.errors import RegistryError
+from environments.errors import InvalidArguments, RegistryError
 from environments.rewards.text import _common
 from tests.environments.rewards.replying import problem, rollout, score
 
@@ -157,7 +157,7 @@ def test_a_pattern_that_doubles_with_every_letter_elsewhere_takes_linear_time() 
 
 
 def test_a_pattern_that_is_none_is_named() -> None:
-    with pytest.raises(ValueError, match=r"pattern: RE2 refuses it: missing \)"):
+    with pytest.raises(InvalidArguments, match=r"pattern: RE2 refuses it: missing \)"):
         score("matches", problem(), "x", pattern="(")
 
 

@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from environments.rewards.unit_test_judge import literal
 from tests.environments.rewards.replying import problem, rollout, score
 from tests.environments.sandbox.programs import needs_sandbox
 
@@ -75,33 +74,6 @@ def test_code_that_does_not_add_passes_no_test_of_adding(code: str) -> None:
 
 
 @needs_sandbox
-def test_the_code_reads_no_memory_but_its_own_and_so_no_test() -> None:
-    spying = """
-import os, re
-
-def pieces(process):
-    for line in open(f"/proc/{process}/maps"):
-        start, end = (int(each, 16) for each in line.split()[0].split("-"))
-        if " rw" in line and end - start < 2**26:
-            with open(f"/proc/{process}/mem", "rb", 0) as memory:
-                memory.seek(start)
-                yield memory.read(end - start)
-
-def reads(process, word):
-    try:
-        return any(word in piece for piece in pieces(process))
-    except OSError:
-        return False
-
-def seen(backwards):
-    word = backwards[::-1].encode()
-    return [name for name in sorted(os.listdir("/proc")) if name.isdigit() and reads(name, word)] == [str(os.getpid())]
-"""
-    # In its own memory it finds what it looks for: it can look.
-    assert scored(spying, ["secret = 'the-k3y-of-the-test'\nassert seen(secret[::-1])"], test_s=8) == 1
-
-
-@needs_sandbox
 def test_a_call_that_hangs_costs_its_own_test_only() -> None:
     code = "def add(a, b):\n    while a == 1: pass\n    return a + b"
     assert scored(code, ADDS, test_s=0.5) == pytest.approx(2 / 3)
@@ -121,16 +93,21 @@ def test_programs_are_judged_by_what_they_print() -> None:
 
 
 @needs_sandbox
-def test_exceptions_and_values_reach_the_test_as_they_were() -> None:
-    code = "def f(x):\n    if x is None: raise ValueError('none')\n    return [x, (x,), {x}, {x: set()}, -1e999, b'y']"
-    raised = "try:\n    f(None)\nexcept ValueError:\n    pass\nelse:\n    assert False"
-    assert scored(code, [raised, "assert f(2) == [2, (2,), {2}, {2: set()}, float('-inf'), b'y']"]) == 1
+def test_plain_values_of_every_kind_reach_the_test_as_they_were() -> None:
+    code = "def f(x): return [x, (x,), {x}, {x: set()}, -1e999, b'y']"
+    assert scored(code, ["assert f(2) == [2, (2,), {2}, {2: set()}, -math.inf, b'y']"]) == 1
 
 
-def test_what_is_no_plain_value_has_no_literal() -> None:
-    for value in (object(), lambda: 0, [object()]):
-        with pytest.raises(TypeError, match="no plain value"):
-            literal(value)
+@needs_sandbox
+def test_functions_and_programs_may_be_tested_beside_each_other() -> None:
+    code = "def add(a, b): return a + b\nif __name__ == '__main__': print(add(1, 2))"
+    assert scored(code, [{"stdin": "", "stdout": "3"}, *ADDS, {"stdin": "", "stdout": "4"}]) == pytest.approx(4 / 5)
+
+
+@pytest.mark.parametrize("test", ["try:\n    f()\nexcept ValueError: pass", "for n in f(): assert n", "assert f(open)"])
+def test_a_test_that_cannot_be_read_as_asserts_is_named(test: str) -> None:
+    with pytest.raises(ValueError, match=r"field: in 'tests' of problem.data, the"):
+        score("unit_tests", problem(tests=[test]), "x")
 
 
 @pytest.mark.parametrize("tests", [[], "assert True", [1], [""], [{"stdin": ""}], [{"stdin": 1, "stdout": ""}]])

@@ -10,6 +10,7 @@ import pytest
 
 from environments import estimates
 from environments.__main__ import main
+from environments.library.reverse_text import ReverseText
 from environments.types import PlayedGroup
 from tests.environments.group_store import RUN, GroupStore, serving, status
 from tests.workers.stub_server import StubServer, stub_server
@@ -119,7 +120,7 @@ def test_a_teachers_best_rollouts_become_sft_data_that_says_where_it_is_from(
     assert (kept["lines"], kept["surplus"], kept["too_low"]) == (len(lines), 2 * len(lines), 36 - 3 * len(lines))
     assert kept["tokens"] == 36 * 2
     assert {(line["environment"], line["environment_version"], line["teacher"]) for line in lines} == {
-        ("reverse_text", "1", "policy")
+        ("reverse_text", ReverseText.version, "policy")
     }
     assert all(line["messages"][-1] == {"role": "assistant", "content": "gg"} for line in lines)
     for number, line in enumerate(out.read_bytes().splitlines()):

@@ -1,6 +1,6 @@
 """Runs what the policy wrote, inside of a sandbox: calls its function, or feeds its program. Standard library only.
 
-    stdin   {"code", "calls": [[function, [argument, ...], {name: argument}], ...] or "inputs": [text, ...], ...}
+    stdin   {"code", "calls": [[function, [argument, ...], {name: argument}], ...], "inputs": [text, ...], ...}
     stdout  [number, "value", encoded], [number, "output", text] or [number, "failed", why], a line each
 
 Each call has a process of its own, so none can spoil another's. Nothing here knows a right answer.
@@ -32,6 +32,10 @@ def encoded(value: Any) -> Any:
         return {"dict": [[encoded(key), encoded(each)] for key, each in value.items()]}
     if kind.__name__ in _GROUPS and kind is _GROUPS[kind.__name__]:
         return {kind.__name__: [encoded(each) for each in value]}
+    if kind is bytes:
+        return {"bytes": value.hex()}
+    if hasattr(value, "tolist"):  # of numpy
+        return encoded(value.tolist())
     raise TypeError(f"a {kind.__name__} is no plain value")
 
 
@@ -44,6 +48,8 @@ def decoded(told: Any) -> Any:
     [(kind, content)] = told.items()
     if kind == "dict":
         return {decoded(key): decoded(value) for key, value in content}
+    if kind == "bytes":
+        return bytes.fromhex(content)
     if kind not in _GROUPS:
         raise ValueError(f"there is no kind of value called {kind!r}")
     return _GROUPS[kind](decoded(each) for each in content)
@@ -133,10 +139,11 @@ def main() -> None:
     asked = json.loads(sys.stdin.buffer.read())
     out = os.dup(1)
     os.set_inheritable(out, False)
-    code, by_calls = asked["code"], "calls" in asked
-    for number, given in enumerate(asked["calls" if by_calls else "inputs"]):
+    code, calls = asked["code"], len(asked["calls"])
+    for number, given in enumerate([*asked["calls"], *asked["inputs"]]):
+        by_calls = number < calls
 
-        def run(writer: int, given: Any = given) -> None:
+        def run(writer: int, given: Any = given, by_calls: bool = by_calls) -> None:
             os.close(out)
             _call(code, writer, *given) if by_calls else _feed(code, writer, given)
 

@@ -1,8 +1,29 @@
-"""Tools that take texts, and what a policy calls them with."""
+"""Tools of environments: what a policy calls them with, and what it is told."""
 
 import json
+from collections.abc import Awaitable, Callable
 
-from environments.types import FunctionCall, JsonObject, PlayedRollout
+from environments.env import PolicySession
+from environments.types import FunctionCall, JsonObject, Message, PlayedRollout, Problem
+
+FAILED = "error:"
+"""How the answer to a call that did not run begins."""
+
+
+async def answer_calls(
+    problem: Problem, session: PolicySession, answered: Callable[[FunctionCall], Awaitable[str]], most: int
+) -> None:
+    """Play an episode whose calls are answered one after the other, at most so many, until the policy makes none."""
+    messages, left = list(problem.messages), most
+    while True:
+        reply = await session.reply(messages)
+        messages.append(reply)
+        if not reply.tool_calls or not left:
+            return
+        for call in reply.tool_calls:
+            told = await answered(call.function) if left else f"{FAILED} no call is left"
+            left -= bool(left)
+            messages.append(Message("tool", told, tool_call_id=call.id))
 
 
 def tool(name: str, description: str, **arguments: str) -> JsonObject:

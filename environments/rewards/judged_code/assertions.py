@@ -115,7 +115,10 @@ def split(source: str) -> list[str]:
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ValueError(f"the tests {source[:80]!r} are no Python") from error
     found = []
+    meant = _meant(statements)
     for statement in statements:
+        if isinstance(statement, ast.FunctionDef):
+            statement = _Renamed(meant.get(statement.name, []), statement.args).visit(statement)
         for each in statement.body if isinstance(statement, ast.FunctionDef) else [statement]:
             if isinstance(each, ast.Assert):
                 is_about_calls = any(isinstance(node, ast.Call) for node in ast.walk(each.test))
@@ -123,6 +126,23 @@ def split(source: str) -> list[str]:
             elif not isinstance(each, _HARMLESS):
                 raise ValueError(f"the tests have a statement of the kind {type(each).__name__} in them")
     return found
+
+
+def _meant(statements: Sequence[ast.stmt]) -> dict[str, list[ast.expr]]:
+    """What functions of the tests are called with, such as `check(add)`, by their names."""
+    calls = [each.value for each in statements if isinstance(each, ast.Expr) and isinstance(each.value, ast.Call)]
+    return {call.func.id: call.args for call in calls if isinstance(call.func, ast.Name)}
+
+
+class _Renamed(ast.NodeTransformer):
+    """Calls a parameter of a function of the tests what it was called with."""
+
+    def __init__(self, given: Sequence[ast.expr], parameters: ast.arguments) -> None:
+        named = zip((each.arg for each in parameters.args), given, strict=False)
+        self._names = {name: told.id for name, told in named if isinstance(told, ast.Name)}
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        return ast.Name(self._names.get(node.id, node.id), node.ctx)
 
 
 def functions_in(tests: Sequence[str]) -> set[str]:
@@ -156,7 +176,7 @@ def _value(node: ast.expr, known: dict[int, Any]) -> Any:
         return [_value(each, known) for each in nodes if each is not None]
 
     match node:
-        case ast.Constant(value=value) if value is None or isinstance(value, bool | int | float | str):
+        case ast.Constant(value=value) if value is None or isinstance(value, bool | int | float | str | bytes):
             return value
         case ast.List(elts=elements):
             return values(elements)
