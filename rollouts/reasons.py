@@ -36,7 +36,11 @@ class ReasonCode(TextChoices):
     MODEL_NOT_MADE = "model_not_made", "{error}"
     FETCHING = "fetching", "its {kind} {name} is being fetched from the hub, for at most {hours:g} hours"
     FETCH_WAITS = "fetch_waits", "{others} other runs are being fetched or exported, and it has its turn after them"
-    NOT_FETCHED = "not_fetched", "the {kind} {name} could not be fetched from the hub: {error}"
+    NOT_FETCHED = (
+        "not_fetched",
+        "the {kind} {name} could not be fetched from the hub: {error}. Check its name and the network, or fetch it by "
+        "hand: hf download --repo-type {kind} {name}",
+    )
     NOT_TRUSTED = "not_trusted", "{error}"
     LAUNCHER_LEFT = (
         "launcher_left",
@@ -63,12 +67,24 @@ class ReasonCode(TextChoices):
     NOTHING_SAMPLED = "nothing_sampled", "no token was sampled by the policy: every loss mask is 0"
     ZERO_ADVANTAGE = "zero_advantage", "zero advantage: all rewards are equal"
     ZERO_TOKEN_ADVANTAGES = "zero_token_advantages", "zero advantage: every advantage per token is 0"
+    ALL_SOLVED = "all_solved", "every rollout solved the problem: a reward of {solved_at:g} or more"
+    NONE_SOLVED = "none_solved", "no rollout solved the problem: every reward below {solved_at:g}"
+    NARROW_REWARDS = "narrow_rewards", "rewards differ by less than {least:g}[: by {range:g}]"
     LEASES_LOST = (
         "leases_lost",
         "quarantined: {leases} leases were lost while it was played[, the last by {holder}]",
     )
     LEASE_TAKEN_OVER = "lease_taken_over", "taken over: the lease of {holder} ended"
     LAGGED = "lagged", "lag over {limit} steps[ at step {step}]"
+    LAGGED_IN_PLAY = (
+        "lagged_in_play",
+        "not played to its end: begun on version {version}, too far from step {step}",
+    )
+    OVERSAMPLED = "oversampled", "step {step} was full without it (batch.oversampling)"
+    REJECTED = "rejected", "rejected by {actor}[: {note}]"
+    REJECTED_LATE = "rejected_late", "rejected by {actor}, too late for a batch that has it[: {note}]"
+    EXCLUDED = "excluded", "excluded from exports by {actor}[: {note}]"
+    RESTORED = "restored", "restored by {actor}[: {note}]"
     STEP = "step", "step {step}"
     REPLAYED = "replayed", "replays step {step} of run {run}"
     RUN_ENDED = "run_ended", "the run was {state}"
@@ -77,6 +93,9 @@ class ReasonCode(TextChoices):
     EVALUATION_LATE = "evaluation_late", "only {settled} of {problems} problems were played in time"
     VERSION_SUPERSEDED = "version_superseded", "version {version} is live"
     NOT_KEPT = "not_kept", "only the newest {kept} are kept"
+
+    TRIAL_LATE = "trial_late", "it was not over within {seconds:g} s"
+    TRIAL_DROPPED = "trial_dropped", "its driver ended"
 
     # Trainers and environments from outside
     ATTEMPT_OPENED = "attempt_opened", "attempt {number}: {steps} steps of {batch_size} sequences"

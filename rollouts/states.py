@@ -60,8 +60,8 @@ class GroupState(TextChoices):
         "failed",
         "Dropped: no usable rollout, or given up after repeated lost leases.",
     )
-    REJECTED = "rejected", "Dropped by a person. Nothing does so yet: it is there for curation."
-    SURPLUS = "surplus", "Left over when its run ended."
+    REJECTED = "rejected", "Dropped by a person, who may restore it."
+    SURPLUS = "surplus", "Left over: its batch was full without it, or its run ended."
 
 
 GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
@@ -71,11 +71,14 @@ GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
             GroupState.EVALUATED,
             GroupState.FILTERED,
             GroupState.FAILED,
+            GroupState.STALE,
             GroupState.SURPLUS,
         }
     ),
     GroupState.READY: frozenset({GroupState.BATCHED, GroupState.STALE, GroupState.REJECTED, GroupState.SURPLUS}),
     GroupState.BATCHED: frozenset({GroupState.TRAINED, GroupState.SURPLUS}),
+    # Restored: to be trained if its run still makes batches.
+    GroupState.REJECTED: frozenset({GroupState.READY, GroupState.SURPLUS}),
 }
 GROUP_FLOW = (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
 """The way of a training group that is not dropped."""
@@ -120,12 +123,12 @@ POLICY_VERSION_TRANSITIONS: dict[str, frozenset[str]] = {
 class EvaluationState(TextChoices):
     PLAYING = (
         "playing",
-        "Its problems are being played on the pinned policy version; publishing waits for it.",
+        "Its problems are being played. Publishing waits for it in supervised runs, and for that of version 0.",
     )
     DONE = "done", "Every problem was played; the mean reward is a metric."
     EXPIRED = (
         "expired",
-        "Its deadline passed before every problem was played; publishing goes on.",
+        "Its deadline passed before every problem was played, or its run ended.",
     )
 
 
@@ -219,3 +222,17 @@ CLIENT_TRANSITIONS: dict[str, frozenset[str]] = {
     ClientState.CONNECTED: frozenset({ClientState.LAPSED, ClientState.LEFT}),
     ClientState.LAPSED: frozenset({ClientState.CONNECTED, ClientState.LEFT}),
 }
+
+
+class TrialState(TextChoices):
+    WAITING = "waiting", "Waits for a driver of the run whose policy plays it."
+    PLAYING = "playing", "A driver plays it; what was said so far is in its record."
+    FINISHED = "finished", "Over and scored, or failed in a way that its record tells."
+    FAILED = "failed", "Not played to its end: its run ended, or its time was up."
+
+
+TRIAL_TRANSITIONS: dict[str, frozenset[str]] = {
+    TrialState.WAITING: frozenset({TrialState.PLAYING, TrialState.FAILED}),
+    TrialState.PLAYING: frozenset({TrialState.FINISHED, TrialState.FAILED}),
+}
+TRIAL_TERMINAL = frozenset(set(TrialState) - TRIAL_TRANSITIONS.keys())

@@ -12,6 +12,7 @@ from trainers.config import RunConfig
 FINITE = 3.4e38
 """What fits 32 bits, roughly. NaN and infinities fall outside of it: Postgres orders NaN above every number."""
 MAX_GROUP_SIZE = 1024
+MAX_SEAT = 40
 MAX_TEXT = 200
 MAX_KEY = 64
 MAX_ENVIRONMENT = 100
@@ -33,21 +34,31 @@ def check_fits(config: RunConfig) -> None:
         "max_steps": (config.max_steps, MAX_INT),
         "batch.batch_size": (config.batch.batch_size, MAX_INT),
         "batch.token_batch_size": (config.batch.token_batch_size or 1, MAX_INT),
-        "sampling.group_size": (config.sampling.group_size, MAX_GROUP_SIZE),
         "workers.lease_s": (config.workers.lease_s, DAY_S),
     }
     if config.evaluation is not None:
         limits["evaluation.problems"] = (config.evaluation.problems, MAX_INT)
-        limits["evaluation.rollouts_per_problem"] = (config.evaluation.rollouts_per_problem, MAX_GROUP_SIZE)
+        most = max((len(ref.own_seats) for ref in config.environments), default=1)
+        limits["evaluation.rollouts_per_problem"] = (config.evaluation.rollouts_per_problem * most, MAX_GROUP_SIZE)
         limits["evaluation.deadline_s"] = (config.evaluation.deadline_s, 30 * DAY_S)
     fields = {name: f"must be at most {limit}" for name, (value, limit) in limits.items() if value > limit}
+    sizes = config.group_rollouts
     for index, environment in enumerate(config.environments):
         if len(environment.name) > MAX_ENVIRONMENT:
             fields[f"environments.{index}.name"] = f"must have at most {MAX_ENVIRONMENT} characters"
         if not is_name(environment.name):
             fields[f"environments.{index}.name"] = UNNAMABLE
-        if environment.weight >= MAX_WEIGHT:
-            fields[f"environments.{index}.weight"] = f"must be less than {MAX_WEIGHT:.0f}"
+        for seat in environment.seats:
+            if not 0 < len(seat) <= MAX_SEAT or not is_name(seat):
+                fields[f"environments.{index}.seats"] = f"a seat must have 1 to {MAX_SEAT} characters that can be seen"
+        if sizes[environment.run_name] > MAX_GROUP_SIZE:
+            at = "sampling" if environment.group_size is None else f"environments.{index}"
+            fields[f"{at}.group_size"] = f"must be at most {MAX_GROUP_SIZE}"
+        weights = {"weight": environment.weight}
+        weights |= {f"schedule.{at}.weight": point.weight for at, point in enumerate(environment.schedule)}
+        for key, weight in weights.items():
+            if weight >= MAX_WEIGHT:
+                fields[f"environments.{index}.{key}"] = f"must be less than {MAX_WEIGHT:.0f}"
     fields |= dict(data_faults(config.model_dump(mode="json")))
     if fields:
         raise Invalid(f"The run config does not fit: {', '.join(fields)}.", fields=fields)
@@ -79,6 +90,21 @@ def is_storable(text: str) -> bool:
 def displayable(text: str) -> str:
     """Text that Postgres can hold, for text that is derived from tokens: NULs and lone surrogates become U+FFFD."""
     return _UNSTORABLE.sub("\ufffd", text)
+
+
+def displayable_values(values: dict[str, Any]) -> dict[str, Any]:
+    """An object all of whose text Postgres can hold; absent values are left out."""
+    return {name: _displayable_value(value) for name, value in values.items() if value is not None}
+
+
+def _displayable_value(value: Any) -> Any:
+    if isinstance(value, str):
+        return displayable(value)
+    if isinstance(value, list):
+        return [_displayable_value(each) for each in value]
+    if isinstance(value, dict):
+        return displayable_values(value)
+    return value
 
 
 def is_name(text: str) -> bool:

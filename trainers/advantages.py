@@ -7,7 +7,8 @@
     max_rl           (R_i - mean R) / mean R, 0 if mean R <= 0            arXiv:2602.02710
     none             R_i
 
-A failed rollout has no reward: it is no part of the statistics, and is not trained on. Shapes: G rollouts of a group.
+A failed rollout has no reward: it is no part of the statistics, and is not trained on. Rollouts of matches are compared
+with those of their own seat alone: what the other seats won says nothing of them. Shapes: G rollouts of a group.
 """
 
 import logging
@@ -83,17 +84,35 @@ def comparison(
             return Comparison(mean, mean)
 
 
+def of_seats(seats_G: Sequence[str]) -> list[list[int]]:
+    """Positions of the rollouts of each seat: they are what is compared."""
+    return [[at for at, other in enumerate(seats_G) if other == seat] for seat in dict.fromkeys(seats_G)]
+
+
+def are_equal(rewards_G: Sequence[float | None], seats_G: Sequence[str]) -> bool:
+    """Whether nothing that is compared differs: all rewards of each seat are equal."""
+    compared = ([reward for at in members if (reward := rewards_G[at]) is not None] for members in of_seats(seats_G))
+    return all(min(rewards) == max(rewards) for rewards in compared if rewards)
+
+
 def algorithm_advantages(
-    algorithm: AlgorithmConfig, rewards_G: Sequence[float | None], lengths_G: Sequence[int], is_cut_G: Sequence[bool]
+    algorithm: AlgorithmConfig,
+    rewards_G: Sequence[float | None],
+    lengths_G: Sequence[int],
+    is_cut_G: Sequence[bool],
+    seats_G: Sequence[str] | None = None,
 ) -> list[float | None]:
-    """The advantages of one group as a run's config wants them.
+    """The advantages of one group as a run's config wants them, among the rollouts of each seat.
 
     `is_cut_G`: the rollout ended at a token limit. With `corrections.mask_overlong` such a rollout gets None, so that
     neither its loss nor its tokens count, but its reward stays in the statistics.
     """
-    advantages_G = group_advantages(
-        rewards_G, algorithm.advantage_method, algorithm.std_epsilon, algorithm.std_ddof, lengths_G
-    )
+    advantages_G: list[float | None] = [None] * len(rewards_G)
+    for members in of_seats(seats_G or [""] * len(rewards_G)):
+        rewards, lengths = [rewards_G[at] for at in members], [lengths_G[at] for at in members]
+        method, epsilon, ddof = algorithm.advantage_method, algorithm.std_epsilon, algorithm.std_ddof
+        for at, advantage in zip(members, group_advantages(rewards, method, epsilon, ddof, lengths), strict=True):
+            advantages_G[at] = advantage
     if not algorithm.corrections.mask_overlong:
         return advantages_G
     return [None if is_cut else advantage for advantage, is_cut in zip(advantages_G, is_cut_G, strict=True)]

@@ -1,4 +1,4 @@
-"""The administration site: people, projects and tokens are managed here, the store is only looked at.
+"""The administration site: people, projects and tokens are managed, groups are curated, the store is looked at.
 
 Everybody sees the projects that they are a member of, and changes those of which they are an administrator; superusers
 see all. Lists stay cheap however large the store grows: they never load payloads (configs, messages, token arrays),
@@ -6,7 +6,7 @@ never count beyond MAX_COUNTED rows, and filter by columns with an index or few 
 substring.
 """
 
-from rollouts.admin import people, store
+from rollouts.admin import curation, people, store
 from rollouts.admin.scope import MAX_COUNTED, BoundedPaginator, StoreAdmin
 
-__all__ = ["MAX_COUNTED", "BoundedPaginator", "StoreAdmin", "people", "store"]
+__all__ = ["MAX_COUNTED", "BoundedPaginator", "StoreAdmin", "curation", "people", "store"]

@@ -1,4 +1,4 @@
-"""Projects, who works in them, and what machines and code they let in."""
+"""Projects, who works in them, what machines and code they let in, and which models of others they may ask."""
 
 from typing import ClassVar
 
@@ -7,7 +7,7 @@ from django.db.models import Model
 from django.http import HttpRequest
 
 from rollouts.admin.scope import RUN_PAYLOAD, CompletedByKey, ScopedAdmin, StoreAdmin
-from rollouts.models import ApiToken, Membership, Project, Trust
+from rollouts.models import ApiToken, Endpoint, Membership, Project, Trust
 
 
 class MembershipInline(CompletedByKey, admin.TabularInline):  # type: ignore[type-arg]
@@ -55,4 +55,12 @@ class TrustAdmin(StoreAdmin):
 
     list_display = ("kind", "name", "allowed_actor", "allowed_at", "withdrawn_actor", "withdrawn_at")
     list_filter = ("kind",)
+    search_fields = ("=name",)
+
+
+@admin.register(Endpoint)
+class EndpointAdmin(StoreAdmin):
+    """Added and removed by `rollyard endpoints`; here is the record."""
+
+    list_display = ("name", "base_url", "model", "is_for_all", "added_actor", "added_at", "removed_actor", "removed_at")
     search_fields = ("=name",)

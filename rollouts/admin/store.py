@@ -7,6 +7,7 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 from django.http import HttpRequest
 
+from rollouts.admin.curation import Curated
 from rollouts.admin.scope import RUN_PAYLOAD, OfRunAdmin, ScopedAdmin, StoreAdmin
 from rollouts.models import (
     Address,
@@ -18,9 +19,11 @@ from rollouts.models import (
     Delivery,
     DriverLoad,
     EnvironmentClient,
+    EnvironmentSource,
     Evaluation,
     Event,
     GroupTokens,
+    KnownProblem,
     Lease,
     MetricPoint,
     PolicyVersion,
@@ -31,6 +34,7 @@ from rollouts.models import (
     RunEnvironment,
     ScoredGroup,
     TokenValues,
+    Trial,
 )
 from rollouts.models import Model as RegisteredModel
 from rollouts.services.transitions import TRANSITIONS
@@ -59,19 +63,29 @@ class AddressAdmin(OfRunAdmin):
 
 @admin.register(RunEnvironment)
 class RunEnvironmentAdmin(StoreAdmin):
-    list_display = ("name", "run", "weight", "cursor")
+    list_display = ("name", "run", "weight", "cursor", "problems")
     list_select_related = ("run",)
     defers = (*RUN_PAYLOAD, "args")
     search_fields = ("=run__key", "=name")
 
 
+@admin.register(KnownProblem)
+class KnownProblemAdmin(StoreAdmin):
+    list_display = ("id", "environment", "problem_index", "pool", "solve_rate", "groups", "turn")
+    list_filter = ("pool",)
+    list_select_related = ("environment__run",)
+    defers = (*(f"environment__{name}" for name in RUN_PAYLOAD), "environment__args")
+    search_fields = ("=environment__run__key",)
+    ordering = ("-id",)
+
+
 @admin.register(ScoredGroup)
-class ScoredGroupAdmin(StoreAdmin):
+class ScoredGroupAdmin(Curated):
     list_display = (
         *("id", "key", "run", "environment", "environment_version", "purpose", "problem_key", "state", "state_reason"),
-        *("rollout_count", "reward_mean", "min_policy_version", "settled_at"),
+        *("withheld", "rollout_count", "reward_mean", "min_policy_version", "settled_at"),
     )
-    list_filter = ("state", "purpose")
+    list_filter = ("state", "withheld", "purpose")
     list_select_related = ("run", "environment")
     defers = (*RUN_PAYLOAD, "environment__args")
     search_fields = ("=run__key", "=key")
@@ -92,7 +106,17 @@ class DriverLoadAdmin(OfRunAdmin):
 @admin.register(Rollout)
 class RolloutAdmin(StoreAdmin):
     list_display = (
-        *("id", "group_id", "index", "reward", "stop_reason", "error_kind", "token_count", "trained_token_count"),
+        *(
+            "id",
+            "group_id",
+            "index",
+            "seat",
+            "reward",
+            "stop_reason",
+            "error_kind",
+            "token_count",
+            "trained_token_count",
+        ),
         *("first_policy_version", "last_policy_version", "replica", "worker", "generation_s"),
     )
     list_filter = ("stop_reason", "error_kind")
@@ -236,7 +260,7 @@ class CheckpointAdmin(OfRunAdmin):
 
 @admin.register(Evaluation)
 class EvaluationAdmin(StoreAdmin):
-    list_display = ("id", "run", "environment", "version", "state", "problems", "cursor", "reward_mean", "created_at")
+    list_display = ("id", "run", "environment", "version", "measured", "state", "problems", "cursor", "reward_mean")
     list_filter = ("state",)
     list_select_related = ("run", "environment")
     defers = (*RUN_PAYLOAD, "environment__args")
@@ -248,6 +272,24 @@ class ReplicaAdmin(OfRunAdmin):
     list_display = ("name", "run", "state", "state_reason", "loaded_version", "answered_at", "exit_code", "created_at")
     list_filter = ("state", "kind")
     search_fields = ("=run__key", "=token")
+
+
+@admin.register(EnvironmentSource)
+class EnvironmentSourceAdmin(StoreAdmin):
+    """Of the whole installation, and so for superusers."""
+
+    list_display = ("name", "version", "sha256", "first_seen_at")
+    defers = ("files",)
+    search_fields = ("=name",)
+
+
+@admin.register(Trial)
+class TrialAdmin(OfRunAdmin):
+    list_display = ("key", "run", "name", "problem_index", "state", "state_reason", "created_by", "created_at")
+    list_filter = ("state",)
+    list_select_related = ("run", "created_by")
+    defers = (*RUN_PAYLOAD, "record")
+    search_fields = ("=key", "=run__key", "=name")
 
 
 class ObjectKindFilter(admin.SimpleListFilter):

@@ -86,6 +86,7 @@ class RolloutRecord(msgspec.Struct, kw_only=True):
     """What is stored of a rollout besides its tokens."""
 
     reward: float | None
+    seat: str = ""
     messages: Sequence[JsonObject] = ()
     """`role`, `content` and what else there is, in the OpenAI form."""
     tools: list[JsonObject] = []
@@ -265,6 +266,7 @@ def _floats(lists: Sequence[Sequence[float]]) -> Array:
 def _record(rollout: PlayedRollout | PackedRollout) -> RolloutRecord:
     return RolloutRecord(
         reward=rollout.reward,
+        seat=rollout.seat,
         messages=_plain(rollout.messages),
         tools=rollout.tools,
         earlier_branches=[_plain(messages) for messages in rollout.earlier_branches],

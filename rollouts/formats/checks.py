@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from environments.types import MAX_TOKEN_ID, StopReason
+from environments.types import MAX_TOKEN_ID, PlayedRollout, StopReason
 from rollouts.errors import Fault, Invalid, Loc
 from rollouts.formats.arrays import MASK_FAULT, TOKEN_FAULT, UNSTORED, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.storable import (
@@ -17,6 +17,7 @@ from rollouts.storable import (
     MAX_GROUP_SIZE,
     MAX_KEY,
     MAX_METRIC_KEY,
+    MAX_SEAT,
     MAX_TEXT,
     UNNAMABLE,
     UNSTORABLE,
@@ -29,6 +30,7 @@ MAX_ROLLOUT_TOKENS = 4_000_000
 MAX_SPANS = 4_000
 WAYS = frozenset({".", ".."})
 """Browsers follow them to another address, wherever between slashes they stand."""
+NO_TOKENS = "must not be empty unless the episode failed, or its seat was never asked"
 LOGPROB_SLACK = 1e-3
 """Engines round: a certain token may come back a hair above 0."""
 
@@ -72,9 +74,9 @@ def check_groups(groups: Sequence[PackedGroup]) -> None:
         raise Invalid("Nothing was stored: the groups do not hold together.", faults=_as_data(found))
 
 
-def check_rollouts(group: PackedGroup) -> None:
-    """Raise Invalid with every fault, if any; locations begin with ``work``."""
-    if found := _rollout_faults(group, ("work",)):
+def check_rollouts(group: PackedGroup, *, may_lack_tokens: bool = False) -> None:
+    """Raise Invalid with every fault, if any; locations begin with ``work``. An endpoint's rollouts lack tokens."""
+    if found := _rollout_faults(group, ("work",), may_lack_tokens=may_lack_tokens):
         raise Invalid(UNSTORED, faults=_as_data(found))
 
 
@@ -82,7 +84,12 @@ def _as_data(found: dict[Loc, str]) -> Iterator[Fault]:
     return (Fault(loc, message) for loc, message in found.items())
 
 
-def _rollout_faults(group: PackedGroup, at: Loc) -> dict[Loc, str]:
+def lacks_tokens(rollout: RolloutRecord | PlayedRollout, length: int) -> bool:
+    """Whether there is no token of an episode in which the policy must have spoken."""
+    return rollout.stop_reason is not StopReason.ERROR and length == 0 and not rollout.seat
+
+
+def _rollout_faults(group: PackedGroup, at: Loc, *, may_lack_tokens: bool = False) -> dict[Loc, str]:
     count = len(group.rollouts)
     if not 0 < count <= MAX_GROUP_SIZE:
         return {(*at, "rollouts"): f"a group has 1 to {MAX_GROUP_SIZE} rollouts, this one has {count}"}
@@ -90,7 +97,7 @@ def _rollout_faults(group: PackedGroup, at: Loc) -> dict[Loc, str]:
     found: dict[Loc, str] = {
         (*at, "rollouts", index, name): message
         for index, (rollout, length) in enumerate(zip(group.rollouts, lengths, strict=True))
-        for name, message in _record_faults(rollout, length)
+        for name, message in _record_faults(rollout, length, may_lack_tokens)
     }
     for name, is_bad, message in _array_faults(group.arrays):
         ends = np.cumsum(group.arrays.lengths, dtype=np.int64)
@@ -119,14 +126,14 @@ def _array_faults(arrays: GroupArrays) -> Iterator[tuple[str, Array, str]]:
             yield name, values > LOGPROB_SLACK, "a logprob is never positive"
 
 
-def _record_faults(rollout: RolloutRecord, length: int) -> Iterator[tuple[str, str]]:
+def _record_faults(rollout: RolloutRecord, length: int, may_lack_tokens: bool) -> Iterator[tuple[str, str]]:
     errored = rollout.stop_reason is StopReason.ERROR
     if (rollout.reward is None) != errored:
         yield "reward", "must be null exactly when stop_reason is error"
     if rollout.reward is not None and not _finite32(rollout.reward):
         yield "reward", "must be a finite 32-bit number"
-    if not errored and length == 0:
-        yield "token_ids", "must not be empty unless the episode failed"
+    if not may_lack_tokens and lacks_tokens(rollout, length):
+        yield "token_ids", NO_TOKENS
     if length > MAX_ROLLOUT_TOKENS:
         yield "token_ids", f"must have at most {MAX_ROLLOUT_TOKENS} tokens"
     if any(not _finite32(value) for value in rollout.metrics.values()):
@@ -137,6 +144,8 @@ def _record_faults(rollout: RolloutRecord, length: int) -> Iterator[tuple[str, s
         version = getattr(rollout, name)
         if version is not None and not 0 <= version <= MAX_TOKEN_ID:
             yield name, f"must lie in 0..{MAX_TOKEN_ID}"
+    if len(rollout.seat) > MAX_SEAT or not is_name(rollout.seat):
+        yield "seat", f"must have at most {MAX_SEAT} characters, none of which hides or controls"
     if len(rollout.replica) > 100 or not is_name(rollout.replica):
         yield "replica", "must have at most 100 characters, none of which hides or controls"
     for path, fault in islice(data_faults(rollout.tools), 1):

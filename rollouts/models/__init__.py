@@ -4,17 +4,25 @@ from rollouts.models.access import ApiToken, Membership, Project, Role, Scope
 from rollouts.models.address import Address
 from rollouts.models.attempt import Attempt, Delivery, EnvironmentClient
 from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay, TokenValues
-from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup
+from rollouts.models.curation import Act, ActItem, Label, LabelPreference, LabelVerdict, Verb
+from rollouts.models.endpoint import Endpoint
+from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup, Withholding
 from rollouts.models.load import DriverLoad
 from rollouts.models.log import Event, EventKind, MetricPoint
 from rollouts.models.model import Model, ModelOrigin
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
+from rollouts.models.problem import KnownProblem
+from rollouts.models.queue import Guideline, LabelQueue, QueueItem, QueueTurn, QueueUnit, RejectEffect
 from rollouts.models.replica import Replica, ReplicaKind
 from rollouts.models.run import Run, RunEnvironment, RunKind
 from rollouts.models.session import AgentSession
+from rollouts.models.source import EnvironmentSource
+from rollouts.models.trial import Trial
 from rollouts.models.trust import Trust, TrustKind
 
 __all__ = [
+    "Act",
+    "ActItem",
     "Address",
     "AgentSession",
     "ApiToken",
@@ -25,11 +33,19 @@ __all__ = [
     "Checkpoint",
     "Delivery",
     "DriverLoad",
+    "Endpoint",
     "EnvironmentClient",
+    "EnvironmentSource",
     "Evaluation",
     "Event",
     "EventKind",
     "GroupTokens",
+    "Guideline",
+    "KnownProblem",
+    "Label",
+    "LabelPreference",
+    "LabelQueue",
+    "LabelVerdict",
     "Lease",
     "Membership",
     "MetricPoint",
@@ -38,6 +54,10 @@ __all__ = [
     "PolicyVersion",
     "Project",
     "Purpose",
+    "QueueItem",
+    "QueueTurn",
+    "QueueUnit",
+    "RejectEffect",
     "Replay",
     "Replica",
     "ReplicaKind",
@@ -49,6 +69,9 @@ __all__ = [
     "Scope",
     "ScoredGroup",
     "TokenValues",
+    "Trial",
     "Trust",
     "TrustKind",
+    "Verb",
+    "Withholding",
 ]

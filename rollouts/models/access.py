@@ -62,6 +62,7 @@ class Scope(models.TextChoices):
     """What a token may do. A token never gives more than its user's role."""
 
     READ = "read", "Read runs, metrics and events."
+    CURATE = "curate", "Label groups; reject, exclude and restore them."
     LAUNCH = "launch", "Launch and stop runs."
     SUBMIT = "submit", "Submit scored groups; claim and settle work."
     PLAY = "play", "Open sessions, through which programs play the live policy."

@@ -11,7 +11,7 @@ from environments.types import ErrorKind, StopReason
 from rollouts.models.run import Run, RunEnvironment
 from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import GroupState
-from rollouts.storable import FINITE
+from rollouts.storable import FINITE, MAX_SEAT
 
 
 def finite(column: str, name: str) -> models.CheckConstraint:
@@ -24,6 +24,13 @@ def finite(column: str, name: str) -> models.CheckConstraint:
 class Purpose(models.TextChoices):
     TRAIN = "train", "Training"
     EVAL = "eval", "Evaluation"
+
+
+class Withholding(models.TextChoices):
+    """From what people hold a group back. Empty: from nothing."""
+
+    REJECTED = "rejected", "From batches that are still to be formed, and from exports."
+    EXCLUDED = "excluded", "From exports."
 
 
 SETTLED = sorted(set(GroupState.values) - {GroupState.PLAYING})
@@ -63,19 +70,35 @@ class ScoredGroup(Stateful):
     token_count = models.PositiveBigIntegerField(default=0)
     reward_mean = models.FloatField(null=True)
     reward_std = models.FloatField(null=True)
+    scored_count = models.PositiveIntegerField(null=True)
+    """Rollouts that have a reward; None: stored before they were counted."""
+    solved_count = models.PositiveIntegerField(null=True)
+    """Those of them whose reward says that they solved the problem (`environments[].solved_at`)."""
     min_policy_version = models.PositiveIntegerField(null=True)
     max_policy_version = models.PositiveIntegerField(null=True)
+    withheld = models.CharField(max_length=8, choices=Withholding.choices, blank=True, default="", db_default="")
+    """Written by ``services.curation.acts``."""
 
     class Meta:
         ordering = ["-id"]
         constraints = [
             known_state(GroupState, "group_state_known"),
+            models.CheckConstraint(condition=Q(withheld__in=["", *Withholding.values]), name="group_withheld_known"),
+            models.CheckConstraint(
+                condition=~Q(state=GroupState.REJECTED) | Q(withheld=Withholding.REJECTED),
+                name="group_rejected_is_withheld",
+            ),
             set_exactly_in("settled_at", SETTLED, "group_settled_at_after_playing"),
             models.UniqueConstraint(fields=["run", "key"], name="group_key_once_per_run"),
             models.CheckConstraint(
-                condition=Q(purpose=Purpose.EVAL, evaluation__isnull=False)
+                condition=Q(purpose=Purpose.EVAL, evaluation__isnull=False, problem_index__isnull=False)
                 | Q(purpose=Purpose.TRAIN, evaluation__isnull=True),
                 name="group_evaluation_exactly_for_eval",
+            ),
+            models.UniqueConstraint(
+                fields=["evaluation", "problem_index"],
+                condition=Q(evaluation__isnull=False),
+                name="group_problem_once_per_evaluation",
             ),
             models.CheckConstraint(
                 condition=~Q(state=GroupState.EVALUATED) | Q(purpose=Purpose.EVAL),
@@ -93,6 +116,10 @@ class ScoredGroup(Stateful):
             models.CheckConstraint(
                 condition=Q(min_policy_version__isnull=True) | Q(min_policy_version__lte=F("max_policy_version")),
                 name="group_versions_ordered",
+            ),
+            models.CheckConstraint(
+                condition=Q(solved_count__lte=F("scored_count"), scored_count__lte=F("rollout_count")),
+                name="group_solves_at_most_what_it_scored",
             ),
             finite("reward_mean", "group_reward_mean_finite"),
         ]
@@ -113,11 +140,6 @@ class ScoredGroup(Stateful):
                 fields=["run", "id"],
                 condition=Q(state=GroupState.PLAYING),
                 name="group_playing",
-            ),
-            models.Index(
-                fields=["evaluation"],
-                condition=Q(evaluation__isnull=False),
-                name="group_evaluation",
             ),
             models.Index(fields=["run", "state", "reason_code"], name="group_ledger"),
             models.Index(
@@ -145,6 +167,8 @@ class Lease(models.Model):
     claimed_at = models.DateTimeField()
     expires_at = models.DateTimeField()
     """By the database clock. Not indexed, so that renewals stay heap-only updates."""
+    policy_version = models.PositiveIntegerField(null=True)
+    """Live when it was claimed: nothing that is played under the lease is older. None: nobody noted it then."""
 
     class Meta:
         constraints = [
@@ -163,6 +187,9 @@ class Rollout(models.Model):
 
     group = models.ForeignKey(ScoredGroup, on_delete=models.CASCADE, related_name="rollouts", db_index=False)
     index = models.PositiveSmallIntegerField()
+    """Among all rollouts of the group, whatever their seats."""
+    seat = models.CharField(max_length=MAX_SEAT, blank=True, default="", db_default="")
+    """Who it played in a match; empty: the environment has one player. The k-th rollout of each seat are match k."""
     reward = models.FloatField(null=True)
     """None exactly when the episode failed."""
     metrics = models.JSONField(default=dict)

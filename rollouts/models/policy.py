@@ -1,7 +1,7 @@
 """Weights on disk: policy versions for serving, checkpoints for resuming; and evaluations pinned to a version."""
 
 from django.db import models
-from django.db.models import Q
+from django.db.models import F, Q
 
 from rollouts.models.group import finite
 from rollouts.models.run import Run, RunEnvironment
@@ -25,6 +25,10 @@ class PolicyVersion(Stateful):
         default=PolicyVersionState.WRITTEN,
     )
     path = models.CharField(max_length=1000)
+    checkpoint = models.ForeignKey(
+        "rollouts.Checkpoint", null=True, on_delete=models.PROTECT, related_name="measured_as", editable=False
+    )
+    """Of an eval run: the checkpoint of another run that its files are made from."""
     manifest_sha256 = models.CharField(max_length=64, blank=True)
     """Empty for version 0 when it is a model that somebody else wrote."""
     size_bytes = models.PositiveBigIntegerField(default=0)
@@ -82,21 +86,27 @@ class Checkpoint(Stateful):
 
 
 class Evaluation(Stateful):
-    """Held-out problems of one environment, played on one policy version."""
+    """Held-out problems of one environment, played on one policy version, or on those that came while it was played."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="evaluations")
     environment = models.ForeignKey(RunEnvironment, on_delete=models.CASCADE, related_name="evaluations")
     version = models.PositiveIntegerField()
+    """Live when it was opened."""
+    min_policy_version = models.PositiveIntegerField(null=True)
+    """The oldest version that a reply came from; None before it is closed, and where no reply came."""
+    max_policy_version = models.PositiveIntegerField(null=True)
     state = models.CharField(
         max_length=16,
         choices=[(s.value, s.name) for s in EvaluationState],
         default=EvaluationState.PLAYING,
     )
     problems = models.PositiveIntegerField()
-    """How many problems to play: indexes 0 to problems - 1 of the held-out split."""
+    """How many problems to play: indexes 0 to problems - 1 of the split, and no more than it has."""
     cursor = models.PositiveIntegerField(default=0)
     """Next problem to hand out."""
     reward_mean = models.FloatField(null=True)
+    figures = models.JSONField(null=True)
+    """What it found (`environments.figures`), once it is closed; None before, and where nothing was played."""
     created_at = models.DateTimeField(auto_now_add=True)
     deadline_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)
@@ -112,7 +122,20 @@ class Evaluation(Stateful):
             ),
             models.UniqueConstraint(fields=["environment", "version"], name="evaluation_once_per_version"),
             finite("reward_mean", "evaluation_reward_mean_finite"),
+            models.CheckConstraint(
+                condition=Q(min_policy_version__isnull=True, max_policy_version__isnull=True)
+                | Q(min_policy_version__lte=F("max_policy_version")),
+                name="evaluation_versions_ordered",
+            ),
         ]
 
     def __str__(self) -> str:
         return f"evaluation of version {self.version}"
+
+    @property
+    def measured(self) -> str:
+        """Which versions it measured: `25`, or `25 to 27`."""
+        first, last = self.min_policy_version, self.max_policy_version
+        if first is None or first == last:
+            return str(self.version if first is None else first)
+        return f"{first} to {last}"

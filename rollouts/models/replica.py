@@ -20,8 +20,10 @@ class Replica(Stateful):
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="replicas")
     kind = models.CharField(max_length=16, choices=ReplicaKind.choices)
+    policy = models.CharField(max_length=64, blank=True, default="")
+    """Inference only: which of the run's `[[policies]]` it serves, as that model is. Empty: the policy of the run."""
     slot = models.PositiveSmallIntegerField(default=0)
-    """Which of the run's wanted replicas of this kind it is; one alive per slot."""
+    """Which of the run's wanted replicas of this kind and policy it is; one alive per slot."""
     state = models.CharField(
         max_length=16,
         choices=[(s.value, s.name) for s in ReplicaState],
@@ -35,7 +37,7 @@ class Replica(Stateful):
     base_url = models.CharField(max_length=200, blank=True)
     """Inference only, e.g. http://127.0.0.1:8001."""
     loaded_version = models.IntegerField(null=True)
-    """Inference only: the policy version it reported to serve."""
+    """The version of the run's own policy that a server of it reported to serve."""
     probe_failures = models.PositiveSmallIntegerField(default=0)
     answered_at = models.DateTimeField(null=True)
     """Last answer to a real generation, or last call of a trainer."""
@@ -49,7 +51,7 @@ class Replica(Stateful):
             known_state(ReplicaState, "replica_state_known"),
             set_exactly_in("ended_at", REPLICA_TERMINAL, "replica_ended_at_in_terminal_states"),
             models.UniqueConstraint(
-                fields=["run", "kind", "slot"],
+                fields=["run", "kind", "policy", "slot"],
                 condition=~Q(state__in=sorted(REPLICA_TERMINAL)),
                 name="replica_one_alive_per_slot",
             ),
@@ -60,4 +62,4 @@ class Replica(Stateful):
 
     @property
     def name(self) -> str:
-        return f"{self.kind}-{self.slot}-{self.pk}"
+        return "-".join(filter(None, (self.kind, self.policy, str(self.slot), str(self.pk))))

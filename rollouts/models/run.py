@@ -13,6 +13,7 @@ from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import RUN_TERMINAL, RunState
 from trainers.config import RunConfig
 from trainers.origins import Origin, read_origins
+from trainers.run_config import EnvironmentRef
 
 KEY_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
 """No letters or digits that people confuse when they read a key aloud."""
@@ -32,6 +33,7 @@ class RunKind(models.TextChoices):
     RL = "rl", "Reinforcement learning"
     SFT = "sft", "Supervised fine-tuning"
     EXTERNAL = "external", "External trainer"
+    EVAL = "eval", "Evaluation"
 
 
 class Run(Stateful):
@@ -113,9 +115,22 @@ class Run(Stateful):
         return read_origins(self.config_origins)
 
     @property
+    def player(self) -> str:
+        """What plays its first version, as an evaluation's target names it."""
+        if endpoint := self.parsed.model.endpoint:
+            return f"endpoint:{endpoint}"
+        if self.forked_from:
+            return f"{self.forked_from.run.key}@{self.forked_from.step}"
+        return self.model.name if self.model else self.parsed.model.path
+
+    @property
     def environment_names(self) -> frozenset[str]:
         """Environments of the config. Submitted groups may name others, of which no problem can be handed out."""
         return frozenset(ref.run_name for ref in self.parsed.environments)
+
+    def environment_ref(self, name: str) -> EnvironmentRef:
+        """What the config says of an environment by its name in the run. Raises StopIteration for one of others."""
+        return next(ref for ref in self.parsed.environments if ref.run_name == name)
 
     @property
     def directory(self) -> Path:
@@ -134,10 +149,19 @@ class RunEnvironment(models.Model):
     name = models.CharField(max_length=100)
     args = models.JSONField(default=dict)
     weight = models.FloatField(default=1.0)
+    """What holds now. With a schedule it is set when a batch is formed, for the one after it."""
     cursor = models.PositiveBigIntegerField(default=0)
-    """Index of the next training problem; drivers wrap it by the environment's problem count."""
+    """Training problems handed out so far. Without pools the index of the next; drivers wrap it by their count."""
+    problems = models.PositiveBigIntegerField(null=True)
+    """How many different ones are trained on; None: nobody asked, so drivers wrap."""
+    unseen = models.PositiveBigIntegerField(default=0)
+    """With pools: the index of the first problem that was never handed out."""
     passed = models.PositiveBigIntegerField(default=0)
     """Turns that it let others have, because the groups it had were all that a driver would play of it."""
+    turn_time = models.FloatField(default=0.0)
+    """Virtual time of its turns, had or passed, each 1 / weight long: see ``services.batches.mixture``."""
+    problem_count = models.PositiveBigIntegerField(null=True)
+    """Problems of the split that evaluations play; None: nobody asked, or it did not say in time."""
     virtual_time = models.FloatField(default=0.0)
     """Rollouts batched so far over weight: see ``rollouts.formation``."""
 

@@ -1,6 +1,6 @@
 """Reads of how the environments of a run are doing: what came of their newest groups, and what is in flight now."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
@@ -31,6 +31,7 @@ class EnvironmentFault:
     rollouts: int
     groups: int
     newest_at: datetime
+    run_key: str
     group_key: str
     """Of the newest group that has it."""
     index: int
@@ -50,8 +51,16 @@ class PlayedVersion:
     newest_at: datetime
     ends_in_failure: bool
     """Whether its newest group failed."""
+    rollouts: int
+    """Up to four of a group; the figures below are theirs."""
+    truncated: int
+    """Cut off at a token limit."""
+    out_of_turns: int
+    late: int
+    """Failed because their time was up."""
+    reward_mean: float | None
     episodes: int
-    """Of which it is known where their time went, up to four of a group; the figures below are theirs."""
+    """Of which it is known where their time went."""
     median_s: float | None
     """From the beginning of an episode to its reward."""
     p95_s: float | None
@@ -64,6 +73,18 @@ class PlayedVersion:
     @property
     def failed_share(self) -> float:
         return self.failed / self.groups
+
+    @property
+    def truncated_share(self) -> float | None:
+        return self.truncated / self.rollouts if self.rollouts else None
+
+    @property
+    def out_of_turns_share(self) -> float | None:
+        return self.out_of_turns / self.rollouts if self.rollouts else None
+
+    @property
+    def late_share(self) -> float | None:
+        return self.late / self.rollouts if self.rollouts else None
 
     @property
     def measured_s(self) -> float:
@@ -116,15 +137,26 @@ class InFlight:
 def of_run(run: Run) -> list[PlayedEnvironment]:
     """Every environment of the run, with the versions that are among its newest groups. Three queries."""
     rows = list(RunEnvironment.objects.filter(run=run).order_by("id"))
+    versions = _versions({"run_ids": [run.pk], "environment_ids": None, "together": False, "groups": NEWEST_GROUPS})
+    return [PlayedEnvironment(row, versions.get(row.pk, [])) for row in rows]
+
+
+def of_environments(rows: Sequence[RunEnvironment]) -> list[PlayedVersion]:
+    """The versions among the newest groups of these runs, of these environments of theirs, as if it were one. Two
+    queries."""
+    ids = {"run_ids": sorted({row.run_id for row in rows}), "environment_ids": [row.pk for row in rows]}
+    return _versions({**ids, "together": True, "groups": NEWEST_GROUPS}).get(0, [])
+
+
+def _versions(wanted: dict[str, Any]) -> dict[int, list[PlayedVersion]]:
     with connection.cursor() as cursor:
-        cursor.execute(load("environment_groups"), {"run_id": run.pk, "groups": NEWEST_GROUPS})
+        cursor.execute(load("environment_groups"), wanted)
         counted = cursor.fetchall()
-        bounds = {"groups": NEWEST_GROUPS, "faults": _MOST_FAULTS, "characters": _MOST_CHARACTERS}
-        cursor.execute(load("environment_faults"), {"run_id": run.pk, **bounds})
+        cursor.execute(load("environment_faults"), {**wanted, "faults": _MOST_FAULTS, "characters": _MOST_CHARACTERS})
         faults = _by_version(cursor.fetchall())
     versions: dict[int, list[PlayedVersion]] = {}
-    for environment, version, groups, failed, newest_at, state, episodes, *seconds in counted:
-        median_s, p95_s, model_s, tools_s, scoring_s = seconds
+    for environment, version, groups, failed, newest_at, state, *played, model_s, tools_s, scoring_s in counted:
+        rollouts, truncated, out_of_turns, late, reward_mean, episodes, median_s, p95_s = played
         versions.setdefault(environment, []).append(
             PlayedVersion(
                 version=version,
@@ -132,6 +164,11 @@ def of_run(run: Run) -> list[PlayedEnvironment]:
                 failed=failed,
                 newest_at=newest_at,
                 ends_in_failure=state == GroupState.FAILED,
+                rollouts=rollouts,
+                truncated=truncated,
+                out_of_turns=out_of_turns,
+                late=late,
+                reward_mean=reward_mean,
                 episodes=episodes,
                 median_s=median_s,
                 p95_s=p95_s,
@@ -141,7 +178,7 @@ def of_run(run: Run) -> list[PlayedEnvironment]:
                 faults=faults.get((environment, version), []),
             )
         )
-    return [PlayedEnvironment(row, versions.get(row.pk, [])) for row in rows]
+    return versions
 
 
 def in_flight(run: Run) -> InFlight:

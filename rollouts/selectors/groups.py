@@ -4,14 +4,17 @@ from django.db.models import Prefetch, Q, QuerySet
 
 from rollouts.errors import NotFound
 from rollouts.models import BatchItem, GroupTokens, Purpose, Rollout, Run, ScoredGroup
+from rollouts.selectors import curation
 from rollouts.states import GroupState
+from rollouts.storable import is_storable
 
 _NEWEST = 200
 
 
 def get(run: Run, key: str) -> ScoredGroup:
-    """One group with its rollouts and the batches it was in. Raises NotFound."""
-    group = with_rollouts(ScoredGroup.objects.filter(run=run, key=key)).first()
+    """One group with its rollouts, the batches it was in and what people say of it. Raises NotFound."""
+    found = ScoredGroup.objects.filter(run=run, key=key) if is_storable(key) else ScoredGroup.objects.none()
+    group = curation.with_words(with_rollouts(found)).first()
     if group is None:
         raise NotFound(f"Run {run.key} has no group {key}.")
     return group

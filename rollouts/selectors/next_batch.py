@@ -23,28 +23,40 @@ class Measure:
     """How much a batch of a run holds: rollouts, or tokens when the config has `batch.token_batch_size`."""
 
     batch: int
-    group: int
-    """Of one group that we play: exactly so many rollouts, or as many tokens as the newest ones had."""
+    groups: dict[str, int]
+    """Of one group that we play of each environment: exactly so many rollouts, or as many tokens as the newest ones
+    had."""
+    smallest: int
+    """Of these."""
     is_tokens: bool
+    beyond: int
+    """What is begun beyond the batches that may be ahead, in the same unit: `batch.oversampling`."""
 
     @property
     def groups_per_batch(self) -> int:
         """At least one, and no more are expected to fit."""
-        return max(1, self.batch // self.group)
+        return max(1, self.batch // self.smallest)
 
 
 def measure_of(run: Run) -> Measure:
     """One query for a run whose batches are measured in tokens, none for others."""
     config = run.parsed
-    batch, size = config.batch, config.sampling.group_size
+    batch, rollouts = config.batch, config.group_rollouts
     if batch.token_batch_size is None:
-        return Measure(batch.batch_size, size, is_tokens=False)
+        beyond = _beyond(batch.batch_size, batch.oversampling)
+        return Measure(batch.batch_size, rollouts, config.smallest_group, is_tokens=False, beyond=beyond)
     scored = ScoredGroup.objects.filter(run=run, purpose=Purpose.TRAIN, reward_mean__isnull=False)
     settled = scored.filter(settled_at__isnull=False).order_by("-settled_at")
     recent = list(settled.values_list("token_count", flat=True)[:RECENT])
     # Before the first there is only a bound. It errs to the safe side, until that one is settled.
-    tokens = fmean(recent) if recent else size * config.inference.max_model_len
-    return Measure(batch.token_batch_size, max(1, round(tokens)), is_tokens=True)
+    tokens = fmean(recent) if recent else max(rollouts.values(), default=1) * config.inference.max_model_len
+    each = max(1, round(tokens))
+    beyond = _beyond(batch.token_batch_size, batch.oversampling)
+    return Measure(batch.token_batch_size, dict.fromkeys(rollouts, each), each, is_tokens=True, beyond=beyond)
+
+
+def _beyond(batch: int, oversampling: float) -> int:
+    return round((oversampling - 1) * batch)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from rollouts.models import (
     Replica,
     Run,
     ScoredGroup,
+    Trial,
 )
 from rollouts.selectors import groups, metrics, runs
 from rollouts.states import REPLICA_ALIVE, RUN_ACTIVE, EvaluationState, RunState
@@ -206,7 +207,7 @@ def list_groups(
 
 def list_replicas(run: Run, *, ended: int = 3) -> list[Replica]:
     """The replicas that have a process, then the newest of those that ended. Two queries."""
-    alive = Replica.objects.filter(run=run, state__in=REPLICA_ALIVE).order_by("kind", "slot")
+    alive = Replica.objects.filter(run=run, state__in=REPLICA_ALIVE).order_by("kind", "policy", "slot")
     over = Replica.objects.filter(run=run).exclude(state__in=REPLICA_ALIVE).order_by("-ended_at")[:ended]
     return [*alive, *over]
 
@@ -234,13 +235,14 @@ def list_events(run: Run, *, limit: int = 12, before: int | None = None) -> list
     ]
 
 
-_NAMED: dict[str, type[PolicyVersion | Checkpoint | Evaluation | Replica | Attempt | EnvironmentClient]] = {
+_NAMED: dict[str, type[PolicyVersion | Checkpoint | Evaluation | Replica | Attempt | EnvironmentClient | Trial]] = {
     "policyversion": PolicyVersion,
     "checkpoint": Checkpoint,
     "evaluation": Evaluation,
     "replica": Replica,
     "attempt": Attempt,
     "environmentclient": EnvironmentClient,
+    "trial": Trial,
 }
 
 

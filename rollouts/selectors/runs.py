@@ -12,6 +12,7 @@ from rollouts.errors import Forbidden, NotFound
 from rollouts.formation import Stuck
 from rollouts.models import (
     Address,
+    Evaluation,
     Event,
     Membership,
     MetricPoint,
@@ -29,6 +30,7 @@ from rollouts.states import (
     GROUP_FLOW,
     REPLICA_ALIVE,
     RUN_ACTIVE,
+    EvaluationState,
     GroupState,
     ReplicaState,
     RunState,
@@ -163,14 +165,17 @@ def health(run: Run) -> Health:
         return Health(f"Failed: {run.state_reason or 'no reason was recorded'}.", "bad")
     if run.state in {RunState.FINISHED, RunState.STOPPED}:
         detail = f" ({run.state_reason})" if run.state_reason else ""
+        unit = "versions" if run.kind == RunKind.EVAL else "steps"
         return Health(
-            f"{RunState(run.state).name.capitalize()} after {run.next_step} of {run.max_steps} steps{detail}.",
+            f"{RunState(run.state).name.capitalize()} after {run.next_step} of {run.max_steps} {unit}{detail}.",
             "over",
         )
     if run.state == RunState.STOPPING:
         return Health("Stopping: its processes are being ended, at most 30 s.", "busy")
     if run.state == RunState.PENDING:
         return Health(_what_is_waited_for(run), "busy")
+    if run.kind == RunKind.EVAL and run.state in {RunState.RUNNING, RunState.FINISHING}:
+        return _of_evaluation(run)
     missing = _missing_replica(run)
     if missing:
         return Health(missing, "busy")
@@ -190,6 +195,17 @@ def _what_is_waited_for(run: Run) -> str:
     if noted is None:
         return "Waiting for the reconciler to pick it up (every 5 s)."
     return f"Not begun yet: {noted.reason}."
+
+
+def _of_evaluation(run: Run) -> Health:
+    """What is being measured, and how far that is."""
+    if missing := _missing_replica(run):
+        return Health(missing, "busy")
+    playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).select_related("environment")
+    parts = [f"{row.cursor} of {row.problems} problems of {row.environment} handed out" for row in playing]
+    if not parts:
+        return Health("The next version is being loaded.", "good")
+    return Health(f"Measuring version {run.live_version}: {', '.join(parts)}.", "good")
 
 
 def _of_external(run: Run) -> Health:
@@ -216,7 +232,8 @@ def _missing_replica(run: Run) -> str:
         }[ReplicaState(replica.state)]
         why = f": {replica.state_reason}" if replica.state_reason else ""
         kind = "The inference server" if replica.kind == ReplicaKind.INFERENCE else "The trainer"
-        return f"{kind} {doing} (for {age:.0f} s{why})."
+        of = f" of the policy {replica.policy}" if replica.policy else ""
+        return f"{kind}{of} {doing} (for {age:.0f} s{why})."
     return ""
 
 

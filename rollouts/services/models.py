@@ -69,16 +69,19 @@ def make_tiny(*, project: Project, name: str, seed: int, tools: bool = False, us
 
 
 def make_built_in(run: Run) -> None:
-    """Make the model that the run starts from, if it is one that is made when it is first needed. Idempotent."""
-    source = run.parsed.model.path
+    """Make the models that the run starts from, or serves, of those that are made when first needed. Idempotent."""
+    config = run.parsed
+    sources = {config.model.path, *(policy.model for policy in config.frozen.values())}
     for name in BUILT_IN:
-        if source == str(built_in_directory(name)):
+        directory = str(built_in_directory(name))
+        if directory in sources:
             model = Model.objects.filter(project=run.project, name=name).first()
             try:
                 model = model or make_tiny(project=run.project, name=name, seed=0)
             except Conflict:  # another run of the project made it in this moment
                 model = Model.objects.get(project=run.project, name=name)
-            Run.objects.filter(pk=run.pk, model=None).update(model=model)
+            if directory == config.model.path:
+                Run.objects.filter(pk=run.pk, model=None).update(model=model)
 
 
 def built_in_directory(name: str) -> Path:

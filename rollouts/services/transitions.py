@@ -25,6 +25,7 @@ from rollouts.models import (
     Replica,
     Run,
     ScoredGroup,
+    Trial,
 )
 from rollouts.models.stateful import Stateful
 from rollouts.reasons import Reason
@@ -39,6 +40,7 @@ from rollouts.states import (
     POLICY_VERSION_TRANSITIONS,
     REPLICA_TRANSITIONS,
     RUN_TRANSITIONS,
+    TRIAL_TRANSITIONS,
 )
 from rollouts.storable import displayable, named
 
@@ -52,6 +54,7 @@ TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
     Replica: REPLICA_TRANSITIONS,
     Run: RUN_TRANSITIONS,
     ScoredGroup: GROUP_TRANSITIONS,
+    Trial: TRIAL_TRANSITIONS,
 }
 RUN_COLUMNS: dict[type[Stateful], LiteralString] = {
     Run: "t.id",
@@ -144,16 +147,22 @@ def record_creation(
     reason: Reason | None = None,
 ) -> None:
     """Append the first event of freshly inserted rows of one run. Call it in the transaction that inserts them."""
-    _append([(row, "") for row in rows], run_id, to=state, actor=actor, reason=reason)
+    _append([(row, "", state) for row in rows], run_id, actor=actor, reason=reason)
 
 
 def record_note(row: Stateful, *, run_id: int, actor: str, reason: Reason) -> None:
     """Append an event about something that changes no state. Call it in the transaction that does it."""
-    state = row.state  # type: ignore[attr-defined]
-    _append([(row, state)], run_id, to=state, actor=actor, reason=reason)
+    record_notes([row], run_id=run_id, actor=actor, reason=reason)
 
 
-def _append(rows: Iterable[tuple[Stateful, str]], run_id: int, *, to: str, actor: str, reason: Reason | None) -> None:
+def record_notes(rows: Iterable[Stateful], *, run_id: int, actor: str, reason: Reason) -> None:
+    """As `record_note`, of rows of one run."""
+    states = [(row, row.state) for row in rows]  # type: ignore[attr-defined]
+    _append([(row, state, state) for row, state in states], run_id, actor=actor, reason=reason)
+
+
+def _append(rows: Iterable[tuple[Stateful, str, str]], run_id: int, *, actor: str, reason: Reason | None) -> None:
+    """Events of rows, each with its state before and after."""
     code, params = stored(reason)
     Event.objects.bulk_create(
         Event(
@@ -161,12 +170,12 @@ def _append(rows: Iterable[tuple[Stateful, str]], run_id: int, *, to: str, actor
             object_kind=str(row._meta.model_name),
             object_id=row.pk,
             from_state=str(before),
-            to_state=str(to),
+            to_state=str(after),
             reason_code=code,
             reason_params=params,
             actor=named(actor)[:ACTOR_LENGTH],
         )
-        for row, before in rows
+        for row, before, after in rows
     )
     bell.ring_after_commit(run_id)
 

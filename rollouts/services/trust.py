@@ -47,6 +47,9 @@ def needs(config: RunConfig, *, source: Run | None = None) -> list[Need]:
     if config.model.trust_remote_code or (source is not None and source.parsed.model.trust_remote_code):
         name = (_origin(source).parsed if source else config).model.path
         found.append(Need("model.trust_remote_code", TrustKind.REMOTE_CODE, _spelled(name)))
+    if config.model.trust_remote_code:
+        named = {f"{key}.model": policy.model for key, policy in config.frozen.items() if not policy.is_start}
+        found += [Need(key, TrustKind.REMOTE_CODE, _spelled(model)) for key, model in named.items()]
     if isinstance(config.algorithm.loss, CustomLoss):
         found.append(Need("algorithm.loss.path", TrustKind.LOSS, config.algorithm.loss.path))
     for index, environment in enumerate(config.environments):

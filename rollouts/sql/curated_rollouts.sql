@@ -1,7 +1,8 @@
--- The scored rollouts of some groups, best first in each; JSON stays text, for whoever passes it on.
+-- The scored rollouts of some groups, best first in each; JSON stays text, for whoever passes it on. Of a run that an
+-- endpoint plays (`is_spoken`) they have no tokens; of others one without is of a seat that was never asked.
 -- Locks: nothing. Everything read here is insert-only.
 -- Index: rollout_index_once_per_group.
-SELECT group_id, index, reward, stop_reason, messages::text, tools::text, earlier_branches::text
+SELECT group_id, index, reward, stop_reason, messages::text, tools::text, earlier_branches::text, seat
 FROM rollouts_rollout
-WHERE group_id = ANY(%(group_ids)s) AND reward IS NOT NULL AND trained_token_count > 0
+WHERE group_id = ANY(%(group_ids)s) AND reward IS NOT NULL AND (trained_token_count > 0 OR %(is_spoken)s)
 ORDER BY group_id, reward DESC, index

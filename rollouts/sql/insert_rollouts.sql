@@ -12,21 +12,21 @@ WITH tokens AS (
     )
 )
 INSERT INTO rollouts_rollout (
-    group_id, index, reward, metrics, messages, stop_reason, error_kind, error, token_count, trained_token_count,
+    group_id, index, seat, reward, metrics, messages, stop_reason, error_kind, error, token_count, trained_token_count,
     dispatch_policy_version, first_policy_version, last_policy_version, replica, worker, generation_s, tools,
     earlier_branches, spans
 )
-SELECT group_id, index, reward, metrics::jsonb, messages::jsonb, stop_reason, error_kind, error::jsonb, token_count,
+SELECT group_id, index, seat, reward, metrics::jsonb, messages::jsonb, stop_reason, error_kind, error::jsonb, token_count,
        trained_token_count, dispatch_policy_version, first_policy_version, last_policy_version, replica, worker,
        generation_s, tools::jsonb, earlier_branches::jsonb, spans::jsonb
 FROM unnest(
-    %(of_groups)b::bigint[], %(indexes)b::smallint[], %(rewards)b::float8[], %(metrics)b::text[], %(messages)b::text[],
+    %(of_groups)b::bigint[], %(indexes)b::smallint[], %(seats)b::text[], %(rewards)b::float8[], %(metrics)b::text[], %(messages)b::text[],
     %(stop_reasons)b::text[], %(error_kinds)b::text[], %(errors)b::text[], %(rollout_lengths)b::int[], %(trained)b::int[],
     %(dispatch_versions)b::int[], %(first_versions)b::int[], %(last_versions)b::int[], %(replicas)b::text[],
     %(workers)b::text[], %(generation_s)b::float8[], %(tools)b::text[], %(earlier_branches)b::text[],
     %(spans)b::text[]
 ) AS incoming(
-    group_id, index, reward, metrics, messages, stop_reason, error_kind, error, token_count, trained_token_count,
+    group_id, index, seat, reward, metrics, messages, stop_reason, error_kind, error, token_count, trained_token_count,
     dispatch_policy_version, first_policy_version, last_policy_version, replica, worker, generation_s, tools,
     earlier_branches, spans
 )

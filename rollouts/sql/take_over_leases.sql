@@ -10,7 +10,7 @@ WITH expired AS (
     FOR UPDATE OF lease SKIP LOCKED
 ), taken AS (
     UPDATE rollouts_lease AS lease
-    SET holder = %(holder)s, token = gen_random_uuid(), claimed_at = clock_timestamp(),
+    SET holder = %(holder)s, policy_version = %(version)s, token = gen_random_uuid(), claimed_at = clock_timestamp(),
         expires_at = clock_timestamp() + make_interval(secs => %(lease_s)s)
     FROM expired WHERE lease.group_id = expired.group_id
     RETURNING lease.group_id, expired.holder AS lost_by

@@ -139,7 +139,7 @@ SUPERVISED = Objective(cross_entropy_loss)
 
 def rl_objective(config: RunConfig) -> Objective:
     """The objective that a run's config asks for."""
-    algorithm, sampling = config.algorithm, config.sampling
+    algorithm = config.algorithm
     loss = algorithm.loss
     reference_needed_by = ""
     if loss.type == "distill":
@@ -151,7 +151,7 @@ def rl_objective(config: RunConfig) -> Objective:
     return Objective(
         loss=make_loss(loss),
         normaliser=loss.normaliser,
-        constant_length=algorithm.constant_length or sampling.max_tokens * sampling.max_turns,
+        constant_length=algorithm.constant_length or config.episode_tokens,
         ratio_against=algorithm.ratio_against,
         corrections=algorithm.corrections,
         terms=algorithm.terms,

@@ -5,7 +5,7 @@ help text in the JSON schema, the launch form and the API docs, so it is written
 files, environment variables and overrides become this tree: `trainers/config.py`. Imports neither torch nor Django.
 """
 
-from trainers.run_config.algorithm import AlgorithmConfig, CorrectionsConfig, TermsConfig
+from trainers.run_config.algorithm import AlgorithmConfig, CorrectionsConfig, FiltersConfig, TermsConfig
 from trainers.run_config.data import DataConfig
 from trainers.run_config.losses import (
     AdvantageMethod,
@@ -29,7 +29,10 @@ from trainers.run_config.losses import (
     SapoLoss,
 )
 from trainers.run_config.model import LORA_RANKS, LoraConfig, ModelConfig
+from trainers.run_config.policies import PolicyRef
+from trainers.run_config.pools import PoolsConfig
 from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
+from trainers.run_config.schedule import WeightPoint
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 from trainers.run_config.serving import EvaluationConfig, InferenceConfig, LauncherConfig, WorkersConfig
 from trainers.run_config.tracking import TrackingConfig
@@ -55,6 +58,7 @@ __all__ = [
     "DrGrpoLoss",
     "EnvironmentRef",
     "EvaluationConfig",
+    "FiltersConfig",
     "GrpoLoss",
     "GspoLoss",
     "GspoTokenLoss",
@@ -68,6 +72,8 @@ __all__ = [
     "Normaliser",
     "OpoLoss",
     "OptimizerConfig",
+    "PolicyRef",
+    "PoolsConfig",
     "RlooLoss",
     "RunConfig",
     "SamplingConfig",
@@ -76,5 +82,6 @@ __all__ = [
     "TermsConfig",
     "TrackingConfig",
     "TrainerConfig",
+    "WeightPoint",
     "WorkersConfig",
 ]

@@ -39,6 +39,18 @@ class TermsConfig(Section):
     """On-policy distillation towards the reference logprobs, on the rollouts that have them."""
 
 
+class FiltersConfig(Section):
+    """Which groups are dropped once they are scored. They count towards no batch, so that others are played in their
+    place. What solves a problem is said by `environments[].solved_at`."""
+
+    all_solved: bool = False
+    """Drop groups all of whose rollouts solved the problem."""
+    none_solved: bool = False
+    """Drop groups none of whose rollouts solved the problem."""
+    min_reward_range: float = Field(default=0.0, ge=0)
+    """Drop groups whose best and worst reward are nearer to each other than this."""
+
+
 class AlgorithmConfig(Section):
     """Advantages, loss, and how far training may run ahead of generation."""
 
@@ -70,6 +82,9 @@ class AlgorithmConfig(Section):
     filter_zero_advantage: bool = False
     """Drop groups without a gradient: their rewards are all equal, or all advantages that the environment sent per
     token are 0, and no term acts on them."""
+
+    filters: FiltersConfig = FiltersConfig()
+    """Which groups are dropped once they are scored."""
 
     @property
     def advantage_method(self) -> AdvantageMethod:

@@ -33,6 +33,8 @@ class ModelConfig(Section):
     path: str = ""
     """A model registered in the project, an absolute directory with a Hugging Face model and its tokenizer, RUN@STEP
     for a checkpoint, or a name of the hub. These weights are policy version 0."""
+    endpoint: str = Field(default="", max_length=64)
+    """An endpoint that plays instead (`rollyard endpoints list`). Eval runs alone ask one: nothing of it is trained."""
     dtype: Literal["float32", "bfloat16"] = "float32"
     """Number format the trainer computes in and writes weights in. Master weights and gradients stay float32."""
     trust_remote_code: bool = False

@@ -4,7 +4,7 @@ pydantic stops at a section that has a fault and does not look at what its parts
 found is mended in a copy, an unknown key by the key that was probably meant, and the copy is looked at again.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from typing import Any
 
@@ -14,6 +14,9 @@ from pydantic_core import ErrorDetails
 
 from environments import registry
 from environments.errors import RegistryError
+from environments.rewards import registry as rewards
+from environments.rewards.registry import RewardPart
+from environments.seats import RUN
 from trainers.run_config.keys import suggest_key, suggest_value
 from trainers.run_config.section import ConfigProblem, CrossFieldError
 from trainers.run_config.suggestions import suggest
@@ -136,17 +139,39 @@ def _environment_problems(tree: Mapping[str, Any]) -> Iterator[ConfigProblem]:
     rows = tree.get("environments")
     if tree.get("kind") == "external" or not isinstance(rows, list):
         return
+    others = tree.get("policies")
+    named = [str(each.get("name")) for each in others if isinstance(each, Mapping)] if isinstance(others, list) else []
     for index, row in enumerate(rows):
         if isinstance(row, Mapping) and isinstance(row.get("name"), str):
             args = row["args"] if isinstance(row.get("args"), Mapping) else {}
             at, name = f"environments.{index}", row["name"]
             yield from _faults(at, name, args, python=str(row.get("python") or ""))
+            for key, policy in registry.policies_of(name, args).items():
+                if policy not in named:
+                    message = f"asks {policy!r}, whom nobody plays: name a policy {policy!r} in `policies`."
+                    yield ConfigProblem(f"{at}.args.{key}", message, suggest(policy, named))
+            yield from _seat_faults(at, name, row.get("seats"), named)
             if row.get("process") == "inline" and not registry.is_ours_alone(name, args):
                 message = (
                     "is for what ships with Rollyard, with no data set or reward from elsewhere: other code and files"
                     " would be opened beside the store's password. Remove it."
                 )
                 yield ConfigProblem(f"{at}.process", message, "isolated")
+
+
+def _seat_faults(at: str, name: str, seats: Any, policies: list[str]) -> Iterator[ConfigProblem]:
+    known = registry.seats_of(name)
+    seating = dict(seats) if isinstance(seats, Mapping) else {}
+    if seating and RUN not in (dict.fromkeys(known, RUN) | seating).values():
+        yield ConfigProblem(f"{at}.seats", f"leave none to the policy of the run. Give {RUN!r} at least one.")
+    for seat, player in seating.items():
+        path = f"{at}.seats.{seat}"
+        if registry.is_built_in(name) and seat not in known:
+            message = f"is no seat of {name}. It has: {', '.join(known) or 'none'}."
+            yield ConfigProblem(path, message, suggest(str(seat), known))
+        elif player != RUN and player not in policies:
+            message = f"{player!r} is nobody who plays: a seat has {RUN!r}, or one that `policies` names."
+            yield ConfigProblem(path, message, suggest(str(player), [RUN, *policies]))
 
 
 def _faults(at: str, name: str, args: Mapping[str, Any], *, python: str) -> Iterator[ConfigProblem]:
@@ -165,10 +190,34 @@ def _faults(at: str, name: str, args: Mapping[str, Any], *, python: str) -> Iter
     if not (registry.is_built_in(name) or registry.is_bridge(name)):
         return  # somebody else's code: it is asked in a sandbox, when the run begins
     try:
-        fields = {field.encode_name: field for field in msgspec.structs.fields(registry.find_class(name).args_type)}
+        args_type = registry.find_class(name).args_type
+        fields = registry.arguments_of(args_type)
     except RegistryError as error:
         yield ConfigProblem(f"{at}.name", f"cannot be played here. {error}")
         return
+    if found := [*_argument_faults(at, name, args, fields)]:
+        yield from found
+        return
+    try:
+        made = msgspec.convert(args, args_type)
+    except msgspec.ValidationError as error:
+        yield ConfigProblem(f"{at}.args", f"{error}.")
+        return
+    if registry.is_built_in(name):
+        yield from _reward_faults(f"{at}.args.rewards", getattr(made, "rewards", None) or [], python=python)
+
+
+def _reward_faults(at: str, parts: Sequence[RewardPart], *, python: str) -> Iterator[ConfigProblem]:
+    for key, message in rewards.faults(parts, are_all_known=not python):
+        number, _, field = key.partition(".")
+        suggestion = suggest(parts[int(number)].name, rewards.places()) if field == "name" else ""
+        yield ConfigProblem(f"{at}.{key}".rstrip("."), message, suggestion)
+
+
+def _argument_faults(
+    at: str, name: str, args: Mapping[str, Any], fields: Mapping[str, msgspec.structs.FieldInfo]
+) -> Iterator[ConfigProblem]:
+    """Arguments that are not there, are missing, or of another type."""
     for key in args:
         if key not in fields:
             message = f"is not an argument of {name}. It takes: {', '.join(fields) or 'none'}."

@@ -35,6 +35,10 @@ class EvaluationConfig(Section):
     """Sampling temperature; 0 is greedy."""
     deadline_s: float = Field(default=600.0, gt=0)
     """Seconds after which an evaluation is closed with what it has."""
+    threshold: float = 1.0
+    """Reward from which a rollout counts as right, for pass@k and pass^k."""
+    split: Literal["eval", "train"] = "eval"
+    """Which problems are played. `train` is for synthesis: whatever learned from them is not measured by them."""
 
     def is_due(self, version: int, last: int) -> bool:
         """Whether this policy version is evaluated in a run that ends with version `last`."""
@@ -45,7 +49,7 @@ class WorkersConfig(Section):
     """The episode drivers."""
 
     concurrency: int = Field(default=16, ge=1)
-    """Groups one driver plays at the same time."""
+    """Groups one driver plays at a time; of evaluated problems as many as have the rollouts of so many groups."""
     max_tokens_in_flight: int = Field(default=2_000_000, ge=1)
     """Tokens of all requests that a driver has at the policy at a time: prompts, and what may be sampled to them.
     Further requests wait in order, and their sessions stay open."""

@@ -28,6 +28,7 @@ from rollouts.sql import binary_cursor, load
 
 ROLE_FOR = {
     Scope.READ: Role.VIEWER,
+    Scope.CURATE: Role.CURATOR,
     Scope.LAUNCH: Role.OPERATOR,
     Scope.SUBMIT: Role.OPERATOR,
     Scope.PLAY: Role.OPERATOR,

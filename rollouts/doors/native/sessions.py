@@ -82,7 +82,7 @@ class SessionsApi(APIView):
         if not settings.ROLLYARD_GATEWAY_URL:
             raise Conflict("No gateway runs here. Start one with `manage.py gateway`, and set ROLLYARD_GATEWAY_URL.")
         problem = _problem(run, asked)
-        size = asked.group_size or (run.parsed.sampling.group_size if asked.group else 1)
+        size = asked.group_size or (run.parsed.sampling_of(asked.environment).group_size if asked.group else 1)
         opened = sessions.open_session(
             run,
             problem,

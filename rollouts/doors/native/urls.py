@@ -4,7 +4,19 @@ from csp.decorators import csp_update
 from django.urls import path, re_path
 from drf_spectacular.views import SpectacularSwaggerSplitView
 
-from rollouts.doors.native import description, groups, models, problems, replays, runs, sessions, token_values, trainer
+from rollouts.doors.native import (
+    curation,
+    description,
+    evaluations,
+    groups,
+    models,
+    problems,
+    replays,
+    runs,
+    sessions,
+    token_values,
+    trainer,
+)
 
 # Swagger UI has styles inside its page, and fetches nothing from elsewhere (Redoc asks for fonts and a logo).
 # Without OPTIONS, to which it would answer with a page that it does not have.
@@ -20,6 +32,11 @@ urlpatterns = [
     path(f"{run}/stop", runs.StopApi.as_view(), name="api-run-stop"),
     path(f"{run}/metrics", runs.MetricsApi.as_view(), name="api-run-metrics"),
     path(f"{run}/events", runs.EventsApi.as_view(), name="api-run-events"),
+    path(f"{run}/evaluations", evaluations.EvaluationsApi.as_view(), name="api-run-evaluations"),
+    path("evaluations/compare", evaluations.ComparisonApi.as_view(), name="api-compare"),
+    path(f"{run}/labels", curation.LabelsApi.as_view(), name="api-labels"),
+    path(f"{run}/acts", curation.ActsApi.as_view(), name="api-acts"),
+    path(f"{run}/acts/<slug:act>/undo", curation.UndoApi.as_view(), name="api-act-undo"),
     path(f"{run}/replays", replays.ReplaysApi.as_view(), name="api-run-replays"),
     path(f"{run}/groups", groups.GroupsApi.as_view(), name="api-groups"),
     path(f"{run}/sessions", sessions.SessionsApi.as_view(), name="api-sessions"),

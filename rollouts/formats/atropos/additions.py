@@ -26,15 +26,18 @@ class Additions(msgspec.Struct, omit_defaults=True, kw_only=True):
     """How many of the item's sequences belong to each, in order; None: one each."""
     tools: list[msgspec.Raw] | None = None
     """What each was told it may call; None: nothing."""
+    seats: list[str] | None = None
+    """Who each played in a match; None: there are no seats."""
 
     @classmethod
-    def of(cls, branches: list[int], tools: list[str | None]) -> Self | None:
+    def of(cls, branches: list[int], tools: list[str | None], seats: list[str]) -> Self | None:
         """What there is to add, if anything; tools are JSON text."""
-        if max(branches, default=1) == 1 and not any(tools):
+        if max(branches, default=1) == 1 and not any(tools) and not any(seats):
             return None
         return cls(
             branches=branches if max(branches, default=1) > 1 else None,
             tools=[msgspec.Raw(each.encode()) if each else _NO_TOOLS for each in tools] if any(tools) else None,
+            seats=seats if any(seats) else None,
         )
 
 
@@ -65,11 +68,11 @@ def complete(group: PackedGroup, text: bytes) -> PackedGroup:
         return group
     if added.branches is not None:
         group = _joined(group, added.branches)
-    if tools:
-        if len(tools) != len(group.rollouts):
-            raise _fault(f"has tools of {len(tools)} rollouts, the group has {len(group.rollouts)}")
-        for rollout, own in zip(group.rollouts, tools, strict=True):
-            rollout.tools = own
+    for name, values in (("tools", tools), ("seat", added.seats or [])):
+        if values and len(values) != len(group.rollouts):
+            raise _fault(f"has the {name} of {len(values)} rollouts, the group has {len(group.rollouts)}")
+        for rollout, own in zip(group.rollouts, values, strict=False):
+            setattr(rollout, name, own)
     return group
 
 

@@ -69,6 +69,7 @@ class ReadRollout(NamedTuple):
     messages: str
     earlier_branches: str | None = None
     tools: str | None = None
+    seat: str = ""
 
 
 def read_items(group_ids: Iterable[int], *, is_complete: bool = False) -> list[Item]:
@@ -106,7 +107,7 @@ def written_item(
     branches = branches_of(counts.tolist(), branch_lengths)
     tokens = np.frombuffer(token_ids, TOKEN_ID)
     trained = np.frombuffer(loss_mask, MASK).view(np.bool_)
-    scored = [rollout.reward is not None for rollout in rollouts]
+    scored = [rollout.reward is not None and count > 0 for rollout, count in zip(rollouts, counts, strict=True)]
     columns: dict[str, Array | None] = {
         "tokens": tokens,
         "masks": _masks(tokens, trained, extras),
@@ -116,7 +117,7 @@ def written_item(
         "ref_logprobs": None if ref_logprobs is None else _with_fill(ref_logprobs, trained, extras.ref_fill),
         "advantages": None if advantages is None else np.frombuffer(advantages, LOGPROB),
     }
-    if not all(scored):  # of a failed episode there is nothing to train on, and an item cannot say so
+    if not all(scored):  # of a failed episode, or a seat never asked, nothing trains, and an item cannot say so
         kept = np.repeat(scored, counts)
         branches = [each for each, is_scored in zip(branches, scored, strict=True) if is_scored]
         columns = {key: None if column is None else column[kept] for key, column in columns.items()}
@@ -138,7 +139,8 @@ def written_item(
         if rollout.reward is not None
     ]
     values |= {"scores": rewards, "env_id": extras.env_id}
-    additions = Additions.of([len(own) for own in branches], [rollout.tools for rollout in rollouts])
+    told, seats = [rollout.tools for rollout in rollouts], [rollout.seat for rollout in rollouts]
+    additions = Additions.of([len(own) for own in branches], told, seats)
     return CompleteItem(**values, rollyard=additions) if is_complete and additions else Item(**values)
 
 

@@ -4,16 +4,14 @@
 
 The run's row is locked while a batch is formed, so formation is serial per run; (run, step) and (group, replay) are
 unique in the database, so neither a second batch of a step nor a second step of a group can be committed.
-Lock order: run -> environments -> groups.
+Lock order: run -> environments -> leases -> groups.
 """
 
 import hashlib
-import statistics
 import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from django.db import connection, transaction
 from django.db.models import F
@@ -24,11 +22,12 @@ from rollouts.formation import Chosen
 from rollouts.formats.batch_body import encode
 from rollouts.models import Batch, BatchEncoding, BatchItem, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.selectors.next_batch import Outlook, look
+from rollouts.selectors.next_batch import Outlook, look, measure_of
 from rollouts.services import metrics
-from rollouts.services.batches import replays
+from rollouts.services.batches import mixture, replays
+from rollouts.services.batches.facts import facts_of, statistics_of
+from rollouts.services.groups.cancelling import cancel_surplus
 from rollouts.services.transitions import DB_NOW, record_creation, transition
-from rollouts.sql import binary_cursor, load
 from rollouts.states import RUN_TRAINING, BatchState, GroupState
 from trainers.advantages import algorithm_advantages
 
@@ -106,6 +105,7 @@ def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = Bat
     """
     crash_point(CrashPoint.BEFORE_ASSEMBLY)
     if (source := replays.take_source(run)) is not None:
+        mixture.reweigh(run, step=step + 1, clock=run.mixture_clock)
         items = source.items.order_by("position").values_list("group_id", flat=True)
         return _store(run, step, list(items), encoding, replay_of=source)
     limit = run.parsed.algorithm.max_off_policy_steps
@@ -115,7 +115,10 @@ def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = Bat
     chosen = outlook.choice
     if not isinstance(chosen, Chosen):
         return None
-    _advance_mixture(run, chosen)
+    mixture.advance(run, chosen)
+    mixture.reweigh(run, step=step + 1, clock=chosen.clock)
+    if run.parsed.batch.oversampling > 1:
+        cancel_surplus(run, step=step, newest=max(chosen.group_ids), measure=measure_of(run))
     moved = transition(
         ScoredGroup,
         chosen.group_ids,
@@ -126,19 +129,6 @@ def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = Bat
     if len(moved) != len(chosen.group_ids):
         raise Overtaken(f"Groups of step {step} were changed while its batch was formed; ask again.")
     return _store(run, step, chosen.group_ids, encoding, replay_of=None)
-
-
-def _advance_mixture(run: Run, chosen: Chosen) -> None:
-    with connection.cursor() as cursor:
-        cursor.execute(
-            load("advance_mixture"),
-            {
-                "run_id": run.pk,
-                "clock": chosen.clock,
-                "environment_ids": list(chosen.virtual_times),
-                "virtual_times": list(chosen.virtual_times.values()),
-            },
-        )
 
 
 def check_epoch(run: Run, epoch: int) -> None:
@@ -168,9 +158,12 @@ def _find(run: Run, epoch: int, step: int) -> Batch | None:
 
 
 def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncoding, replay_of: Batch | None) -> Outgoing:
-    groups = _facts(group_ids)
-    algorithm = run.parsed.algorithm
-    advantages = [algorithm_advantages(algorithm, group.rewards, group.lengths, group.is_cut) for group in groups]
+    groups = facts_of(group_ids)
+    algorithms = {name: run.parsed.algorithm_of(name) for name in {group.environment for group in groups}}
+    advantages = [
+        algorithm_advantages(algorithms[group.environment], group.rewards, group.lengths, group.is_cut, group.seats)
+        for group in groups
+    ]
     trained = sum(
         length
         for group, values in zip(groups, advantages, strict=True)
@@ -193,13 +186,14 @@ def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncodin
         )
         for position, (group, values) in enumerate(zip(groups, advantages, strict=True))
     )
+    said = statistics_of(run, step, groups, is_replay=replay_of is not None)
     body = encode(batch)
     batch.sha256 = hashlib.sha256(body).hexdigest()
     batch.size_bytes = len(body)
     batch.save(force_insert=True)
     reason = Reason(ReasonCode.REPLAYED, step=replay_of.step, run=replay_of.run.key) if replay_of else None
     record_creation([batch], run_id=run.pk, state=BatchState.FORMED, actor=f"trainer:{run.epoch}", reason=reason)
-    metrics.record(run, step=step, values=_statistics(step, groups, is_replay=replay_of is not None))
+    metrics.record(run, step=step, values=said)
     return Outgoing(batch, body)
 
 
@@ -207,46 +201,3 @@ def _next_id() -> int:
     with connection.cursor() as cursor:
         cursor.execute("SELECT nextval('rollouts_batch_id_seq')")
         return int(cursor.fetchone()[0])
-
-
-class _Facts(NamedTuple):
-    """What forming a batch needs to know of a group; columns of batch_facts.sql. Lists are in rollout order."""
-
-    group_id: int
-    environment: str
-    min_policy_version: int | None
-    rewards: list[float | None]
-    lengths: list[int]
-    is_cut: list[bool]
-
-    @property
-    def scored(self) -> list[float]:
-        return [reward for reward in self.rewards if reward is not None]
-
-
-def _facts(group_ids: Sequence[int]) -> list[_Facts]:
-    with binary_cursor() as cursor:
-        cursor.execute(load("batch_facts"), {"group_ids": list(group_ids)})
-        facts = {row[0]: _Facts(*row) for row in cursor.fetchall()}
-    return [facts[group_id] for group_id in group_ids]
-
-
-def _statistics(step: int, groups: Sequence[_Facts], *, is_replay: bool) -> dict[str, float]:
-    every = [reward for group in groups for reward in group.scored]
-    # Outside, a version may be in use before the step that trains on it is even formed: that is no lag.
-    lags = [max(0, step - (group.min_policy_version or 0)) for group in groups]
-    values = {
-        "reward/mean": statistics.fmean(every),
-        "reward/std": statistics.pstdev(every),
-        "reward/zero_advantage_share": statistics.fmean(
-            float(min(group.scored) == max(group.scored)) for group in groups
-        ),
-        "batch/groups": len(groups),
-        "batch/failed_rollouts": sum(len(group.rewards) for group in groups) - len(every),
-    }
-    if not is_replay:  # whose groups count their versions by the run they were made in
-        values |= {"lag/max": max(lags), "lag/mean": statistics.fmean(lags)}
-    for name in {group.environment for group in groups}:
-        members = [reward for group in groups if group.environment == name for reward in group.scored]
-        values[f"reward/{name}/mean"[:100]] = statistics.fmean(members)
-    return {key: float(value) for key, value in values.items()}

@@ -13,9 +13,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from environments.types import StopReason
+from environments.types import Split, StopReason
 from rollouts.formats.arrays import COUNT, MASK, TOKEN_ID, branches_of
-from rollouts.models import Run, ScoredGroup
+from rollouts.models import PolicyVersion, Run, RunKind, ScoredGroup
 from rollouts.services.curation.exchange import EXPORTED, exportable, pages_of
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
@@ -26,12 +26,23 @@ _encoder = msgspec.json.Encoder()
 _decode_branches = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
+def curated_states(run: Run) -> tuple[GroupState, ...]:
+    """The states whose groups are to be learned from, unless others are named: of a teacher all that it scored."""
+    return (GroupState.EVALUATED,) if is_teaching(run) else CURATED
+
+
+def is_teaching(run: Run) -> bool:
+    """Whether a run plays training problems for others to learn from, and trains nothing itself."""
+    plan = run.parsed.evaluation
+    return run.kind == RunKind.EVAL and plan is not None and plan.split == Split.TRAIN.value
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which rollouts of a group are good enough."""
 
     best: int | None = 1
-    """At most so many of each group, the best; None: all."""
+    """At most so many of each group, of each of its seats, the best; None: all."""
     min_reward: float | None = None
     """Only with at least this reward. Of a pair it is asked of the chosen answer."""
     min_gap: float = 0.0
@@ -52,6 +63,7 @@ class _Rollout(msgspec.Struct, frozen=True, array_like=True):
     messages: str
     tools: str | None
     earlier_branches: str | None
+    seat: str
 
     @property
     def branches(self) -> list["_Rollout"]:
@@ -142,17 +154,35 @@ class _Group:
 
 
 def _groups(run: Run, states: Iterable[str], environment: str | None) -> Iterator[tuple[_Group, list[_Rollout]]]:
+    teachers = _teachers(run)
     for ids in pages_of(exportable(run, states=states, environment=environment)):
         rollouts: dict[int, list[_Rollout]] = {group_id: [] for group_id in ids}
         with binary_cursor() as cursor:
-            cursor.execute(load("curated_rollouts"), {"group_ids": ids})
+            cursor.execute(load("curated_rollouts"), {"group_ids": ids, "is_spoken": bool(run.parsed.model.endpoint)})
             for group_id, *rest in cursor:
                 rollouts[group_id].append(_Rollout(*rest))
         rows = ScoredGroup.objects.filter(id__in=ids).order_by("id")
-        columns = ("id", "key", "problem_key", "environment__name", "environment_version")
-        for group_id, key, problem_key, name, version in rows.values_list(*columns):
+        columns = ("id", "key", "problem_key", "environment__name", "environment_version", "max_policy_version")
+        for group_id, key, problem_key, name, version, policy_version in rows.values_list(*columns):
             source = {"run": run.key, "group": key, "environment": name, "environment_version": version}
-            yield _Group(group_id, source | {"problem_key": problem_key}), rollouts[group_id]
+            if teachers:
+                source |= {"teacher": teachers.get(policy_version, ""), "policy_version": policy_version}
+            by_seat: dict[str, list[_Rollout]] = {}
+            for rollout in rollouts[group_id]:
+                by_seat.setdefault(rollout.seat, []).append(rollout)
+            for seat, own in by_seat.items():
+                yield _Group(group_id, source | {"problem_key": problem_key} | ({"seat": seat} if seat else {})), own
+
+
+def _teachers(run: Run) -> dict[int | None, str]:
+    """Of a run that trains nothing: policy version -> what it is called where it is from."""
+    if run.kind != RunKind.EVAL:
+        return {}
+    versions = PolicyVersion.objects.filter(run=run).select_related("checkpoint__run")
+    return {
+        row.version: f"{row.checkpoint.run.key}@{row.checkpoint.step}" if row.checkpoint else run.player
+        for row in versions
+    }
 
 
 def _answer_differently(one: _Rollout, other: _Rollout) -> bool:

@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from io import BufferedReader
 
-from django.db.models import QuerySet
+from django.db.models import Q, QuerySet
 
 from rollouts.errors import Fault, Invalid, Malformed
 from rollouts.formats.arrays import PackedGroup
@@ -170,11 +170,16 @@ def pages_of(chosen: QuerySet[ScoredGroup]) -> Iterator[list[int]]:
 
 
 def exportable(run: Run, *, states: Iterable[str] = EXPORTED, environment: str | None = None) -> QuerySet[ScoredGroup]:
-    """The groups that `export_groups` writes."""
+    """The groups that `export_groups` writes: none that people withhold, unless rejected ones are asked for."""
     named = {} if environment is None else {"environment__name": environment}
     states = [str(state) for state in states]
     return ScoredGroup.objects.filter(
-        run=run, state__in=states, reward_mean__isnull=False, tokens__isnull=False, **named
+        Q(withheld="") | Q(state=GroupState.REJECTED),
+        run=run,
+        state__in=states,
+        reward_mean__isnull=False,
+        tokens__isnull=False,
+        **named,
     )
 
 

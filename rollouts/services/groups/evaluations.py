@@ -3,20 +3,25 @@
 Lock order: evaluation -> leases -> groups.
 """
 
-from django.db import transaction
-from django.db.models import Avg, Count, Q
+from django.db import connection, transaction
+from django.db.models import Avg, Count, Max, Min, Q
 from django.db.models.functions import Now
 
-from rollouts.models import Evaluation, Lease, Rollout, Run, ScoredGroup
+from environments import registry
+from rollouts.errors import Invalid
+from rollouts.models import Evaluation, Lease, PolicyVersion, Rollout, Run, RunEnvironment, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors import evaluations as evaluation_selectors
 from rollouts.services import metrics
 from rollouts.services.groups import leases
 from rollouts.services.transitions import DB_NOW, transition
-from rollouts.states import EvaluationState, GroupState
+from rollouts.sql import load
+from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
 
 
 def conclude(run: Run) -> None:
-    """Close the run's evaluations that are complete or overdue; write their mean reward at their version's step."""
+    """Close the run's evaluations that are complete or overdue; write which versions they measured, and their mean
+    reward at the step of the version they were opened for."""
     open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).annotate(
         settled=Count("groups", filter=~Q(groups__state=GroupState.PLAYING)),
         overdue=Q(deadline_at__lt=Now()),
@@ -27,6 +32,34 @@ def conclude(run: Run) -> None:
         elif evaluation.overdue:
             reason = Reason(ReasonCode.EVALUATION_LATE, settled=evaluation.settled, problems=evaluation.problems)
             _close(run, evaluation, EvaluationState.EXPIRED, reason)
+
+
+def note_count(run: Run, environment: str, count: int) -> None:
+    """How many problems an environment of the run has to evaluate on. Raises Invalid for none."""
+    if count < 1:
+        raise Invalid(f"{environment} has no problems to evaluate on.")
+    RunEnvironment.objects.filter(run=run, name=environment).update(problem_count=count)
+
+
+def advance(run: Run) -> None:
+    """Count what an eval run has measured; the last version ends it. Locks the run's row."""
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        was_live = [PolicyVersionState.LIVE, PolicyVersionState.SUPERSEDED]
+        measured = PolicyVersion.objects.filter(run=run, state__in=was_live).count()
+        measured -= Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists()
+        if measured > run.next_step:
+            run.next_step = measured
+            run.save(update_fields=["next_step"])
+        if measured == run.max_steps:
+            transition(
+                Run,
+                [run.pk],
+                to=RunState.FINISHING,
+                expect=[RunState.RUNNING],
+                actor="reconciler",
+                trainer_finished_at=DB_NOW,
+            )
 
 
 def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: Reason | None) -> None:
@@ -47,6 +80,8 @@ def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: Reason
         )
         scored = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
         figures = scored.aggregate(reward=Avg("reward"), tokens=Avg("trained_token_count"))
+        played = ScoredGroup.objects.filter(evaluation=evaluation, state=GroupState.EVALUATED)
+        measured = played.aggregate(first=Min("min_policy_version"), last=Max("max_policy_version"))
         transition(
             Evaluation,
             [evaluation.pk],
@@ -55,11 +90,27 @@ def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: Reason
             reason=reason,
             finished_at=DB_NOW,
             reward_mean=figures["reward"],
+            min_policy_version=measured["first"],
+            max_policy_version=measured["last"],
+            figures=evaluation_selectors.figures(evaluation),
         )
         if figures["reward"] is not None:
             name = evaluation.environment.name
             values = {
                 f"eval/{name}/reward"[:100]: figures["reward"],
                 f"eval/{name}/tokens"[:100]: figures["tokens"],
-            }
+            } | {f"eval/{name}/{key}"[:100]: value for key, value in _overall(run, evaluation).items()}
             metrics.record(run, step=evaluation.version, values=values)
+
+
+def _overall(run: Run, evaluation: Evaluation) -> dict[str, float]:
+    """What each seat won, and what one of our environments makes of the means of its metrics."""
+    scored = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
+    seats = scored.exclude(seat="").values_list("seat").annotate(Avg("reward")).order_by("seat")
+    figures = {f"{seat}/reward": mean for seat, mean in seats}
+    name = run.environment_ref(evaluation.environment.name).name
+    if registry.is_built_in(name):  # code of others does not run here
+        with connection.cursor() as cursor:
+            cursor.execute(load("metric_means"), {"evaluation_id": evaluation.pk})
+            figures |= registry.find_class(name).overall(dict(cursor.fetchall()))
+    return figures

@@ -12,7 +12,7 @@ from environments.types import JsonObject
 from rollouts.formats.arrays import COUNT, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.models import ScoredGroup
 from rollouts.sql import binary_cursor, load
-from rollouts.storable import displayable
+from rollouts.storable import displayable_values
 
 
 class Incoming(NamedTuple):
@@ -44,6 +44,8 @@ def insert_groups(run_id: int, incoming: Sequence[Incoming]) -> None:
                 "token_counts": [row.token_count for row in rows],
                 "reward_means": [row.reward_mean for row in rows],
                 "reward_stds": [row.reward_std for row in rows],
+                "scored_counts": [row.scored_count for row in rows],
+                "solved_counts": [row.solved_count for row in rows],
                 "min_versions": [row.min_policy_version for row in rows],
                 "max_versions": [row.max_policy_version for row in rows],
             },
@@ -73,6 +75,7 @@ def insert_rollouts(incoming: Sequence[Incoming]) -> None:
                 "extras": [group.extras for _, group in groups],
                 "of_groups": [group_id for group_id, group in groups for _ in group.rollouts],
                 "indexes": [index for _, group in groups for index in range(len(group.rollouts))],
+                "seats": [rollout.seat for rollout in rollouts],
                 "rollout_lengths": _per_rollout(arrays, "lengths"),
                 "trained": _per_rollout(arrays, "trained_counts"),
                 "rewards": [rollout.reward for rollout in rollouts],
@@ -106,7 +109,7 @@ def _json(value: Any) -> str:
 
 
 def _messages(messages: Sequence[JsonObject]) -> str:
-    return _json([_displayable(each) for each in messages])
+    return _json([displayable_values(each) for each in messages])
 
 
 def _earlier(rollout: RolloutRecord) -> str | None:
@@ -115,19 +118,4 @@ def _earlier(rollout: RolloutRecord) -> str | None:
 
 
 def _error(rollout: RolloutRecord) -> str | None:
-    return None if rollout.error is None else _json(_displayable(msgspec.to_builtins(rollout.error)))
-
-
-def _displayable(values: dict[str, Any]) -> dict[str, Any]:
-    """An object whose text Postgres can hold; absent values are left out."""
-    return {name: _plain(value) for name, value in values.items() if value is not None}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, str):
-        return displayable(value)
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    if isinstance(value, dict):
-        return _displayable(value)
-    return value
+    return None if rollout.error is None else _json(displayable_values(msgspec.to_builtins(rollout.error)))

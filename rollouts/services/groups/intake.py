@@ -5,36 +5,32 @@ row, only the run's gate: an advisory lock, shared by submissions and exclusive 
 """
 
 import hashlib
-import math
 import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy as np
 from django.db import IntegrityError, connection, transaction
 
-from environments.types import PlayedRollout, StopReason
+from environments.types import PlayedRollout
 from rollouts import bell
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
-from rollouts.formats.arrays import Array, PackedGroup, RolloutRecord, pack_rollouts
-from rollouts.formats.checks import check_groups, check_rollouts
+from rollouts.formats.arrays import PackedGroup, pack_rollouts
+from rollouts.formats.checks import NO_TOKENS, check_groups, check_rollouts, lacks_tokens
 from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
-from rollouts.reasons import Reason, ReasonCode
-from rollouts.services.groups import leases
+from rollouts.services.groups import leases, problems
 from rollouts.services.groups.combining import Combiner
 from rollouts.services.groups.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.groups.repetition import check_repeated
+from rollouts.services.groups.verdicts import summary, verdict
 from rollouts.services.transitions import DB_NOW, stored, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import RUN_TRAINING, GroupState, RunState
 from rollouts.storable import MAX_ENVIRONMENT_VERSION, displayable
-from trainers.advantages import deviation
-from trainers.run_config import AlgorithmConfig
 
 MAX_ENVIRONMENTS = 100
 LANES = 1
@@ -58,18 +54,18 @@ def settle(
     """
     records, arrays = pack_rollouts(rollouts)
     group_in = PackedGroup(environment="", problem_key=displayable(problem_key)[:200], rollouts=records, arrays=arrays)
-    check_rollouts(group_in)
+    check_rollouts(group_in, may_lack_tokens=True)  # whether they may is the run's to say, below
     with transaction.atomic():
-        lease = Lease.objects.select_for_update(of=("self",)).select_related("group", "run").filter(token=token).first()
+        leased = Lease.objects.select_for_update(of=("self",)).select_related("group__environment", "run")
+        lease = leased.filter(token=token).first()
         if lease is None:
             raise LeaseLost
         group, run = lease.group, lease.run
-        wanted = leases.sampling_of(run, group).group_size
-        if len(rollouts) != wanted:
-            fields = {"rollouts": f"the claim asks for {wanted}, these are {len(rollouts)}; send failed episodes too"}
-            raise Invalid("Nothing was stored: a group is settled whole.", fields=fields)
+        group_in = replace(group_in, environment=group.environment.name)
+        _check_whole(run, group, rollouts)
         insert_rollouts([Incoming(group, group_in, worker)])
-        state, reason = _verdict(run, group.purpose, group_in)
+        state, reason = verdict(run, group.purpose, group_in)
+        counted = summary(run, group_in)
         moved = transition(
             ScoredGroup,
             [group.pk],
@@ -79,12 +75,27 @@ def settle(
             settled_at=DB_NOW,
             problem_key=group_in.problem_key,
             environment_version=displayable(environment_version)[:MAX_ENVIRONMENT_VERSION],
-            **_summary(group_in, fallback_version=_unversioned(run)),
+            **counted,
         )
         if not moved:
             raise LeaseLost
+        problems.rate(run, group, scored=counted["scored_count"], solved=counted["solved_count"])
         lease.delete()
     return state
+
+
+def _check_whole(run: Run, group: ScoredGroup, rollouts: Sequence[PlayedRollout]) -> None:
+    episodes, seats = leases.sampling_of(run, group).group_size, leases.own_seats_of(run, group)
+    wanted = seats * episodes
+    if len(rollouts) != len(wanted):
+        told = f"the claim asks for {len(wanted)}, these are {len(rollouts)}; send failed episodes too"
+    elif not run.parsed.model.endpoint and any(lacks_tokens(each, len(each.token_ids)) for each in rollouts):
+        told = f"token_ids {NO_TOKENS}"
+    elif [rollout.seat for rollout in rollouts] != wanted:
+        told = f"the claim asks for matches one after another, each of the seats {', '.join(seats)} in this order"
+    else:
+        return
+    raise Invalid("Nothing was stored: a group is settled whole.", fields={"rollouts": told})
 
 
 def submit(run: Run, groups: Sequence[PackedGroup], *, actor: str) -> list[str]:
@@ -248,7 +259,7 @@ def _add_environments(run: Run, known: dict[str, int], names: set[str]) -> None:
 
 
 def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> ScoredGroup:
-    state, reason = _verdict(run, Purpose.TRAIN, group)
+    state, reason = verdict(run, Purpose.TRAIN, group)
     reason_code, reason_params = stored(reason)
     row = ScoredGroup(
         id=group_id,
@@ -260,7 +271,7 @@ def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> Sc
         state=state,
         reason_code=reason_code,
         reason_params=reason_params,
-        **_summary(group, fallback_version=_unversioned(run)),
+        **summary(run, group),
     )
     newest = run.next_step + 1
     if row.max_policy_version is not None and row.max_policy_version > newest:
@@ -269,67 +280,3 @@ def _row(run: Run, group_id: int, environment_id: int, group: PackedGroup) -> Sc
             fields={"last_policy_version": f"must be at most {newest}"},
         )
     return row
-
-
-def _unversioned(run: Run) -> int:
-    """The version of rollouts that name none: what we serve, or the step at which they came when others serve."""
-    return run.next_step if run.kind == RunKind.EXTERNAL else max(run.live_version, 0)
-
-
-def _verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, Reason | None]:
-    """Where a settled group goes, and why it is dropped if it is."""
-    rewards = [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
-    if not rewards:
-        error = next(rollout.error for rollout in group.rollouts if rollout.stop_reason is StopReason.ERROR)
-        first = f"{error.kind}: {error.type}: {error.message}" if error else None
-        return GroupState.FAILED, Reason(ReasonCode.ALL_FAILED, error=first)
-    if purpose == Purpose.EVAL:
-        return GroupState.EVALUATED, None
-    is_scored = np.array([rollout.reward is not None for rollout in group.rollouts])
-    if not group.arrays.trained_counts[is_scored].any():
-        return GroupState.FAILED, Reason(ReasonCode.NOTHING_SAMPLED)
-    if run.parsed.algorithm.filter_zero_advantage:
-        reason = _without_gradient(run.parsed.algorithm, group, rewards, is_scored)
-        if reason is not None:
-            return GroupState.FILTERED, reason
-    return GroupState.READY, None
-
-
-def _without_gradient(
-    algorithm: AlgorithmConfig, group: PackedGroup, rewards: Sequence[float], is_scored: Array
-) -> Reason | None:
-    """Why training on the group would change nothing; None when it would."""
-    arrays = group.arrays
-    if arrays.advantages is None and min(rewards) != max(rewards):
-        return None
-    of_scored = np.repeat(is_scored, arrays.lengths)
-    if arrays.advantages is not None and (arrays.advantages * arrays.loss_mask)[of_scored].any():
-        return None
-    has_reference = arrays.ref_logprobs is not None
-    if algorithm.gradient_without_advantage(has_reference=has_reference, has_echo=arrays.has_answers(is_scored)):
-        return None
-    return Reason(ReasonCode.ZERO_ADVANTAGE if arrays.advantages is None else ReasonCode.ZERO_TOKEN_ADVANTAGES)
-
-
-def _summary(group: PackedGroup, *, fallback_version: int) -> dict[str, Any]:
-    """The columns that lists and batch formation read instead of the rollouts."""
-    rollouts = group.rollouts
-    rewards = [rollout.reward for rollout in rollouts if rollout.reward is not None]
-    oldest = [_first(r.dispatch_policy_version, r.first_policy_version, fallback_version) for r in rollouts]
-    newest = [_newest(rollout, fallback_version) for rollout in rollouts]
-    return {
-        "rollout_count": len(rollouts),
-        "token_count": len(group.arrays.token_ids),
-        "reward_mean": math.fsum(rewards) / len(rewards) if rewards else None,
-        "reward_std": deviation(rewards, ddof=0) if rewards else None,
-        "min_policy_version": min(oldest),
-        "max_policy_version": max(*newest, *oldest),
-    }
-
-
-def _newest(rollout: RolloutRecord, fallback: int) -> int:
-    return _first(rollout.last_policy_version, rollout.first_policy_version, rollout.dispatch_policy_version, fallback)
-
-
-def _first(*versions: int | None) -> int:
-    return next(version for version in versions if version is not None)

@@ -9,8 +9,10 @@ clock, and the token in the WHERE clause, not the time, is what keeps a holder t
 """
 
 import uuid
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
+from math import floor
 
 import msgspec
 from django.db import connection, models, transaction
@@ -20,6 +22,7 @@ from environments.types import Claim, Claims, Split, Withheld
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.next_batch import measure_of
+from rollouts.services.groups import problems
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.sql import load
 from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
@@ -29,16 +32,21 @@ MAX_LEASES = 3
 
 
 class Sampling(msgspec.Struct, frozen=True):
+    """How the episodes of a group are sampled."""
+
     group_size: int
-    """Rollouts per problem."""
+    """Episodes per problem."""
     temperature: float
+    max_tokens: int
+    """In one turn, at most."""
+    max_turns: int
 
 
 class Capacity(msgspec.Struct, frozen=True):
     state: str
     live_version: int
     capacity: int
-    """Training groups that may still be claimed; negative when the limit was lowered."""
+    """Rollouts, or tokens, that may still be claimed for training; not above 0: none."""
 
 
 def capacity(run: Run) -> Capacity:
@@ -51,7 +59,9 @@ def capacity(run: Run) -> Capacity:
                 "run_id": run.pk,
                 "max_async_level": run.parsed.algorithm.max_async_level,
                 "batch": measure.batch,
-                "group": measure.group,
+                "names": list(measure.groups),
+                "sizes": list(measure.groups.values()),
+                "beyond": measure.beyond,
                 "is_tokens": measure.is_tokens,
             },
         )
@@ -60,10 +70,19 @@ def capacity(run: Run) -> Capacity:
     return Capacity(*row)
 
 
-def claim(run: Run, *, holder: str, limit: int, lease_s: float, rooms: Mapping[str, int] | None = None) -> Claims:
+def claim(
+    run: Run,
+    *,
+    holder: str,
+    limit: int,
+    lease_s: float,
+    rooms: Mapping[str, int] | None = None,
+    evaluated_in_a_slot: int = 1,
+) -> Claims:
     """Lease up to ``limit`` groups: first those whose holder died, then evaluation, then training up to capacity.
 
     ``rooms``: how many new groups of each environment the holder would play; one that has no room passes its turn.
+    ``evaluated_in_a_slot``: problems of an evaluation that count as one group in both.
 
     Locks the run's environments, so that claims of one run are serial and problems are handed out in order, and its
     open evaluations.
@@ -77,13 +96,14 @@ def claim(run: Run, *, holder: str, limit: int, lease_s: float, rooms: Mapping[s
         if now.live_version < 0:
             return Claims(claims=[], reason=Withheld.NO_POLICY)
         open_evaluations = _lock_evaluations(run)
-        group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s)
+        group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s, version=now.live_version)
         left = {row.pk: limit if rooms is None else rooms.get(row.name, 0) for row in environments}
-        created = _evaluation_groups(run, open_evaluations, limit - len(group_ids), left)
+        room = limit - len(group_ids)
+        created = _evaluation_groups(run, open_evaluations, room, left, in_a_slot=evaluated_in_a_slot)
         if run.kind == RunKind.RL:
-            room = min(limit - len(group_ids) - len(created), now.capacity)
-            created += _training_groups(run, environments, room, left)
-        _insert(run, created, holder=holder, lease_s=lease_s)
+            room -= -(-len(created) // evaluated_in_a_slot)
+            created += _training_groups(run, environments, room, now.capacity, left)
+        _insert(run, created, holder=holder, lease_s=lease_s, version=now.live_version)
         group_ids += [group.pk for group in created]
         if not group_ids:
             is_held_up = limit > 0 and run.kind == RunKind.RL and now.capacity <= 0
@@ -148,7 +168,7 @@ def quarantine_expired(run: Run) -> list[int]:
     return moved
 
 
-def _take_over(run: Run, *, holder: str, limit: int, lease_s: float) -> list[int]:
+def _take_over(run: Run, *, holder: str, limit: int, lease_s: float, version: int) -> list[int]:
     with connection.cursor() as cursor:
         cursor.execute(
             load("take_over_leases"),
@@ -158,6 +178,7 @@ def _take_over(run: Run, *, holder: str, limit: int, lease_s: float) -> list[int
                 "limit": max(0, limit),
                 "holder": holder,
                 "lease_s": lease_s,
+                "version": version,
                 "actor": f"driver:{holder}",
                 "reason_code": str(ReasonCode.LEASE_TAKEN_OVER),
             },
@@ -174,15 +195,16 @@ def _lock_evaluations(run: Run) -> list[Evaluation]:
 
 
 def _evaluation_groups(
-    run: Run, open_evaluations: list[Evaluation], room: int, left: dict[int, int]
+    run: Run, open_evaluations: list[Evaluation], room: int, left: dict[int, int], *, in_a_slot: int
 ) -> list[ScoredGroup]:
     groups: list[ScoredGroup] = []
     for evaluation in open_evaluations:
-        of_environment = left[evaluation.environment_id]
-        count = min(room - len(groups), evaluation.problems - evaluation.cursor, of_environment)
+        slots = min(room, left[evaluation.environment_id])
+        count = min(slots * in_a_slot, evaluation.problems - evaluation.cursor)
         if count <= 0:
             continue
-        left[evaluation.environment_id] -= count
+        room -= (taken := -(-count // in_a_slot))
+        left[evaluation.environment_id] -= taken
         groups += [
             ScoredGroup(
                 run=run,
@@ -200,57 +222,78 @@ def _evaluation_groups(
 
 
 def _training_groups(
-    run: Run, environments: list[RunEnvironment], room: int, left: dict[int, int]
+    run: Run, environments: list[RunEnvironment], room: int, amount: int, left: dict[int, int]
 ) -> list[ScoredGroup]:
-    """Problems in order of each environment, environments in proportion to their weights.
+    """The next problems of each environment, environments in proportion to their weights: at most `room` groups, until
+    they have the `amount` of what batches are measured in.
 
-    Whose turn it is and who has no room left passes: what it could not have is lost to it, or it would have all turns
-    once it recovers.
+    A turn takes an environment 1 / weight of virtual time, and it has the turn that would end first. Whose turn it is
+    and who has no room left passes: what it could not have is lost to it, or it would have all turns once it recovers.
     """
-    played, groups = run.environment_names, list[ScoredGroup]()
-    environments = [environment for environment in environments if environment.name in played]
-    while len(groups) < room and any(left[environment.pk] > 0 for environment in environments):
-        environment = min(environments, key=lambda env: ((env.cursor + env.passed + 1) / env.weight, env.pk))
-        if left[environment.pk] <= 0:
-            environment.passed += 1
-            continue
+    sizes, turns = measure_of(run).groups, list[RunEnvironment]()
+    environments = [environment for environment in environments if environment.name in sizes]
+    while amount > 0 and len(turns) < room and any(left[environment.pk] > 0 for environment in environments):
+        with_room = [environment for environment in environments if left[environment.pk] > 0]
+        environment = min(with_room, key=lambda env: (env.turn_time + 1 / env.weight, env.pk))
+        environment.turn_time += 1 / environment.weight
+        for other in environments:
+            if left[other.pk] <= 0:
+                _pass_turns(other, until=environment.turn_time)
         left[environment.pk] -= 1
-        groups.append(
-            ScoredGroup(
-                run=run,
-                environment=environment,
-                problem_index=environment.cursor,
-                state=GroupState.PLAYING,
-            )
-        )
-        environment.cursor += 1
-    if groups:
-        RunEnvironment.objects.bulk_update(environments, ["cursor", "passed"])
-    return groups
+        turns.append(environment)
+        amount -= sizes[environment.name]
+    indexes = {each: iter(problems.pick(run, each, count)) for each, count in Counter(turns).items()}
+    if turns:
+        RunEnvironment.objects.bulk_update(environments, ["cursor", "unseen", "passed", "turn_time"])
+    return [
+        ScoredGroup(run=run, environment=environment, problem_index=index, state=GroupState.PLAYING)
+        for environment in turns
+        if (index := next(indexes[environment], None)) is not None
+    ]
 
 
-def _insert(run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float) -> None:
+def _pass_turns(environment: RunEnvironment, *, until: float) -> None:
+    """Let the turns of an environment go by that would have ended until then, all at once however many they are."""
+    missed = max(0, floor((until - environment.turn_time) * environment.weight))
+    environment.passed += missed
+    environment.turn_time += missed / environment.weight
+
+
+def _insert(run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float, version: int) -> None:
     if not groups:
         return
     ScoredGroup.objects.bulk_create(groups)
     expires_at = Now() + models.Value(timedelta(seconds=lease_s))
     Lease.objects.bulk_create(
-        Lease(group=group, run=run, holder=holder, claimed_at=Now(), expires_at=expires_at) for group in groups
+        Lease(group=group, run=run, holder=holder, claimed_at=Now(), expires_at=expires_at, policy_version=version)
+        for group in groups
     )
     record_creation(groups, run_id=run.pk, state=GroupState.PLAYING, actor=f"driver:{holder}")
+
+
+def own_seats_of(run: Run, group: ScoredGroup) -> list[str]:
+    """The seats of which each episode of a group leaves a rollout; one without a name where there are no seats."""
+    return run.environment_ref(group.environment.name).own_seats
 
 
 def sampling_of(run: Run, group: ScoredGroup) -> Sampling:
     """How the episodes of a group are sampled, and how many there are."""
     config = run.parsed
+    own = config.sampling_of(group.environment.name)
     if group.purpose == Purpose.TRAIN:
-        return Sampling(config.sampling.group_size, config.sampling.temperature)
-    assert config.evaluation is not None, "evaluation groups exist only in runs that evaluate"
-    return Sampling(config.evaluation.rollouts_per_problem, config.evaluation.temperature)
+        return Sampling(own.group_size, own.temperature, own.max_tokens, own.max_turns)
+    plan = config.evaluation
+    assert plan is not None, "evaluation groups exist only in runs that evaluate"
+    return Sampling(plan.rollouts_per_problem, plan.temperature, own.max_tokens, own.max_turns)
+
+
+def split_of(run: Run, group: ScoredGroup) -> Split:
+    """Which problems its index counts."""
+    plan = run.parsed.evaluation
+    return Split.TRAIN if group.purpose == Purpose.TRAIN or plan is None else Split(plan.split)
 
 
 def _claim(run: Run, lease: Lease, live_version: int) -> Claim:
-    config = run.parsed
     group = lease.group
     sampling = sampling_of(run, group)
     assert group.problem_index is not None, "leased groups have a problem"
@@ -260,11 +303,12 @@ def _claim(run: Run, lease: Lease, live_version: int) -> Claim:
         run=run.key,
         environment=group.environment.name,
         args=group.environment.args,
-        split=Split.EVAL if group.purpose == Purpose.EVAL else Split.TRAIN,
+        split=split_of(run, group),
         problem_index=group.problem_index,
         group_size=sampling.group_size,
+        seats=run.environment_ref(group.environment.name).seating,
         temperature=sampling.temperature,
-        max_tokens=config.sampling.max_tokens,
-        max_turns=config.sampling.max_turns,
+        max_tokens=sampling.max_tokens,
+        max_turns=sampling.max_turns,
         policy_version=live_version,
     )

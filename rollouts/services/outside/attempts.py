@@ -101,7 +101,7 @@ def own_terms(run: Run) -> Terms:
     """Those of a run that our own trainer trains, for environments from outside."""
     config = run.parsed
     return Terms(
-        batch_size=measure_of(run).groups_per_batch * config.sampling.group_size,
+        batch_size=measure_of(run).groups_per_batch * config.smallest_group,
         max_token_len=config.trainer.seq_len,
         starting_step=0,
         num_steps=run.max_steps,

@@ -24,8 +24,8 @@ USE_NOTED_S = 60.0
 
 
 def make(run: Run, owner: User | None) -> None:
-    """The address of a run that was just created. A supervised run takes nothing from outside, and gets none."""
-    if run.kind != RunKind.SFT:
+    """The address of a run that was just created. Only what learns from rollouts takes any from outside."""
+    if run.kind in {RunKind.RL, RunKind.EXTERNAL}:
         Address.objects.create(run=run, owner=owner)
 
 

@@ -8,14 +8,13 @@ from django.db import transaction
 from rollouts.errors import Invalid
 from rollouts.models import (
     Checkpoint,
+    PolicyVersion,
     Run,
 )
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs.trainer_writes import lock_for_trainer
 from rollouts.services.transitions import record_creation, transition
-from rollouts.states import (
-    CheckpointState,
-)
+from rollouts.states import RUN_ACTIVE, CheckpointState, PolicyVersionState
 from rollouts.storable import is_storable
 from trainers.wire import CheckpointIn, PolicyVersionIn
 
@@ -50,7 +49,8 @@ def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpo
 def delete_checkpoints(run: Run) -> list[Checkpoint]:
     """Mark checkpoints that the config does not keep, and return them for their files to be removed.
 
-    Kept are the newest, every so many steps one, and those that another run was forked from. Mark first, remove after:
+    Kept are the newest, every so many steps one, those that another run was forked from, and those that one is about to
+    measure. Mark first, remove after:
     no trainer resumes from a marked one, and nobody forks it. Locks the run's complete checkpoints.
     """
     config = run.parsed.trainer
@@ -60,6 +60,8 @@ def delete_checkpoints(run: Run) -> list[Checkpoint]:
         if not older:
             return []
         forked = set(Run.objects.filter(forked_from__in=older).values_list("forked_from_id", flat=True))
+        due = PolicyVersion.objects.filter(checkpoint__in=older, state=PolicyVersionState.WRITTEN)
+        forked |= set(due.filter(run__state__in=RUN_ACTIVE).values_list("checkpoint_id", flat=True))
         doomed = [
             row
             for row in older

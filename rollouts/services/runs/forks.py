@@ -1,14 +1,16 @@
-"""Runs that start from a checkpoint of another run: its weights are their policy version 0."""
+"""Runs that start from a checkpoint of another run, their policy version 0; and eval runs, which measure several."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.conf import settings
 
 from rollouts.errors import Conflict, Invalid, NotFound
-from rollouts.models import Checkpoint, Run
+from rollouts.models import Checkpoint, PolicyVersion, Run
 from rollouts.models.run import new_key
-from rollouts.states import CheckpointState
+from rollouts.services.transitions import record_creation
+from rollouts.states import CheckpointState, PolicyVersionState
 from trainers.config import RunConfig
 from trainers.origins import Origin, OriginKind
 
@@ -20,16 +22,20 @@ class Fork(NamedTuple):
     """Of the new run: its start model lies in its own directory."""
     checkpoint: Checkpoint
     with_optimizer: bool
+    series: tuple[Checkpoint, ...] = ()
+    """Of an eval run: all that it measures, oldest first. Each is the policy version of its own step."""
 
     @property
     def overrides(self) -> dict[str, str]:
         """What the new run's config has to be resolved with, over everything else."""
-        return {"model.path": str(Path(settings.ROLLYARD_RUNS_DIR) / self.key / "weights" / "step_0")}
+        first = self.series[0].step if self.series else 0
+        return {"model.path": str(Path(settings.ROLLYARD_RUNS_DIR) / self.key / "weights" / f"step_{first}")}
 
     @property
     def origin(self) -> Origin:
         """Where the overridden values come from, as the run's page shows it."""
-        return Origin(OriginKind.FORK, name_of(self.checkpoint))
+        steps = ",".join(str(checkpoint.step) for checkpoint in self.series)
+        return Origin(OriginKind.FORK, f"{self.checkpoint.run.key}@{steps}" if steps else name_of(self.checkpoint))
 
 
 def name_of(checkpoint: Checkpoint) -> str:
@@ -61,14 +67,32 @@ def plan(source: Run, *, step: int | None = None, with_optimizer: bool = False) 
     return Fork(new_key(), find_checkpoint(source, step), with_optimizer)
 
 
-def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
-    """Columns of the new run; locks the checkpoint, which is kept from then on. Call it in the run's transaction.
+def plan_series(source: Run, steps: str) -> Fork:
+    """An eval run of several checkpoints of ``source``: `25,50`, or `*` for all that are complete. Nothing is stored.
 
-    Raises Conflict when it was deleted meanwhile, Invalid when its optimizer state is of other parameters.
+    Raises Invalid, NotFound.
     """
-    checkpoint = Checkpoint.objects.select_for_update(of=["self"]).select_related("run").get(pk=fork.checkpoint.pk)
-    if checkpoint.state != CheckpointState.COMPLETE:
-        raise Conflict(f"Checkpoint {name_of(checkpoint)} was deleted meanwhile. Fork from another step.")
+    if steps == "*":
+        found = list(Checkpoint.objects.filter(run=source, state=CheckpointState.COMPLETE).order_by("step"))
+        found = found or [find_checkpoint(source, None)]
+    else:
+        wanted = sorted({parse(f"{source.key}@{step}")[1] for step in steps.split(",")}, key=lambda step: step or 0)
+        found = [find_checkpoint(source, step) for step in wanted]
+    return Fork(new_key(), found[0], with_optimizer=False, series=tuple(found))
+
+
+def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
+    """Columns of the new run; locks the checkpoints, which are kept from then on. Call it in the run's transaction.
+
+    Raises Conflict when one was deleted meanwhile, Invalid when its optimizer state is of other parameters.
+    """
+    ids = {each.pk for each in (fork.checkpoint, *fork.series)}
+    held = Checkpoint.objects.select_for_update(of=["self"]).select_related("run").filter(pk__in=ids).order_by("pk")
+    rows = {row.pk: row for row in held}
+    for checkpoint in rows.values():
+        if checkpoint.state != CheckpointState.COMPLETE:
+            raise Conflict(f"Checkpoint {name_of(checkpoint)} was deleted meanwhile. Take another step.")
+    checkpoint = rows[fork.checkpoint.pk]
     fields = {}
     if config.kind == "external":
         fields["fork_from"] = "an external run has no weights of ours to start from"
@@ -79,3 +103,18 @@ def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
     if fields:
         raise Invalid("Nothing was launched: the run cannot be forked so.", fields=fields)
     return {"key": fork.key, "forked_from": checkpoint, "fork_optimizer": fork.with_optimizer}
+
+
+def register_series(run: Run, checkpoints: Sequence[Checkpoint], *, actor: str) -> None:
+    """The checkpoints that an eval run measures are its policy versions. Their files are made when their turn comes."""
+    rows = PolicyVersion.objects.bulk_create(
+        PolicyVersion(
+            run=run,
+            version=checkpoint.step,
+            checkpoint=checkpoint,
+            path=str(run.directory / "weights" / f"step_{checkpoint.step}"),
+            size_bytes=checkpoint.size_bytes,
+        )
+        for checkpoint in checkpoints
+    )
+    record_creation(rows, run_id=run.pk, state=PolicyVersionState.WRITTEN, actor=actor)

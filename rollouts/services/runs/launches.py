@@ -3,13 +3,17 @@
     model.path = "/models/mine"    directory, by its absolute path
                  "KEY@40"          the checkpoint of step 40 of run KEY: a fork
                  "warm"            a model registered in the project
+                 "KEY@20,40"       several checkpoints, or all of them (KEY:*): only an eval run measures a series
                  "org/name"        a model of the hub, cached or reachable
 
 What is not found or would not load is refused here, at `model.path`, before anything is stored. The config of the run
-holds what was found: the directory or the name on the hub.
+holds what was found: the directory or the name on the hub. So are the models of `[[policies]]`, none of which is a
+checkpoint; `start` stays `start`.
 """
 
 import difflib
+import re
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,16 +24,18 @@ from django.db.models import QuerySet
 from rollouts.errors import Invalid, ModelMissing, NotFound
 from rollouts.models import Model, Project, Run
 from rollouts.selectors import models as model_selectors
-from rollouts.services import model_checks, models, trust
+from rollouts.services import endpoints, model_checks, models, trust
 from rollouts.services.runs import forks, life, places
 from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
 from trainers.origins import Origin, OriginKind
+from trainers.run_config import RunConfig
 from trainers.run_config.data import is_hub_name
 from trainers.storage.model_files import ModelFault
 
 FIELD = "model.path"
 MAX_PATH = 1_000
+_SERIES = r"(\w+)(?:@|:)([0-9]+(?:,[0-9]+)*|\*)"
 _MESSAGE = "Nothing was launched: the model would not load."
 
 
@@ -57,9 +63,12 @@ def launch(
     would not load, ModelMissing for a name that only a preset can give. Takes a second for a model that is new here.
     """
     if fork:
-        trust.check(resolved.config, source=fork.checkpoint.run)
+        _check_spelling(resolved.config)
         places.check(resolved.config, project=project, readable=forkable, forks=True)
-    start = Start(resolved, fork) if fork else find_start(project, resolved, forkable=forkable)
+        start = Start(_with_frozen(project, resolved), fork)
+        _check_leave(project, start)
+    else:
+        start = find_start(project, resolved, forkable=forkable)
     return life.create(
         project=project, user=user, resolved=start.resolved, actor=actor, fork=start.fork, model=start.model
     )
@@ -68,8 +77,15 @@ def launch(
 def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run]) -> Start:
     """What a run with this config starts from. Nothing is stored. Raises as `launch` does."""
     start = _find_start(project, resolved, forkable)
-    trust.check(start.resolved.config, source=start.fork.checkpoint.run if start.fork else None)
+    start = start._replace(resolved=_with_frozen(project, start.resolved))
+    _check_leave(project, start)
     return start
+
+
+def _check_leave(project: Project, start: Start) -> None:
+    """Raise Invalid at whatever of a config administrators have to allow, and none did."""
+    trust.check(start.resolved.config, source=start.fork.checkpoint.run if start.fork else None)
+    endpoints.check(start.resolved.config, project)
 
 
 def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -> Start:
@@ -77,44 +93,107 @@ def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -
     check_fits(config)
     if config.kind == "external":
         return Start(resolved)
-    if len(named) > MAX_PATH:
-        raise _refusal(f"has more than {MAX_PATH} characters")
-    if not is_storable(named):
-        raise _refusal("holds a NUL or a lone surrogate")
+    _check_spelling(config)
     places.check(config, project=project, readable=forkable)
-    if Path(named).is_absolute():
-        _check(named, resolved)
-        return Start(resolved, model=Model.objects.filter(project=project, source=named).first())
-    if named.startswith((".", "~")):
-        raise _refusal(f"{named} is relative: write the absolute path of the directory")
-    if "@" in named:
+    if config.model.endpoint:
+        return Start(resolved)
+    if config.kind == "eval" and (series := re.fullmatch(_SERIES, named)):
+        fork = _plan(series[1], forkable, lambda source: forks.plan_series(source, series[2]))
+        steps = config.model_copy(update={"max_steps": len(fork.series)})
+        return Start(_with_path(replace(resolved, config=steps), fork.overrides[FIELD]), fork=fork)
+    if "@" in named and not Path(named).is_absolute() and not _is_relative(named):
         fork = _plan_fork(named, forkable)
         return Start(_with_path(resolved, fork.overrides[FIELD]), fork=fork)
-    model = Model.objects.filter(project=project, name=named).first()
-    if model is not None:
-        _check(model.source, resolved)
-        return Start(_with_path(resolved, model.source, named), model=model)
-    if named in models.BUILT_IN:
-        path = str(models.built_in_directory(named))
-        return Start(_with_path(resolved, path, named))
-    if model_selectors.preset_that_makes(named):
+    found = _find_model(project, named, config, FIELD)
+    if found is None:
         trust.check(config)  # else somebody makes the model, and is refused then
         raise ModelMissing(f"There is no model {named} yet.", fields={FIELD: f"there is no model {named} here yet"})
+    return Start(_with_path(resolved, found.path, named if found.path != named else ""), model=found.model)
+
+
+def _with_frozen(project: Project, resolved: Resolved) -> Resolved:
+    """With what was found in `policies`."""
+    config, origins = resolved.config, dict(resolved.origins)
+    policies = list(config.policies)
+    if config.kind == "external":
+        return resolved
+    for index, policy in enumerate(policies):
+        if policy.is_start or not policy.model:
+            continue
+        named, field = policy.model, f"policies.{index}.model"
+        if "@" in named and not Path(named).is_absolute():
+            fix = "`rollyard checkpoints export` makes it a model, `rollyard models add` gives that a name"
+            raise _refusal(f"{named} is a checkpoint, and here a model is named: {fix}", field)
+        found = _find_model(project, named, config, field)
+        if found is None:
+            preset = model_selectors.preset_that_makes(named)
+            raise _refusal(f"there is no model {named} here yet: `rollyard launch {preset}` makes it", field)
+        policies[index] = policy.model_copy(update={"model": found.path})
+        if found.path != named:
+            origins[field] = Origin(OriginKind.MODEL, f"{named} ({origins[field]})")
+    return replace(resolved, config=config.model_copy(update={"policies": policies}), origins=origins)
+
+
+class _Found(NamedTuple):
+    """A model that a config names."""
+
+    path: str
+    """A directory, or a name of the hub."""
+    model: Model | None = None
+
+
+def _find_model(project: Project, named: str, config: RunConfig, field: str) -> _Found | None:
+    """What a name stands for that is no checkpoint's; it loads. None: a preset makes it. Raises Invalid at `field`."""
+    if Path(named).is_absolute():
+        _check(named, config, field)
+        return _Found(named, Model.objects.filter(project=project, source=named).first())
+    if _is_relative(named):
+        raise _refusal(f"{named} is relative: write the absolute path of the directory", field)
+    model = Model.objects.filter(project=project, name=named).first()
+    if model is not None:
+        _check(model.source, config, field)
+        return _Found(model.source, model)
+    if named in models.BUILT_IN:
+        return _Found(str(models.built_in_directory(named)))
+    if model_selectors.preset_that_makes(named):
+        return None
     if not is_hub_name(named):
-        raise _refusal(f"{named!r} is no model's name, no absolute directory, no RUN@STEP and no name of the hub")
+        forms = "no model's name, no absolute directory, no RUN@STEP and no name of the hub"
+        raise _refusal(f"{named!r} is {forms}", field)
     if "/" not in named:
-        raise _refusal(_unknown(project, named))
-    _check(named, resolved)
-    return Start(resolved)
+        raise _refusal(_unknown(project, named), field)
+    _check(named, config, field)
+    return _Found(named)
+
+
+def _is_relative(named: str) -> bool:
+    return named.startswith((".", "~"))
+
+
+def _check_spelling(config: RunConfig) -> None:
+    """Raise Invalid at what no model is called, before anything is looked up by it."""
+    named = {FIELD: config.model.path} | {f"{key}.model": policy.model for key, policy in config.frozen.items()}
+    for field, name in named.items():
+        if len(name) > MAX_PATH:
+            raise _refusal(f"has more than {MAX_PATH} characters", field)
+        if not is_storable(name):
+            raise _refusal("holds a NUL or a lone surrogate", field)
 
 
 def _plan_fork(named: str, forkable: QuerySet[Run]) -> forks.Fork:
     try:
         key, step = forks.parse(named)
+    except Invalid as error:
+        raise _refusal(next(iter(error.fields.values()), error.message)) from None
+    return _plan(key, forkable, lambda source: forks.plan(source, step=step))
+
+
+def _plan(key: str, forkable: QuerySet[Run], plan: Callable[[Run], forks.Fork]) -> forks.Fork:
+    try:
         source = forkable.select_related("project").filter(key=key).first()
         if source is None:
             raise NotFound(f"There is no run {key}, or you may not fork it.")
-        return forks.plan(source, step=step)
+        return plan(source)
     except (Invalid, NotFound) as error:
         raise _refusal(next(iter(error.fields.values()), error.message)) from None
 
@@ -126,11 +205,11 @@ def _unknown(project: Project, named: str) -> str:
     return f"project {project.slug} has no model {named}: {hint}"
 
 
-def _check(source: str, resolved: Resolved) -> None:
+def _check(source: str, config: RunConfig, field: str) -> None:
     try:
-        model_checks.check(source, trust_remote_code=resolved.config.model.trust_remote_code)
+        model_checks.check(source, trust_remote_code=config.model.trust_remote_code)
     except ModelFault as fault:
-        raise _refusal(str(fault)) from None
+        raise _refusal(str(fault), field) from None
 
 
 def _with_path(resolved: Resolved, path: str, named: str = "") -> Resolved:
@@ -141,5 +220,5 @@ def _with_path(resolved: Resolved, path: str, named: str = "") -> Resolved:
     return replace(resolved, config=resolved.config.model_copy(update={"model": model}), origins=origins)
 
 
-def _refusal(fault: str) -> Invalid:
-    return Invalid(_MESSAGE, fields={FIELD: f"{fault}."})
+def _refusal(fault: str, field: str = FIELD) -> Invalid:
+    return Invalid(_MESSAGE, fields={field: fault if fault.endswith("?") else f"{fault}."})

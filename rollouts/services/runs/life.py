@@ -67,10 +67,13 @@ def create(
             max_steps=config.max_steps,
         )
         RunEnvironment.objects.bulk_create(
-            RunEnvironment(run=run, name=ref.run_name, args=ref.args, weight=ref.weight) for ref in config.environments
+            RunEnvironment(run=run, name=ref.run_name, args=ref.args, weight=ref.weight_at(0), problems=ref.problems)
+            for ref in config.environments
         )
         addresses.make(run, owner=user)
         record_creation([run], run_id=run.pk, state=RunState.PENDING, actor=actor)
+        if fork is not None:
+            forks.register_series(run, fork.series, actor=actor)
     return run
 
 

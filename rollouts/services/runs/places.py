@@ -3,6 +3,7 @@
 What a config names is shown to the run's sandbox, so naming it is reading it.
 """
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from rollouts.services import model_checks
 from trainers.run_config import RunConfig
 from trainers.run_config.data import is_hub_name
 
-MODEL_KEY = "model.path"
+MODEL_KEY, _LORA_KEY = "model.path", "model.lora.path"
 _OPEN = ("demo", "models")
 """What of the home holds nothing but models."""
 _SYSTEM = tuple(Path(each) for each in ("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run"))
@@ -31,7 +32,7 @@ def check(config: RunConfig, *, project: Project, readable: QuerySet[Run], forks
     """Raise Invalid at every key that names a place no run of this launcher may read.
 
     ``readable``: the runs whose files the launcher may use. What is registered in ``project`` may be read as well. With
-    ``forks``, `model.path` is what the fork made of it.
+    ``forks``, `model.path` is what the fork made of it. Names of models are looked up by whoever asked for this.
     """
     named = list(_named(config, forks=forks))
     faults = {key: fault for key, path in named if path and (fault := _fault(key, path, readable))}
@@ -40,16 +41,23 @@ def check(config: RunConfig, *, project: Project, readable: QuerySet[Run], forks
         known = set(registered.values_list("source", flat=True))
         faults = {key: fault for key, fault in faults.items() if dict(named)[key] not in known}
     for key, path in named:
-        if key not in faults and Path(path).is_absolute() and (fault := model_checks.closed_to_runs(Path(path))):
+        if key in faults or not Path(path).is_absolute():
+            continue
+        # Of models whoever loads them says more.
+        if not (_is_of_model(key) or key == _LORA_KEY or os.path.lexists(path)):
+            faults[key] = f"there is no {path} on this machine: put the data there, or name it as the hub does."
+        elif fault := model_checks.closed_to_runs(Path(path)):
             faults[key] = f"{fault}."
     if faults:
-        raise Invalid("Nothing was launched: the run may not read that.", fields=faults)
+        raise Invalid("Nothing was launched: the run cannot read that.", fields=faults)
 
 
 def _named(config: RunConfig, *, forks: bool) -> Iterator[tuple[str, str]]:
     if not forks:
         yield MODEL_KEY, config.model.path
-    yield "model.lora.path", config.model.lora.path
+    yield _LORA_KEY, config.model.lora.path
+    for key, policy in config.frozen.items():
+        yield f"{key}.model", policy.model
     if config.data is not None:
         yield "data.path", config.data.path
         if config.data.validation is not None:
@@ -58,11 +66,15 @@ def _named(config: RunConfig, *, forks: bool) -> Iterator[tuple[str, str]]:
         yield f"environments.{index}.args.data", registry.data_of(environment.name, environment.args)
 
 
+def _is_of_model(key: str) -> bool:
+    """Whether it may name a model otherwise than by a path."""
+    return key == MODEL_KEY or key.startswith("policies.")
+
+
 def _fault(key: str, named: str, readable: QuerySet[Run]) -> str:
     path = Path(named)
     if not path.is_absolute():
-        # What else `model.path` may be is looked up by whoever asked for this.
-        return "" if key == MODEL_KEY or is_hub_name(named) else f"{named[:100]} is relative: write the absolute path"
+        return "" if _is_of_model(key) or is_hub_name(named) else f"{named[:100]} is relative: write the absolute path"
     try:
         place = path.resolve()
         detour_of_it = detour(path, [settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR)])

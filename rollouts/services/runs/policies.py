@@ -58,20 +58,23 @@ def announce(run: Run, *, epoch: int, version_in: PolicyVersionIn) -> PolicyVers
 def find_publishable(run: Run) -> PolicyVersion | None:
     """The version that should go live now, if any: the newest one written, unless something still needs the live one.
 
-    A supervised run writes versions to be evaluated, and each is: there the oldest goes first. An evaluation holds
-    publishing back until it is done. With ``strict_async_level`` so do the groups that are to be generated on the live
-    version, so that every batch lags by the same number of steps.
+    The versions of a supervised run and of an eval run are there to be evaluated, and each is: the oldest goes first,
+    and the next waits until it is measured. What an RL run starts from is measured as exactly; a later evaluation goes
+    on over the versions that come meanwhile, and says over which. With ``strict_async_level`` the groups that are to be
+    generated on the live version hold publishing back, so that every batch lags by the same number of steps.
     """
     written = PolicyVersion.objects.filter(run=run, state=PolicyVersionState.WRITTEN, version__gt=run.live_version)
-    chosen = written.order_by("version" if run.kind == RunKind.SFT else "-version").first()
+    is_exact = run.kind in {RunKind.SFT, RunKind.EVAL}
+    chosen = written.order_by("version" if is_exact else "-version").first()
     if chosen is None:
         return None
-    if Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists():
+    playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
+    if (playing if is_exact else playing.filter(version=0)).exists():
         return None
     is_strict = run.kind == RunKind.RL and run.parsed.algorithm.strict_async_level
     if run.live_version >= 0 and is_strict and run.state == RunState.RUNNING:
-        playing = ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, purpose=Purpose.TRAIN)
-        if playing.exists() or leases.capacity(run).capacity > 0:
+        training = ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, purpose=Purpose.TRAIN)
+        if training.exists() or leases.capacity(run).capacity > 0:
             return None
     return chosen
 
@@ -94,17 +97,20 @@ def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVer
             reason=Reason(ReasonCode.VERSION_SUPERSEDED, version=version.version),
         )
         version = move(version, to=PolicyVersionState.LIVE, actor=actor, published_at=DB_NOW)
-        run.live_version = version.version
+        before, run.live_version = run.live_version, version.version
         run.save(update_fields=["live_version"])
-        _open_evaluations(run)
+        if run.kind == RunKind.EVAL:
+            transition(Run, [run.pk], to=RunState.RUNNING, expect=[RunState.STARTING], actor=actor)
+        _open_evaluations(run, before)
     return version
 
 
 def list_prunable(run: Run) -> list[PolicyVersion]:
-    """Superseded versions of which the files may be removed: all but the newest ``keep_weights``, never version 0."""
+    """Superseded versions of which the files may be removed: all but the newest ``keep_weights``, never version 0 and
+    what the run started from, which gives its tokenizer."""
     keep = run.parsed.trainer.keep_weights
     superseded = PolicyVersion.objects.filter(run=run, version__gt=0, state=PolicyVersionState.SUPERSEDED)
-    return list(superseded.exclude(path="").order_by("-version")[keep:])
+    return list(superseded.exclude(path__in=["", run.parsed.model.path]).order_by("-version")[keep:])
 
 
 def forget_files(versions: list[PolicyVersion]) -> None:
@@ -112,22 +118,29 @@ def forget_files(versions: list[PolicyVersion]) -> None:
     PolicyVersion.objects.filter(pk__in=[row.pk for row in versions]).update(path="")
 
 
-def _open_evaluations(run: Run) -> None:
+def _open_evaluations(run: Run, before: int) -> None:
+    """Open what is due by the version that became live after ``before``: those between were never live."""
     plan = run.parsed.evaluation
     version = run.live_version
     if plan is None:
         return
-    if not plan.is_due(version, run.max_steps):
+    due = range(before + 1, version + 1)
+    if run.kind != RunKind.EVAL and not any(plan.is_due(each, run.max_steps) for each in due):
         return
     rows = [
         Evaluation(
             run=run,
             environment=environment,
             version=version,
-            problems=plan.problems,
+            problems=_least(plan.problems, environment.problem_count),
             deadline_at=Now() + timedelta(seconds=plan.deadline_s),
         )
         for environment in run.environments.filter(name__in=run.environment_names).order_by("id")
     ]
     Evaluation.objects.bulk_create(rows)
     record_creation(rows, run_id=run.pk, state=EvaluationState.PLAYING, actor="reconciler")
+
+
+def _least(wanted: int, there: int | None) -> int:
+    """A problem that came round again would be no other problem."""
+    return wanted if there is None else min(wanted, there)

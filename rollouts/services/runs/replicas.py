@@ -9,10 +9,12 @@ from rollouts.services.transitions import DB_NOW, move, record_creation, stored
 from rollouts.states import ReplicaState
 
 
-def create(run: Run, *, kind: ReplicaKind, slot: int, launcher: str, actor: str = "reconciler") -> Replica:
+def create(
+    run: Run, *, kind: ReplicaKind, slot: int, launcher: str, policy: str = "", actor: str = "reconciler"
+) -> Replica:
     """Reserve a slot for a process that is about to be started. Raises IntegrityError if one is alive there."""
     with transaction.atomic():
-        replica = Replica.objects.create(run=run, kind=kind, slot=slot, launcher=launcher)
+        replica = Replica.objects.create(run=run, kind=kind, policy=policy, slot=slot, launcher=launcher)
         replica.directory = str(run.directory / "replicas" / replica.name)
         replica.save(update_fields=["directory"])
         record_creation([replica], run_id=run.pk, state=ReplicaState.STARTING, actor=actor)

@@ -41,7 +41,7 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         if run.state == RunState.PENDING:
             raise StateConflict(f"Run {run.key} has not been started yet. Register again in a few seconds.")
-        if run.state not in RUN_TRAINING or run.trainer_finished_at is not None:
+        if run.kind == RunKind.EVAL or run.state not in RUN_TRAINING or run.trainer_finished_at is not None:
             raise RunOver(f"Run {run.key} is {run.state} and takes no trainer.")
         run.epoch += 1
         run.save(update_fields=["epoch"])

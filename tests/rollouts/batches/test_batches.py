@@ -9,14 +9,15 @@ from django.db import IntegrityError, transaction
 
 from environments.types import StopReason
 from rollouts.errors import Conflict, NotFound, RunOver, StaleEpoch, StateConflict
-from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Rollout, Run, ScoredGroup
+from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Rollout, Run, ScoredGroup, Verb
 from rollouts.selectors.next_batch import Outlook, look
 from rollouts.services.batches import forming
+from rollouts.services.curation import acts
 from rollouts.services.groups import intake
 from rollouts.services.runs import life, trainer_writes
-from rollouts.services.transitions import move
 from rollouts.states import BatchState, GroupState
 from tests import store
+from tests.factories import somebody
 from tests.rollouts import story
 from trainers.wire import TrainingBatch
 
@@ -101,7 +102,7 @@ def test_a_group_rejected_while_its_batch_is_formed_is_in_none(monkeypatch: pyte
 
     def look_before_a_person_does(*args: Any) -> Outlook:
         outlook = look(*args)
-        move(rejected, to=GroupState.REJECTED, actor="user:ada")
+        acts.perform(run, Verb.REJECT, [rejected.pk], user=somebody(), actor="user:ada")
         return outlook
 
     with monkeypatch.context() as meanwhile:
@@ -219,6 +220,11 @@ def test_formation_records_what_the_batch_is_made_of() -> None:
         "reward/std": pytest.approx(0.4330127),
         "reward/reverse_text/mean": 0.75,
         "reward/zero_advantage_share": 0.5,
+        "reward/generated_mean": 0.75,
+        "problems/no_signal_share": 0.5,
+        "problems/all_solved_share": 0.5,
+        "problems/none_solved_share": 0.0,
+        "problems/filtered_share": 0.0,
         "lag/max": 0.0,
         "lag/mean": 0.0,
         "batch/groups": 2.0,

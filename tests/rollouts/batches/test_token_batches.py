@@ -25,7 +25,7 @@ def test_one_group_is_played_first_and_then_as_many_as_fill_the_batches_that_may
     [first] = story.claim(run)
     assert story.claim(run) == [], "it may have more tokens than two batches"
     settle(first, tokens=5)
-    assert measure_of(run).group == 10
+    assert measure_of(run).groups == {"reverse_text": 10}
     claims = story.claim(run)
     assert len(claims) == 19
     for claim in claims:

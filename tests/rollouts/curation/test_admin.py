@@ -9,7 +9,7 @@ from django.contrib import admin
 from django.contrib.admin.models import LogEntry
 from django.contrib.auth.models import Group, Permission, User
 from django.db import connection
-from django.db.models import Model
+from django.db.models import Model, QuerySet
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
@@ -23,6 +23,7 @@ from rollouts.models import (
     Attempt,
     Delivery,
     EnvironmentClient,
+    EnvironmentSource,
     Event,
     GroupTokens,
     Membership,
@@ -30,14 +31,17 @@ from rollouts.models import (
     ReplicaKind,
     Role,
     Run,
+    ScoredGroup,
     Trust,
+    Verb,
 )
-from rollouts.services import trust
+from rollouts.services import endpoints, trust
 from rollouts.services.batches import forming, replays
+from rollouts.services.curation import acts, labels, queues, turns
 from rollouts.services.groups import loads
 from rollouts.services.outside import sessions
 from rollouts.services.runs import checkpoints, replicas
-from tests.factories import make_project, make_user, somebody
+from tests.factories import make_project, make_trial, make_user, somebody
 from tests.model_files import make_warm
 from tests.rollouts import story
 from tests.rollouts.api import make_token
@@ -58,6 +62,7 @@ PAYLOADS = {
     "problem",
     "record",
     "branch_lengths",
+    "files",
     "tools",
     "metrics",
     "error",
@@ -108,7 +113,11 @@ def serve_attempt(run: Run, number: int) -> None:
 def world() -> Run:
     """At least three rows in every table."""
     run, epoch = story.train(
-        evaluation={"problems": 4}, max_steps=9, algorithm__max_async_level=3, trainer__keep_weights=6
+        evaluation={"problems": 4},
+        max_steps=9,
+        algorithm__max_async_level=3,
+        trainer__keep_weights=6,
+        environments=[{"name": "reverse_text", "pools": {}}],
     )
     for each in story.claim(run, 10)[4:]:
         story.settle(each)
@@ -123,6 +132,8 @@ def world() -> Run:
         checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
         replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
     for number in range(3):
+        make_trial(run)
+        EnvironmentSource.objects.create(name="words", version=str(number), sha256="0" * 64, files={"words.py": "1"})
         sessions.open_session(
             run,
             Problem(key="p", messages=[]),
@@ -133,6 +144,12 @@ def world() -> Run:
             owner=somebody(),
             actor="api:agent",
         )
+    for row in ScoredGroup.objects.filter(settled_at__isnull=False)[:3]:
+        labels.say(row, user=somebody(), actor="user:somebody", verdict="accept")
+        acts.perform(run, Verb.EXCLUDE, [row.pk], user=somebody(), actor="user:somebody")
+    for number in range(3):
+        queue = queues.create(run.project, name=f"queue-{number}", actor="user:somebody")
+        turns.take(queue, somebody())
     for step in range(3):
         replays.order(story.launch(), source=run, first_step=step, last_step=step, actor="user:ada")
         serve_attempt(run, step)
@@ -142,6 +159,9 @@ def world() -> Run:
         make_warm(make_project(f"project-{number}"))
         make_token(project=make_project(f"project-{number}"), run=run if number else None)
         trust.allow("loss", f"losses.number_{number}", actor="user:root")
+        endpoints.add(
+            name=f"judge-{number}", base_url="https://a.example/v1", model="m", is_for_all=True, actor="user:root"
+        )
     return run
 
 
@@ -293,6 +313,24 @@ def staff(role: Role, project: Project) -> Client:
     client = Client()
     client.force_login(user)
     return client
+
+
+def chosen(rows: QuerySet[ScoredGroup]) -> list[int]:
+    return list(rows.values_list("pk", flat=True))
+
+
+@pytest.mark.parametrize(("role", "changed"), [(Role.CURATOR, 2), (Role.VIEWER, 0)])
+def test_a_curator_acts_on_the_groups_of_own_projects_and_a_viewer_on_none(role: Role, changed: int) -> None:
+    own, foreign = story.launch(), story.launch(project=make_project("elsewhere"))
+    for run in (own, foreign):
+        story.submit(run, [story.scored("a"), story.scored("b")], actor="api:t")
+    client = staff(role, own.project)
+    form = {"action": "reject_groups", "_selected_action": chosen(ScoredGroup.objects.all())}
+    client.post(address(ScoredGroup, "changelist"), form)
+    rejected = ScoredGroup.objects.filter(state="rejected")
+    assert [row.run for row in rejected] == [own] * changed
+    client.post(address(ScoredGroup, "changelist"), form | {"action": "restore_groups"})
+    assert not ScoredGroup.objects.filter(state="rejected").exists()
 
 
 @pytest.mark.slow

@@ -86,7 +86,7 @@ def test_rewards_numbers_and_truncation_select(run: Run) -> None:
 
 def test_states_and_environments_select_and_what_a_person_rejected_stays_out(run: Run) -> None:
     submit(run, [said("a", 1.0)], [said("b", 1.0)], [said("c", 1.0)])
-    ScoredGroup.objects.filter(key="g1").update(state=GroupState.REJECTED)
+    ScoredGroup.objects.filter(key="g1").update(state=GroupState.REJECTED, withheld="rejected")
     ScoredGroup.objects.filter(key="g2").update(state=GroupState.STALE)
     assert answers(run) == ["a", "c"]
     assert answers(run, states=["rejected", "stale"]) == ["b", "c"]
@@ -177,3 +177,14 @@ def test_a_line_has_the_calls_of_its_messages_and_the_tools_beside_them(run: Run
     assert example.tools == tools
     assert example.messages[1]["tool_calls"][0]["function"] == {"name": "add", "arguments": {"a": 1}}
     assert example.messages[2]["tool_call_id"] == "call_1"
+
+
+def test_nothing_that_a_sender_says_makes_an_example_of_what_was_never_sampled(run: Run) -> None:
+    """A seat that was never asked leaves no token, and may have words of the problem's own assistant."""
+    words = [PROMPT, Message("assistant", "shown as an example")]
+    forged = {"endpoint/completion_tokens": 5.0}
+    never_asked = PlayedRollout(
+        token_ids=[], loss_mask=[], inference_logprobs=[], seat="b", reward=1.0, messages=words, metrics=forged
+    )
+    submit(run, [said("yes", 1.0, seat="a"), never_asked])
+    assert answers(run) == ["yes"]

@@ -354,7 +354,7 @@ def test_states_and_environments_can_be_chosen() -> None:
     run, epoch = story.train()
     story.submit(run, [story.scored(str(n), environment="ab"[n % 2], problem_key=str(n)) for n in range(5)], actor="x")
     forming.fetch(run, epoch=epoch, step=0)
-    ScoredGroup.objects.filter(key="4").update(state=GroupState.REJECTED)
+    ScoredGroup.objects.filter(key="4").update(state=GroupState.REJECTED, withheld="rejected")
     assert len(dump(run)) == 4
     assert len(dump(run, states=[GroupState.BATCHED])) == 2
     assert len(dump(run, states=[GroupState.READY, GroupState.REJECTED])) == 3

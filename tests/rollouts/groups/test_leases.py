@@ -203,6 +203,17 @@ def test_no_problem_is_handed_out_of_an_environment_that_only_submits() -> None:
     assert Evaluation.objects.count() == 1
 
 
+def test_evaluated_problems_share_a_slot_and_the_rest_is_left_to_training() -> None:
+    run = story.launch(evaluation={"problems": 10, "rollouts_per_problem": 1}, batch__batch_size=32)
+
+    def purposes(limit: int) -> list[Split]:
+        answer = leases.claim(run, holder="driver", limit=limit, lease_s=30, evaluated_in_a_slot=4)
+        return [each.split for each in answer.claims]
+
+    assert purposes(1) == [Split.EVAL] * 4
+    assert purposes(3) == [Split.EVAL] * 6 + [Split.TRAIN]
+
+
 def test_evaluation_is_claimed_before_training_and_pinned_to_its_version() -> None:
     run = story.launch(evaluation={"problems": 3, "rollouts_per_problem": 1, "temperature": 0.0})
     claims = story.claim(run, 4)

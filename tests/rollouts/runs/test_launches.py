@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.conf import settings
 
 from rollouts.errors import Invalid, ModelMissing, Unavailable, Untrusted
 from rollouts.models import Run
-from rollouts.services import model_checks, models, trust
+from rollouts.services import endpoints, model_checks, models, trust
 from rollouts.services.runs import checkpoints, launches, life
 from rollouts.states import RunState
 from tests import http_server, store
@@ -21,6 +22,8 @@ from tests.rollouts import story
 from tests.rollouts.runs.test_models import FAULTS, spoil
 from trainers.config import resolve
 from trainers.wire import CheckpointIn
+from workers.fleet import commands
+from workers.fleet import hub as hub_names
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]  # most start a process that looks at a model
 
@@ -187,6 +190,88 @@ def test_code_that_a_model_brings_along_is_not_run_at_its_launch(tmp_path: Path)
     trust.allow("remote_code", str(directory), actor="user:root")
     launch(str(directory), model__trust_remote_code=True)
     assert not (tmp_path / "ran").exists()
+
+
+def launch_beside(named: str, **overrides: Any) -> Run:
+    """Launch from a model that loads, beside which this one is served."""
+    make_model(make_project(), "own", Path(settings.ROLLYARD_HOME) / "warm")
+    return launch("own", policies=[{"name": "judge", "endpoint": "j"}, {"name": "rival", "model": named}], **overrides)
+
+
+@pytest.fixture
+def judge() -> None:
+    endpoints.add(name="j", base_url="https://a.example/v1", model="m", is_for_all=True, actor="user:root")
+
+
+@pytest.mark.usefixtures("judge")
+def test_a_model_beside_the_policy_is_found_as_the_one_it_starts_from(tmp_path: Path) -> None:
+    make_model(make_project(), "mine", tmp_path / "mine")
+    run = launch_beside("mine")
+    assert [policy.model for policy in run.parsed.policies] == ["", str(tmp_path / "mine")]
+    assert str(run.origins["policies.1.model"]) == "model mine (command line)"
+    assert hub_names.names_of(run.parsed) == []
+
+
+@pytest.mark.usefixtures("judge")
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ("theirs", "has no model theirs"),
+        ("reversed", "has no model reversed: did you mean reverse-text?"),
+        ("./here", "write the absolute path"),
+        ("/nowhere/at/all", "does not exist"),
+        ("/etc", "belongs to the system"),
+        ("somebody/something", "not in the hub's cache"),
+        ("rn-7@3", "is a checkpoint, and here a model is named: `rollyard checkpoints export`"),
+        ("reverse-text-warm", "there is no model reverse-text-warm here yet: `rollyard launch"),
+        ("x" * 1_001, "more than 1000 characters"),
+        ("a\0b", "NUL"),
+    ],
+)
+def test_a_model_beside_the_policy_is_refused_at_its_key_with_the_same_words(
+    named: str, told: str, tmp_path: Path
+) -> None:
+    make_model(make_project("others"), "theirs", tmp_path / "theirs")
+    make_model(make_project(), "reverse-text", tmp_path / "mine")
+    with pytest.raises(Invalid) as refusal:
+        launch_beside(named)
+    assert list(refusal.value.fields) == ["policies.1.model"]
+    assert told in refusal.value.fields["policies.1.model"]
+    assert not Run.objects.exists()
+
+
+@pytest.mark.usefixtures("judge")
+def test_what_the_run_starts_from_is_itself_beside_the_policy_whatever_is_registered(tmp_path: Path) -> None:
+    make_model(make_project(), "start", tmp_path / "mine")
+    run = launch_beside("start")
+    assert run.parsed.frozen["policies.1"].is_start
+    assert commands.start_weights(run.parsed, "rival") == run.parsed.model.path
+
+
+@pytest.mark.usefixtures("judge")
+def test_code_of_a_model_beside_the_policy_has_to_be_allowed_too(tmp_path: Path) -> None:
+    own, other = (str(write_model(tmp_path / name)) for name in ("warm", "other"))
+    policies = [{"name": "rival", "model": other}, {"name": "first", "model": "start"}]
+    trust.allow("remote_code", own, actor="user:root")
+    with pytest.raises(Untrusted) as refusal:
+        launch(own, policies=policies, model__trust_remote_code=True)
+    assert list(refusal.value.fields) == ["policies.0.model"]
+    trust.allow("remote_code", other, actor="user:root")
+    run = launch(own, policies=policies, model__trust_remote_code=True)
+    trust.withdraw("remote_code", other, actor="user:root")
+    assert [need.name for need in trust.missing_of(run)] == [other]
+
+
+def test_a_built_in_model_beside_the_policy_is_made_when_the_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
+    make_model(make_project(), "own", Path(settings.ROLLYARD_HOME) / "warm")
+    run = launch("own", policies=[{"name": "rival", "model": "tiny-qwen3"}])
+    made: list[str] = []
+    monkeypatch.setattr(models, "make_tiny", lambda **given: made.append(given["name"]))
+    models.make_built_in(run)
+    assert made == ["tiny-qwen3"]
+    run.refresh_from_db()
+    assert run.model is not None
+    assert run.model.name == "own"
 
 
 def test_a_hub_name_that_is_not_cached_is_refused_without_a_network() -> None:

@@ -52,6 +52,13 @@ def test_the_data_set_of_an_environment_is_looked_at_like_every_other_place(tmp_
     assert environment_faults("openai/gsm8k") == {}
 
 
+def test_data_that_is_not_there_is_refused_at_the_launch_with_what_to_do(tmp_path: Path) -> None:
+    nowhere = tmp_path / "nowhere"
+    words = f"there is no {nowhere} on this machine: put the data there, or name it as the hub does."
+    assert environment_faults(nowhere) == {"environments.1.args.data": words}
+    assert faults(nowhere, "data.path") == {"data.path": words}
+
+
 def test_the_data_set_of_an_environment_is_fetched_from_the_hub_before_anything_starts() -> None:
     environments = [{"name": "gsm8k", "args": {"data": "openai/gsm8k"}}]
     config = resolve("reverse-text-rl", overrides={"environments": environments}).config
@@ -92,7 +99,7 @@ def test_what_is_closed_to_the_account_of_runs_is_refused_with_what_to_do(
     closed.parent.chmod(0o700)
     monkeypatch.setattr(model_checks, "closed_to_runs", apps.closed_to_runs)
     assert re.search(r"lies in .*, which is closed .*: copy it elsewhere", faults(closed, key)[key])
-    assert faults(tmp_path / "missing", key) == {}
+    assert ("there is no" in str(faults(tmp_path / "missing", key))) == key.startswith("data")
     named = resolve("reverse-text-rl", overrides={"model.path": model.name})
     with pytest.raises(Invalid) as refusal:
         launches.find_start(make_project(), named, forkable=Run.objects.none())

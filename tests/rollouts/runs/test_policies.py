@@ -1,4 +1,4 @@
-"""Policy versions: one is live, evaluations and strict runs hold the next one back."""
+"""Policy versions: one is live, the evaluation of the first and strict runs hold the next one back."""
 
 from datetime import timedelta
 
@@ -98,7 +98,7 @@ def test_weights_outside_their_folder_are_refused() -> None:
             policies.announce(run, epoch=epoch, version_in=wanted)
 
 
-def test_an_evaluation_holds_publishing_until_it_is_done() -> None:
+def test_the_evaluation_of_the_start_holds_publishing_until_it_is_done() -> None:
     run, epoch = story.train(evaluation={"problems": 2, "rollouts_per_problem": 1})
     story.announce(run, epoch, 1)
     assert story.publish(run) is None
@@ -108,9 +108,41 @@ def test_an_evaluation_holds_publishing_until_it_is_done() -> None:
     assert story.publish(run) is None
     story.settle(second, [None])
     evaluations.conclude(run)
-    assert Evaluation.objects.get().state == EvaluationState.DONE
+    evaluation = Evaluation.objects.get()
+    assert (evaluation.state, evaluation.measured) == (EvaluationState.DONE, "0")
     assert MetricPoint.objects.get(key="eval/reverse_text/reward").value == 1.0, "a failed rollout has no reward"
     assert story.publish(run) == 1
+
+
+def test_a_later_evaluation_lets_publishing_go_on_and_says_which_versions_it_measured() -> None:
+    run, epoch = story.train(max_steps=9, evaluation={"problems": 3, "rollouts_per_problem": 1, "every": 2})
+    for claim in story.claim(run, 3):
+        story.settle(claim, [0.0])
+    evaluations.conclude(run)
+    story.announce(run, epoch, 2)
+    assert story.publish(run) == 2
+    first, second, third = story.claim(run, 3)
+    story.settle(first, [0.5])
+    story.announce(run, epoch, 3)
+    assert story.publish(run) == 3, "it goes on while the evaluation is played"
+    story.settle(second, [0.5], version=3)
+    story.announce(run, epoch, 4)
+    assert story.publish(run) == 4
+    story.settle(third, [None], version=4)
+    evaluations.conclude(run)
+    evaluation = Evaluation.objects.get(version=2)
+    assert (evaluation.state, evaluation.measured) == (EvaluationState.DONE, "2 to 3"), "a failed one measured nothing"
+    assert Evaluation.objects.get(version=4).measured == "4", "of one that is being played nothing is known yet"
+
+
+def test_an_evaluation_that_was_due_on_a_version_that_was_skipped_is_opened_on_the_next() -> None:
+    run, epoch = story.train(max_steps=9, evaluation={"problems": 1, "every": 4})
+    with store.beyond_rights():
+        Evaluation.objects.update(state="done", finished_at=timezone.now())
+    for version in (3, 5, 6):
+        story.announce(run, epoch, version)
+        story.publish(run)
+    assert list(Evaluation.objects.order_by("version").values_list("version", flat=True)) == [0, 5]
 
 
 def test_an_evaluation_past_its_deadline_lets_publishing_go_on() -> None:

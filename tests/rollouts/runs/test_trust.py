@@ -71,7 +71,8 @@ def test_each_kind_of_code_is_refused_at_its_field_with_the_fix(model: Path, gue
 
 def test_a_reward_of_another_package_is_code_from_elsewhere() -> None:
     parts = [{"name": "exact"}, {"name": "theirs"}]
-    environments = [{"name": "dataset", "args": {"data": "org/rows", "prompt": "q", "rewards": parts}}]
+    args = {"data": "org/rows", "prompt": "q", "rewards": parts}
+    environments = [{"name": "dataset", "python": "mine", "args": args}]
     config = resolve(PRESET, overrides={"environments": environments}).config
     (need,) = trust.missing(config)
     assert (need.field, need.name) == ("environments.0.args.rewards", "reward:theirs")

@@ -35,10 +35,20 @@ NONSENSE = [
     ("scoredgroup", "purpose = 'eval'", "group_evaluation_exactly_for_eval"),
     ("scoredgroup", "purpose = 'fun'", "group_evaluation_exactly_for_eval"),
     ("scoredgroup", "state = 'ready', min_policy_version = NULL", "group_trainable_is_complete"),
-    ("scoredgroup", "state = 'ready', rollout_count = 0", "group_trainable_is_complete"),
+    (
+        "scoredgroup",
+        "state = 'ready', rollout_count = 0, scored_count = NULL, solved_count = NULL",
+        "group_trainable_is_complete",
+    ),
+    ("scoredgroup", "solved_count = scored_count + 1", "group_solves_at_most_what_it_scored"),
+    ("scoredgroup", "scored_count = rollout_count + 1", "group_solves_at_most_what_it_scored"),
     ("scoredgroup", "min_policy_version = max_policy_version + 1", "group_versions_ordered"),
     ("scoredgroup", "reward_mean = 'NaN'", "group_reward_mean_finite"),
     ("scoredgroup", "reward_mean = '-Infinity'", "group_reward_mean_finite"),
+    ("knownproblem", "pool = 'odd', solve_rate = 0.5, groups = 1", "known_problem_pool_known"),
+    ("knownproblem", "pool = 'easy', groups = 1", "known_problem_new_until_scored"),
+    ("knownproblem", "pool = 'new', solve_rate = 0.5, groups = 1", "known_problem_new_until_scored"),
+    ("knownproblem", "pool = 'hard', solve_rate = -0.5, groups = 1", "known_problem_new_until_scored"),
     ("rollout", "reward = 'NaN'", "rollout_reward_finite"),
     ("rollout", "reward = 'Infinity'", "rollout_reward_finite"),
     ("rollout", "reward = NULL", "rollout_reward_exactly_unless_error"),
@@ -58,6 +68,7 @@ NONSENSE = [
     ("policyversion", "published_at = NULL", "policy_version_live_was_published"),
     ("evaluation", "state = 'done'", "evaluation_finished_at_in_terminal_states"),
     ("evaluation", "reward_mean = 'NaN'", "evaluation_reward_mean_finite"),
+    ("evaluation", "min_policy_version = 2, max_policy_version = 1", "evaluation_versions_ordered"),
     ("lease", "expires_at = claimed_at", "lease_expires_after_claim"),
     ("metricpoint", "value = 'NaN'", "metric_point_finite"),
     ("metricpoint", "value = 'Infinity'", "metric_point_finite"),
@@ -67,7 +78,8 @@ NONSENSE = [
 @pytest.fixture
 def world() -> Run:
     """A run with a row in every table."""
-    run, epoch = story.train(evaluation={"problems": 1})
+    pools = [{"name": "reverse_text", "problems": 100, "pools": {}}]
+    run, epoch = story.train(evaluation={"problems": 1}, environments=pools)
     evaluation, *others = story.claim(run)
     assert evaluation.split == "eval"
     for each in others[:2]:

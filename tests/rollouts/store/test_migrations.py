@@ -8,7 +8,7 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
 
-from rollouts.models import Address, Attempt
+from rollouts.models import Address, Attempt, RunEnvironment
 from rollouts.services.runs import projects
 from rollouts.states import AttemptState, RunState
 from tests.factories import make_run, make_user
@@ -61,6 +61,17 @@ def test_addresses_from_before_belong_to_whoever_launched_the_run_and_reset_by_g
     }
     assert dict(Address.objects.values_list("run_id", "key")) == keys
     assert not Address.objects.filter(run=supervised).exists()
+
+
+@pytest.mark.slow
+def test_turns_of_before_took_the_time_that_their_weight_says() -> None:
+    run = make_run()
+    RunEnvironment.objects.filter(run=run).update(cursor=6, passed=3, weight=4.0)
+    try:
+        call_command("migrate", "rollouts", "0028", verbosity=0)
+    finally:
+        call_command("migrate", "rollouts", verbosity=0)
+    assert RunEnvironment.objects.get(run=run).turn_time == 2.25
 
 
 def test_token_arrays_are_stored_out_of_line_and_uncompressed() -> None:

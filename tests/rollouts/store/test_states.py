@@ -21,12 +21,13 @@ INITIAL: dict[str, set[str]] = {
     "CheckpointState": {"complete"},
     "AttemptState": {"open", "started"},
     "ClientState": {"connected"},
+    "TrialState": {"waiting"},
 }
 """States that a row can be created in. A submitted group is settled when it is created."""
 
 TERMINAL: dict[str, set[str]] = {
     "RunState": {"finished", "stopped", "failed"},
-    "GroupState": {"trained", "evaluated", "stale", "filtered", "failed", "rejected", "surplus"},
+    "GroupState": {"trained", "evaluated", "stale", "filtered", "failed", "surplus"},
     "BatchState": {"trained"},
     "PolicyVersionState": {"superseded"},
     "EvaluationState": {"done", "expired"},
@@ -34,6 +35,7 @@ TERMINAL: dict[str, set[str]] = {
     "CheckpointState": {"deleted"},
     "AttemptState": {"closed"},
     "ClientState": {"left"},
+    "TrialState": {"finished", "failed"},
 }
 MACHINES = {model: next(iter(table)).__class__ for model, table in TRANSITIONS.items()}
 by_model = pytest.mark.parametrize("model", list(TRANSITIONS), ids=lambda model: model.__name__)
@@ -84,12 +86,12 @@ def test_only_rows_in_an_expected_state_move_and_each_leaves_one_event() -> None
     ready = [make_group(run) for _ in range(2)]
     other = make_group(run, state=GroupState.TRAINED)
     ids = [other.pk, ready[1].pk, ready[0].pk]
-    moved = transition(ScoredGroup, ids, to=GroupState.REJECTED, actor="user:ada", reason=words("a\0b"))
+    moved = transition(ScoredGroup, ids, to=GroupState.STALE, actor="user:ada", reason=words("a\0b"))
     assert moved == [ready[0].pk, ready[1].pk]
-    assert transition(ScoredGroup, ids, to=GroupState.REJECTED, actor="user:ada") == []
+    assert transition(ScoredGroup, ids, to=GroupState.STALE, actor="user:ada") == []
     events = Event.objects.filter(object_kind="scoredgroup").order_by("id")
     assert [(each.object_id, each.from_state, each.to_state, each.actor, str(each.reason)) for each in events] == [
-        (pk, "ready", "rejected", "user:ada", "a\ufffdb") for pk in moved
+        (pk, "ready", "stale", "user:ada", "a\ufffdb") for pk in moved
     ]
     other.refresh_from_db()
     assert other.state == GroupState.TRAINED

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trainers.advantages import algorithm_advantages, group_advantages
+from trainers.advantages import algorithm_advantages, are_equal, group_advantages
 from trainers.run_config import AdvantageMethod, AlgorithmConfig, CorrectionsConfig, DistillLoss, GrpoLoss
 
 CENTRED: tuple[AdvantageMethod, ...] = ("mean_std", "mean", "leave_one_out", "length_weighted", "max_rl")
@@ -130,3 +130,22 @@ def test_the_config_says_how_and_the_loss_says_it_when_the_config_does_not() -> 
 def test_an_overlong_rollout_is_not_trained_but_its_reward_counts() -> None:
     masking = AlgorithmConfig(advantage="mean", corrections=CorrectionsConfig(mask_overlong=True))
     assert algorithm_advantages(masking, [1.0, 0.0, None], [1, 1, 1], [False, True, False]) == [0.5, None, None]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.none() | st.floats(-9, 9)), min_size=1, max_size=24))
+def test_rollouts_of_a_seat_are_compared_with_each_other_as_if_no_other_had_played(
+    played: list[tuple[str, float | None]],
+) -> None:
+    seats, rewards = [seat for seat, _ in played], [reward for _, reward in played]
+    lengths, is_cut = list(range(1, len(played) + 1)), [False] * len(played)
+    for method in CENTRED:
+        algorithm = AlgorithmConfig(advantage=method)
+        got = algorithm_advantages(algorithm, rewards, lengths, is_cut, seats)
+        for seat in seats:
+            own = [at for at, other in enumerate(seats) if other == seat]
+            alone = algorithm_advantages(
+                algorithm, [rewards[at] for at in own], [lengths[at] for at in own], [False] * len(own)
+            )
+            assert [got[at] for at in own] == alone
+            if are_equal(rewards, seats):
+                assert not any(alone)

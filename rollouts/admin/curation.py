@@ -1,0 +1,133 @@
+"""What people say of groups and do with them, on the administration site: lists to look at, and acts on many groups."""
+
+from typing import Any, cast
+
+from django.contrib import admin, messages
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+from django.http import HttpRequest
+
+from rollouts.admin.scope import OfRunAdmin, StoreAdmin, scoped
+from rollouts.errors import ControlPlaneError
+from rollouts.models import (
+    Act,
+    ActItem,
+    Guideline,
+    Label,
+    LabelQueue,
+    Membership,
+    QueueItem,
+    QueueTurn,
+    Role,
+    Run,
+    ScoredGroup,
+    Verb,
+)
+from rollouts.services.curation import acts
+
+
+class Curated(StoreAdmin):
+    """Groups, with which a curator of their project acts: by the same services as anywhere else."""
+
+    actions = ("reject_groups", "exclude_groups", "restore_groups")
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """For whoever is a curator somewhere; in whose projects a row is, the act looks itself."""
+        return {name: self.get_action(name) for name in self.actions} if self.has_curate_permission(request) else {}
+
+    def has_curate_permission(self, request: HttpRequest) -> bool:
+        """Whether the user is a curator of some project."""
+        user = cast(User, request.user)
+        roles = [role for role in Role if role.includes(Role.CURATOR)]
+        return user.is_superuser or Membership.objects.filter(user=user, role__in=roles).exists()
+
+    @admin.action(description="Reject from training")
+    def reject_groups(self, request: HttpRequest, groups: QuerySet[ScoredGroup]) -> None:
+        """See `Verb.REJECT`."""
+        self._act(request, Verb.REJECT, groups)
+
+    @admin.action(description="Exclude from exports")
+    def exclude_groups(self, request: HttpRequest, groups: QuerySet[ScoredGroup]) -> None:
+        """See `Verb.EXCLUDE`."""
+        self._act(request, Verb.EXCLUDE, groups)
+
+    @admin.action(description="Restore")
+    def restore_groups(self, request: HttpRequest, groups: QuerySet[ScoredGroup]) -> None:
+        """See `Verb.RESTORE`."""
+        self._act(request, Verb.RESTORE, groups)
+
+    def _act(self, request: HttpRequest, verb: Verb, groups: QuerySet[ScoredGroup]) -> None:
+        """One act for each run of the groups."""
+        user, chosen = cast(User, request.user), groups.count()
+        rows = scoped(groups, request, Role.CURATOR).order_by().values_list("run_id", "pk")
+        ids: dict[int, list[int]] = {}
+        for run_id, group_id in rows:
+            ids.setdefault(run_id, []).append(group_id)
+        changed = 0
+        for run in Run.objects.filter(pk__in=ids):
+            try:
+                act = acts.perform(run, verb, ids[run.pk], user=user, actor=f"user:{user.get_username()}")
+            except ControlPlaneError as refused:
+                self.message_user(request, refused.message, messages.ERROR)
+                continue
+            changed += act.items.count()
+        told = f"{verb.name.capitalize()}: {changed} of {chosen} groups changed."
+        self.message_user(request, told, messages.SUCCESS if changed else messages.WARNING)
+
+
+@admin.register(Label)
+class LabelAdmin(OfRunAdmin):
+    list_display = ("at", "run", "group_id", "rollout_id", "actor", "verdict", "preference", "tags", "score", "note")
+    list_filter = ("verdict", "preference")
+    search_fields = ("=run__key", "=group__key", "=actor")
+    ordering = ("-id",)
+
+
+@admin.register(Act)
+class ActAdmin(OfRunAdmin):
+    list_display = ("key", "at", "run", "verb", "actor", "note", "undoes")
+    list_filter = ("verb",)
+    list_select_related = ("run", "undoes")
+    search_fields = ("=run__key", "=key", "=actor")
+    ordering = ("-id",)
+
+
+@admin.register(ActItem)
+class ActItemAdmin(StoreAdmin):
+    list_display = ("id", "act_id", "group_id", "withheld_before")
+    search_fields = ("=act__key", "=group__key")
+    ordering = ("-id",)
+
+
+@admin.register(LabelQueue)
+class LabelQueueAdmin(StoreAdmin):
+    list_display = ("name", "project", "unit", "words_per_item", "is_blind", "on_reject", "actor", "created_at")
+    list_filter = ("unit", "is_blind")
+    list_select_related = ("project",)
+    search_fields = ("=key", "name")
+    ordering = ("-id",)
+
+
+@admin.register(Guideline)
+class GuidelineAdmin(StoreAdmin):
+    list_display = ("queue", "version", "actor", "at")
+    list_select_related = ("queue",)
+    search_fields = ("=queue__key",)
+    ordering = ("-id",)
+
+
+@admin.register(QueueItem)
+class QueueItemAdmin(StoreAdmin):
+    list_display = ("id", "queue", "group_id", "rollout_id", "words", "is_open")
+    list_filter = ("is_open",)
+    list_select_related = ("queue",)
+    search_fields = ("=queue__key", "=group__key")
+    ordering = ("-id",)
+
+
+@admin.register(QueueTurn)
+class QueueTurnAdmin(StoreAdmin):
+    list_display = ("id", "item_id", "person", "taken_at", "expires_at", "label_id")
+    list_select_related = ("person",)
+    search_fields = ("=item__queue__key",)
+    ordering = ("-id",)

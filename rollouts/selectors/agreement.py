@@ -1,0 +1,111 @@
+"""How far people agree in a queue: percent of pairs, and Krippendorff's alpha (krippendorff 0.9, nominal).
+
+A table has a row for each person and a column for each item; what somebody did not look at, or skipped, is missing.
+Alpha is 1 for perfect agreement, 0 for what chance would give, negative below (Krippendorff, Content Analysis, 2004,
+chapter 11). It is not defined where everybody always says the same one thing, or nothing was said twice: None.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import combinations
+
+import krippendorff
+import numpy as np
+
+from rollouts.models import Label, LabelQueue, LabelVerdict
+
+_COUNTED = (LabelVerdict.ACCEPT, LabelVerdict.REJECT)
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Of two words or more on the same items."""
+
+    of: str
+    """A person, a tag, or empty for the verdicts of the whole queue."""
+    pairs: int
+    """Two people's words on one item, over all items."""
+    percent: float | None
+    """Of the pairs, those that say the same."""
+    alpha: float | None
+
+
+@dataclass(frozen=True)
+class QueueAgreement:
+    """How far people agree in one queue."""
+
+    verdicts: Agreement
+    people: list[Agreement]
+    """Each with the others: only the pairs in which the person is."""
+    tags: list[Agreement]
+    disagreements: int
+    """Items on which people said different things."""
+
+
+@dataclass(frozen=True)
+class _Word:
+    item: tuple[int, int | None]
+    person: str
+    verdict: str
+    tags: frozenset[str]
+
+
+def of_queue(queue: LabelQueue) -> QueueAgreement:
+    """Verdicts, people and tags of what counts of what was said in a queue. One query."""
+    said = Label.objects.filter(queue=queue, superseded_by__isnull=True, verdict__in=_COUNTED)
+    rows = said.values_list("group_id", "rollout_id", "actor", "verdict", "tags")
+    words = [_Word((group, rollout), actor, verdict, frozenset(tags)) for group, rollout, actor, verdict, tags in rows]
+    by_item = _by_item(words, lambda word: word.verdict)
+    people = sorted({word.person for word in words})
+    tags = sorted({*queue.tags, *(tag for word in words for tag in word.tags)})
+    return QueueAgreement(
+        verdicts=_agreement("", by_item),
+        people=[_agreement(person, by_item, person=person) for person in people],
+        tags=[_agreement(tag, _by_item(words, lambda word, tag=tag: str(tag in word.tags))) for tag in tags],  # type: ignore[misc]
+        disagreements=sum(len(set(said.values())) > 1 for said in by_item.values()),
+    )
+
+
+def percent(table: Iterable[dict[str, str]], *, person: str | None = None) -> tuple[int, float | None]:
+    """How many pairs of words there are, and the share of those that say the same: of each item all its pairs.
+
+    ``table``: for each item, person -> word. With ``person`` only the pairs in which they are.
+    """
+    pairs = [
+        said[one] == said[other]
+        for said in table
+        for one, other in combinations(sorted(said), 2)
+        if person is None or person in (one, other)
+    ]
+    return len(pairs), float(np.mean(pairs)) if pairs else None
+
+
+def alpha(table: Iterable[dict[str, str]]) -> float | None:
+    """Krippendorff's alpha of nominal words; None where it is not defined."""
+    items = [said for said in table if len(said) > 1]
+    values = sorted({word for said in items for word in said.values()})
+    if len(values) < 2:
+        return None
+    people = sorted({person for said in items for person in said})
+    codes = {word: code for code, word in enumerate(values)}
+    data = np.full((len(people), len(items)), np.nan)
+    for column, said in enumerate(items):
+        for row, person in enumerate(people):
+            if person in said:
+                data[row, column] = codes[said[person]]
+    return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))
+
+
+def _agreement(of: str, by_item: dict[tuple[int, int | None], dict[str, str]], person: str | None = None) -> Agreement:
+    pairs, share = percent(by_item.values(), person=person)
+    counted = by_item.values() if person is None else [said for said in by_item.values() if person in said]
+    return Agreement(of, pairs, share, alpha(counted))
+
+
+def _by_item(words: Iterable[_Word], said: Callable[[_Word], str]) -> dict[tuple[int, int | None], dict[str, str]]:
+    """For each item what each person said of it."""
+    found: defaultdict[tuple[int, int | None], dict[str, str]] = defaultdict(dict)
+    for word in words:
+        found[word.item][word.person] = said(word)
+    return dict(found)

@@ -1,0 +1,203 @@
+"""Reads of evaluations: what each found, from its rows; how two of the same problems differ; which runs have any."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from django.contrib.auth.models import AnonymousUser, User
+from django.db import connection
+from django.db.models import Exists, OuterRef, QuerySet
+
+from environments import estimates
+from environments.figures import PlayedProblem, summarise
+from rollouts.errors import Conflict, NotFound
+from rollouts.models import Evaluation, Purpose, Role, Rollout, Run, RunKind
+from rollouts.selectors import runs
+from rollouts.sql import load
+from rollouts.states import EvaluationState
+
+
+class _Row(NamedTuple):
+    """Of `sql/evaluated_problems.sql`."""
+
+    problem_index: int
+    problem_key: str
+    environment_version: str
+    scores: list[float]
+    rollouts: int
+    tokens: int
+    truncated: int
+    errors: list[str]
+
+    @property
+    def played(self) -> PlayedProblem:
+        return PlayedProblem(
+            scores=self.scores,
+            rollouts=self.rollouts,
+            tokens=self.tokens,
+            truncated=self.truncated,
+            errors=self.errors,
+        )
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How much better the second of two evaluations is, over the problems that both have a score of."""
+
+    first: Evaluation
+    second: Evaluation
+    estimate: estimates.Estimate | None
+    """Of the mean reward, pair by pair; None: they share no problem."""
+    pairs: int
+    only_first: int
+    """Problems with a score in the first alone."""
+    only_second: int
+    better: int
+    worse: int
+    caution: str
+    """Why the figures may say something else than how good the policies are; empty: nothing speaks against them."""
+
+
+def for_user(user: User | AnonymousUser, at_least: Role = Role.VIEWER) -> QuerySet[Evaluation]:
+    """The evaluations of runs that the user may see."""
+    return with_relations(Evaluation.objects.filter(run__in=runs.for_user(user, at_least)))
+
+
+def with_relations(evaluations: QuerySet[Evaluation]) -> QuerySet[Evaluation]:
+    """What is said of an evaluation names its run and its environment."""
+    return evaluations.select_related("run__project", "run__model", "run__forked_from__run", "environment")
+
+
+def evaluated_runs(user: User | AnonymousUser) -> QuerySet[Run]:
+    """The runs that evaluate, or have, of those the user may see; newest first."""
+    has_any = Exists(Evaluation.objects.filter(run=OuterRef("pk")))
+    seen = runs.with_relations(runs.for_user(user)).select_related("forked_from__run")
+    return (seen.filter(kind=RunKind.EVAL) | seen.filter(has_any)).order_by("-id")
+
+
+def of_runs(found: Iterable[Run]) -> dict[int, list[Evaluation]]:
+    """Run id -> its evaluations, by environment and version. One query."""
+    by_run: dict[int, list[Evaluation]] = {run.pk: [] for run in found}
+    rows = Evaluation.objects.filter(run__in=by_run).select_related("environment")
+    for row in rows.order_by("environment__name", "version"):
+        by_run[row.run_id].append(row)
+    return by_run
+
+
+def get(user: User | AnonymousUser, number: int) -> Evaluation:
+    """One evaluation. Raises NotFound if the user may not see it."""
+    found = for_user(user).filter(pk=number).first()
+    if found is None:
+        raise NotFound(f"There is no evaluation {number}, or you may not see it.")
+    return found
+
+
+def figures(evaluation: Evaluation) -> dict[str, Any] | None:
+    """avg, pass@k, pass^k with their intervals, truncation, errors, tokens; None before a problem is settled.
+
+    One query over all its rollouts: what is closed has them stored (`Evaluation.figures`).
+    """
+    played = [row.played for row in _rows(evaluation)]
+    plan = evaluation.run.parsed.evaluation
+    return summarise(played, threshold=plan.threshold if plan else 1.0) if played else None
+
+
+def below(run: Run, reward: float) -> int:
+    """Rollouts of a run's evaluations that were scored lower."""
+    return Rollout.objects.filter(group__run=run, group__purpose=Purpose.EVAL, reward__lt=reward).count()
+
+
+def compare(first: Evaluation, second: Evaluation) -> Difference:
+    """The paired difference, problem by problem. Raises Conflict for problems that are not the same. Two queries."""
+    if _problems_of(first) != _problems_of(second):
+        raise Conflict("They are of different environments, arguments or splits: no problem of one is in the other.")
+    # A problem may come twice in a split; what is at one place of it is one problem.
+    before, after = (
+        {(row.problem_index, row.problem_key): row for row in _rows(each) if row.scores} for each in (first, second)
+    )
+    shared = [key for key in before if key in after]
+    pairs = [(before[key].scores, after[key].scores) for key in shared]
+    gains = [_mean(second_scores) - _mean(first_scores) for first_scores, second_scores in pairs]
+    return Difference(
+        first=first,
+        second=second,
+        estimate=estimates.difference(*zip(*pairs, strict=True)) if pairs else None,
+        pairs=len(pairs),
+        only_first=len(before) - len(shared),
+        only_second=len(after) - len(shared),
+        better=sum(gain > 0 for gain in gains),
+        worse=sum(gain < 0 for gain in gains),
+        caution=_caution(first, second, [*before.values(), *after.values()]),
+    )
+
+
+def _rows(evaluation: Evaluation) -> list[_Row]:
+    with connection.cursor() as cursor:
+        cursor.execute(load("evaluated_problems"), {"evaluation_id": evaluation.pk})
+        return [_Row(*row) for row in cursor.fetchall()]
+
+
+def _problems_of(evaluation: Evaluation) -> tuple[Any, ...]:
+    """Which problems it plays: two with the same play the same ones."""
+    config = evaluation.run.parsed
+    names = {ref.run_name: ref.name for ref in config.environments}
+    name = evaluation.environment.name
+    return names.get(name, name), evaluation.environment.args, config.evaluation.split if config.evaluation else "eval"
+
+
+def _caution(first: Evaluation, second: Evaluation, rows: list[_Row]) -> str:
+    if EvaluationState.PLAYING in {first.state, second.state}:
+        return "One of them is still being played."
+    if len({row.environment_version for row in rows}) > 1:
+        return "They were scored by different versions of the environment."
+    if any(_sampling(first)[key] != value for key, value in _sampling(second).items()):
+        return "They were sampled differently: temperature, tokens or turns."
+    return ""
+
+
+def _sampling(evaluation: Evaluation) -> dict[str, Any]:
+    config = evaluation.run.parsed
+    plan, sampling = config.evaluation, config.sampling_of(evaluation.environment.name)
+    return {
+        "temperature": plan.temperature if plan else None,
+        "max_tokens": sampling.max_tokens,
+        "max_turns": sampling.max_turns,
+    }
+
+
+def _mean(scores: list[float]) -> float:
+    return sum(scores) / len(scores)
+
+
+def told(evaluation: Evaluation) -> dict[str, Any]:
+    """An evaluation as programs read it."""
+    return {
+        "evaluation": evaluation.pk,
+        "environment": evaluation.environment.name,
+        "version": evaluation.version,
+        "measured_first": evaluation.min_policy_version,
+        "measured_last": evaluation.max_policy_version,
+        "state": str(evaluation.state),
+        "reason": evaluation.state_reason,
+        "problems": evaluation.problems,
+        "handed_out": evaluation.cursor,
+        "reward_mean": evaluation.reward_mean,
+        "figures": evaluation.figures,
+        "created_at": evaluation.created_at.isoformat(),
+        "finished_at": evaluation.finished_at.isoformat() if evaluation.finished_at else None,
+    }
+
+
+def told_difference(found: Difference) -> dict[str, Any]:
+    """A comparison as programs read it."""
+    return {
+        "first": found.first.pk,
+        "second": found.second.pk,
+        "difference": found.estimate._asdict() if found.estimate else None,
+        "pairs": found.pairs,
+        "only_first": found.only_first,
+        "only_second": found.only_second,
+        "better": found.better,
+        "worse": found.worse,
+        "caution": found.caution,
+    }

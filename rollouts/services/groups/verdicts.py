@@ -1,0 +1,106 @@
+"""What becomes of a group once it is scored, and the columns that say how it was: a function of the group and its run.
+
+    rewards ─► failed (nobody has one) ─► filtered (the run's filters) ─► ready
+
+A group is one problem on one policy version, so its two counts, scored and solved, are the solve rate of that problem
+on that version: `rollouts.selectors.difficulty` reads them.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from environments.types import StopReason
+from rollouts.formats.arrays import Array, PackedGroup, RolloutRecord
+from rollouts.models import Purpose, Run, RunKind
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.states import GroupState
+from trainers.advantages import are_equal, deviation
+from trainers.run_config import AlgorithmConfig, FiltersConfig
+
+
+def verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, Reason | None]:
+    """Where a settled group goes, and why it is dropped if it is."""
+    rewards = _rewards(group)
+    if not rewards:
+        error = next(rollout.error for rollout in group.rollouts if rollout.stop_reason is StopReason.ERROR)
+        first = f"{error.kind}: {error.type}: {error.message}" if error else None
+        return GroupState.FAILED, Reason(ReasonCode.ALL_FAILED, error=first)
+    if purpose == Purpose.EVAL:
+        return GroupState.EVALUATED, None
+    is_scored = np.array([rollout.reward is not None for rollout in group.rollouts])
+    if not group.arrays.trained_counts[is_scored].any():
+        return GroupState.FAILED, Reason(ReasonCode.NOTHING_SAMPLED)
+    algorithm = run.parsed.algorithm
+    reason = _unwanted(algorithm.filters, rewards, run.parsed.solved_at(group.environment))
+    if reason is None and algorithm.filter_zero_advantage:
+        reason = _without_gradient(algorithm, group, is_scored)
+    return (GroupState.READY, None) if reason is None else (GroupState.FILTERED, reason)
+
+
+def summary(run: Run, group: PackedGroup) -> dict[str, Any]:
+    """The columns that lists and batch formation read instead of the rollouts."""
+    rollouts, rewards = group.rollouts, _rewards(group)
+    solved_at, fallback = run.parsed.solved_at(group.environment), _unversioned(run)
+    oldest = [_first(r.dispatch_policy_version, r.first_policy_version, fallback) for r in rollouts]
+    newest = [_newest(rollout, fallback) for rollout in rollouts]
+    return {
+        "rollout_count": len(rollouts),
+        "token_count": len(group.arrays.token_ids),
+        "reward_mean": math.fsum(rewards) / len(rewards) if rewards else None,
+        "reward_std": deviation(rewards, ddof=0) if rewards else None,
+        "scored_count": len(rewards),
+        "solved_count": _solved(rewards, solved_at),
+        "min_policy_version": min(oldest),
+        "max_policy_version": max(*newest, *oldest),
+    }
+
+
+def _rewards(group: PackedGroup) -> list[float]:
+    return [rollout.reward for rollout in group.rollouts if rollout.reward is not None]
+
+
+def _solved(rewards: Sequence[float], solved_at: float) -> int:
+    return sum(reward >= solved_at for reward in rewards)
+
+
+def _unwanted(filters: FiltersConfig, rewards: Sequence[float], solved_at: float) -> Reason | None:
+    """Which of the run's filters drops a group with these rewards, the first that does."""
+    solved = _solved(rewards, solved_at)
+    if filters.all_solved and solved == len(rewards):
+        return Reason(ReasonCode.ALL_SOLVED, solved_at=solved_at)
+    if filters.none_solved and solved == 0:
+        return Reason(ReasonCode.NONE_SOLVED, solved_at=solved_at)
+    if (difference := max(rewards) - min(rewards)) < filters.min_reward_range:
+        return Reason(ReasonCode.NARROW_REWARDS, least=filters.min_reward_range, range=difference)
+    return None
+
+
+def _without_gradient(algorithm: AlgorithmConfig, group: PackedGroup, is_scored: Array) -> Reason | None:
+    """Why training on the group would change nothing; None when it would."""
+    arrays = group.arrays
+    rewards, seats = zip(*((rollout.reward, rollout.seat) for rollout in group.rollouts), strict=True)
+    if arrays.advantages is None and not are_equal(rewards, seats):
+        return None
+    of_scored = np.repeat(is_scored, arrays.lengths)
+    if arrays.advantages is not None and (arrays.advantages * arrays.loss_mask)[of_scored].any():
+        return None
+    has_reference = arrays.ref_logprobs is not None
+    if algorithm.gradient_without_advantage(has_reference=has_reference, has_echo=arrays.has_answers(is_scored)):
+        return None
+    return Reason(ReasonCode.ZERO_ADVANTAGE if arrays.advantages is None else ReasonCode.ZERO_TOKEN_ADVANTAGES)
+
+
+def _unversioned(run: Run) -> int:
+    """The version of rollouts that name none: what we serve, or the step at which they came when others serve."""
+    return run.next_step if run.kind == RunKind.EXTERNAL else max(run.live_version, 0)
+
+
+def _newest(rollout: RolloutRecord, fallback: int) -> int:
+    return _first(rollout.last_policy_version, rollout.first_policy_version, rollout.dispatch_policy_version, fallback)
+
+
+def _first(*versions: int | None) -> int:
+    return next(version for version in versions if version is not None)

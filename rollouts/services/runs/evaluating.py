@@ -1,0 +1,120 @@
+"""Launch an evaluation: a run of kind `eval` from what is to be measured, on which problems, and how often.
+
+    target   "warm", "/models/mine", "org/name"    a model, as in `model.path`
+             "KEY@40", "KEY@20,40", "KEY@*"        checkpoints of a run, one policy version each, measured in order
+             "endpoint:NAME"                       a model of others, which an administrator lets the project ask
+
+A run it is, so everything that is there for runs serves it: leases, drivers, stop, roles, pages, kills at any line.
+"""
+
+from typing import Any
+
+import msgspec
+from django.contrib.auth.models import User
+from django.db.models import QuerySet
+
+from rollouts.models import Project, Run
+from rollouts.services.runs import launches
+from trainers.config import Resolved, resolve
+from trainers.origins import COMMAND_LINE, Origin
+
+ENDPOINT = "endpoint:"
+DEADLINE_S = 30 * 86_400.0
+"""An evaluation is ended by its last problem, or by a person."""
+
+
+class EnvironmentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An environment by its name, with arguments."""
+
+    name: str
+    args: dict[str, Any] = {}
+    label: str = ""
+    """Its name in the evaluation; by default `name`."""
+
+
+class EvaluationIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What to measure, and how. None: as the run whose checkpoints it measures, or else the default."""
+
+    target: str
+    """A model's name, directory or name on the hub; checkpoints of a run: RUN@STEP, RUN@STEP,STEP or RUN@*; or an
+    endpoint: endpoint:NAME."""
+    environments: list[EnvironmentIn] = []
+    """Empty: those of the run whose checkpoints it measures."""
+    samples: int = 1
+    """Rollouts of each problem."""
+    problems: int = 100
+    """Of each environment, and no more than it has."""
+    temperature: float = 1.0
+    max_tokens: int | None = None
+    """Per turn."""
+    max_turns: int | None = None
+    threshold: float = 1.0
+    """Reward from which a rollout is right."""
+    split: str = "eval"
+    name: str = ""
+    project: str | None = None
+    overrides: dict[str, Any] = {}
+    """Dotted key of the run's config -> value, such as `inference.max_model_len`."""
+
+
+def launch(
+    asked: EvaluationIn, *, project: Project, user: User | None, actor: str, forkable: QuerySet[Run], origin: Origin
+) -> Run:
+    """Store an eval run; ``forkable`` are the runs whose checkpoints may be measured.
+
+    Raises ConfigError with every value that cannot be, and what `launches.launch` raises.
+    """
+    return launches.launch(
+        project=project, user=user, resolved=config_of(asked, forkable, origin), actor=actor, forkable=forkable
+    )
+
+
+def config_of(asked: EvaluationIn, readable: QuerySet[Run], origin: Origin = COMMAND_LINE) -> Resolved:
+    """The config of the run. One query where a run is named. Raises ConfigError."""
+    values: dict[str, Any] = {
+        "kind": "eval",
+        "max_steps": 1,
+        "name": asked.name,
+        **_played_by(asked.target),
+        "evaluation": {
+            "problems": asked.problems,
+            "rollouts_per_problem": asked.samples,
+            "temperature": asked.temperature,
+            "deadline_s": DEADLINE_S,
+            "threshold": asked.threshold,
+            "split": asked.split,
+        },
+        **_taken_over(asked.target, readable),
+    }
+    if asked.environments:
+        values["environments"] = [_reference(each) for each in asked.environments]
+    sampling = {"max_tokens": asked.max_tokens, "max_turns": asked.max_turns}
+    values["sampling"] = values.get("sampling", {}) | {key: each for key, each in sampling.items() if each is not None}
+    return resolve(inline=values, inline_from=origin, overrides=asked.overrides, overrides_from=origin)
+
+
+def _played_by(target: str) -> dict[str, Any]:
+    endpoint = target.removeprefix(ENDPOINT)
+    if endpoint == target:
+        return {"model": {"path": target}}
+    return {"model": {"endpoint": endpoint}, "inference": {"replicas": 0}}
+
+
+def _taken_over(target: str, readable: QuerySet[Run]) -> dict[str, Any]:
+    """What an evaluation of checkpoints has in common with the run that wrote them."""
+    key = target.partition("@")[0].partition(":")[0]
+    source = readable.filter(key=key).first() if key != target and not target.startswith(ENDPOINT) else None
+    if source is None:
+        return {}
+    sampling, inference = source.config["sampling"], source.config["inference"]
+    return {
+        "environments": source.config["environments"],
+        "sampling": {key: sampling[key] for key in ("max_tokens", "max_turns")},
+        "inference": inference | {"replicas": max(1, inference["replicas"])},
+        "trainer": {"device": source.config["trainer"]["device"]} if "device" in source.config["trainer"] else {},
+    }
+
+
+def _reference(environment: EnvironmentIn) -> dict[str, Any]:
+    label = {"label": environment.label} if environment.label else {}
+    return {"name": environment.name, "args": environment.args, **label}

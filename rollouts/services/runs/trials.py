@@ -1,0 +1,166 @@
+"""Trials: one episode of any environment, played by the live policy of a run or by an endpoint, to be looked at.
+
+    begin ─► waiting ─► a driver of the run: claim ─► tell, turn by turn ─► finish
+                                     deadline, or the run ended: failed
+
+Every write of a driver names its holder and finds the trial playing: one that comes late changes nothing.
+"""
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import IntegrityError, transaction
+from django.db.models import QuerySet, Value
+from django.db.models.functions import Now
+
+from environments.types import JsonObject, Split
+from rollouts import bell
+from rollouts.errors import Conflict, Invalid, StateConflict
+from rollouts.models import Run, Trial
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors import trials
+from rollouts.services import endpoints, trust
+from rollouts.services.runs import places
+from rollouts.services.transitions import DB_NOW, record_creation, transition
+from rollouts.states import RUN_ACTIVE, TRIAL_TERMINAL, TrialState
+from rollouts.storable import MAX_INT, check_fits, displayable_values
+from trainers.config import ConfigError, resolve
+
+DEADLINE_S = 300.0
+"""From the moment that somebody asks for it."""
+MOST_TURNS = 1_000
+
+
+class TrialRequest:
+    """What is to be tried, checked as a launch would be."""
+
+    def __init__(
+        self,
+        run: Run,
+        *,
+        name: str,
+        args: Mapping[str, Any],
+        python: str = "",
+        split: Split = Split.TRAIN,
+        problem_index: int = 0,
+        temperature: float | None = None,
+        max_turns: int | None = None,
+        endpoint: str = "",
+    ) -> None:
+        """Raises Invalid, with what is wrong at `problem_index`, `temperature`, `max_turns` or `endpoint`."""
+        sampling = run.parsed.sampling
+        self.split = split
+        self.problem_index = problem_index
+        self.temperature = sampling.temperature if temperature is None else temperature
+        self.max_tokens = sampling.max_tokens
+        self.max_turns = sampling.max_turns if max_turns is None else max_turns
+        self.name = name
+        self.endpoint = endpoint
+        self.environment = {"name": name, "args": dict(args), "python": python}
+        fields = {}
+        if not 0 <= problem_index <= MAX_INT:
+            fields["problem_index"] = f"must be 0 to {MAX_INT}"
+        if not 0 <= self.temperature <= 10:
+            fields["temperature"] = "must be 0 (greedy) to 10"
+        if not 1 <= self.max_turns <= MOST_TURNS:
+            fields["max_turns"] = f"must be 1 to {MOST_TURNS}"
+        if endpoint and not endpoints.usable(run.project).filter(name=endpoint).exists():
+            fields["endpoint"] = endpoints.fault(run.project, endpoint)
+        if fields:
+            raise Invalid("Nothing is tried.", fields=fields)
+
+
+def begin(run: Run, asked: TrialRequest, *, user: User, readable: QuerySet[Run], actor: str) -> Trial:
+    """Ask the drivers of a run for an episode. The caller has made sure that the user may operate the run.
+
+    ``readable``: the runs whose files the user may use. Raises Invalid for what no run could play or the user may not
+    name, Untrusted, StateConflict where no replica of the run answers, Conflict for a second trial of the same person.
+    """
+    _check(run, asked, readable)
+    if not trials.answering(Run.objects.filter(pk=run.pk)).exists():
+        raise StateConflict(f"Run {run} has no policy live now. Choose a run whose inference servers are ready.")
+    try:
+        with transaction.atomic():
+            trial = Trial.objects.create(
+                run=run,
+                created_by=user,
+                environment=asked.environment,
+                endpoint=asked.endpoint,
+                name=asked.name,
+                split=asked.split,
+                problem_index=asked.problem_index,
+                temperature=asked.temperature,
+                max_tokens=asked.max_tokens,
+                max_turns=asked.max_turns,
+                deadline_at=Now() + Value(timedelta(seconds=DEADLINE_S)),
+            )
+            record_creation([trial], run_id=run.pk, state=TrialState.WAITING, actor=actor)
+    except IntegrityError:
+        raise Conflict("Another trial of yours is still being played. Wait until it is over.") from None
+    trial.refresh_from_db()
+    return trial
+
+
+def claim(run: Run, *, holder: str, limit: int) -> list[Trial]:
+    """Take up to ``limit`` waiting trials of a run to play, oldest first."""
+    waiting = Trial.objects.filter(run=run, state=TrialState.WAITING, deadline_at__gt=Now()).order_by("id")
+    ids = list(waiting.values_list("pk", flat=True)[:limit])
+    moved = transition(Trial, ids, to=TrialState.PLAYING, actor=f"driver:{holder}", holder=holder) if ids else []
+    return list(Trial.objects.filter(pk__in=moved).order_by("id"))
+
+
+def tell(trial: Trial, record: JsonObject) -> bool:
+    """Overwrite what there is of an episode that goes on; False: it is no longer ours to play."""
+    mine = Trial.objects.filter(pk=trial.pk, state=TrialState.PLAYING, holder=trial.holder)
+    is_ours = mine.update(record=displayable_values(record)) > 0
+    bell.ring_after_commit(trial.run_id)
+    return is_ours
+
+
+def finish(trial: Trial, record: JsonObject) -> None:
+    """The episode is over, well or not: the record says which."""
+    with transaction.atomic():
+        if tell(trial, record):
+            actor = f"driver:{trial.holder}"
+            transition(Trial, [trial.pk], to=TrialState.FINISHED, actor=actor, finished_at=DB_NOW)
+
+
+def drop(trial: Trial) -> None:
+    """Its driver ends and cannot go on with it."""
+    reason = Reason(ReasonCode.TRIAL_DROPPED)
+    actor = f"driver:{trial.holder}"
+    transition(Trial, [trial.pk], to=TrialState.FAILED, actor=actor, reason=reason, finished_at=DB_NOW)
+
+
+def fail_overdue() -> list[int]:
+    """Fail trials whose time is up or whose run is over; return their ids. One query where there is none."""
+    open_trials = Trial.objects.exclude(state__in=TRIAL_TERMINAL)
+    late = list(open_trials.filter(deadline_at__lte=Now()).values_list("pk", flat=True))
+    orphaned = open_trials.exclude(run__state__in=RUN_ACTIVE).values_list("pk", "run__state")
+    failed = []
+    if late:
+        reason = Reason(ReasonCode.TRIAL_LATE, seconds=DEADLINE_S)
+        failed += transition(Trial, late, to=TrialState.FAILED, actor="reconciler", reason=reason, finished_at=DB_NOW)
+    for pk, state in orphaned:
+        reason = Reason(ReasonCode.RUN_ENDED, state=state)
+        failed += transition(Trial, [pk], to=TrialState.FAILED, actor="reconciler", reason=reason, finished_at=DB_NOW)
+    return failed
+
+
+def _check(run: Run, asked: TrialRequest, readable: QuerySet[Run]) -> None:
+    """Raise Invalid at what the run could not play if it stood in its config, Untrusted for what nobody allowed."""
+    tree: dict[str, Any] = {**run.config, "environments": [asked.environment]}
+    try:
+        config = resolve(inline=tree).config
+    except ConfigError as error:
+        own = {problem.path: problem.message for problem in error.problems if _is_about(problem.path)}
+        raise Invalid("Nothing is tried.", fields=own or {"name": str(error)}) from None
+    check_fits(config)
+    trust.check(config, source=run.forked_from.run if run.forked_from else None)
+    places.check(config, project=run.project, readable=readable, forks=True)
+
+
+def _is_about(path: str) -> bool:
+    return path.startswith("environments.")

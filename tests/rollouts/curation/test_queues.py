@@ -1,0 +1,313 @@
+"""Queues fill themselves with what their filter lets in, and give each item to as many people as it wants, one at a
+time each."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.utils import timezone
+
+from rollouts.errors import Conflict, Invalid, LeaseLost, NotFound, StateConflict
+from rollouts.models import Act, Label, LabelQueue, QueueItem, QueueTurn, Run, ScoredGroup
+from rollouts.services.curation import acts, labels, queues, turns
+from rollouts.services.curation.queues import QueueFilter
+from tests import store
+from tests.factories import make_project, somebody
+from tests.rollouts import story
+
+concurrent = pytest.mark.django_db(transaction=True)
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run() -> Run:
+    run = story.launch()
+    submit(run, "a", "b", "c")
+    return run
+
+
+def submit(run: Run, *keys: str, **fields: Any) -> None:
+    story.submit(run, [story.scored(key, **fields) for key in keys], actor="api:t")
+
+
+def make(run: Run, **options: Any) -> LabelQueue:
+    name = options.pop("name", "look")
+    return queues.create(run.project, name=name, actor="user:cy", **options)
+
+
+def keys(queue: LabelQueue) -> list[str]:
+    return list(QueueItem.objects.filter(queue=queue).order_by("id").values_list("group__key", flat=True))
+
+
+def answer(turn: QueueTurn | None, verdict: str = "accept", **said: Any) -> Label:
+    assert turn is not None
+    person: User = turn.person
+    return turns.answer(turn, user=person, actor=f"user:{person}", verdict=verdict, **said)
+
+
+def over(turn: QueueTurn) -> None:
+    """Let the time of a turn be over."""
+    past = timezone.now() - timedelta(days=1)
+    QueueTurn.objects.filter(pk=turn.pk).update(taken_at=past, expires_at=past + timedelta(seconds=1))
+
+
+def test_a_queue_fills_itself_as_groups_are_settled(run: Run) -> None:
+    queue = make(run)
+    assert queues.fill(queue) == 3
+    assert queues.fill(queue) == 0
+    submit(run, "d")
+    assert queues.fill(queue) == 1
+    assert keys(queue) == ["a", "b", "c", "d"]
+
+
+def test_it_goes_on_where_a_page_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(queues, "FILL", 2)
+    queue = make(run)
+    assert [queues.fill(queue) for _ in range(3)] == [2, 1, 0]
+    submit(run, *"defgh")
+    assert [queues.fill(queue) for _ in range(4)] == [1, 2, 2, 0]
+    assert sorted(keys(queue)) == list("abcdefgh")
+
+
+def test_a_group_that_says_an_earlier_moment_than_it_was_seen_at_is_found(run: Run) -> None:
+    queue = make(run)
+    queues.fill(queue)
+    submit(run, "late")
+    with store.beyond_rights():
+        late = timezone.now() - timedelta(seconds=30)
+        ScoredGroup.objects.filter(key="late").update(settled_at=late)
+    assert queues.fill(queue) == 1
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [
+        ({}, "abcd"),
+        ({"environment": "reverse_text"}, "abcd"),
+        ({"environment": "other"}, ""),
+        ({"state": "ready"}, "abcd"),
+        ({"state": "trained"}, ""),
+        ({"min_reward": 0.75}, "d"),
+        ({"max_reward": 0.75}, "abc"),
+        ({"equal_rewards": True}, "d"),
+        ({"min_deviation": 0.4}, "abc"),
+        ({"error": "tool"}, ""),
+        ({"truncated": True}, ""),
+        ({"min_tokens": 9}, ""),
+        ({"max_tokens": 8}, "abcd"),
+    ],
+)
+def test_a_filter_lets_in_what_it_says(run: Run, chosen: dict[str, Any], found: str) -> None:
+    submit(run, "d", rewards=(1.0, 1.0))
+    queue = make(run, filter=QueueFilter(**chosen))
+    queues.fill(queue)
+    assert "".join(sorted(keys(queue))) == found
+
+
+def state_of(key: str) -> str:
+    return ScoredGroup.objects.get(key=key).state
+
+
+def test_a_queue_of_rollouts_holds_those_that_fit_themselves(run: Run) -> None:
+    queue = make(run, unit="rollout", filter=QueueFilter(min_reward=0.5))
+    assert queues.fill(queue) == 3
+    assert set(QueueItem.objects.values_list("rollout__index", flat=True)) == {0}
+
+
+def test_a_share_is_drawn_and_stays_the_same(run: Run) -> None:
+    submit(run, *[f"g{number}" for number in range(97)])
+    drawn = [make(run, name=name, filter=QueueFilter(share=0.3)) for name in ("one", "two")]
+    for queue in drawn:
+        queues.fill(queue)
+    assert keys(drawn[0]) == keys(drawn[1])
+    assert 20 <= len(keys(drawn[0])) <= 40
+
+
+def test_groups_of_other_projects_and_of_other_runs_stay_out(run: Run) -> None:
+    foreign, other = story.launch(project=make_project("elsewhere")), story.launch()
+    submit(foreign, "x")
+    submit(other, "y")
+    everything, one = make(run), make(run, name="one", filter=QueueFilter(run=other.key))
+    queues.fill(everything)
+    queues.fill(one)
+    assert (sorted(keys(everything)), keys(one)) == (["a", "b", "c", "y"], ["y"])
+    with pytest.raises(Invalid, match="is no run of this project"):
+        make(run, name="foreign", filter=QueueFilter(run=foreign.key))
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "a\u202eb"}, "name"),
+        ({"unit": "pair"}, "unit"),
+        ({"tags": list("abcdefghij")}, "tags"),
+        ({"tags": [""]}, "tags"),
+        ({"words_per_item": 0}, "words_per_item"),
+        ({"on_reject": "delete"}, "on_reject"),
+        ({"lease_s": 1}, "lease_s"),
+        ({"guideline": "\0"}, "guideline"),
+        ({"filter": QueueFilter(error="bad luck")}, "filter.error"),
+    ],
+)
+def test_a_queue_that_makes_no_sense_is_not_made(run: Run, options: dict[str, Any], named: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        make(run, **options)
+    assert list(refused.value.fields) == [named]
+    assert not LabelQueue.objects.exists()
+
+
+def test_a_name_is_taken_once_in_a_project(run: Run) -> None:
+    make(run)
+    with pytest.raises(Conflict, match="a queue named look already"):
+        make(run)
+
+
+def test_people_get_the_oldest_item_that_nobody_is_at(run: Run) -> None:
+    queue = make(run)
+    first, second = turns.take(queue, somebody("cy")), turns.take(queue, somebody("di"))
+    assert first
+    assert second
+    assert (first.item.group.key, second.item.group.key) == ("a", "b")
+    assert turns.take(queue, somebody("cy")) == first  # resumed, not another one
+    answer(first)
+    third = turns.take(queue, somebody("cy"))
+    assert third
+    assert third.item.group.key == "c"
+    assert turns.take(queue, somebody("eve")) is None
+
+
+def test_a_word_is_a_label_by_the_newest_guideline(run: Run) -> None:
+    queue = make(run, guideline="be strict", tags=["loop"])
+    queues.guide(queue, "be fair", actor="user:cy")
+    said = answer(turns.take(queue, somebody("cy")), "accept", tags=["loop"], seconds=2.0)
+    assert said.guideline is not None
+    assert (said.guideline.version, said.guideline.queue, said.group.key, said.rollout) == (2, queue, "a", None)
+    assert not QueueItem.objects.get(group__key="a").is_open
+
+
+def test_of_a_queue_of_rollouts_the_rollout_is_meant(run: Run) -> None:
+    said = answer(turns.take(make(run, unit="rollout"), somebody("cy")))
+    assert said.rollout is not None
+    assert said.rollout.index == 0
+
+
+def test_an_item_whose_time_is_over_goes_to_somebody_else(run: Run) -> None:
+    queue = make(run)
+    first = turns.take(queue, somebody("cy"))
+    assert first is not None
+    over(first)
+    second = turns.take(queue, somebody("di"))
+    assert second is not None
+    assert second.item == first.item
+    with pytest.raises(LeaseLost):
+        answer(first)
+    answer(second)
+    assert Label.objects.count() == 1
+    again = turns.take(queue, somebody("cy"))
+    assert again is not None
+    assert again.item != first.item
+
+
+def test_who_comes_late_to_an_item_that_nobody_else_has_says_the_word_all_the_same(run: Run) -> None:
+    turn = turns.take(make(run), somebody("cy"))
+    assert turn is not None
+    over(turn)
+    assert answer(turn).verdict == "accept"
+
+
+def test_an_item_gets_as_many_words_as_it_wants_each_of_another_person(run: Run) -> None:
+    queue = make(run, words_per_item=2)
+    people = [somebody(name) for name in ("cy", "di", "eve")]
+    taken = [turns.take(queue, person) for person in people]
+    assert [turn and turn.item.group.key for turn in taken] == ["a", "a", "b"]
+    for turn in taken:
+        answer(turn)
+    item = QueueItem.objects.get(group__key="a")
+    assert (item.words, item.is_open) == (2, False)
+    assert QueueItem.objects.get(group__key="b").is_open
+
+
+def test_a_reject_does_what_the_queue_wants_and_undoing_undoes_both(run: Run) -> None:
+    queue = make(run, on_reject="reject")
+    turn = turns.take(queue, somebody("cy"))
+    answer(turn, "reject", note="it loops")
+    assert state_of("a") == "rejected"
+    turns.take(queue, somebody("cy"))
+    given_back = turns.undo(queue, somebody("cy"), actor="user:cy")
+    assert given_back == turn
+    assert state_of("a") == "ready"
+    newest = Label.objects.get(superseded_by__isnull=True)
+    assert (newest.verdict, QueueItem.objects.get(group__key="a").is_open) == ("withdrawn", True)
+    answer(given_back, "accept")
+    assert state_of("a") == "ready"
+
+
+def test_what_is_said_in_a_queue_supersedes_nothing_that_was_said_elsewhere(run: Run) -> None:
+    first, second = make(run), make(run, name="again")
+    said = [answer(turns.take(queue, somebody("cy"))) for queue in (first, second)]
+    said.append(labels.say(said[0].group, user=somebody("cy"), actor="user:cy", verdict="reject"))
+    assert set(Label.objects.filter(superseded_by__isnull=True)) == set(said)
+
+
+def test_an_act_that_somebody_undid_meanwhile_is_not_undone_again(run: Run) -> None:
+    queue = make(run, on_reject="reject")
+    answer(turns.take(queue, somebody("cy")), "reject")
+    act = Act.objects.get()
+    acts.undo(act, user=somebody("di"), actor="user:di")
+    turns.undo(queue, somebody("cy"), actor="user:cy")
+    assert state_of("a") == "ready"
+    assert Act.objects.count() == 2
+
+
+def test_there_may_be_nothing_to_undo(run: Run) -> None:
+    with pytest.raises(NotFound, match="no word of yours"):
+        turns.undo(make(run), somebody("cy"), actor="user:cy")
+
+
+def test_the_same_answer_again_is_one_word(run: Run) -> None:
+    turn = turns.take(make(run), somebody("cy"))
+    assert answer(turn) == answer(turn)
+    assert QueueItem.objects.get(group__key="a").words == 1
+
+
+def test_a_word_that_makes_no_sense_leaves_the_turn(run: Run) -> None:
+    turn = turns.take(make(run), somebody("cy"))
+    with pytest.raises(Invalid):
+        answer(turn, "fine")
+    assert answer(turn).verdict == "accept"
+
+
+def test_a_closed_queue_gives_nothing_out(run: Run) -> None:
+    queue = make(run)
+    queues.close(queue)
+    with pytest.raises(StateConflict, match="was closed"):
+        turns.take(queue, somebody("cy"))
+
+
+@concurrent
+@pytest.mark.parametrize("words", [1, 2])
+def test_four_people_at_once_never_meet_and_each_item_gets_its_words(words: int) -> None:
+    run = story.launch()
+    submit(run, *[f"g{number}" for number in range(12)])
+    queue = make(run, words_per_item=words)
+    people = [somebody(name) for name in ("ann", "bob", "cy", "di")]
+
+    def work(person: User) -> list[int]:
+        done = []
+        while (turn := turns.take(queue, person)) is not None:
+            others = turn.item.turns.filter(label__isnull=True).exclude(person=person).count()
+            assert others + turn.item.words < words
+            answer(turn)
+            done.append(turn.item_id)
+        return done
+
+    outcomes = story.together(*[lambda person=person: work(person) for person in people])
+    assert [type(each) for each in outcomes] == [list] * 4, outcomes
+    assert all(len(each) == len(set(each)) for each in outcomes)
+    # Whoever found nothing while others held the last items has gone home; the rest is done by whoever comes again.
+    for person in people:
+        work(person)
+    assert set(QueueItem.objects.values_list("words", "is_open")) == {(words, False)}
+    assert Label.objects.count() == 12 * words

@@ -1,0 +1,164 @@
+"""A run of kind eval: measures what it names, version by version, every problem once, and then is finished."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import IntegrityError, transaction
+
+from environments.figures import COMPLETION_TOKENS, sampled_tokens
+from rollouts.errors import Invalid
+from rollouts.models import Evaluation, Lease, PolicyVersion, Run, ScoredGroup
+from rollouts.selectors import evaluations as selected
+from rollouts.services.groups import evaluations, intake, leases
+from rollouts.services.runs import checkpoints, evaluating, life, policies
+from rollouts.services.runs.evaluating import EnvironmentIn, EvaluationIn
+from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
+from tests.factories import make_project
+from tests.model_files import write_model
+from tests.rollouts import story
+from tests.rollouts.runs.test_runs import checkpoint
+from tests.workers.making import expire
+from trainers.config import ConfigError
+from trainers.origins import COMMAND_LINE
+
+pytestmark = pytest.mark.django_db
+
+
+def launch(target: str, **asked: Any) -> Run:
+    environments = asked.pop("environments", [EnvironmentIn(name="reverse_text")])
+    wanted = EvaluationIn(target=target, environments=environments, **asked)
+    return evaluating.launch(
+        wanted,
+        project=make_project(),
+        user=None,
+        actor="user:ada",
+        forkable=Run.objects.all(),
+        origin=COMMAND_LINE,
+    )
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> str:
+    write_model(tmp_path / "model")
+    return str(tmp_path / "model")
+
+
+def begun(run: Run) -> Run:
+    """Its first version is live."""
+    life.start(run)
+    version = policies.find_publishable(run) or policies.register_initial(run, path=run.parsed.model.path)
+    policies.published(version)
+    return story.fresh(run)
+
+
+def play_all(run: Run, rewards: list[float]) -> int:
+    played = 0
+    while claims := story.claim(run, 7):
+        for claim in claims:
+            assert story.settle(claim, rewards) == GroupState.EVALUATED
+        played += len(claims)
+    evaluations.conclude(run)
+    evaluations.advance(run)
+    return played
+
+
+def test_a_model_is_measured_on_every_problem_and_its_run_goes_on_to_its_end(model: str) -> None:
+    run = begun(launch(model, problems=20, samples=2))
+    assert run.state == RunState.RUNNING
+    assert play_all(run, [1.0, 0.0]) == 20
+    [found] = selected.of_runs([run])[run.pk]
+    assert found.state == EvaluationState.DONE
+    assert found.figures["avg@2"]["value"] == 0.5
+    assert found.figures["pass@2"]["value"] == 1.0
+    assert found.figures["pass^2"]["value"] == 0.0
+    assert story.fresh(run).next_step == 1
+    assert not ScoredGroup.objects.filter(run=run, purpose="train").exists()
+
+
+def test_no_more_problems_are_asked_for_than_there_are(model: str) -> None:
+    run = launch(model, problems=500, environments=[EnvironmentIn(name="reverse_text", args={"eval_count": 5})])
+    evaluations.note_count(run, "reverse_text", 5)
+    run = begun(run)
+    assert play_all(run, [1.0]) == 5
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_holders_that_die_at_any_moment_leave_every_problem_played_once(model: str, seed: int) -> None:
+    run = begun(launch(model, problems=40, samples=1))
+    chance = random.Random(seed)
+    while ScoredGroup.objects.filter(run=run).exclude(state=GroupState.PLAYING).count() < 40:
+        for claim in story.claim(run, 9):
+            if chance.random() < 0.7:
+                story.settle(claim, [1.0])
+        playing = ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING)
+        playing.update(lease_count=0)  # none of the deaths is held against a problem
+        expire(run)
+    evaluations.conclude(run)
+    groups = ScoredGroup.objects.filter(run=run, state=GroupState.EVALUATED)
+    assert sorted(groups.values_list("problem_index", flat=True)) == list(range(40))
+    assert not Lease.objects.filter(run=run).exists()
+    assert Evaluation.objects.get(run=run).figures["rollouts"] == 40
+
+
+def test_the_database_refuses_a_problem_a_second_time(model: str) -> None:
+    run = begun(launch(model, problems=3))
+    [claim, *_] = story.claim(run, 1)
+    row = ScoredGroup.objects.get(key=claim.group)
+    row.pk, row.key = None, "again"
+    with pytest.raises(IntegrityError), transaction.atomic():
+        row.save(force_insert=True)
+
+
+def test_a_series_of_checkpoints_is_measured_one_after_the_other() -> None:
+    source, epoch = story.train(max_steps=9, evaluation={"problems": 2})
+    for step in (0, 1, 2):
+        checkpoints.add_checkpoint(source, epoch=epoch, checkpoint=checkpoint(source, step))
+    run = launch(f"{source.key}@*", problems=2, environments=[])
+    steps = list(PolicyVersion.objects.filter(run=run).order_by("version").values_list("version", flat=True))
+    assert len(steps) == run.max_steps > 1
+    run = begun(run)
+    for step in steps:
+        run = story.fresh(run)
+        assert run.live_version == step
+        waiting = policies.find_publishable(run)
+        assert waiting is None, "the next version waits until this one is measured"
+        assert play_all(run, [1.0]) == 2
+        if (following := policies.find_publishable(story.fresh(run))) is not None:
+            policies.published(following)
+    assert set(Evaluation.objects.filter(run=run).values_list("version", "state")) == {
+        (step, EvaluationState.DONE) for step in steps
+    }
+    assert PolicyVersion.objects.get(run=run, state=PolicyVersionState.LIVE).version == steps[-1]
+
+
+def test_what_cannot_be_measured_is_refused_with_its_reason(model: str) -> None:
+    with pytest.raises(ConfigError, match="at least one environment"):
+        launch(model, environments=[])
+    with pytest.raises(ConfigError, match="is not an environment"):
+        launch(model, environments=[EnvironmentIn(name="no_such")])
+    for target in ("nosuchrun@*", "no-such-model", "nosuchrun@1,2"):
+        with pytest.raises((Invalid, ConfigError)):
+            launch(target)
+    assert not Run.objects.filter(kind="eval").exists()
+
+
+def test_nothing_is_trained_by_an_eval_run(model: str) -> None:
+    run = begun(launch(model, problems=2))
+    answer = leases.claim(run, holder="driver", limit=9, lease_s=30)
+    assert len(answer.claims) == 2
+    assert leases.claim(run, holder="driver", limit=9, lease_s=30).claims == []
+
+
+@pytest.mark.parametrize("told", [1e30, -1e30])
+def test_what_an_environment_says_that_an_endpoint_sampled_keeps_no_evaluation_open(model: str, told: float) -> None:
+    run = begun(launch(model, problems=2))
+    for claim in story.claim(run, 9):
+        forged = story.rollout(1.0, metrics={COMPLETION_TOKENS: told})
+        intake.settle(token=claim.token, problem_key="p", rollouts=[forged], worker="w")
+    evaluations.conclude(run)
+    found = Evaluation.objects.get(run=run)
+    assert found.state == EvaluationState.DONE
+    assert found.figures["tokens"] <= 2 * (2**31 + 4)
+    assert sampled_tokens(forged) <= 2**31 + 4
