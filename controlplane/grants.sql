@@ -13,12 +13,18 @@ REVOKE ALL ON ALL SEQUENCES IN SCHEMA public FROM {application};
 REVOKE CREATE ON SCHEMA public FROM PUBLIC, {application};
 GRANT USAGE ON SCHEMA public TO {application};
 
--- Written once, for ever: what happened, what was played, what was trained on, and who changed people and tokens.
+-- Written once, for ever: what happened, what was played, what was trained on, what people said of it and did with it, and
+-- who changed people and tokens.
 GRANT SELECT, INSERT ON
     rollouts_event,
     rollouts_batchitem,
     rollouts_rollout,
     rollouts_grouptokens,
+    rollouts_environmentsource,
+    rollouts_label,
+    rollouts_act,
+    rollouts_actitem,
+    rollouts_guideline,
     django_admin_log
 TO {application};
 
@@ -31,6 +37,7 @@ GRANT SELECT, INSERT ON
     rollouts_delivery,
     rollouts_environmentclient,
     rollouts_evaluation,
+    rollouts_knownproblem,
     rollouts_policyversion,
     rollouts_replay,
     rollouts_replica,
@@ -53,7 +60,8 @@ GRANT UPDATE (token, taken_at, expires_at, sent_at, abandoned_at)
     ON rollouts_delivery TO {application};
 GRANT UPDATE (state, state_at, reason_code, reason_params, seen_at, lapsed_at)
     ON rollouts_environmentclient TO {application};
-GRANT UPDATE (state, state_at, reason_code, reason_params, cursor, reward_mean, finished_at)
+GRANT UPDATE (state, state_at, reason_code, reason_params, cursor, reward_mean, figures, min_policy_version,
+              max_policy_version, finished_at)
     ON rollouts_evaluation TO {application};
 -- The path is emptied when the files are removed; the hash stays.
 GRANT UPDATE (state, state_at, reason_code, reason_params, published_at, path)
@@ -67,15 +75,28 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, 
 GRANT UPDATE (state, state_at, reason_code, reason_params, model_id, epoch, next_step, live_version,
               mixture_clock, trainer_restarts, started_at, trainer_finished_at, finished_at)
     ON rollouts_run TO {application};
-GRANT UPDATE (weight, cursor, passed, virtual_time)
+GRANT UPDATE (weight, problem_count, cursor, problems, unseen, passed, turn_time, virtual_time)
     ON rollouts_runenvironment TO {application};
+GRANT UPDATE (pool, solve_rate, groups, turn)
+    ON rollouts_knownproblem TO {application};
 GRANT UPDATE (state, state_at, reason_code, reason_params, problem_key, environment_version, lease_count, settled_at,
-              rollout_count, token_count, reward_mean, reward_std, min_policy_version, max_policy_version)
+              rollout_count, token_count, reward_mean, reward_std, scored_count, solved_count, min_policy_version,
+              max_policy_version, withheld)
     ON rollouts_scoredgroup TO {application};
 
 -- Episodes that programs outside play: finished once, and once a member of a group.
 GRANT SELECT, INSERT ON rollouts_agentsession TO {application};
 GRANT UPDATE (finished_at, record, grouped_at) ON rollouts_agentsession TO {application};
+
+-- Episodes that people try: who tried what stays, and what became of it once it is over.
+GRANT SELECT, INSERT ON rollouts_trial TO {application};
+GRANT UPDATE (state, state_at, reason_code, reason_params, holder, record, finished_at) ON rollouts_trial TO {application};
+
+-- What people look at, and whose turn it is: a queue keeps what it was made for.
+GRANT SELECT, INSERT ON rollouts_labelqueue, rollouts_queueitem, rollouts_queueturn TO {application};
+GRANT UPDATE (filled_until, filled_group, closed_at) ON rollouts_labelqueue TO {application};
+GRANT UPDATE (words, is_open) ON rollouts_queueitem TO {application};
+GRANT UPDATE (taken_at, expires_at, label_id, act_id) ON rollouts_queueturn TO {application};
 
 -- The way in from outside: whose it is and how long, and its key.
 GRANT SELECT, INSERT ON rollouts_address TO {application};
@@ -84,6 +105,12 @@ GRANT UPDATE (key, owner_id, expires_at, used_at, resets_on_get) ON rollouts_add
 -- Who allowed which code, and who withdrew it: a row is closed once, and a trigger keeps it so.
 GRANT SELECT, INSERT ON rollouts_trust TO {application};
 GRANT UPDATE (withdrawn_actor, withdrawn_at) ON rollouts_trust TO {application};
+
+-- Which models of others may be asked: never changed, closed once, as trust is.
+GRANT SELECT, INSERT ON rollouts_endpoint TO {application};
+-- With a project goes what it might ask.
+GRANT SELECT, INSERT, DELETE ON rollouts_endpoint_projects TO {application};
+GRANT UPDATE (removed_actor, removed_at) ON rollouts_endpoint TO {application};
 
 -- A step that is trained again after a resume overwrites its own figures.
 GRANT SELECT, INSERT ON

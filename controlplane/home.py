@@ -2,6 +2,7 @@
 
 secret_key      signs sessions and login links; made once, mode 0600
 passwords/      of the embedded servers' accounts, a file each; made once, mode 0600
+secrets/        keys of endpoints, a file each, mode 0600; written by whoever keeps the installation
 postgres/       data directory of the embedded PostgreSQL
 run/            sockets of the embedded servers (elsewhere when the path is too long for a socket)
 static/         collected static files
@@ -34,7 +35,7 @@ APPLICATION, OWNER = "rollyard", "rollyard_owner"
 """Roles of the embedded PostgreSQL: one reads and writes rows, the other owns the tables and migrates them."""
 OWNER_ONLY = 0o077
 """The umask of everything that writes here."""
-CLOSED = ("caches", "demo", "logs", "models", "passwords", "runs", "static")
+CLOSED = ("caches", "demo", "logs", "models", "passwords", "runs", "secrets", "static")
 """Directories of a home that nobody else may even pass."""
 
 

@@ -146,7 +146,7 @@ def find_open(home: Path, runs: Path) -> Iterator[Path]:
 
     They may pass through the home itself: where we are root, PostgreSQL's account has to.
     """
-    secrets = [home / "secret_key", *(home / "passwords").glob("*")]
+    secrets = [home / "secret_key", *(home / "passwords").glob("*"), *(home / "secrets").glob("*")]
     for path in dict.fromkeys([home, *(home / name for name in CLOSED), runs, *secrets]):
         others = OWNER_ONLY & ~(stat.S_IXGRP | stat.S_IXOTH) if path == home else OWNER_ONLY
         try:

@@ -14,17 +14,19 @@ from threading import BoundedSemaphore
 from django.db import DatabaseError, InterfaceError
 
 from environments.errors import RegistryError
+from environments.types import Split
 from rollouts.errors import Invalid, StateConflict
-from rollouts.models import Evaluation, Run, RunKind
+from rollouts.models import Evaluation, PolicyVersion, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, groups, runs
 from rollouts.services import models, trust
-from rollouts.services.groups import evaluations, leases
+from rollouts.services.groups import cancelling, evaluations, leases, problems
 from rollouts.services.outside import sessions
 from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
 from trainers.run_config import EnvironmentRef
 from workers import isolation
+from workers.database import in_database
 from workers.fleet import commands, fetching, forking, hub, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
@@ -89,15 +91,20 @@ class Convergence:
         _ask_for_use(run)
         if run.parsed.is_played:
             leases.quarantine_expired(run)
+            cancelling.cancel_stale(run)
             sessions.close_due(run)
             evaluations.conclude(run)
+            if run.kind == RunKind.EVAL:
+                evaluations.advance(run)
+            _make_next(run)
             # Before the probes: a hung replica must not hold up the version that the others wait for.
             publishing.publish(run)
             self._servers.tend(run)
             run.refresh_from_db()
             publishing.publish(run)
-        if run.kind != RunKind.EXTERNAL:
+        if run.parsed.is_trained:
             training.tend(run)
+        if run.kind != RunKind.EXTERNAL:
             retention.prune(run)
         run.refresh_from_db()
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
@@ -130,7 +137,8 @@ def _begin(run: Run) -> None:
     if run.parsed.is_played:
         for ref in run.parsed.environments:
             _try_environment(run, ref)
-        policies.register_initial(run, path=commands.start_weights(run.parsed))
+        if not PolicyVersion.objects.filter(run=run).exists():
+            policies.register_initial(run, path=commands.start_weights(run.parsed))
     life.start(run)
 
 
@@ -181,22 +189,37 @@ def _make_model(run: Run) -> None:
         raise UnrecoverableError(Reason(ReasonCode.MODEL_NOT_MADE, error=error.message)) from error
 
 
+def _make_next(run: Run) -> None:
+    """Make the files of what an eval run measures next, while nobody plays. Raises UnrecoverableError."""
+    if run.kind == RunKind.EVAL and (version := policies.find_publishable(run)) is not None:
+        forking.make_version(run, version)
+
+
 def _try_environment(run: Run, ref: EnvironmentRef) -> None:
-    """Make an environment once, as the drivers will, so that its errors fail the run before processes start.
+    """Make an environment once, as the drivers will, so that its errors fail the run before processes start; and count
+    its problems, those that it is evaluated on too.
 
     Raises UnrecoverableError.
     """
+    plan = run.parsed.evaluation
 
-    async def make() -> None:
+    async def count() -> int:
         async with asyncio.timeout(_ENVIRONMENT_DEADLINE_S):
-            await isolation.close(await isolation.load(run, ref))
+            environment = await isolation.load(run, ref)
+            try:
+                if plan is not None:
+                    held_out = await isolation.count(environment, Split(plan.split))
+                    await in_database(evaluations.note_count, run, ref.run_name, held_out)
+                return 0 if run.kind == RunKind.EVAL else await isolation.count(environment, Split.TRAIN)
+            finally:
+                await isolation.close(environment)
 
     try:
-        asyncio.run(make())
+        problems.note_count(run, ref, asyncio.run(count()))
     except TimeoutError:
         late = "environment %s took more than %.0f s to load; the drivers will see"
         log.warning(late, ref.run_name, _ENVIRONMENT_DEADLINE_S)
-    except RegistryError as error:
+    except (RegistryError, Invalid) as error:
         raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_REFUSED, error=str(error))) from error
     except Exception as error:
         told = f"{type(error).__name__}: {error}"

@@ -15,14 +15,15 @@ import logging
 import os
 import socket
 import time
-from collections import defaultdict
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError
 
+from environments import others, seats
 from environments.config import SamplingParams
 from environments.env import Environment
 from environments.gateway.local import LocalGateway
@@ -32,14 +33,16 @@ from environments.types import Claim, ErrorKind, PlayedRollout, Problem, Withhel
 from rollouts.bell import Listener, group_of
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
-from rollouts.services import metrics
 from rollouts.services.groups import intake, leases, loads
 from rollouts.states import RUN_GENERATING, GroupState
 from workers import failures, sockets
-from workers.chats import Chats
+from workers.counts import Counts
 from workers.database import in_database
-from workers.fleet.replica_pool import GroupPolicy, ReplicaPool
+from workers.fleet.replica_pool import ReplicaPool
+from workers.others import OthersOfRun
 from workers.places import Places
+from workers.players import Players
+from workers.trials import Trials
 
 log = logging.getLogger(__name__)
 
@@ -99,14 +102,15 @@ class Driver:
         self._gateway = LocalGateway(gateway_socket)
         self._traffic = Traffic(self._config.workers.max_tokens_in_flight)
         self._places = Places(run, gateway_socket)
-        self._chats = Chats(self._config.model.path)
+        self._others = OthersOfRun(run)
+        self._players = Players(run, self._pool, self._others)
+        self._trials = Trials(
+            run, self.holder, self._players, self._others, self._traffic, self._gateway, gateway_socket
+        )
         self._wake = asyncio.Event()
-        self._generated: defaultdict[tuple[int, str], float] = defaultdict(float)
-        """(policy version, metric key) -> what was not reported yet."""
-        self._waiting_since: tuple[float, int] | None = None
-        """(monotonic time, live version) since nothing may be claimed and nothing is in flight."""
-        self._over = False
-        """Whether the run takes no more work."""
+        self._counts = Counts(run)
+        self._over = self._is_handed_over = False
+        """Whether the run takes no more work, and whether another driver may have it."""
 
     async def drive(self) -> None:
         """Claim and play until there is a reason to end; then finish what is in flight, or give it back."""
@@ -120,8 +124,9 @@ class Driver:
         ]
         try:
             await self._generate()
+            self._is_handed_over = True
             self._handed_over()
-            while self._playing and not self._stopping():
+            while (self._playing or self._trials.are_playing) and not self._stopping():
                 await self._wait()
         finally:
             left = list(self._playing)
@@ -129,6 +134,7 @@ class Driver:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            await self._trials.aclose()
             with suppress(*_DATABASE_ERRORS):
                 if left:
                     await in_database(leases.release, left)
@@ -137,6 +143,7 @@ class Driver:
             await self._gateway.aclose()
             await self._pool.aclose()
             await self._places.aclose()
+            await self._others.aclose()
             self._sockets.cleanup()
 
     async def _generate(self) -> None:
@@ -153,6 +160,7 @@ class Driver:
                         limit=vacancies.limit,
                         lease_s=self._config.workers.lease_s,
                         rooms=vacancies.rooms,
+                        evaluated_in_a_slot=self._places.in_a_slot,
                     )
                 except _DATABASE_ERRORS as error:
                     log.warning("run %s: cannot claim (%s); trying again", self.run.key, error)
@@ -161,9 +169,10 @@ class Driver:
                     if answer.reason is Withheld.OVER:
                         return self._drop_all()
                     for claim in answer.claims:
-                        self._places[claim.environment].window.playing += 1
+                        self._places[claim.environment].window.playing += self._places.share(claim)
                         self._playing[claim.token] = asyncio.create_task(self._play(claim))
-                    await self._note_waiting(answer.reason)
+                    is_waiting = answer.reason is Withheld.CAPACITY and not self._playing
+                    await self._counts.note_waiting(is_waiting=is_waiting)
             await self._wait()
 
     async def _wait(self) -> None:
@@ -185,7 +194,7 @@ class Driver:
         finally:
             self._settling.discard(claim.token)
             self._playing.pop(claim.token, None)
-            self._places[claim.environment].window.playing -= 1
+            self._places[claim.environment].window.playing -= self._places.share(claim)
             self._wake.set()
 
     async def _rollouts(self, claim: Claim) -> "_Played":
@@ -194,37 +203,41 @@ class Driver:
         try:
             async with room.seat() as environment:
                 version = str(environment.version)
+                seats.check(environment, claim.seats)
                 problem = await room.problem(environment, claim.split, claim.problem_index)
                 problem_key = problem.key
                 played = await self._played(claim, environment, problem)
                 failures.add_stderr(played, environment)
                 return _Played(problem_key, played, version)
         except Exception as error:  # noqa: BLE001 - the boundary to the environment's code: a failure is data
-            return _Played(problem_key, failures.failed(claim.group_size, error), version)
+            return _Played(problem_key, failures.failed(claim, error), version)
 
     async def _played(self, claim: Claim, environment: Environment[Any], problem: Problem) -> list[PlayedRollout]:
-        policy = GroupPolicy(self._pool, oldest_version=claim.policy_version)
-        chat = await self._chats.of(policy)
+        count = partial(self._counts.add, claim.policy_version)
+        player = await self._players.find(oldest_version=claim.policy_version, count=count)
         sampling = SamplingParams(
             temperature=claim.temperature,
             max_tokens=claim.max_tokens,
             max_turns=claim.max_turns,
-            max_total_tokens=self._config.inference.max_model_len,
+            max_total_tokens=player.context,
         )
-        rollouts = await play_group(
-            environment,
-            problem,
-            policy,
-            sampling,
-            claim.group_size,
-            deadline_s=self._places[claim.environment].timeout_s,
-            chat=chat,
-            gateway=self._gateway,
-            version=policy.version,
-            traffic=self._traffic,
-        )
+        asked = self._others.for_group(claim.group_size, count)
+        with others.using(asked):
+            rollouts = await play_group(
+                environment,
+                problem,
+                player.policy,
+                sampling,
+                claim.group_size,
+                deadline_s=self._places[claim.environment].timeout_s,
+                chat=player.chat,
+                gateway=self._gateway,
+                version=player.version,
+                traffic=self._traffic,
+                others=self._players.seated(claim.seats, sampling, asked),
+            )
         for rollout in rollouts:
-            rollout.replica = policy.replica
+            rollout.replica = player.name()
         return rollouts
 
     async def _settle(self, claim: Claim, played: "_Played") -> None:
@@ -246,7 +259,7 @@ class Driver:
                 if not played.problem_key:
                     raise
                 log.warning("run %s: group %s does not hold together: %s", self.run.key, claim.group, error.fields)
-                played = _Played("", failures.failed(claim.group_size, error), played.environment_version)
+                played = _Played("", failures.failed(claim, error), played.environment_version)
             except _DATABASE_ERRORS as error:
                 if time.monotonic() > expires:
                     raise
@@ -259,9 +272,7 @@ class Driver:
             window.succeeded()
         elif any(rollout.error and rollout.error.kind is not ErrorKind.POLICY for rollout in played.rollouts):
             window.failed()
-        sampled = [rollout for rollout in played.rollouts if rollout.error is None]
-        self._generated[claim.policy_version, "generation/rollouts"] += len(sampled)
-        self._generated[claim.policy_version, "generation/tokens"] += sum(sum(each.loss_mask) for each in sampled)
+        self._counts.add_sampled(claim.policy_version, played.rollouts)
 
     async def _renew(self) -> None:
         tokens = set(self._playing)
@@ -272,23 +283,6 @@ class Driver:
             if task := self._playing.get(token):
                 log.info("run %s: lost the lease %s; its episodes are dropped", self.run.key, token)
                 task.cancel()
-
-    async def _note_waiting(self, reason: Withheld) -> None:
-        """Record how long this driver could claim nothing because it waits for a newer policy version."""
-        if reason is Withheld.CAPACITY and not self._playing:
-            if self._waiting_since is None:
-                version = (await in_database(leases.capacity, self.run)).live_version
-                self._waiting_since = (time.monotonic(), max(version, 0))
-        else:
-            self._count_waiting()
-            self._waiting_since = None
-
-    def _count_waiting(self) -> None:
-        if self._waiting_since is not None:
-            since, version = self._waiting_since
-            now = time.monotonic()
-            self._generated[version, "time/wait_for_policy"] += now - since
-            self._waiting_since = (now, version)
 
     async def _report(self) -> None:
         traffic = self._traffic
@@ -302,11 +296,7 @@ class Driver:
             scoring=traffic.scoring,
             tokens=traffic.tokens,
         )
-        self._count_waiting()
-        due, self._generated = self._generated, defaultdict(float)
-        for version in sorted({version for version, _ in due}):
-            values = {key: value for (at, key), value in due.items() if at == version and value}
-            await in_database(metrics.accumulate, self.run, step=version, values=values)
+        await self._counts.report()
 
     async def _listen(self) -> None:
         async with Listener(group_of(self.run.key)) as bell:
@@ -328,6 +318,8 @@ class Driver:
         state = await in_database(Run.objects.values_list("state", flat=True).get, pk=self.run.pk)
         if state not in RUN_GENERATING:
             self._drop_all()
+        elif not self._is_handed_over:
+            await self._trials.look()
 
     def _drop_all(self) -> None:
         self._over = True

@@ -4,26 +4,34 @@ from typing import Any
 
 import msgspec
 
+from environments import seats
 from environments.env import Environment
 from environments.errors import EpisodeError, ProblemError, as_data, words_of
 from environments.isolated import Isolated
-from environments.types import ErrorKind, PlayedRollout, StopReason
+from environments.types import Claim, ErrorKind, PlayedRollout, StopReason
 
 _MAX_STDERR = 2_000
 """Characters."""
 
 
-def failed(group_size: int, error: Exception) -> list[PlayedRollout]:
+def failed(claim: Claim, error: Exception) -> list[PlayedRollout]:
     """The rollouts of a group that could not be played."""
+    return [failed_episode(error, seat) for _ in range(claim.group_size) for seat in seats.own(claim.seats)]
+
+
+def failed_episode(error: Exception, seat: str = "") -> PlayedRollout:
+    """The rollout of one that could not be played."""
     told = error if isinstance(error, EpisodeError) else ProblemError(f"{type(error).__name__}: {words_of(error)}")
     if told is not error:
         told.__cause__ = error
-    return [
-        PlayedRollout(
-            token_ids=[], loss_mask=[], inference_logprobs=[], stop_reason=StopReason.ERROR, error=as_data(told)
-        )
-        for _ in range(group_size)
-    ]
+    return PlayedRollout(
+        seat=seat,
+        token_ids=[],
+        loss_mask=[],
+        inference_logprobs=[],
+        stop_reason=StopReason.ERROR,
+        error=as_data(told),
+    )
 
 
 def add_stderr(rollouts: list[PlayedRollout], environment: Environment[Any]) -> None:

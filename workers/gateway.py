@@ -185,10 +185,11 @@ class AgentGateway:
 
 def _opened(row: AgentSession, policy: GroupPolicy, chat: Chat) -> Played:
     config = row.run.parsed
+    own = config.sampling_of(row.environment)
     sampling = SamplingParams(
-        temperature=config.sampling.temperature,
-        max_tokens=config.sampling.max_tokens,
-        max_turns=config.sampling.max_turns,
+        temperature=own.temperature,
+        max_tokens=own.max_tokens,
+        max_turns=own.max_turns,
         max_total_tokens=config.inference.max_model_len,
     )
     problem = msgspec.convert(row.problem, Problem)

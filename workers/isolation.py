@@ -27,6 +27,7 @@ from environments.sandbox import tools
 from environments.sandbox.bubblewrap import Bubblewrap
 from environments.sandbox.engine import Engine
 from environments.sandbox.remote import SandboxService
+from environments.types import Split
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
 from trainers.run_config import EnvironmentRef
@@ -56,6 +57,11 @@ class _Interpreter(NamedTuple):
 def is_isolated(ref: EnvironmentRef) -> bool:
     """Whether it has processes of its own."""
     return ref.process == "isolated" or bool(ref.python) or not registry.is_ours_alone(ref.name, ref.args)
+
+
+def scratch_of(run: Run, ref: EnvironmentRef) -> Path:
+    """Where its processes write."""
+    return run.directory / "environments" / re.sub(r"\W", "_", ref.run_name)
 
 
 async def load(run: Run, ref: EnvironmentRef, gateway_socket: Path | None = None) -> Environment[Any]:
@@ -89,7 +95,7 @@ async def close(environment: Environment[Any]) -> None:
 async def _start(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> asyncio.subprocess.Process:
     interpreter = _interpreter(ref)
     command = [interpreter.python, "-m", "environments.isolated.host"]
-    scratch = run.directory / "environments" / re.sub(r"\W", "_", ref.run_name)
+    scratch = scratch_of(run, ref)
     shown = [*interpreter.shown, *_allowed_paths(ref), *([gateway_socket.parent] if gateway_socket else [])]
     model = run.parsed.model.path
     tokenizer = await asyncio.to_thread(hub.tokenizer_directory, model)
@@ -154,6 +160,13 @@ def _allowed_paths(ref: EnvironmentRef) -> list[Path]:
     named = registry.named_by_bridge(ref.name, ref.args).partition(":")[0]
     code = [Path(named)] if os.path.isabs(named) else []
     return code + hub.places(registry.data_of(ref.name, ref.args), "dataset")
+
+
+async def count(environment: Environment[Any], split: Split) -> int:
+    """How many problems a split has. Raises whatever the environment's code does, and TimeoutError."""
+    if isinstance(environment, Isolated):
+        return await environment.ask_count(split)
+    return await asyncio.to_thread(environment.count, split)
 
 
 def _limits(ref: EnvironmentRef) -> limits.Limits:

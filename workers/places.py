@@ -1,13 +1,16 @@
 """Where a driver plays each environment of its run, and how many of its groups at a time.
 
-A driver has so many slots. An environment that fails gives its own up and has one beside them: groups that hang in it
-then keep nobody else waiting.
+A driver has so many slots, each for as many episodes as `sampling.group_size` says. A group of an environment that has
+fewer takes a part of one, and none takes more. An environment that fails gives its own up and has one beside them:
+groups that hang in it then keep nobody else waiting.
 """
 
 import asyncio
+from fractions import Fraction
 from pathlib import Path
 from typing import NamedTuple
 
+from environments.types import Claim
 from rollouts.models import Run
 from rollouts.selectors import groups
 from workers.database import in_database
@@ -45,6 +48,16 @@ class Places:
     def __getitem__(self, environment: str) -> Place:
         return self._places[environment]
 
+    def share(self, claim: Claim) -> Fraction:
+        """Of a slot, for a group: an evaluation's may have few rollouts, and must not leave the servers idle."""
+        return min(Fraction(1), Fraction(claim.group_size, self._run.parsed.sampling.group_size))
+
+    @property
+    def in_a_slot(self) -> int:
+        """Evaluated problems that are begun in place of a training group."""
+        plan, size = self._run.parsed.evaluation, self._run.parsed.sampling.group_size
+        return max(1, size // plan.rollouts_per_problem) if plan else 1
+
     async def open(self) -> None:
         """Make them. An environment whose last group failed, maybe in another driver, begins with one."""
         failing = await in_database(groups.failing_environments, self._run)
@@ -60,7 +73,7 @@ class Places:
         """How many groups may begin now."""
         failing = {name for name, place in self._places.items() if place.window.is_failing}
         taken = sum(place.window.playing for name, place in self._places.items() if name not in failing)
-        free = max(0, self._slots - taken)
+        free = max(0, int(self._slots - taken))
         rooms = {name: place.window.room() for name, place in self._places.items()}
         beside = sum(rooms[name] for name in failing)
         return Vacancies(beside + min(free, sum(rooms.values()) - beside), rooms)

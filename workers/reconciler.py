@@ -22,6 +22,7 @@ from rollouts.bell import Listener
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, runs
+from rollouts.services.runs import trials
 from rollouts.states import RunState
 from workers import tasks
 from workers.convergence import Convergence
@@ -127,6 +128,7 @@ class Reconciler:
         self._cut_short = stopping
         for run_id in self._keys.values():
             self._look_soon(run_id)
+        await in_database(trials.fail_overdue)
         if time.monotonic() - self._swept_at >= SWEEP_EVERY_S:
             self._swept_at = time.monotonic()
             loop = asyncio.get_running_loop()

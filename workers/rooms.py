@@ -17,12 +17,16 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+from django.db import DatabaseError, InterfaceError
+
 from environments.env import Environment
 from environments.isolated import Isolated
 from environments.types import Problem, Split
 from rollouts.models import Run
+from rollouts.services import environment_sources
 from trainers.run_config import EnvironmentRef
 from workers import isolation
+from workers.database import in_database
 
 STARTS_AT_A_TIME = 2
 """Processes of one driver that may be starting: interpreters take a core each for a while."""
@@ -74,6 +78,8 @@ class Room:
         self._keeper: asyncio.Task[None] | None = None
         self._counts: dict[tuple[str, Split], int] = {}
         """Problems by version and split."""
+        self._noted: set[str] = set()
+        """Versions whose code is known to be kept."""
         self._deaths = 0
         """In a row."""
         self._not_before = 0.0
@@ -82,9 +88,12 @@ class Room:
     async def seat(self) -> AsyncIterator[Environment[Any]]:
         """The environment, for one group. Raises what `isolation.load` does."""
         if not isolation.is_isolated(self._ref):
-            yield await self._load_inline()
+            environment = await self._load_inline()
+            await self._note(str(environment.version))
+            yield environment
             return
         process = await self._choose()
+        await self._note(str(process.environment.version))
         process.groups += 1
         try:
             yield process.environment
@@ -119,6 +128,17 @@ class Room:
         await asyncio.gather(*tasks, return_exceptions=True)
         await asyncio.gather(*(isolation.close(process.environment) for process in self._processes))
         self._processes = []
+
+    async def _note(self, version: str) -> None:
+        """Keep the code of a version that is played. Nothing rests on it."""
+        if version in self._noted:
+            return
+        self._noted.add(version)
+        try:
+            await in_database(environment_sources.note, self._ref.name, version)
+        except (DatabaseError, InterfaceError) as error:
+            self._noted.discard(version)
+            log.info("run %s: the code of %s is not kept (%s)", self._run.key, self._ref.run_name, error)
 
     async def _load_inline(self) -> Environment[Any]:
         async with self._starting:

@@ -13,6 +13,7 @@ from celery.signals import worker_init, worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, InterfaceError
 
 from rollouts.models import Evaluation, Run, RunKind
+from rollouts.selectors import trials
 from rollouts.states import RUN_GENERATING, EvaluationState
 from workers.database import with_connection
 from workers.episodes import Driver
@@ -128,11 +129,14 @@ def drive(run_id: int) -> None:
 
 
 def wants_driver(run: Run) -> bool:
-    """Whether groups of this run are played by us and may be claimed; of a supervised run, while it is evaluated."""
+    """Whether groups of this run are played by us and may be claimed; of a supervised run, while it is evaluated or
+    somebody tries an environment with it."""
     config = run.parsed
-    if not config.is_played or run.state not in RUN_GENERATING or config.inference.replicas == 0:
+    if not config.is_played or run.state not in RUN_GENERATING or not config.has_players:
         return False
-    return run.kind == RunKind.RL or Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists()
+    if run.kind == RunKind.RL or Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists():
+        return True
+    return trials.are_open(run)
 
 
 def ring(run_id: int) -> None:

@@ -1,6 +1,7 @@
 """How many groups of one environment a driver plays at a time: fewer while they fail, so that the others go on."""
 
 import time
+from fractions import Fraction
 
 _GROWTH = 8
 """A group that went well makes room for an eighth more."""
@@ -16,8 +17,8 @@ class Window:
 
     def __init__(self, most: int, *, first: int, longest_pause_s: float) -> None:
         """`most` groups at a time, `first` at the beginning."""
-        self.playing = 0
-        """Groups that are being played."""
+        self.playing = Fraction(0)
+        """Groups that are being played; one with fewer rollouts than a training group is a part of one."""
         self._most = most
         self._longest_pause_s = longest_pause_s
         self._size = max(1, min(first, most))
@@ -32,7 +33,7 @@ class Window:
 
     def room(self) -> int:
         """Groups that may be begun now."""
-        return 0 if time.monotonic() < self._not_before else max(0, self._size - self.playing)
+        return 0 if time.monotonic() < self._not_before else max(0, int(self._size - self.playing))
 
     def succeeded(self) -> None:
         """A group was scored."""

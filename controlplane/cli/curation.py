@@ -1,14 +1,16 @@
 """The command that turns a run's rollouts into data for supervised training."""
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from controlplane.cli.completion import RunKey
 from controlplane.cli.data import known_states, writing
 from controlplane.cli.progress import progress
-from controlplane.cli.terminal import Json, connect, print_json, run_of, say
+from controlplane.cli.terminal import Json, connect, fail, print_json, run_of, say
 
 
 def register(app: typer.Typer) -> None:
@@ -20,7 +22,8 @@ def register(app: typer.Typer) -> None:
 def export_sft(
     run: RunKey,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", dir_okay=False, help="File; gzipped if it ends in .gz.")
+        Path | None,
+        typer.Option("--output", "-o", dir_okay=False, help="File: JSONL, gzipped if it ends in .gz; or .parquet."),
     ] = None,
     pairs: Annotated[bool, typer.Option("--pairs", help="Best beside worst of each group, for DPO.")] = False,
     best: Annotated[int, typer.Option(min=0, help="Most rollouts of each group, the best; 0: all.")] = 1,
@@ -33,25 +36,51 @@ def export_sft(
     environment: Annotated[str | None, typer.Option(metavar="NAME", help="Only groups of this one.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run's best rollouts as JSONL to train on; stdout without a file. A file appears when it is complete."""
+    """Write a run's best rollouts as lines to train on; stdout without a file. A file appears when it is complete."""
     if as_json and output is None:
         raise typer.BadParameter("would mix with the examples: give a file too (-o)", param_hint="--json")
     connect()
-    from rollouts.services.curation import examples, exchange
+    from rollouts.services.curation import examples
 
     row = run_of(run)
-    states = known_states(state) or list(examples.CURATED)
+    states = known_states(state) or list(examples.curated_states(row))
     selection = examples.Selection(best=best or None, min_reward=min_reward, min_gap=min_gap, truncated=truncated)
-    export = examples.export_pairs if pairs else examples.export_examples
     unit = "pairs" if pairs else "examples"
-    written = 0
-    total = exchange.exportable(row, states=states, environment=environment).count()
-    with progress(total) as meter, writing(output) as file:
-        for line in export(row, selection, states=states, environment=environment):
-            file.write(line)
-            written += 1
-            meter.update(min(written, total), f"{written} {unit}")
+    written = write_examples(row, selection, output, pairs=pairs, states=states, environment=environment)
     if as_json:
         print_json({"run": row.key, unit: written, "file": str(output)})
     else:
         say(f"{written} {unit} of run {row.key}", err=True)
+
+
+def write_examples(
+    run: Any,
+    selection: Any,
+    output: Path | None,
+    *,
+    pairs: bool = False,
+    states: Sequence[str],
+    environment: str | None = None,
+) -> int:
+    """Write the selected rollouts of a run, in the format that the file's name says; how many lines they are."""
+    from rollouts.services.curation import examples, exchange
+    from rollouts.services.curation.tables import ParquetLines, Untabular
+
+    export = examples.export_pairs if pairs else examples.export_examples
+    unit = "pairs" if pairs else "examples"
+    written = 0
+    total = exchange.exportable(run, states=states, environment=environment).count()
+    is_table = output is not None and output.suffix == ".parquet"
+    try:
+        with (
+            progress(total) as meter,
+            writing(output) as file,
+            ParquetLines(file, pairs=pairs) if is_table else nullcontext(file) as lines,
+        ):
+            for line in export(run, selection, states=states, environment=environment):
+                lines.write(line)
+                written += 1
+                meter.update(min(written, total), f"{written} {unit}")
+    except Untabular as error:
+        fail(str(error))
+    return written

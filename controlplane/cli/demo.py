@@ -8,17 +8,17 @@ The process a person starts is `rollyard up`; what is written here runs below it
 import argparse
 import json
 import os
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from controlplane.cli import lessons
+from controlplane.cli.lessons import say
 from controlplane.home import OWNER_ONLY, Home
-from controlplane.safety import UnsafeSettings
 
 _LEARNED = 0.1
 """Gain of the mean evaluation reward from which the demo counts as learned; noise of 64 problems is about .06."""
@@ -51,34 +51,18 @@ def _parser() -> argparse.ArgumentParser:
 
 def _host(arguments: argparse.Namespace) -> int:
     """Be the supervisor; the demo itself is its job."""
-    from controlplane.up import start
-    from controlplane.up.processes import Program
-    from controlplane.up.supervisor import StartError
-
     os.umask(OWNER_ONLY)
     home = Home.from_environ()
     directory = home.path / "demo" / time.strftime("%Y%m%d-%H%M%S")
     directory.mkdir(parents=True)
-    argv = [sys.executable, "-m", "controlplane.cli.demo", "--job", str(directory), "--seed", str(arguments.seed)]
+    argv = ["controlplane.cli.demo", "--job", str(directory), "--seed", str(arguments.seed)]
     argv += ["--exit-when-done"] * arguments.exit_when_done
     argv += [word for override in arguments.set for word in ("--set", override)]
-    port = arguments.port
-    options = start.Options(
-        port=None if not port else 0 if port == "auto" else int(port),
-        concurrency=4,
-        quiet=True,
-        job=Program("demo", tuple(argv), environ={"ROLLYARD_DEMO_BEGAN": str(time.time())}),
-        on_job_line=_print,
-        stays=not arguments.exit_when_done,
-    )
-    try:
-        status = start.run(home, options)
-    except (start.AlreadyUp, StartError, UnsafeSettings) as error:
-        _print(f"error: {error}")
-        return 1
+    stays = not arguments.exit_when_done
+    status = lessons.host(home, "demo", argv, port=arguments.port, stays=stays, ROLLYARD_DEMO_BEGAN=str(time.time()))
     result = directory / "result.json"
     if result.exists() and arguments.json:
-        _print(result.read_text())
+        say(result.read_text())
     return status
 
 
@@ -97,26 +81,27 @@ class _Job:
         import django
 
         django.setup()
-        from rollouts.models import Model, Run
+        from rollouts.models import Run
         from rollouts.selectors import summary
 
-        model = self._directory / "model"
         seed = f"seed={self._arguments.seed}"
         overrides = [word for word in self._arguments.set if not word.startswith("sft.")]
         sft_overrides = [word.removeprefix("sft.") for word in self._arguments.set if word.startswith("sft.")]
         try:
             with self._phase("model", "making a tiny Qwen3 with random weights"):
-                self._module("trainers.model.tiny", str(model), "--seed", str(self._arguments.seed))
+                model = lessons.make_tiny(self._arguments.seed)
             with self._phase("sft", "supervised warm-up: the model learns the format and about half of the task"):
-                warmed = self._launch(self._resolve("reverse-text-sft", [f"model.path={model}", seed, *sft_overrides]))
-                result = Model.objects.filter(run__key=warmed).first()
-                if result is None:
-                    raise _NotDone(f"run {warmed} left no model")
-            rl = self._resolve("reverse-text-rl", [f"model.path={result.name}", seed, *overrides])
+                given = [f"model.path={model}", seed, *sft_overrides]
+                warmed = lessons.launch(lessons.resolved("reverse-text-sft", given), actor="demo")
+                lessons.finish(warmed)
+            given = [f"model.path={lessons.result_of(warmed)}", seed, *overrides]
+            rl = lessons.resolved("reverse-text-rl", given)
             with self._phase("rl", "reinforcement learning: the model is rewarded for every letter in its place"):
-                self._launch(rl, keep=True)
-        except _NotDone as reason:
-            _print(f"demo: {reason}")
+                run = lessons.launch(rl, actor="demo")
+                self._result["run"] = run.key
+                lessons.finish(run)
+        except lessons.NotDone as reason:
+            say(f"demo: {reason}")
             self._result["error"] = str(reason)
         run = Run.objects.filter(key=self._result["run"]).first()
         if run is not None:
@@ -132,68 +117,16 @@ class _Job:
         (self._directory / "result.json").write_text(json.dumps(self._result))
         if evaluated:
             verdict = "learned" if learned else "did not learn enough"
-            _print(f"demo: the model {verdict}: reward on held-out problems {before:.3f} before, {after:.3f} after")
+            say(f"demo: the model {verdict}: reward on held-out problems {before:.3f} before, {after:.3f} after")
         if not self._arguments.exit_when_done:
-            _print("demo: everything stays up for you to look at; Ctrl-C stops it")
+            say("demo: everything stays up for you to look at; Ctrl-C stops it")
         return 0 if learned else 1
 
     @contextmanager
     def _phase(self, name: str, description: str) -> Iterator[None]:
-        _print(f"demo: {description}")
-        began = time.monotonic()
-        try:
+        say(f"demo: {description}")
+        with lessons.timed(self._phase_s, name):
             yield
-        finally:
-            self._phase_s[name] = round(time.monotonic() - began, 1)
-
-    def _module(self, name: str, *words: str) -> None:
-        """Run a module of ours to its end, as a person would from a shell."""
-        done = subprocess.run([sys.executable, "-m", name, *words], capture_output=True, check=False)
-        if done.returncode:
-            raise _NotDone(f"python -m {name} failed: {done.stderr.decode(errors='replace')[-2000:]}")
-
-    @staticmethod
-    def _resolve(preset: str, overrides: Sequence[str]) -> Any:
-        from trainers.config import ConfigError, resolve
-
-        try:
-            return resolve(preset, overrides=overrides, environ=os.environ)
-        except ConfigError as error:
-            raise _NotDone(f"the config of {preset} makes no sense: {error}") from error
-
-    def _launch(self, resolved: Any, *, keep: bool = False) -> str:
-        """Launch a run, follow it to its end and return its key; `keep` makes it the run of the result."""
-        from controlplane.cli import follow
-        from rollouts.errors import ControlPlaneError
-        from rollouts.models import Run
-        from rollouts.services.runs import launches, projects
-
-        try:
-            run = launches.launch(
-                project=projects.ensure_default(),
-                user=projects.ensure_admin(),
-                resolved=resolved,
-                actor="demo",
-                forkable=Run.objects.all(),
-            )
-        except ControlPlaneError as error:
-            raise _NotDone("; ".join([error.message, *error.fields.values()])) from error
-        if keep:
-            self._result["run"] = run.key
-        _print(f"demo: run {run.key} is at {os.environ['ROLLYARD_URL']}/runs/{run.key}")
-        if follow.follow(run.key, _print):
-            run.refresh_from_db()
-            raise _NotDone(f"run {run.key} {run.state}: {run.state_reason}")
-        return run.key
-
-
-class _NotDone(Exception):
-    """The demo cannot go on; the message says why."""
-
-
-def _print(line: str) -> None:
-    sys.stdout.write(f"{line}\n")
-    sys.stdout.flush()
 
 
 if __name__ == "__main__":

@@ -23,19 +23,19 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
     if config.kind == "external":
         return found
     if config.is_played:
-        for slot in range(config.inference.replicas):
-            name = f"inference-{slot}"
-            found[name] = commands.server(
+        for slot in commands.slots(config):
+            found[slot.name] = commands.server(
                 config,
                 slot,
-                weights=commands.start_weights(config),
-                directory=_runs_directory() / RUN / "replicas" / name,
+                weights=commands.start_weights(config, slot.policy),
+                directory=_runs_directory() / RUN / "replicas" / slot.name,
                 socket=Path(SOCKET),
                 caches=Home.from_environ().caches / PROJECT,
                 api_key=SECRET,
             )
     url = os.environ.get("ROLLYARD_RUNS_URL") or f"{SCHEME}{Home.from_environ().runs_socket}"
-    found["trainer-0"] = commands.trainer(config, run=RUN, directory=_runs_directory() / RUN, url=url, token=SECRET)
+    if config.is_trained:
+        found["trainer-0"] = commands.trainer(config, run=RUN, directory=_runs_directory() / RUN, url=url, token=SECRET)
     return found
 
 

@@ -1,5 +1,7 @@
-"""Commands about virtual environments: what environments of other libraries run in."""
+"""Commands about environments of other libraries and packages: what they run in, and how one begins."""
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -7,8 +9,9 @@ import typer
 from controlplane.cli.terminal import Json, fail, print_json, say
 from controlplane.home import Home, UnsafeHome
 from environments import venvs
+from environments.starter import writing
 
-_app = typer.Typer(no_args_is_help=True, help="Virtual environments for environments of other libraries.")
+_app = typer.Typer(no_args_is_help=True, help="Environments of other libraries and packages, and where they run.")
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="What `environments[].python` says.")]
 
@@ -16,6 +19,31 @@ Name = Annotated[str, typer.Argument(metavar="NAME", help="What `environments[].
 def register(app: typer.Typer) -> None:
     """Add the commands to a program."""
     app.add_typer(_app, name="envs")
+
+
+@_app.command("new")
+def new(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Of the environment and of its package: my_game.")],
+    into: Annotated[
+        Path, typer.Option("--into", metavar="DIRECTORY", help="Where its directory NAME is made.", file_okay=False)
+    ] = Path(),
+    as_json: Json = False,
+) -> None:
+    """Write a small package with an environment that works, to be changed into one of your own."""
+    try:
+        directory = writing.write(name, into)
+    except writing.StarterError as error:
+        fail(str(error))
+    if as_json:
+        print_json({"name": name, "directory": str(directory.resolve())})
+        return
+    say(f"{directory} has an environment that works. Change it, and then")
+    for command in (
+        f"{sys.executable} -m pip install -e {directory}",
+        f"{sys.executable} -m environments check {name}",
+        f"rollyard trust allow environment {name}",
+    ):
+        say(f"  {command}")
 
 
 @_app.command("install")
@@ -52,8 +80,8 @@ def install(
 
 @_app.command("list")
 def list_venvs(as_json: Json = False) -> None:
-    """List the virtual environments that are here, and the recipes that are not."""
-    found = venvs.listing(Home.from_environ().path / venvs.DIRECTORY)
+    """List the virtual environments that are here with the environments they offer, and the recipes that are not."""
+    found, beside = venvs.listing(Home.from_environ().path / venvs.DIRECTORY), venvs.offered()
     if as_json:
         print_json(
             [
@@ -64,6 +92,7 @@ def list_venvs(as_json: Json = False) -> None:
                     "packages": venv.packages,
                     "python": venv.python,
                     "directory": str(venv.directory),
+                    "environments": venv.environments,
                 }
                 for venv in found
             ]
@@ -71,7 +100,10 @@ def list_venvs(as_json: Json = False) -> None:
         return
     for venv in found:
         state = f"Python {venv.python}" if venv.is_complete else "in part: install it again"
-        say(f"{venv.name:<20} {state:<26} {' '.join([*venv.recipes, *venv.packages])}")
+        offers = f": {', '.join(venv.environments)}" if venv.environments else ""
+        say(f"{venv.name:<20} {state:<26} {' '.join([*venv.recipes, *venv.packages])}{offers}")
+    if beside:
+        say(f"Installed beside Rollyard, and played without `python`: {', '.join(beside)}")
     if missing := [name for name in venvs.RECIPES if name not in {venv.name for venv in found}]:
         say(f"Not installed, and known: {', '.join(missing)}")
 

@@ -60,4 +60,4 @@ def _progress(run: Run) -> str:
 
 def _evaluations(run: Run) -> list[str]:
     done = run.evaluations.filter(reward_mean__isnull=False).select_related("environment").order_by("finished_at")
-    return [f"evaluation of version {row.version} on {row.environment}: reward {row.reward_mean:.3f}" for row in done]
+    return [f"evaluation of version {row.measured} on {row.environment}: reward {row.reward_mean:.3f}" for row in done]

@@ -23,6 +23,8 @@ def read_launch(
 ) -> Launching:
     """Resolve the config that words and files ask for. Raises ConfigError with every problem of the launch.
 
+    Words that end in `.toml` are files, before the others.
+
     Reads the database for a fork, and to see whether there is such a project; `None`: do not look.
     """
     problems: list[ConfigProblem] = []
@@ -34,9 +36,10 @@ def read_launch(
         forked = [f"{key}={value}" for key, value in (fork.overrides if fork else {}).items()]
     except ConfigError as error:
         problems += error.problems
-    preset, overrides = preset_and_overrides(words)
+    named = [word for word in words if word.endswith(".toml") and "=" not in word]
+    preset, overrides = preset_and_overrides([word for word in words if word not in named])
     try:
-        resolved = resolve(preset, files, [*overrides, *forked], os.environ)
+        resolved = resolve(preset, [*map(Path, named), *files], [*overrides, *forked], os.environ)
     except ConfigError as error:
         raise ConfigError([*problems, *error.problems]) from None
     if problems:

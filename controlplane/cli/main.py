@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data, envs, examining, models, trust
+from controlplane.cli import checkpoints, curation, data, endpoints, envs, evals, examining, models, synthesis, trust
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -131,7 +131,7 @@ def login_link(
 @token_app.command("create")
 def create_token(
     name: Annotated[str, typer.Argument(help="What it is for.")],
-    scope: Annotated[list[str], typer.Option(help="read, launch, submit or train; repeat for more.")],
+    scope: Annotated[list[str], typer.Option(help="read, curate, launch, submit, play or train; repeat for more.")],
     user: Annotated[str, typer.Option(help="Whose rights it borrows.")] = "admin",
     project: Project = "default",
     days: Annotated[int, typer.Option(min=1, max=3650, help="Days until it expires.")] = 90,
@@ -165,7 +165,9 @@ def launch(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PRESET] [KEY=VALUE]...", help="A preset, and overrides.", autocompletion=complete_launch
+            metavar="[PRESET | FILE.toml] [KEY=VALUE]...",
+            help="A preset or a file, and overrides.",
+            autocompletion=complete_launch,
         ),
     ] = None,
     file: Annotated[list[Path] | None, typer.Option(help="TOML; the last wins.")] = None,
@@ -227,7 +229,7 @@ def launch(
         fail(complaint(error))
     if as_json:
         addresses = {"url": f"{settings.ROLLYARD_URL}/runs/{run.key}", "atropos_url": None}
-        if run.kind != "sft":  # nothing from outside takes part in that
+        if run.kind in {"rl", "external"}:  # nothing from outside takes part in the others
             addresses |= {"atropos_url": run.address.url, "atropos_expires_at": run.address.expires_at.isoformat()}
         print_json({"run": run.key, "state": run.state, **addresses})
     else:
@@ -338,7 +340,10 @@ checkpoints.register(app)
 curation.register(app)
 models.register(app)
 trust.register(app)
+endpoints.register(app)
 envs.register(app)
+evals.register(app)
+synthesis.register(app)
 examining.register(app)
 
 if __name__ == "__main__":

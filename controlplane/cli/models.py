@@ -92,6 +92,9 @@ def _absolute(resolved: Any) -> Any:
         if config.data.validation is not None:
             validation = _with_absolute_path(config.data.validation)
             changed["data"] = changed["data"].model_copy(update={"validation": validation})
+    changed["policies"] = [
+        policy.model_copy(update={"model": _absolute_place(policy.model)}) for policy in config.policies
+    ]
     changed["environments"] = [_with_absolute_data(each) for each in config.environments]
     return replace(resolved, config=config.model_copy(update=changed))
 

@@ -94,6 +94,18 @@ def test_a_dry_run_prints_the_config_with_origins_and_starts_nothing() -> None:
     assert "Nothing was started" in plain
 
 
+def test_a_file_is_named_like_a_preset_and_the_command_line_wins_over_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.toml"
+    file.write_text('kind = "rl"\nmax_steps = 7\nseed = 3\nenvironments = [{ name = "reverse_text" }]\n')
+    printed = dry_run(str(file), "seed=4", f"model.path={tmp_path}")
+    assert (printed["config"]["max_steps"], printed["config"]["seed"]) == (7, 4)
+    assert printed["origins"]["max_steps"] == f"file {file}"
+    over = dry_run("reverse-text-rl", str(file), "max_steps=2")
+    assert (over["config"]["max_steps"], over["config"]["seed"], over["config"]["batch"]["batch_size"]) == (2, 3, 128)
+    missing = rollyard("launch", str(tmp_path / "none.toml"), "--dry-run")
+    assert "none.toml: No such file or directory" in missing.stderr
+
+
 def test_a_dry_run_needs_no_database(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(**_: object) -> None:
         raise AssertionError("it connected")
@@ -116,6 +128,16 @@ def test_a_dry_run_shows_adapters_and_where_they_would_lie(tmp_path: Path) -> No
     trainer = printed["commands"][-1]
     assert trainer["argv"][-1] == "trainers.rl"
     assert trainer["environ"]["ROLLYARD_TOKEN"] == "SECRET"
+
+
+def test_a_dry_run_shows_the_servers_of_frozen_policies(tmp_path: Path) -> None:
+    policies = '[{name = "rival", model = "start", replicas = 2}, {name = "judge", model = "./judge"}]'
+    printed = dry_run("reverse-text-rl", f"model.path={tmp_path}", f"policies={policies}")
+    found = {each["name"]: each for each in printed["commands"]}
+    assert list(found) == ["inference-0", "inference-rival-0", "inference-rival-1", "inference-judge-0", "trainer-0"]
+    served = [each["argv"][each["argv"].index("--model") + 1] for each in list(found.values())[:-1]]
+    assert served == [str(tmp_path)] * 3 + ["./judge"]
+    assert ["--generation-config" in each["argv"] for each in found.values()] == [False, True, True, True, False]
 
 
 def test_a_dry_run_starts_servers_for_a_supervised_run_only_to_evaluate_it() -> None:

@@ -112,6 +112,8 @@ class TestInstallation:
             "UPDATE rollouts_trust SET withdrawn_actor = '', withdrawn_at = NULL",
             "UPDATE rollouts_trust SET withdrawn_actor = 'somebody else'",
             "ALTER TABLE rollouts_trust DISABLE TRIGGER keep_withdrawal",
+            "UPDATE rollouts_endpoint SET removed_actor = '', removed_at = NULL",
+            "UPDATE rollouts_endpoint SET base_url = 'http://elsewhere'",
             "DROP FUNCTION rollouts_keep CASCADE",
             "SET session_replication_role = replica",
             "UPDATE rollouts_replay SET reason = ''",
@@ -258,7 +260,7 @@ class TestServerOfYourOwn:
 
 _CLOSE_ROWS = """
 from rollouts.models import Run, RunEnvironment, ScoredGroup
-from rollouts.services import trust
+from rollouts.services import endpoints, trust
 from rollouts.services.transitions import move
 run = Run.objects.get()
 environment = RunEnvironment.objects.get_or_create(run=run, name="reverse_text")[0]
@@ -266,6 +268,8 @@ group = ScoredGroup.objects.create(run=run, environment=environment, state="play
 move(group, to="failed", actor="somebody", settled_at=run.created_at)
 trust.allow("loss", "package.loss", actor="somebody")
 trust.withdraw("loss", "package.loss", actor="somebody")
+endpoints.add(name="judge", base_url="https://a.example/v1", model="m", is_for_all=True, actor="somebody")
+endpoints.remove("judge", actor="somebody")
 """
 
 _SAY_FACTS = """

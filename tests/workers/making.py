@@ -52,8 +52,8 @@ def expire(run: Run) -> None:
     )
 
 
-def make_server(run: Run, url: str, *, slot: int = 0, version: int = 0) -> Replica:
-    """A ready inference replica that answers at `url`."""
-    replica = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=slot, launcher="local")
+def make_server(run: Run, url: str, *, slot: int = 0, version: int = 0, policy: str = "") -> Replica:
+    """A ready inference replica that answers at `url`, for one of `[[policies]]` or the run's own policy."""
+    replica = replicas.create(run, kind=ReplicaKind.INFERENCE, policy=policy, slot=slot, launcher="local")
     replicas.address(replica, base_url=url)
-    return replicas.ready(replica, loaded_version=version)
+    return replicas.ready(replica, loaded_version=None if policy else version)

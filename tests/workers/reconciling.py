@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
+from rollouts.selectors import fleet
 from rollouts.states import ReplicaState
 from tests.workers.waiting import eventually
 from trainers.run_config import RunConfig
@@ -70,8 +71,9 @@ def replica(
     return lambda: found.all().first()
 
 
-def ready_server(run: Run, *, other_than: int = 0) -> Replica:
-    found = eventually(replica(run, ReplicaKind.INFERENCE, ReplicaState.READY, other_than=other_than))
+def ready_server(run: Run, *, other_than: int = 0, policy: str = "") -> Replica:
+    serving = fleet.list_serving(run, policy=policy).exclude(pk=other_than)
+    found = eventually(lambda: serving.all().first())
     assert found is not None
     return found
 

@@ -4,6 +4,7 @@ A replica (`python -m tests.workers.stub_server SOCKET`), or in the test's own p
 
     ok      answers             nan     every logprob is NaN, as vLLM spells it
     error   500 to generation   hang    generation never answers
+    refuse  400 to generation
     half    loading weights fails half way: the server stays paused and labelled `loading`
 """
 
@@ -35,6 +36,10 @@ class Stub:
         """Before it answers to generation."""
         self.generated = 0
         self.loads: list[str] = []
+        self.chats: list[dict[str, Any]] = []
+        """What was asked for over the chat route."""
+        self.says = "<action>pass</action>"
+        """There."""
         self.ending = threading.Event()
 
 
@@ -60,7 +65,7 @@ class _Handler(http_server.Handler):
         answers: dict[str, Any] = {
             "/weight_info": {"weight_version": stub.label},
             "/is_paused": {"is_paused": stub.paused},
-            "/stub": {"generated": stub.generated, "loads": stub.loads},
+            "/stub": {"generated": stub.generated, "loads": stub.loads, "chats": stub.chats},
         }
         self._answer(answers[urlsplit(self.path).path])
 
@@ -72,6 +77,8 @@ class _Handler(http_server.Handler):
             case "/stub":
                 stub.mode = body["mode"]
                 self._answer({})
+            case "/v1/chat/completions":
+                self._chat(stub, body)
             case "/v1/chat/completions/render":
                 self._answer({"token_ids": [1, 2, 3]})
             case "/inference/v1/generate":
@@ -91,15 +98,32 @@ class _Handler(http_server.Handler):
             case "/reset_prefix_cache":
                 self._answer({"success": True})
 
-    def _generate(self, stub: Stub, body: dict[str, Any]) -> None:
+    def _may_go_on(self, stub: Stub) -> bool:
+        """Whether it answers, after its delay; False when it has said what there is to say."""
         until = time.monotonic() + _HANG_S
         while (stub.mode == "hang" or stub.paused) and time.monotonic() < until:
             if stub.ending.wait(0.02):
-                return
+                return False
         if stub.delay_s and stub.ending.wait(stub.delay_s):
+            return False
+        if stub.mode in ("error", "refuse"):
+            told = {"error": ("told to fail", 500), "refuse": ("told to refuse", 400)}
+            message, status = told[stub.mode]
+            self._answer({"error": {"message": message}}, status=status)
+            return False
+        return True
+
+    def _chat(self, stub: Stub, body: dict[str, Any]) -> None:
+        if not self._may_go_on(stub):
             return
-        if stub.mode == "error":
-            return self._answer({"error": {"message": "told to fail"}}, status=500)
+        stub.chats.append(body)
+        message = {"role": "assistant", "content": stub.says}
+        usage = {"prompt_tokens": 7, "completion_tokens": 3}
+        self._answer({"choices": [{"message": message, "finish_reason": "stop"}], "usage": usage})
+
+    def _generate(self, stub: Stub, body: dict[str, Any]) -> None:
+        if not self._may_go_on(stub):
+            return
         sampling = body["sampling_params"]
         length = min(2, sampling["max_tokens"])
         logprob = -9999.0 if stub.mode == "nan" else -0.5
@@ -130,10 +154,21 @@ def stub_server(*, version: int = 0) -> Iterator[StubServer]:
 
 def tell(url: str, mode: str) -> None:
     """Change the mode of a stub that runs as a process."""
+    with _client(url) as client:
+        client.post("/stub", json={"mode": mode}).raise_for_status()
+
+
+def told(url: str) -> dict[str, Any]:
+    """What a stub that runs as a process has been asked."""
+    with _client(url) as client:
+        found: dict[str, Any] = client.get("/stub").raise_for_status().json()
+    return found
+
+
+def _client(url: str) -> httpx.Client:
     base_url, path = address(url)
     transport = httpx.HTTPTransport(uds=path) if path else None
-    with httpx.Client(base_url=base_url, transport=transport, trust_env=False) as client:
-        client.post("/stub", json={"mode": mode}, timeout=10).raise_for_status()
+    return httpx.Client(base_url=base_url, transport=transport, trust_env=False, timeout=10)
 
 
 if __name__ == "__main__":

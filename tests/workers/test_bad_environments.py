@@ -18,7 +18,7 @@ from workers.launchers import confinement
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.slow,
-    pytest.mark.timeout(240),
+    pytest.mark.timeout(480),
     pytest.mark.skipif(
         bool(confinement.complaint()),
         reason=f"NO SANDBOX, bad environments are not let loose: {confinement.complaint()}",
@@ -68,7 +68,8 @@ def test_forty_bad_environments_are_data_and_the_good_one_goes_on() -> None:
             scored = ScoredGroup.objects.filter(run=run, environment__name="good", state__in=["ready", "filtered"])
             eventually(
                 lambda: not unexplained(run),
-                within_s=200,
+                # A process that does not even begin to answer holds a place for starts for a minute.
+                within_s=400,
                 what=lambda: f"what was wrong with { ({kind: told(run).get(kind) for kind in unexplained(run)}) }",
             )
             so_far = scored.count()

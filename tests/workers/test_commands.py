@@ -9,7 +9,7 @@ import pytest
 from environments.unconfined import VARIABLE
 from tests.workers.making import SMALL
 from trainers.config import resolve
-from workers.fleet import commands
+from workers.fleet import accelerators, commands
 from workers.launchers.base import LaunchSpec
 from workers.launchers.local import LocalLauncher
 from workers.launchers.processes import carriers
@@ -36,3 +36,45 @@ def test_ranks_without_a_sandbox_listen_on_the_loopback_alone(tmp_path: Path, mo
             launcher.stop(handle, 30)
     assert listening == {"127.0.0.1"}, f"gloo's alone: {launcher.logs(handle, 20)}"
     assert not (tmp_path / "replica" / "meeting").exists()
+
+
+def servers(tmp_path: Path, **overrides: object) -> list[commands.Command]:
+    """Of a run with two opponents that it starts from, and a judge."""
+    policies = [{"name": "rival", "model": "start", "replicas": 2}, {"name": "judge", "model": "/models/judge"}]
+    config = resolve(overrides={**SMALL, "policies": policies, **overrides}, environ={}).config
+    own = {"directory": tmp_path / "replicas" / "x", "socket": tmp_path / "s" / "socket", "caches": tmp_path / "caches"}
+    return [
+        commands.server(config, slot, weights=commands.start_weights(config, slot.policy), api_key="secret", **own)
+        for slot in commands.slots(config)
+    ]
+
+
+def test_all_servers_of_a_run_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 24)
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: True)
+    assert [each.environ["OMP_NUM_THREADS"] for each in servers(tmp_path)] == ["3"] * 4
+    assert [each.environ["OMP_NUM_THREADS"] for each in servers(tmp_path, policies=[])] == ["12"]
+
+
+def test_each_server_of_a_run_has_the_next_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: False)
+    assert [each.environ["CUDA_VISIBLE_DEVICES"] for each in servers(tmp_path)] == ["1", "2", "3", "1"]
+
+
+def test_a_frozen_server_has_an_adapter_only_where_the_run_starts_from_one(tmp_path: Path) -> None:
+    def with_adapter(**overrides: object) -> list[bool]:
+        found = servers(tmp_path, **{"model.lora.rank": 8, **overrides})
+        return ["--enable-lora" in each.argv for each in found]
+
+    (tmp_path / "adapter").mkdir()
+    (tmp_path / "adapter" / "adapter_config.json").write_text("{}")
+    assert with_adapter() == [True, False, False, False]
+    assert with_adapter(**{"model.lora.path": str(tmp_path / "adapter")}) == [True, True, True, False]
+
+
+def test_a_frozen_server_sees_its_model_and_not_what_the_run_trains(tmp_path: Path) -> None:
+    own, *_, judge = servers(tmp_path)
+    assert commands.weights_of(tmp_path) in own.reads
+    assert Path("/models/judge") in judge.reads
+    assert not {commands.weights_of(tmp_path), Path("/somewhere/some-model")} & set(judge.reads)

@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from environments.library.reverse_text import ReverseText
-from rollouts.models import Lease, MetricPoint, PolicyVersion, Replica, Rollout, Run, ScoredGroup
+from rollouts.models import Lease, MetricPoint, PolicyVersion, Purpose, Replica, Rollout, Run, ScoredGroup
 from rollouts.services.groups import leases
 from rollouts.services.runs import life, policies, replicas
 from rollouts.states import GroupState, RunState
@@ -270,3 +270,16 @@ def test_polling_drives_a_run_that_nobody_rang_for(stub: StubServer) -> None:
         life.request_stop(run, actor="user:admin")
         thread.join(20)
         eventually(lambda: not any(each.name == f"drive-{run.pk}" for each in threading.enumerate()))
+
+
+def test_evaluated_problems_take_as_much_of_a_driver_as_they_have_rollouts(stub: StubServer) -> None:
+    run = make_started_run(evaluation={"problems": 50, "rollouts_per_problem": 1}, workers__concurrency=2)
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with driving(run):
+        # Two groups of two rollouts, or four problems that are evaluated.
+        eventually(lambda: count(run, GroupState.PLAYING) == 4)
+        assert not ScoredGroup.objects.filter(run=run, purpose=Purpose.TRAIN).exists()
+        stub.mode = "ok"
+        eventually(lambda: count(run, GroupState.EVALUATED) == 50)
+        eventually(ready(run, 2))

@@ -304,7 +304,7 @@ def test_a_run_that_plays_for_nothing_ends_and_says_what_came_of_it() -> None:
         eventually(is_live(run, 0))
         for _ in range(3):
             (claim,) = leases.claim(run, holder="driver", limit=1, lease_s=60).claims
-            intake.settle(token=claim.token, problem_key="a", rollouts=failed(2, KeyError("x")), worker="driver")
+            intake.settle(token=claim.token, problem_key="a", rollouts=failed(claim, KeyError("x")), worker="driver")
         eventually(lambda: state(run) == RunState.FAILED)
     run.refresh_from_db()
     assert run.state_reason.startswith("3 groups in a row were of no use (batch.max_fruitless_groups); the last: every")

@@ -46,8 +46,8 @@ def trainer_environ(world_size: int, *, beside_servers: bool) -> dict[str, str]:
     }
 
 
-def server_environ(slot: int, trainer_world_size: int) -> dict[str, str]:
-    """Variables that give an inference server a GPU of its own, as long as there are enough."""
+def server_environ(number: int, trainer_world_size: int) -> dict[str, str]:
+    """Variables that give an inference server, by its number in the run, a GPU of its own if there are enough."""
     gpus = list_gpus()
     own = gpus[trainer_world_size:] or gpus
-    return {"CUDA_VISIBLE_DEVICES": own[slot % len(own)]} if own else {}
+    return {"CUDA_VISIBLE_DEVICES": own[number % len(own)]} if own else {}

@@ -15,6 +15,19 @@ from workers.fleet import accelerators, adapters, hub, inference
 _IDLE_ADAPTER = "idle_adapter"
 
 
+class Slot(NamedTuple):
+    """Where a run wants an inference server."""
+
+    policy: str
+    """Which of its `[[policies]]` is served there; empty: the policy of the run."""
+    number: int
+
+    @property
+    def name(self) -> str:
+        """Such as `inference-0`, or `inference-judge-0`."""
+        return "-".join(filter(None, ("inference", self.policy, str(self.number))))
+
+
 class Command(NamedTuple):
     """What to start, and what it needs. Secrets are in the variables only."""
 
@@ -26,9 +39,19 @@ class Command(NamedTuple):
     writes: list[Path]
 
 
-def start_weights(config: RunConfig) -> str:
-    """What policy version 0 of a run is: a directory by its absolute path, or a name of a model hub."""
-    return config.model.lora.path or config.model.path
+def start_weights(config: RunConfig, policy: str = "") -> str:
+    """What policy version 0 of a run is, or one of its `[[policies]]` for good: a directory by its absolute path, or a
+    name of a model hub."""
+    frozen = next((ref for ref in config.frozen.values() if ref.name == policy), None)
+    return config.model.lora.path or config.model.path if frozen is None or frozen.is_start else frozen.model
+
+
+def slots(config: RunConfig) -> list[Slot]:
+    """Every inference server that a run wants, in the order in which they get GPUs: those of its own policy first."""
+    return [
+        *(Slot("", number) for number in range(config.inference.replicas)),
+        *(Slot(ref.name, number) for ref in config.frozen.values() for number in range(ref.replicas)),
+    ]
 
 
 def idle_adapter(directory: Path) -> Path:
@@ -37,37 +60,44 @@ def idle_adapter(directory: Path) -> Path:
 
 
 def server(
-    config: RunConfig, slot: int, *, weights: str, directory: Path, socket: Path, caches: Path, api_key: str
+    config: RunConfig, slot: Slot, *, weights: str, directory: Path, socket: Path, caches: Path, api_key: str
 ) -> Command:
     """The inference server of a slot, starting with `weights`. With LoRA those are an adapter, or a whole model, which
     is then served without one. `directory` is its own, in that of its run; `caches` its project's."""
-    cpu = accelerators.serves_on_cpu()
-    model, adapter = weights, None
-    if config.model.lora.rank:
-        served = Path(weights) if adapters.is_adapter(Path(weights)) else idle_adapter(directory)
-        model = config.model.path
-        adapter = inference.StartAdapter(served, adapters.room_for(config.model.lora))
+    cpu, everywhere = accelerators.serves_on_cpu(), slots(config)
+    model, adapter = _model_of(config, slot, weights, directory)
     return Command(
         [
-            *inference.argv(model, socket, config.inference, cpu=cpu, adapter=adapter),
+            *inference.argv(model, socket, config.inference, cpu=cpu, adapter=adapter, frozen=bool(slot.policy)),
             *(["--trust-remote-code"] if config.model.trust_remote_code else []),
         ],
         {
-            **inference.environ(config.inference, cpu=cpu, api_key=api_key),
-            **({} if cpu else accelerators.server_environ(slot, config.trainer.world_size)),
+            **inference.environ(config.inference, cpu=cpu, api_key=api_key, servers=len(everywhere)),
+            **({} if cpu else accelerators.server_environ(everywhere.index(slot), config.trainer.world_size)),
             # Kept: a GPU server without it takes ten seconds longer to start. Not shared: what one leaves, others run.
             "VLLM_CACHE_ROOT": str(caches / "vllm"),
             "HF_HUB_CACHE": str(hub.cache()),
         },
         reads=[
             inference.EXTENSION,
-            idle_adapter(directory),
-            weights_of(directory.parents[1]),
+            # What it will be told to load, which a frozen one never is.
+            *([] if slot.policy else [idle_adapter(directory), weights_of(directory.parents[1])]),
             *hub.places(weights, "model"),
             *hub.places(model, "model"),
         ],
         writes=[socket.parent, caches],
     )
+
+
+def _model_of(
+    config: RunConfig, slot: Slot, weights: str, directory: Path
+) -> tuple[str, inference.StartAdapter | None]:
+    """The model that a server loads, and the adapter on it."""
+    lora, is_adapter = config.model.lora, adapters.is_adapter(Path(weights))
+    if not lora.rank or (slot.policy and weights != lora.path):
+        return weights, None
+    served = Path(weights) if is_adapter else idle_adapter(directory)
+    return config.model.path, inference.StartAdapter(served, adapters.room_for(lora))
 
 
 def trainer(config: RunConfig, *, run: str, directory: Path, url: str, token: str, resumes_from: str = "") -> Command:

@@ -1,6 +1,7 @@
-"""Checkpoints as models, made by a program that has torch: for people, and for policy version 0 of a forked run.
+"""Checkpoints as models, made by a program that has torch: for people, for policy version 0 of a forked run, and for
+those that an eval run measures.
 
-checkpoint of the source, verified  ->  python -m trainers.storage.export  ->  weights/step_0 of the fork, durable
+checkpoint of the source, verified  ->  python -m trainers.storage.export  ->  weights/step_N of the run, durable
 """
 
 import logging
@@ -11,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from rollouts.models import Checkpoint, Run, TrustKind
+from rollouts.models import Checkpoint, PolicyVersion, Run, TrustKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services import trust
 from rollouts.services.runs.forks import name_of
@@ -80,15 +81,30 @@ def _run_export(checkpoint: Checkpoint, directory: Path, dtype: str) -> "subproc
 
 
 def make_start(run: Run) -> None:
-    """Make the weights that a fork starts from, in float32 so that nothing is lost. Idempotent.
+    """Make the weights that a fork starts from. Idempotent. Does nothing for a run that is no fork.
 
-    Does nothing for a run that is no fork. Raises UnrecoverableError.
+    Raises UnrecoverableError.
     """
-    checkpoint, weights = run.forked_from, run.directory / "weights"
-    if checkpoint is None or find_directory(weights, 0):
+    first = PolicyVersion.objects.filter(run=run).exclude(checkpoint=None).order_by("version").first()
+    if first is not None:
+        make_version(run, first)
+    elif run.forked_from is not None:
+        _make(run, run.forked_from, 0)
+
+
+def make_version(run: Run, version: PolicyVersion) -> None:
+    """Make the weights of a version that is a checkpoint of another run. Idempotent. Raises UnrecoverableError."""
+    if version.checkpoint is not None:
+        _make(run, version.checkpoint, version.version)
+
+
+def _make(run: Run, checkpoint: Checkpoint, version: int) -> None:
+    """In float32, so that nothing is lost."""
+    weights = run.directory / "weights"
+    if find_directory(weights, version):
         return
     log.info("run %s: exporting %s", run.key, name_of(checkpoint))
     try:
-        write_directory(weights, 0, lambda path: export(checkpoint, path, dtype="float32"), epoch=0, run=run.key)
+        write_directory(weights, version, lambda path: export(checkpoint, path, dtype="float32"), epoch=0, run=run.key)
     except ExportFailed as error:
         raise UnrecoverableError(error.reason) from error

@@ -46,6 +46,7 @@ def tokenizer_directory(name: str) -> Path | None:
 def names_of(config: RunConfig) -> list[tuple[Kind, str]]:
     """What a run needs from the hub."""
     wanted: list[tuple[Kind, str]] = [("model", config.model.path), ("model", config.model.lora.path)]
+    wanted += [("model", policy.model) for policy in config.frozen.values() if not policy.is_start]
     if config.data is not None:
         wanted.append(("dataset", config.data.path))
         if config.data.validation is not None:

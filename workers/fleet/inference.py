@@ -68,11 +68,12 @@ def argv(
     *,
     cpu: bool,
     adapter: StartAdapter | None = None,
+    frozen: bool = False,
     python: str = sys.executable,
 ) -> list[str]:
     """Return the command line of a server; it needs `environ` too, which also holds the secrets.
 
-    `python` is the interpreter that has vLLM.
+    A `frozen` one is asked over its chat route. `python` is the interpreter that has vLLM.
     """
     command = [python, "-m", "rollyard_server"]
     command += ["--model", model, "--served-model-name", _FROZEN_MODEL if adapter else SERVED_MODEL]
@@ -87,6 +88,9 @@ def argv(
     command += ["--enable-scale-out"]
     command += ["--worker-extension-cls", "rollyard_vllm.WeightLoading"]
     command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
+    if frozen:
+        # Nothing but what is asked for shapes its replies, as with the policy: no top_k that the model's files suggest.
+        command += ["--generation-config", "vllm"]
     if cpu:
         command += ["--enforce-eager", "--kv-cache-memory-bytes", str(int(config.kv_cache_gib * 2**30))]
         # The engine and its only worker in one process: ten seconds less to start, and no busy-waiting between two.
@@ -96,8 +100,8 @@ def argv(
     return command
 
 
-def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None) -> dict[str, str]:
-    """Return the variables a server needs on top of the process's own."""
+def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None, servers: int = 1) -> dict[str, str]:
+    """Return the variables that one of so many servers of a run needs on top of the process's own."""
     inherited = os.environ.get("PYTHONPATH")
     variables = {
         "PYTHONPATH": os.pathsep.join([str(EXTENSION), *([inherited] if inherited else [])]),
@@ -111,7 +115,7 @@ def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None) -
         variables |= {
             # Lets the CPU platform accept the "uni" executor; the API server keeps its own process all the same.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "OMP_NUM_THREADS": str(_threads(config.replicas)),
+            "OMP_NUM_THREADS": str(_threads(servers)),
             "OMP_WAIT_POLICY": "PASSIVE",  # a trainer may want the core that a waiting thread would spin on
             # Without it the first request waits about 15 s for a small kernel to be compiled.
             "TORCHDYNAMO_DISABLE": "1",
@@ -119,9 +123,9 @@ def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None) -
     return variables
 
 
-def _threads(replicas: int) -> int:
-    """Half the cores for all replicas together: the rest is for trainers, API servers and everything else."""
-    return max(1, (os.cpu_count() or 1) // 2 // max(1, replicas))
+def _threads(servers: int) -> int:
+    """Half the cores for all servers together: the rest is for trainers, API servers and everything else."""
+    return max(1, (os.cpu_count() or 1) // 2 // servers)
 
 
 class VllmAdmin:

@@ -75,9 +75,9 @@ def launcher_of(replica: Replica) -> Launcher:
     return _LAUNCHERS[replica.launcher]
 
 
-def reserve(run: Run, *, kind: ReplicaKind, slot: int) -> Replica:
+def reserve(run: Run, *, kind: ReplicaKind, slot: int, policy: str = "") -> Replica:
     """Make the row of a replica that is about to be launched."""
-    return replicas.create(run, kind=kind, slot=slot, launcher=run.parsed.launcher.type)
+    return replicas.create(run, kind=kind, policy=policy, slot=slot, launcher=run.parsed.launcher.type)
 
 
 def own_places() -> list[Path]:

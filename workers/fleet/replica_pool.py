@@ -9,7 +9,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from django.utils.crypto import salted_hmac
 
@@ -36,17 +36,28 @@ _LOOK_S = 0.2
 T = TypeVar("T")
 
 
+class ReplicaClient(Protocol):
+    """Asks one replica."""
+
+    async def aclose(self) -> None:
+        """Close its connections."""
+        ...
+
+
+C = TypeVar("C", bound=ReplicaClient)
+
+
 def api_key(replica: Replica) -> str:
     """The key a replica demands. Derived, so that it is stored nowhere and every worker knows it."""
     return salted_hmac("rollyard.inference", str(replica.token), algorithm="sha256").hexdigest()
 
 
-class Endpoint:
+class PooledReplica(Generic[C]):
     """One inference replica, as this driver sees it."""
 
-    def __init__(self, replica: Replica, *, timeout_s: float) -> None:
+    def __init__(self, replica: Replica, client: C) -> None:
         self.name = replica.name
-        self.policy = OpenAIPolicy(replica.base_url, SERVED_MODEL, api_key=api_key(replica), timeout_s=timeout_s)
+        self.client = client
         self.version = replica.loaded_version
         self.serving = True
         self.answered = False
@@ -57,49 +68,67 @@ class Endpoint:
         self.not_before = 0.0
         """Monotonic time until which nothing is sent to it, after a failure."""
 
+    def succeeded(self) -> None:
+        """It has answered."""
+        self.failures = 0
+        self.answered = True
+
     def failed(self) -> None:
         """Send it nothing for a while: exponential back-off, reset by an answer."""
         self.not_before = time.monotonic() + min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2**self.failures)
         self.failures += 1
 
 
-class ReplicaPool:
-    """The replicas of one run that work may be sent to. Lives on one event loop."""
+class PolicyPool(Generic[C]):
+    """The replicas of one of a run's policies that work may be sent to. Lives on one event loop."""
 
-    def __init__(self, run: Run, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, run: Run, policy: str, client: Callable[[Replica], C]) -> None:
+        """`policy`: as `Replica.policy`; `client` makes what asks one of them."""
         self._run = run
-        self._request_timeout_s = request_timeout_s
-        self._endpoints: dict[str, Endpoint] = {}
+        self._policy = policy
+        self._client = client
+        self._replicas: dict[str, PooledReplica[C]] = {}
 
     async def refresh(self) -> None:
         """Read from the database which replicas are ready and what they serve, and record which have answered."""
-        rows = {row.name: row for row in await in_database(lambda: list(fleet.list_serving(self._run)))}
+        found = await in_database(lambda: list(fleet.list_serving(self._run, policy=self._policy)))
+        rows = {row.name: row for row in found}
         for name, row in rows.items():
-            endpoint = self._endpoints.get(name)
-            if endpoint is None:
-                endpoint = self._endpoints[name] = Endpoint(row, timeout_s=self._request_timeout_s)
-            endpoint.version = row.loaded_version
-            if endpoint.answered:
-                endpoint.answered = False
+            pooled = self._replicas.get(name)
+            if pooled is None:
+                pooled = self._replicas[name] = PooledReplica(row, self._client(row))
+            pooled.version = row.loaded_version
+            if pooled.answered:
+                pooled.answered = False
                 await in_database(replicas.answered, row)
-        for name, endpoint in list(self._endpoints.items()):
-            endpoint.serving = name in rows
+        for name, pooled in list(self._replicas.items()):
+            pooled.serving = name in rows
             # A suspect replica may still answer what it was asked, so its connections are cut last.
-            if not endpoint.serving and not endpoint.in_flight:
-                del self._endpoints[name]
-                await endpoint.policy.aclose()
+            if not pooled.serving and not pooled.in_flight:
+                del self._replicas[name]
+                await pooled.client.aclose()
 
-    def pick(self) -> Endpoint | None:
+    def pick(self) -> PooledReplica[C] | None:
         """Return the replica with the fewest requests in flight among those not backing off; None: there is none."""
         now = time.monotonic()
-        usable = [each for each in self._endpoints.values() if each.serving and each.not_before <= now]
+        usable = [each for each in self._replicas.values() if each.serving and each.not_before <= now]
         return min(usable, key=lambda each: (each.in_flight, each.name), default=None)
 
     async def aclose(self) -> None:
         """Cut every connection."""
-        for endpoint in self._endpoints.values():
-            await endpoint.policy.aclose()
-        self._endpoints = {}
+        for pooled in self._replicas.values():
+            await pooled.client.aclose()
+        self._replicas = {}
+
+
+class ReplicaPool(PolicyPool[OpenAIPolicy]):
+    """The replicas of a run's own policy."""
+
+    def __init__(self, run: Run, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+        def client(replica: Replica) -> OpenAIPolicy:
+            return OpenAIPolicy(replica.base_url, SERVED_MODEL, api_key=api_key(replica), timeout_s=request_timeout_s)
+
+        super().__init__(run, "", client)
 
 
 class GroupPolicy:
@@ -108,16 +137,16 @@ class GroupPolicy:
     def __init__(self, pool: ReplicaPool, *, oldest_version: int) -> None:
         self._pool = pool
         self._oldest_version = oldest_version
-        self._endpoint: Endpoint | None = None
+        self._replica: PooledReplica[OpenAIPolicy] | None = None
 
     @property
     def replica(self) -> str:
         """Name of the replica that answered last."""
-        return self._endpoint.name if self._endpoint else ""
+        return self._replica.name if self._replica else ""
 
     def version(self) -> int:
         """The policy version requests go to now: what the replica is known to serve, at least what was live before."""
-        served = self._endpoint.version if self._endpoint else None
+        served = self._replica.version if self._replica else None
         return max(self._oldest_version, served if served is not None else 0)
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
@@ -142,37 +171,36 @@ class GroupPolicy:
         last: PolicyUnavailable | None = None
         invalid = 0
         while True:
-            endpoint = await self._choose(expires, last)
-            endpoint.in_flight += replies
+            pooled = await self._choose(expires, last)
+            pooled.in_flight += replies
             try:
-                answer = await request(endpoint.policy)
+                answer = await request(pooled.client)
             except PolicyUnavailable as error:
-                log.info("%s: %s", endpoint.name, error)
-                endpoint.failed()
+                log.info("%s: %s", pooled.name, error)
+                pooled.failed()
                 if time.monotonic() >= expires:
                     raise
                 last = error
             except InvalidAnswer as error:
-                log.warning("%s gave an answer that cannot be used: %s", endpoint.name, error)
-                endpoint.failed()
+                log.warning("%s gave an answer that cannot be used: %s", pooled.name, error)
+                pooled.failed()
                 invalid += 1
                 if invalid >= MAX_INVALID_ANSWERS:
                     raise
             else:
-                endpoint.failures = 0
-                endpoint.answered = True
+                pooled.succeeded()
                 return answer
             finally:
-                endpoint.in_flight -= replies
-            self._endpoint = None
+                pooled.in_flight -= replies
+            self._replica = None
 
-    async def _choose(self, expires: float, last: PolicyUnavailable | None) -> Endpoint:
-        endpoint = self._endpoint
-        if endpoint is None or not endpoint.serving or endpoint.not_before > time.monotonic():
-            while (endpoint := self._pool.pick()) is None:
+    async def _choose(self, expires: float, last: PolicyUnavailable | None) -> PooledReplica[OpenAIPolicy]:
+        pooled = self._replica
+        if pooled is None or not pooled.serving or pooled.not_before > time.monotonic():
+            while (pooled := self._pool.pick()) is None:
                 if time.monotonic() >= expires:
                     why = f" The last one asked failed: {last}" if last else ""
                     raise PolicyUnavailable(f"No inference replica answered for {PATIENCE_S:.0f} s.{why}") from last
                 await asyncio.sleep(_LOOK_S)
-            self._endpoint = endpoint
-        return endpoint
+            self._replica = pooled
+        return pooled

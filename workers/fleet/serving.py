@@ -4,6 +4,8 @@
                           └────────────── died, or silent for START_DEADLINE_S ──────────────▶ LOST, slot is empty
 
 The only proof of life is a generated token: a server whose engine hangs still answers its health routes.
+
+A server of one of the run's `[[policies]]` is kept like them, but for the versions: it serves what it started with.
 """
 
 import json
@@ -53,9 +55,8 @@ class Servers:
 
     def tend(self, run: Run) -> None:
         """Bring the run's inference replicas one step closer to what is wanted. Raises UnrecoverableError."""
-        alive = list(fleet.list_alive(run, ReplicaKind.INFERENCE))
         due = []
-        for replica in alive:
+        for replica in fleet.list_alive(run, ReplicaKind.INFERENCE):
             seen = lifecycle.observe(replica)
             if not seen.alive:
                 lifecycle.mark_lost(replica, seen)
@@ -64,9 +65,11 @@ class Servers:
             elif self._is_due(replica):
                 due.append(replica)
         self._examine(run, due)
-        taken = {replica.slot for replica in fleet.list_alive(run, ReplicaKind.INFERENCE)}
-        for slot in sorted(set(range(run.parsed.inference.replicas)) - taken):
-            _start(run, slot)
+        alive = fleet.list_alive(run, ReplicaKind.INFERENCE)
+        taken = {commands.Slot(replica.policy, replica.slot) for replica in alive}
+        for slot in commands.slots(run.parsed):
+            if slot not in taken:
+                _start(run, slot)
 
     def _is_due(self, replica: Replica) -> bool:
         if replica.state == ReplicaState.READY:
@@ -88,14 +91,14 @@ class Servers:
             elif replica.state == ReplicaState.READY:
                 replicas.answered(replica)
             else:
-                replicas.ready(replica, loaded_version=target.version)
+                replicas.ready(replica, loaded_version=None if replica.policy else target.version)
 
 
 def target_version(run: Run) -> PolicyVersion | None:
-    """What every replica of the run should serve: the live version, before there is one the initial model."""
+    """What every replica of the run's own policy should serve: the live version, before there is one the initial."""
     versions = PolicyVersion.objects.filter(run=run)
     # Asked anew each time: another version may have become live since the run's row was read.
-    return versions.filter(state=PolicyVersionState.LIVE).first() or versions.filter(version=0).first()
+    return versions.filter(state=PolicyVersionState.LIVE).first() or versions.order_by("version").first()
 
 
 def admin_of(replica: Replica) -> VllmAdmin:
@@ -114,13 +117,16 @@ def load_deadline_s(version: PolicyVersion) -> float:
 
 
 def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
-    """Ask for one token, after bringing a replica that is not ready to the target version; return what failed.
+    """Ask for one token, after bringing a replica that is not ready to the target version; return what failed. A
+    frozen one is only asked.
 
     Makes HTTP requests only and touches no row: it runs in a thread of its own.
     """
     try:
         with admin_of(replica) as admin:
-            if replica.state == ReplicaState.STARTING:
+            if replica.policy:
+                admin.probe(STARTING_PROBE_DEADLINE_S if replica.state == ReplicaState.STARTING else PROBE_DEADLINE_S)
+            elif replica.state == ReplicaState.STARTING:
                 admin.probe(STARTING_PROBE_DEADLINE_S)
                 if admin.version() is None and _started_with(replica) == target.version:
                     admin.set_version(target.version)
@@ -163,9 +169,11 @@ def _handle_failed_probe(replica: Replica, failure: InferenceError) -> None:
         lifecycle.eject(replica, reason=reason)
 
 
-def _start(run: Run, slot: int) -> None:
+def _start(run: Run, slot: commands.Slot) -> None:
     """Start a server in an empty slot, unless it is too soon after the last failure. Raises UnrecoverableError."""
-    past = Replica.objects.filter(run=run, kind=ReplicaKind.INFERENCE, slot=slot, state__in=REPLICA_TERMINAL)
+    past = Replica.objects.filter(
+        run=run, kind=ReplicaKind.INFERENCE, policy=slot.policy, slot=slot.number, state__in=REPLICA_TERMINAL
+    )
     failed = []
     for replica in past.order_by("-id")[:MAX_FAILED_STARTS]:
         if replica.answered_at is not None:
@@ -174,8 +182,9 @@ def _start(run: Run, slot: int) -> None:
     if failed and (fault := lifecycle.fault_of(failed[0])):
         raise UnrecoverableError(Reason(ReasonCode.SERVER_INPUT, fault=fault))
     if len(failed) >= MAX_FAILED_STARTS:
+        which = f"{slot.number} of the policy {slot.policy}" if slot.policy else slot.number
         last = failed[0].reason
-        raise UnrecoverableError(Reason(ReasonCode.SERVER_HOPELESS, slot=slot, times=len(failed), last=last))
+        raise UnrecoverableError(Reason(ReasonCode.SERVER_HOPELESS, slot=which, times=len(failed), last=last))
     pause_s = lifecycle.back_off_s(len(failed), longest_s=LONGEST_BACK_OFF_S)
     if failed and failed[0].ended_at and _age_s(failed[0].ended_at) < pause_s:
         return
@@ -183,20 +192,21 @@ def _start(run: Run, slot: int) -> None:
     if target is None:
         return
     config = run.parsed
-    replica = lifecycle.reserve(run, kind=ReplicaKind.INFERENCE, slot=slot)
+    replica = lifecycle.reserve(run, kind=ReplicaKind.INFERENCE, policy=slot.policy, slot=slot.number)
     socket = settings.HOME.server_socket(replica.pk)
     replicas.address(replica, base_url=f"{SCHEME}{socket}")
     directory = Path(replica.directory)
     directory.mkdir(parents=True, exist_ok=True)
-    # What a sandbox may read has to be there when it is made.
-    commands.weights_of(run.directory).mkdir(exist_ok=True)
-    (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
-    if config.model.lora.rank:
-        adapters.write_idle_adapter(commands.idle_adapter(directory), config.model.lora)
+    if not slot.policy:
+        # What a sandbox may read has to be there when it is made.
+        commands.weights_of(run.directory).mkdir(exist_ok=True)
+        (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
+        if config.model.lora.rank:
+            adapters.write_idle_adapter(commands.idle_adapter(directory), config.model.lora)
     command = commands.server(
         config,
         slot,
-        weights=target.path,
+        weights=commands.start_weights(config, slot.policy) if slot.policy else target.path,
         directory=directory,
         socket=socket,
         caches=settings.HOME.caches / str(run.project_id),
