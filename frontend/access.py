@@ -37,6 +37,11 @@ def may_operate(request: HttpRequest, run: Run) -> bool:
     return runs.for_user(request.user, Role.OPERATOR).filter(pk=run.pk).exists()
 
 
+def may_curate(request: HttpRequest, run: Run) -> bool:
+    """Whether the user may label groups of this run, and reject them. One query."""
+    return runs.for_user(request.user, Role.CURATOR).filter(pk=run.pk).exists()
+
+
 def actor(request: HttpRequest) -> str:
     """How the user is named in events."""
     return f"user:{request.user.get_username()}"

@@ -8,10 +8,16 @@ from django.urls.converters import StringConverter
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
+from frontend.pages.environments import difference as environment_difference
+from frontend.pages.environments import trials as environment_trials
 from frontend.pages.environments import views as environments
+from frontend.pages.evaluations import views as evaluations
 from frontend.pages.group import views as group
 from frontend.pages.launch import views as launch
 from frontend.pages.models import views as models
+from frontend.pages.people import views as people
+from frontend.pages.queues import annotate, bulk
+from frontend.pages.queues import views as queues
 from frontend.pages.run import views as run
 from frontend.pages.runs import views as runs
 from frontend.pages.step import views as step
@@ -39,6 +45,26 @@ urlpatterns = [
     path("models/<slug:project>/<str:name>/remove/", models.remove, name="model-remove"),
     path("environments/", environments.index, name="environments"),
     path("environments/<str:name>/", environments.environment, name="environment"),
+    path(
+        "environments/<str:name>/code/<int:before>/<int:after>/",
+        environment_difference.difference,
+        name="environment-difference",
+    ),
+    path("environments/<str:name>/try/", environment_trials.attempt, name="environment-try"),
+    path("runs/<str:key>/trials/<str:trial>/", environment_trials.trial, name="trial"),
+    path("evaluations/", evaluations.index, name="evaluations"),
+    path("evaluations/compare/", evaluations.compare, name="evaluations-compare"),
+    path("evaluations/<str:key>/", evaluations.of_run, name="run-evaluations"),
+    path("queues/", queues.index, name="queues"),
+    path("queues/new/", queues.make, name="queue-make"),
+    path("queues/<str:queue_key>/", queues.queue, name="queue"),
+    path("queues/<str:queue_key>/guide/", queues.guide, name="queue-guide"),
+    path("queues/<str:queue_key>/close/", queues.close, name="queue-close"),
+    path("queues/<str:queue_key>/bulk/", bulk.bulk, name="queue-bulk"),
+    path("queues/<str:queue_key>/annotate/", annotate.annotate, name="queue-annotate"),
+    path("queues/<str:queue_key>/take/", annotate.take, name="queue-take"),
+    path("queues/<str:queue_key>/say/", annotate.say, name="queue-say"),
+    path("queues/<str:queue_key>/undo/", annotate.undo, name="queue-undo"),
     path("trust/", trust.index, name="trust"),
     path("trust/allow/", trust.allow, name="trust-allow"),
     path("trust/withdraw/", trust.withdraw, name="trust-withdraw"),
@@ -56,6 +82,10 @@ urlpatterns = [
     ),  # once its name
     path("runs/<str:key>/config/", run.config, name="run-config"),
     path("runs/<str:key>/events/", run.events, name="run-events"),
+    path("runs/<str:key>/people/", people.people, name="run-people"),
+    path("runs/<str:key>/label/", people.label, name="run-label"),
+    path("runs/<str:key>/act/", people.act, name="run-act"),
+    path("runs/<str:key>/acts/<str:act>/undo/", people.undo, name="run-act-undo"),
     path("runs/<str:key>/groups/<key:group>/", group.group, name="group"),
     path("runs/<str:key>/steps/<int:step>/", step.step, name="step"),
     path("runs/<str:key>/tokens/<int:number>/", tokens.tokens, name="tokens"),

@@ -24,6 +24,7 @@ from rollouts.models import (
     Replica,
     Run,
     ScoredGroup,
+    Trial,
 )
 from rollouts.states import (
     AttemptState,
@@ -35,6 +36,7 @@ from rollouts.states import (
     PolicyVersionState,
     ReplicaState,
     RunState,
+    TrialState,
 )
 
 register = template.Library()
@@ -59,9 +61,11 @@ _STATES = {
     Checkpoint: CheckpointState,
     Attempt: AttemptState,
     EnvironmentClient: ClientState,
+    Trial: TrialState,
 }
 _BY_KIND = {model._meta.model_name: states for model, states in _STATES.items()}
 _TONES = {
+    "waiting": "warn moving",
     "playing": "active moving",
     "ready": "active",
     "batched": "active",

@@ -1,4 +1,5 @@
 // j / k walk over the rollouts, Enter opens one, / searches, g r goes to the runs, ? shows all of this.
+import { pressKey } from "./annotate.ts";
 import { openDialog } from "./dialogs.ts";
 
 const ITEMS = "[data-keyboard-item]";
@@ -18,7 +19,7 @@ export function startKeyboard(): void {
     if (document.querySelector("dialog[open]")) {
       return;
     }
-    if (handle(event.key)) {
+    if (pressKey(event.key) || handle(event.key)) {
       event.preventDefault();
     }
   });

@@ -1,6 +1,7 @@
 // Everything a page needs, in one bundle: htmx, the islands, the live connection and the keyboard.
 import htmx from "htmx.org";
 import "idiomorph/htmx";
+import { startDrafts } from "./annotate.ts";
 import { startCopy } from "./copy.ts";
 import { startFilters } from "./filters.ts";
 import { startKeyboard } from "./keyboard.ts";
@@ -23,4 +24,5 @@ startDialogs();
 startCopy();
 startFilters();
 startKeyboard();
+startDrafts();
 startLive();

@@ -7,12 +7,13 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser, Page, expect
 
-from rollouts.models import Run, TokenValues
+from rollouts.models import Run, TokenValues, Verb
+from rollouts.services.curation import acts, labels
 from rollouts.states import RunState
 from tests import store
 from tests.browser.server import Server
 from tests.browser.watched import Watched, watch
-from tests.factories import make_batch, make_group, make_lively_run, make_run
+from tests.factories import make_batch, make_group, make_lively_run, make_run, somebody
 from tests.model_files import make_warm
 from tests.rollouts import story
 from trainers.wire import MaskReason
@@ -239,7 +240,18 @@ def test_no_page_scrolls_sideways(watched: Watched, width: int) -> None:
         group.rollouts.update(spans=[["model", 0.0, 300.0], ["tools", 300.0, 1.0]])
         broken.rollouts.update(error={"kind": "tool", "type": "E" * 200, "message": "m" * 2000, "stderr": "s" * 2000})
     watched.page.set_viewport_size({"width": width, "height": 800})
-    paths = ["", "rollouts/", "events/", "config/", f"groups/{group.key}/", f"groups/{broken.key}/", "steps/2/"]
+    labels.say(group, user=somebody(), actor="user:somebody", verdict="reject", tags=["t" * 40], note="n" * 2_000)
+    acts.perform(run, Verb.EXCLUDE, [group.pk], user=somebody(), actor="user:somebody", note="n" * 2_000)
+    paths = [
+        "",
+        "rollouts/",
+        "events/",
+        "config/",
+        "people/",
+        f"groups/{group.key}/",
+        f"groups/{broken.key}/",
+        "steps/2/",
+    ]
     for path in [
         "/",
         "/runs/new/",

@@ -5,9 +5,10 @@ from django.test import Client
 from django.urls import reverse
 
 from environments import registry
-from rollouts.models import Run
+from rollouts.models import EnvironmentSource, Run
+from rollouts.states import GroupState
 from tests import store
-from tests.factories import make_project, make_run
+from tests.factories import make_group, make_project, make_run
 
 pytestmark = pytest.mark.django_db
 LIST = reverse("environments")
@@ -55,3 +56,64 @@ def test_what_was_installed_is_shown_by_its_name_alone(client: Client, monkeypat
     assert "&lt;b&gt;theirs" in page
     assert "was installed here" in page
     assert client.get(page_of("<b>theirs")).status_code == 200
+
+
+def test_a_page_tells_how_each_version_does_over_all_runs_that_play_it(client: Client) -> None:
+    one, other = make_run(name="one"), make_run(name="other")
+    for run, version in ((one, "1"), (other, "2"), (other, "2")):
+        make_group(run, rewards=[0.0, 0.25, 1.0], environment_version=version)
+    failed = make_group(other, rewards=[None, None], environment_version="2", state=GroupState.FAILED)
+    make_group(make_run(name="hidden", project=make_project("others")), environment_version="3")
+    answer = client.get(page_of("reverse_text"))
+    found = answer.context["health"]
+    assert {version.version: (version.groups, version.failed) for version in found.versions} == {
+        "1": (1, 0),
+        "2": (3, 1),
+    }
+    assert {each.version: each.rollouts for each in found.distributions} == {"1": 3, "2": 6}
+    assert reverse("group", args=[other.key, failed.key]) in answer.content.decode()
+
+
+def test_code_that_changed_without_its_version_is_marked_and_the_difference_is_shown(
+    client: Client, stranger_client: Client
+) -> None:
+    make_group(make_run())
+    states = [("1", "return 1\n"), ("1", "return <b>2</b>\n"), ("2", "return 3\n")]
+    rows = [
+        EnvironmentSource.objects.create(
+            name="reverse_text", version=version, sha256=str(at) * 64, files={"a.py": text}
+        )
+        for at, (version, text) in enumerate(states)
+    ]
+    page = client.get(page_of("reverse_text")).content.decode()
+    assert page.count("the version was not raised") == 1
+    where = reverse("environment-difference", args=["reverse_text", rows[0].pk, rows[1].pk])
+    assert where in page
+    shown = client.get(where).content.decode()
+    assert '<span class="removed">-return 1</span>' in shown
+    assert "+return &lt;b&gt;2&lt;/b&gt;" in shown
+    assert client.get(where.replace("reverse_text", "wordle")).status_code == 404
+    assert stranger_client.get(where).status_code == 404
+
+
+def test_the_difficulty_map_is_of_the_run_that_is_asked_for(client: Client) -> None:
+    one, other = make_run(name="one"), make_run(name="other")
+    for version, solved in ((0, 0), (1, 1), (2, 2)):
+        rewards = [1.0] * solved + [0.0] * (2 - solved)
+        make_group(one, version=version, problem_key="hard", rewards=rewards, scored_count=2, solved_count=solved)
+    newest = client.get(page_of("reverse_text"))
+    assert newest.context["difficulty"] is None
+    assert "No training group of it was scored yet" in newest.content.decode()
+    answer = client.get(f"{page_of('reverse_text')}?run={one.key}")
+    found = answer.context["difficulty"]
+    assert (found.first_version, found.last_version, found.none_solved, found.all_solved) == (0, 2, "0 %", "100 %")
+    [problem] = found.problems
+    assert [said for _, _, said in problem.cells] == [
+        "v0: 0 of 2 solved",
+        "v1: 1 of 2 solved",
+        "v2: 2 of 2 solved",
+    ]
+    assert client.get(f"{page_of('reverse_text')}?run={other.key}").context["difficulty"] is None
+    hidden = make_run(project=make_project("others"))
+    make_group(hidden)
+    assert client.get(f"{page_of('reverse_text')}?run={hidden.key}").context["difficulty"] is None

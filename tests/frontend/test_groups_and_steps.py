@@ -60,7 +60,7 @@ def test_a_group_names_the_version_of_its_environment_if_it_is_known(client: Cli
 def test_a_group_outside_any_batch_shows_what_its_advantages_would_be(client: Client) -> None:
     run = make_run()
     page = group_page(client, run, make_group(run, rewards=[1.0, 0.0]))
-    assert "Not in a batch yet" in page
+    assert "In no batch" in page
     assert "+1" in page
 
 
@@ -78,6 +78,7 @@ def test_a_failed_member_has_its_error_and_no_advantage(client: Client) -> None:
         ({"algorithm.loss.type": "rloo"}, "the mean of the other members", "0 − 0.333 = −0.333"),
         ({"algorithm.loss.type": "opo"}, "weighted by trained tokens", "1 − 0.4 = +0.6"),
         ({"algorithm.advantage": "max_rl"}, "divided by that mean", "1 − 0.25 = +0.75, ÷ 0.25 = +3"),
+        ({"environments.0.advantage": "max_rl"}, "divided by that mean", "1 − 0.25 = +0.75, ÷ 0.25 = +3"),
         ({"algorithm.advantage": "none"}, "there is no baseline", "+1"),
         ({"algorithm.loss.type": "distill"}, "distill does not look at advantages", "+1"),
     ],

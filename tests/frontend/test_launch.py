@@ -173,6 +173,26 @@ def test_the_summary_of_a_batch_of_tokens_counts_no_rollouts() -> None:
     assert dict(summarise(external).figures)["Per step"].startswith("at most 4,096 tokens")
 
 
+def test_the_summary_tells_how_groups_of_the_environments_differ() -> None:
+    rows = [{"name": "reverse_text", "group_size": 4, "max_turns": 3}, {"name": "reverse_text", "label": "large"}]
+    overrides = {"environments": rows, "batch.batch_size": 16, "sampling.group_size": 8, "sampling.max_tokens": 10}
+    summary = summarise(resolve("reverse-text-rl", overrides=overrides | {"max_steps": 100}).config)
+    figures = dict(summary.figures)
+    assert figures["Per step"] == "at most 4 groups of 4 to 8"
+    assert figures["Most tokens generated"] == "48,000"
+    assert any("groups under 8" in hint for hint in summary.hints)
+
+
+def test_a_choice_that_an_environment_need_not_make_is_left_open(client: Client) -> None:
+    filled = client.get(f"{reverse('launch')}?preset=reverse-text-rl").context["filled"]
+    for name in ("advantage", "process"):
+        field = filled.fields[f"environments.0.{name}"]
+        assert (field.options[0], field.value) == ("", "")
+    post(client, **{"environments.0.advantage": "max_rl", "environments.0.schedule": '[{"step": 0, "weight": 2}]'})
+    [ref] = Run.objects.get().parsed.environments
+    assert (ref.advantage, ref.weight_at(7), ref.process) == ("max_rl", 2.0, None)
+
+
 def test_evaluation_can_be_switched_off(client: Client) -> None:
     post(client, **{"evaluation.on": "(absent)"})
     assert Run.objects.get().parsed.evaluation is None
@@ -254,7 +274,7 @@ def test_optional_parts_of_the_data_are_on_when_one_of_their_fields_is_set(clien
     page = client.get(path).content.decode()
     assert "Validation path" in page
     assert "Preference beta" in page
-    pairs = {"data.path": "/pairs.jsonl", "data.solutions": "(absent)"}
+    pairs = {"data.path": "org/pairs", "data.solutions": "(absent)"}
     beta, share = {"data.preference.beta": "0.1"}, {"data.validation.share": "0.05"}
     client.post(path, filled("reverse-text-sft", **pairs, **beta, **share))
     data = Run.objects.get().config["data"]

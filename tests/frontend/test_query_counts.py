@@ -10,19 +10,37 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from rollouts.models import Run
+from rollouts.models import Run, Verb
+from rollouts.services.curation import acts, labels
 from rollouts.states import GroupState
-from tests.factories import make_batch, make_evaluation, make_event, make_group, make_lively_run, make_replica
+from tests.factories import make_batch, make_evaluation, make_event, make_group, make_lively_run, make_replica, somebody
 
 PINNED = Path(__file__).parent.parent / "snapshots" / "query_counts.json"
-PAGES = ["runs", "run", "run-live", "run-rollouts", "run-events", "run-config", "group", "step", "launch", "models"]
+PAGES = [
+    "runs",
+    "run",
+    "run-live",
+    "run-rollouts",
+    "run-events",
+    "run-config",
+    "run-people",
+    "group",
+    "step",
+    "launch",
+    "models",
+]
 PAGES += ["environments", "environment"]
 
 
 def fill(name: str) -> Run:
     """A run with several of everything, so that a query per row would show."""
     run = make_lively_run(steps=6, name=name)
-    make_batch(run, 5, [make_group(run, key=f"{name}-{number}") for number in range(3)])
+    batched = [make_group(run, key=f"{name}-{number}") for number in range(3)]
+    make_batch(run, 5, batched)
+    for row in batched:
+        labels.say(row, user=somebody(), actor="user:somebody", verdict="accept", rollout=0)
+        done = acts.perform(run, Verb.EXCLUDE, [row.pk], user=somebody(), actor="user:somebody")
+    acts.undo(done, user=somebody(), actor="user:somebody")
     for state in (GroupState.READY, GroupState.FILTERED, GroupState.STALE):
         make_group(run, state=state)
     make_evaluation(run, 99, 0.5)

@@ -12,7 +12,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from rollouts.models import DriverLoad, Rollout, Run, RunEnvironment, ScoredGroup
+from rollouts.models import DriverLoad, KnownProblem, Rollout, Run, RunEnvironment, ScoredGroup
 from rollouts.selectors import environments
 from rollouts.services.groups import loads
 from rollouts.sql import load
@@ -91,7 +91,7 @@ def test_only_the_newest_groups_of_the_run_itself_count() -> None:
             run=run,
             environment=environment,
             problem_index=index,
-            state=GroupState.REJECTED,
+            state=GroupState.STALE,
             settled_at=timezone.now(),
         )
         for index in range(environments.NEWEST_GROUPS)
@@ -209,12 +209,31 @@ def test_where_nothing_can_be_in_flight_the_line_is_hidden(client: Client, state
 def test_the_queries_read_only_the_newest_groups_and_their_rollouts() -> None:
     """Their plans begin with the index of the newest groups, and go on by the index of a group's rollouts."""
     run = make_run()
-    bounds = {"run_id": run.pk, "groups": 200, "faults": 40, "characters": 400}
+    bounds = {"run_ids": [run.pk], "environment_ids": None, "together": False}
+    bounds |= {"groups": 200, "faults": 40, "characters": 400}
     with connection.cursor() as cursor:
-        cursor.execute("SET LOCAL enable_seqscan = off")
+        # What is nearly empty may as well be read whole and sorted.
+        cursor.execute("SET LOCAL enable_seqscan = off; SET LOCAL enable_sort = off; SET LOCAL enable_bitmapscan = off")
         for name in ("environment_groups", "environment_faults"):
             cursor.execute(f"EXPLAIN {load(name)}", bounds)
             plan = "\n".join(line for (line,) in cursor.fetchall())
             assert "group_recent" in plan
             assert "rollout_index_once_per_group" in plan
             assert re.search(r"Index Cond: \(.*group_id = newest(_1)?\.id", plan)
+
+
+def test_an_environment_with_pools_says_how_many_problems_are_where(client: Client) -> None:
+    run = make_run(overrides={"environments.0.problems": 40, "environments.0.pools": {}})
+    environment = run.environments.get()
+    RunEnvironment.objects.filter(pk=environment.pk).update(problems=40, unseen=4)
+    for index, (pool, rate) in enumerate([("new", None), ("easy", 1.0), ("normal", 0.5), ("normal", 0.4)]):
+        KnownProblem.objects.create(
+            environment=environment,
+            problem_index=index,
+            pool=pool,
+            solve_rate=rate,
+            groups=int(rate is not None),
+            turn=0,
+        )
+    page = client.get(reverse("run", args=[run.key])).content.decode()
+    assert "Problems: 1 easy, 2 normal, 1 not scored yet, 36 never played." in page

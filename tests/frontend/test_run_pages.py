@@ -161,6 +161,17 @@ def test_replicas_show_their_state_reason_and_last_answer(client: Client) -> Non
         assert text in page
 
 
+def test_a_replica_of_another_policy_says_which(client: Client) -> None:
+    run = make_run(overrides={"policies": [{"name": "rival", "model": "start"}]})
+    make_replica(run, loaded_version=7)
+    assert "frozen" not in body(client, run)
+    rival = make_replica(run, policy="rival")
+    page = body(client, run)
+    assert f"inference-rival-0-{rival.pk}" in page
+    assert '<span class="tag">frozen</span>' in page
+    assert "serves the policy rival" in page
+
+
 def test_events_name_what_they_are_about_and_leave_out_single_groups(client: Client) -> None:
     run = make_run()
     version = make_policy_version(run, 41)

@@ -5,9 +5,11 @@ from dataclasses import dataclass
 
 from environments.types import StopReason
 from frontend import numbers
-from rollouts.models import Rollout, Run
-from trainers.advantages import algorithm_advantages, comparison
-from trainers.run_config import AdvantageMethod
+from rollouts.models import Rollout
+from trainers.advantages import algorithm_advantages, comparison, of_seats
+from trainers.run_config import AdvantageMethod, AlgorithmConfig
+
+_NO_REWARD = "No member has a reward, so there is no advantage."
 
 
 @dataclass(frozen=True)
@@ -27,17 +29,40 @@ class Explanation:
 
 
 def explain(
-    run: Run, rollouts: Sequence[Rollout], stored: Sequence[float | None] | None, *, per_token: bool = False
+    algorithm: AlgorithmConfig,
+    rollouts: Sequence[Rollout],
+    stored: Sequence[float | None] | None,
+    *,
+    per_token: bool = False,
 ) -> Explanation:
     """Explain the advantages of a group's batch, or say what they would be while the group is in none.
 
-    `per_token`: the environment sent an advantage for each token, which stands in place of these.
+    `algorithm`: what groups of its environment are trained by. `per_token`: the environment sent an advantage for each
+    token, which stands in place of these. Rollouts of matches are compared with those of their own seat: there is a
+    sentence for each.
     """
+    members, sentences = [MemberWhy(None, "")] * len(rollouts), []
+    for own in of_seats([rollout.seat for rollout in rollouts]):
+        of_own = [rollouts[at] for at in own]
+        found = _explain(algorithm, of_own, [stored[at] for at in own] if stored else None, per_token=per_token)
+        seat = of_own[0].seat
+        sentences.append(f"Seat {seat}: {found.sentence}" if seat else found.sentence)
+        for at, member in zip(own, found.members, strict=True):
+            members[at] = member
+    return Explanation(" ".join(sentences) or _NO_REWARD, members)
+
+
+def _explain(
+    algorithm: AlgorithmConfig,
+    rollouts: Sequence[Rollout],
+    stored: Sequence[float | None] | None,
+    *,
+    per_token: bool,
+) -> Explanation:
     rewards = [rollout.reward for rollout in rollouts]
     known = [reward for reward in rewards if reward is not None]
     if not known:
-        return Explanation("No member has a reward, so there is no advantage.", [MemberWhy(None, "")] * len(rewards))
-    algorithm = run.parsed.algorithm
+        return Explanation(_NO_REWARD, [MemberWhy(None, "")] * len(rewards))
     lengths = [rollout.trained_token_count for rollout in rollouts]
     is_cut = [rollout.stop_reason == StopReason.LENGTH for rollout in rollouts]
     advantages = stored or algorithm_advantages(algorithm, rewards, lengths, is_cut)

@@ -1,15 +1,18 @@
 """Where a group went: its members side by side."""
 
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.views.decorators.http import require_safe
 
-from frontend.access import page
+from frontend.access import may_curate, page
 from frontend.conversation import JsonObject, told
 from frontend.pages.group import timeline
 from frontend.pages.group.advantage import explain
 from frontend.pages.run.rollouts.rollouts import split_prompt
-from rollouts.selectors import groups, runs, token_values
+from rollouts.selectors import curation, groups, runs, token_values
 
 
 @page
@@ -27,28 +30,33 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
     item = next(iter(row.batch_items.all()), None)
     seen = token_values.of_group(run, row.pk)
     timelines = timeline.of_group(rollout.spans for rollout in rollouts)
-    explanation = explain(run, rollouts, item.advantages if item else None, per_token=groups.has_token_advantages(row))
+    algorithm, stored = run.parsed.algorithm_of(row.environment.name), item.advantages if item else None
+    explanation = explain(algorithm, rollouts, stored, per_token=groups.has_token_advantages(row))
+    members = [
+        {
+            "rollout": rollout,
+            "tools": [] if same_tools else told(rollout.tools),
+            "messages": rest if is_shared else rollout.messages,
+            "earlier": [_behind(shared if is_shared else [], each) for each in rollout.earlier_branches or []],
+            "why": explanation.members[at],
+            "seen": seen.get(rollout.pk, []),
+            "timeline": timelines[at],
+        }
+        for at, (rollout, (_, rest)) in enumerate(zip(rollouts, prompts, strict=True))
+    ]
     context = {
         "run": run,
         "group": row,
         "tools": told(tools) if same_tools else [],
         "prompt": shared if is_shared else [],
-        "members": [
-            {
-                "rollout": rollout,
-                "tools": [] if same_tools else told(rollout.tools),
-                "messages": rest if is_shared else rollout.messages,
-                "earlier": [_behind(shared if is_shared else [], each) for each in rollout.earlier_branches or []],
-                "why": explanation.members[at],
-                "seen": seen.get(rollout.pk, []),
-                "timeline": timelines[at],
-            }
-            for at, (rollout, (_, rest)) in enumerate(zip(rollouts, prompts, strict=True))
-        ],
+        "members": members,
+        "matches": _matches(members),
         "explanation": explanation,
         "item": item,
         "lag": item.batch.step - row.min_policy_version if item and row.min_policy_version is not None else None,
         "rewards": [rollout.reward for rollout in rollouts],
+        "acts": curation.acts_on(row),
+        "may_curate": may_curate(request, run),
     }
     return render(request, "group/group.html", context)
 
@@ -56,3 +64,14 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
 def _behind(prompt: list[JsonObject], messages: list[JsonObject]) -> list[JsonObject]:
     """A branch without the prompt that the page shows once."""
     return messages[len(prompt) :] if messages[: len(prompt)] == prompt else messages
+
+
+def _matches(members: Sequence[JsonObject]) -> list[list[JsonObject]]:
+    """Members that played one match, beside each other; without seats all are in one list."""
+    played: Counter[str] = Counter()
+    matches: defaultdict[int, list[JsonObject]] = defaultdict(list)
+    for member in members:
+        seat = member["rollout"].seat
+        matches[played[seat] if seat else 0].append(member)
+        played[seat] += 1
+    return list(matches.values())

@@ -29,7 +29,8 @@ _HIDDEN = {"kind", "environments", "launcher"}
 _FOREIGN = {
     "rl": {"data"},
     "sft": {"batch", "algorithm"},
-    "external": {"data", "model", "sampling", "optimizer", "trainer", "inference", "evaluation", "workers"},
+    "eval": {"data", "batch", "algorithm", "optimizer", "trainer"},
+    "external": {"data", "model", "policies", "sampling", "optimizer", "trainer", "inference", "evaluation", "workers"},
 }
 """Sections that have no meaning for a kind of run."""
 
@@ -193,7 +194,7 @@ def _fields(
 
 
 def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str, Origin], is_required: bool) -> Field:
-    resolved, _ = _dereference(schema)
+    resolved, is_optional = _dereference(schema)
     widget = _widget(resolved)
     text = show(value, widget)
     return Field(
@@ -204,7 +205,7 @@ def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str
         value=text,
         initial=text,
         origin=origins.get(key, DEFAULT),
-        options=[str(option) for option in resolved.get("enum", [])],
+        options=[*([""] if is_optional else []), *(str(option) for option in resolved.get("enum", []))],
         is_required=is_required,
     )
 

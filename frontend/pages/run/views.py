@@ -22,7 +22,7 @@ from frontend.pages.run.overview import charts, environments, ledger
 from frontend.pages.run.overview.tiles import of_run as tiles_of
 from frontend.pages.run.rollouts import rollouts as rollout_lines
 from rollouts.errors import Conflict, Invalid, NotFound
-from rollouts.models import Role, Run
+from rollouts.models import Role, Run, RunKind
 from rollouts.models.address import DEFAULT_DAYS, MOST_DAYS
 from rollouts.selectors import pages, runs, sessions
 from rollouts.selectors.environments import FRESH_S, NEWEST_GROUPS
@@ -41,7 +41,7 @@ STOP_DEADLINE_S = 30
 def overview(request: HttpRequest, key: str) -> HttpResponse:
     """Everything that says whether the run is well."""
     run = runs.get(request.user, key)
-    context = _head(request, run, tab="overview") | _body(run)
+    context = head(request, run, tab="overview") | _body(run)
     context["charts"] = charts.of_run(run, context["environments"])
     return render(request, "run/overview/overview.html", context)
 
@@ -74,7 +74,7 @@ def live(request: HttpRequest, key: str) -> HttpResponse:
 def rollouts(request: HttpRequest, key: str) -> HttpResponse:
     """Groups and their rollouts, newest first, filtered by state or purpose."""
     run = runs.get(request.user, key)
-    context = _head(request, run, tab="rollouts") | _rollouts(request, run)
+    context = head(request, run, tab="rollouts") | _rollouts(request, run)
     return render(request, "run/rollouts/rollouts.html", context)
 
 
@@ -83,7 +83,7 @@ def rollouts(request: HttpRequest, key: str) -> HttpResponse:
 def events(request: HttpRequest, key: str) -> HttpResponse:
     """What changed state, when, by whom and why."""
     run = runs.get(request.user, key)
-    context = _head(request, run, tab="events") | _events(request, run)
+    context = head(request, run, tab="events") | _events(request, run)
     return render(request, "run/events/events.html", context)
 
 
@@ -92,7 +92,7 @@ def events(request: HttpRequest, key: str) -> HttpResponse:
 def config(request: HttpRequest, key: str) -> HttpResponse:
     """The resolved config, with where each value came from."""
     run = runs.get(request.user, key)
-    context = _head(request, run, tab="config") | {"sections": config_table.sections(run)}
+    context = head(request, run, tab="config") | {"sections": config_table.sections(run)}
     return render(request, "run/config/config.html", context)
 
 
@@ -103,7 +103,7 @@ def connect(request: HttpRequest, key: str) -> HttpResponse:
     run = runs.get(request.user, key, Role.OPERATOR)
     if (address := runs.address(run)) is None:
         raise NotFound("Nothing from outside takes part in a supervised run.")
-    context = _head(request, run, tab="connect") | {
+    context = head(request, run, tab="connect") | {
         "url": settings.ROLLYARD_URL,
         "api_url": f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}",
         "has_gateway": bool(settings.ROLLYARD_GATEWAY_URL),
@@ -166,7 +166,8 @@ def _held(request: HttpRequest) -> dict[str, Any]:
     return {"owner": request.user, "actor": actor(request), "days": int(days)}
 
 
-def _head(request: HttpRequest, run: Run, *, tab: str) -> dict[str, Any]:
+def head(request: HttpRequest, run: Run, *, tab: str) -> dict[str, Any]:
+    """What the frame of every page of a run shows."""
     return {
         "run": run,
         "view": tab,
@@ -183,16 +184,17 @@ def _status(run: Run) -> dict[str, Any]:
 
 
 def _body(run: Run) -> dict[str, Any]:
+    trains_groups = run.kind in {RunKind.RL, RunKind.EXTERNAL}
     return {
         "tiles": tiles_of(run, pages.list_evaluations(run)),
         "in_flight": environments.in_flight(run),
         "fresh_s": FRESH_S,
-        "ledger": ledger.of_lines(runs.ledger(run)) if run.kind != "sft" else None,
+        "ledger": ledger.of_lines(runs.ledger(run)) if trains_groups else None,
         "played": environments.of_run(run),
         "newest_groups": NEWEST_GROUPS,
         "groups": [
             rollout_lines.of_group(group)
-            for group in pages.list_groups(run, limit=OVERVIEW_GROUPS, purpose="train" if run.kind != "sft" else "")
+            for group in pages.list_groups(run, limit=OVERVIEW_GROUPS, purpose="train" if trains_groups else "")
         ],
         "replicas": pages.list_replicas(run),
         "events": pages.list_events(run, limit=8),

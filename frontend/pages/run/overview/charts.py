@@ -43,6 +43,8 @@ class Chart:
 def of_run(run: Run, environments: list[str]) -> list[Chart]:
     """The charts for this kind of run."""
     played = environments if run.config.get("evaluation") else []
+    if run.kind == "eval":
+        return _evaluation(played)
     return _sft(run, played) if run.kind == "sft" else _rl(run, environments, played)
 
 
@@ -50,7 +52,12 @@ def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:
     per_environment = [(f"reward/{name}/mean", name) for name in environments] if len(environments) > 1 else []
     limit = lag_limit(run)
     return [
-        Chart("Reward", "mean of each batch", [("reward/mean", "all"), *per_environment], floor=0),
+        Chart(
+            "Reward",
+            "mean of each batch, and of all that was generated for it",
+            [("reward/mean", "trained"), ("reward/generated_mean", "generated"), *per_environment],
+            floor=0,
+        ),
         *_evaluation(played),
         Chart(
             "Who waits for whom",
@@ -72,6 +79,18 @@ def _rl(run: Run, environments: list[str], played: list[str]) -> list[Chart]:
             "Lost signal",
             "share of groups, and of tokens",
             [("reward/zero_advantage_share", "equal rewards"), ("clip_fraction/mean", "clipped")],
+            format="percent",
+            floor=0,
+        ),
+        Chart(
+            "Problems",
+            "share of all groups that were generated for a step",
+            [
+                ("problems/all_solved_share", "all solved"),
+                ("problems/none_solved_share", "none solved"),
+                ("problems/no_signal_share", "equal rewards"),
+                ("problems/filtered_share", "filtered"),
+            ],
             format="percent",
             floor=0,
         ),

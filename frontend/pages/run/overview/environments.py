@@ -4,8 +4,10 @@ from dataclasses import dataclass
 
 from frontend import numbers
 from rollouts.models import Run, RunKind
-from rollouts.selectors import environments
+from rollouts.pools import Pool
+from rollouts.selectors import environments, pools
 from rollouts.selectors.environments import InFlight, PlayedEnvironment, PlayedVersion
+from rollouts.selectors.pools import PoolSizes
 from rollouts.states import RUN_GENERATING
 from trainers.run_config import EnvironmentRef
 
@@ -31,19 +33,30 @@ class ShownEnvironment:
     versions: list[ShownVersion]
     passed: str
     """Why it let others go first; empty if it did not."""
+    problems: str
+    """How many of its problems are in which pool; empty if it has none."""
 
     @property
     def rows(self) -> int:
         """Lines of the table that are its own."""
-        return len(self.versions) + sum(bool(version.played.faults) for version in self.versions) + bool(self.passed)
+        return len(self.versions) + sum(bool(version.played.faults) for version in self.versions) + self.notes
+
+    @property
+    def notes(self) -> int:
+        """Lines that say something of the environment as a whole."""
+        return bool(self.passed) + bool(self.problems)
 
 
 def of_run(run: Run) -> list[ShownEnvironment] | None:
-    """Every environment of the run; None where none will ever be played. At most three queries."""
+    """Every environment of the run; None where none will ever be played. At most three queries, and two
+    where problems are in pools."""
     if run.kind == RunKind.SFT and not run.config.get("evaluation"):
         return None
     refs = {ref.run_name: ref for ref in run.parsed.environments}
-    return [_shown(played, refs.get(played.row.name)) for played in environments.of_run(run)]
+    sizes = pools.of_run(run)
+    return [
+        _shown(played, refs.get(played.row.name), sizes.get(played.row.name)) for played in environments.of_run(run)
+    ]
 
 
 def in_flight(run: Run) -> InFlight | None:
@@ -55,13 +68,22 @@ def in_flight(run: Run) -> InFlight | None:
     return found if found.drivers or is_played_here else None
 
 
-def _shown(played: PlayedEnvironment, ref: EnvironmentRef | None) -> ShownEnvironment:
+def _shown(played: PlayedEnvironment, ref: EnvironmentRef | None, sizes: PoolSizes | None) -> ShownEnvironment:
     return ShownEnvironment(
         name=played.row.name,
         room=_room(ref) if ref else "",
         versions=[_version(version) for version in played.versions],
         passed=_passed(played),
+        problems=_problems(sizes) if sizes else "",
     )
+
+
+def _problems(sizes: PoolSizes) -> str:
+    said = {Pool.EASY: "easy", Pool.NORMAL: "normal", Pool.HARD: "hard", Pool.NEW: "not scored yet"}
+    parts = [f"{numbers.count(sizes.by_pool[pool])} {word}" for pool, word in said.items() if sizes.by_pool[pool]]
+    if sizes.unseen is not None:
+        parts.append(f"{numbers.count(sizes.unseen)} never played")
+    return f"Problems: {', '.join(parts)}." if parts else ""
 
 
 def _room(ref: EnvironmentRef) -> str:

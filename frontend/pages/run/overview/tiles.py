@@ -25,6 +25,8 @@ class Tile:
 
 def of_run(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
     """The figures for this kind of run, from the newest point of each key. One query."""
+    if run.kind == "eval":
+        return _evaluation(evaluations, is_trained=False)
     return _sft(run, evaluations) if run.kind == "sft" else _rl(run, evaluations)
 
 
@@ -98,15 +100,15 @@ def _sft(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
     ]
 
 
-def _evaluation(evaluations: list[EvaluationLine]) -> list[Tile]:
+def _evaluation(evaluations: list[EvaluationLine], *, is_trained: bool = True) -> list[Tile]:
     tiles = []
     for line in evaluations[:2]:
         label = "Evaluation" if len(evaluations) == 1 else f"Evaluation, {line.environment}"
         change = line.change
         if line.first is not None and line.last is not None and change is not None:
-            note = f"{numbers.number(line.first.reward_mean)} at v{line.first.version} ({numbers.signed(change)})"
+            note = f"{numbers.number(line.first.reward_mean)} at v{line.first.measured} ({numbers.signed(change)})"
         elif line.first is not None:
-            note = f"before training, at v{line.first.version}"
+            note = f"before training, at v{line.first.version}" if is_trained else ""
         else:
             note = "not finished yet"
         if line.playing is not None:
@@ -115,7 +117,7 @@ def _evaluation(evaluations: list[EvaluationLine]) -> list[Tile]:
             Tile(
                 label,
                 numbers.number(line.last.reward_mean if line.last else None),
-                unit=f"at v{line.last.version}" if line.last else "",
+                unit=f"at v{line.last.measured}" if line.last else "",
                 note=note,
                 tone="good" if change is not None and change > 0 else "",
                 hint="Mean reward on held-out problems: the newest finished evaluation",

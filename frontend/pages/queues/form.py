@@ -1,0 +1,87 @@
+"""The form that makes a queue: its values as they were typed, and what the service takes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollouts.errors import Invalid
+from rollouts.models import QueueUnit, RejectEffect
+from rollouts.services.curation.queues import FILTER_STATES, QueueFilter
+from rollouts.storable import displayable
+
+_NUMBERS: dict[str, Callable[[str], float]] = {
+    "min_reward": float,
+    "max_reward": float,
+    "min_deviation": float,
+    "min_tokens": int,
+    "max_tokens": int,
+    "share": float,
+}
+_TEXTS = ("run", "environment", "state", "error")
+_TICKS = ("equal_rewards", "truncated")
+
+
+class QueueForm:
+    """Values of a query or a form, in whatever shape they came."""
+
+    units = QueueUnit.choices
+    effects = RejectEffect.choices
+    states = FILTER_STATES
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.errors: dict[str, str] = {}
+        """Field -> what is wrong there."""
+        self.values = {
+            name: displayable(given.get(name, "")).strip()
+            for name in (
+                "name",
+                "project",
+                "unit",
+                "tags",
+                "words_per_item",
+                "on_reject",
+                "guideline",
+                *_TEXTS,
+                *_NUMBERS,
+            )
+        }
+        self.ticked = {name: given.get(name, "") == "on" for name in ("is_blind", *_TICKS)}
+
+    @property
+    def project(self) -> str:
+        """Its slug."""
+        return self.values["project"]
+
+    def options(self) -> dict[str, Any]:
+        """What `queues.create` takes besides the project. Raises Invalid for what is no number."""
+        fields: dict[str, str] = {}
+        numbers = {name: self._number(name, read, fields) for name, read in _NUMBERS.items()}
+        words = self._number("words_per_item", int, fields)
+        chosen = {name: number for name, number in numbers.items() if number is not None}
+        if not 0 < chosen.get("share", 1.0) <= 1:
+            fields["share"] = "must be above 0 and at most 1"
+        if self.values["state"] not in ("", *FILTER_STATES):
+            fields["state"] = f"must be one of {', '.join(FILTER_STATES)}"
+        if fields:
+            raise Invalid("No queue was made.", fields=fields)
+        texts = {name: self.values[name] for name in _TEXTS}
+        return {
+            "name": self.values["name"],
+            "unit": self.values["unit"] or QueueUnit.GROUP,
+            "tags": [tag.strip() for tag in self.values["tags"].split(",") if tag.strip()],
+            "words_per_item": 1 if words is None else int(words),
+            "is_blind": self.ticked["is_blind"],
+            "on_reject": self.values["on_reject"],
+            "guideline": self.values["guideline"],
+            "filter": QueueFilter(**texts, **chosen, **{name: self.ticked[name] for name in _TICKS}),  # type: ignore[arg-type]
+        }
+
+    def _number(self, name: str, read: Callable[[str], float], fields: dict[str, str]) -> float | None:
+        """The number of a field; None: there is none. What is none is a fault."""
+        try:
+            number = read(self.values[name]) if self.values[name] else None
+        except ValueError:
+            number = float("nan")
+        if number is not None and not abs(number) <= 1e9:
+            fields[name] = "must be a number"
+            return None
+        return number

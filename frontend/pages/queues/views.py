@@ -1,0 +1,96 @@
+"""Queues: their list, one of them with its guideline and how far people agree."""
+
+from typing import Any, cast
+
+import msgspec
+from django.contrib import messages
+from django.contrib.auth.models import User
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.shortcuts import render
+from django.urls import reverse
+from django.views.decorators.http import require_POST, require_safe
+
+from frontend.access import actor, page
+from frontend.pages.queues.form import QueueForm
+from rollouts.errors import Conflict, Forbidden, Invalid
+from rollouts.models import Role
+from rollouts.selectors import agreement, label_queues, runs
+from rollouts.services.curation import queues
+
+
+@page
+@require_safe
+def index(request: HttpRequest) -> HttpResponse:
+    """The queues of one's projects, and a form to make one, filled in by a link (`?run=...&environment=...`)."""
+    return _index(request, QueueForm(request.GET), status=200)
+
+
+@page
+@require_POST
+def make(request: HttpRequest) -> HttpResponse:
+    """Make the queue of the form. Needs the curator role in its project."""
+    form = QueueForm(request.POST)
+    project = runs.projects(request.user, Role.CURATOR).filter(slug=form.project).first()
+    if project is None:
+        raise Forbidden("A queue is made by a curator of its project, and you are none of this one.")
+    try:
+        queue = queues.create(project, actor=actor(request), **form.options())
+    except (Invalid, Conflict) as error:
+        form.errors = error.fields or {"name": error.message}
+        return _index(request, form, status=error.status)
+    messages.success(request, "The queue was made. It fills itself as groups are settled.")
+    return HttpResponseRedirect(reverse("queue", args=[queue.key]))
+
+
+@page
+@require_safe
+def queue(request: HttpRequest, queue_key: str) -> HttpResponse:
+    """One queue: how far it is, by which guideline, and how far people agree."""
+    row = label_queues.with_counts(label_queues.list_queues(request.user)).filter(
+        pk=label_queues.get(request.user, queue_key).pk
+    )
+    found = row.get()
+    chosen = msgspec.to_builtins(queues.filter_of(found))
+    plain = msgspec.to_builtins(queues.QueueFilter())
+    context = {
+        "queue": found,
+        "filter": {name: value for name, value in chosen.items() if value != plain[name]},
+        "guidelines": found.guidelines.order_by("-version"),
+        "agreement": agreement.of_queue(found),
+        "mine": label_queues.mine(found, request.user),
+        "may_curate": runs.projects(request.user, Role.CURATOR).filter(pk=found.project_id).exists(),
+    }
+    return render(request, "queues/queue.html", context)
+
+
+@page
+@require_POST
+def guide(request: HttpRequest, queue_key: str) -> HttpResponse:
+    """Give the queue a new version of its guideline. Needs the curator role."""
+    found = label_queues.get(request.user, queue_key, Role.CURATOR)
+    try:
+        newest = queues.guide(found, request.POST.get("guideline", "").strip(), actor=actor(request))
+    except (Invalid, Conflict) as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, f"Words are said by version {newest.version} from now on.")
+    return HttpResponseRedirect(reverse("queue", args=[queue_key]))
+
+
+@page
+@require_POST
+def close(request: HttpRequest, queue_key: str) -> HttpResponse:
+    """Let the queue give out nothing any more. Needs the curator role."""
+    queues.close(label_queues.get(request.user, queue_key, Role.CURATOR))
+    messages.success(request, "The queue is closed. What was said stays.")
+    return HttpResponseRedirect(reverse("queue", args=[queue_key]))
+
+
+def _index(request: HttpRequest, form: QueueForm, *, status: int) -> HttpResponse:
+    user = cast(User, request.user)
+    context: dict[str, Any] = {
+        "queues": label_queues.with_counts(label_queues.list_queues(user))[:200],
+        "form": form,
+        "projects": runs.projects(user, Role.CURATOR).order_by("name"),
+    }
+    return render(request, "queues/index.html", context, status=status)

@@ -1,0 +1,36 @@
+"""A curator at work: a group is looked at, rejected, and given back."""
+
+import pytest
+from playwright.sync_api import expect
+
+from rollouts.models import ScoredGroup
+from tests.browser.watched import Watched
+from tests.rollouts import story
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_group_is_rejected_and_the_act_is_undone(watched: Watched, theme: str) -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("g")], actor="api:t")
+    watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    page = watched.open(f"/runs/{run.key}/groups/g/")
+    page.get_by_label("What you speak of").select_option("rollout 1")
+    page.get_by_label("Tags, with commas").fill("loop, hack")
+    page.get_by_role("button", name="Say no").click()
+    expect(page.locator("#people")).to_contain_text("user:ada")
+    expect(page.locator("#people")).to_contain_text("hack")
+    page.get_by_label("Why").fill("it exploits the judge")
+    page.get_by_role("button", name="Reject from training").click()
+    expect(page.locator("#people .notice")).to_contain_text("Rejected: it enters no batch")
+    expect(page.get_by_role("button", name="Reject from training")).to_be_hidden()
+    page.screenshot(path=f"test-results/people-group-{theme}.png", full_page=True)
+    assert ScoredGroup.objects.get().state == "rejected"
+    page.locator("#people").get_by_role("link", name="People").click()
+    row = page.get_by_role("row", name="it exploits the judge")
+    page.screenshot(path=f"test-results/people-{theme}.png", full_page=True)
+    row.get_by_role("button", name="Undo").click()
+    expect(page.get_by_role("row", name="undo of reject")).to_be_visible()
+    expect(row).to_contain_text("undone")
+    assert ScoredGroup.objects.get().state == "ready"

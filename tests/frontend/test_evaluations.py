@@ -1,0 +1,99 @@
+"""The pages of evaluations: what was measured, over versions, and how two differ."""
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from rollouts.models import Evaluation, Run
+from rollouts.selectors import evaluations
+from rollouts.services.runs import life
+from tests.factories import make_evaluation, make_group, make_project, make_run
+from trainers.config import resolve
+
+
+def played(run: Run, version: int, scores: list[list[float]]) -> Evaluation:
+    """An evaluation of these rewards, problem by problem."""
+    evaluation = make_evaluation(run, version, 0.5)
+    for index, rewards in enumerate(scores):
+        make_group(
+            run,
+            rewards=rewards,
+            evaluation=evaluation,
+            state="evaluated",
+            problem_index=index,
+            problem_key=f"eval/{index}",
+            version=version,
+        )
+    evaluation.figures = evaluations.figures(evaluation)
+    evaluation.save(update_fields=["figures"])
+    return evaluation
+
+
+@pytest.fixture
+def run() -> Run:
+    return make_run(name="measured", overrides={"evaluation.rollouts_per_problem": 2})
+
+
+def test_a_run_shows_every_figure_with_its_interval_and_a_curve(client: Client, run: Run) -> None:
+    played(run, 0, [[0.0, 1.0], [0.0, 0.0]])
+    played(run, 25, [[1.0, 1.0], [0.0, 1.0]])
+    answer = client.get(reverse("run-evaluations", args=[run.key]))
+    page = answer.content.decode()
+    assert "pass@2" in page
+    assert "pass^2" in page
+    [first, last] = answer.context["lines"]
+    assert (first.average.name, first.average.value, last.average.value) == ("avg@2", "0.25", "0.75")
+    [curve] = answer.context["curves"]
+    assert (curve.first, curve.last, len(curve.points)) == (0, 25, 2)
+
+
+def test_two_evaluations_are_compared_pair_by_pair(client: Client, run: Run) -> None:
+    first, second = played(run, 0, [[0.0, 0.0], [1.0, 1.0]]), played(run, 25, [[1.0, 1.0], [1.0, 1.0]])
+    numbers = {"first": first.pk, "second": second.pk}
+    answer = client.get(reverse("evaluations-compare"), numbers)
+    found = answer.context["difference"]
+    assert (found.pairs, found.better, found.worse, found.estimate.value) == (2, 1, 0, 0.5)
+    assert "+0.5" in answer.content.decode()
+    told = client.get("/api/v1/evaluations/compare", numbers).json()
+    assert (told["pairs"], told["difference"]["value"]) == (2, 0.5)
+    listed = client.get(f"/api/v1/runs/{run.key}/evaluations").json()["evaluations"]
+    assert [each["version"] for each in listed] == [0, 25]
+
+
+@pytest.mark.parametrize("query", [{}, {"first": "1"}, {"first": "x", "second": "1"}, {"first": "-1", "second": "1"}])
+def test_a_comparison_of_nothing_asks_for_two(client: Client, query: dict[str, str]) -> None:
+    answer = client.get(reverse("evaluations-compare"), query)
+    assert "Choose one evaluation in each column." in answer.content.decode()
+
+
+def test_what_is_another_projects_is_neither_listed_nor_compared(client: Client, run: Run) -> None:
+    own = played(run, 0, [[1.0]])
+    hidden = make_run(name="their-run", project=make_project("others"))
+    theirs = played(hidden, 0, [[1.0]])
+    page = client.get(reverse("evaluations")).content.decode()
+    assert "measured" in page
+    assert "their-run" not in page
+    assert client.get(reverse("run-evaluations", args=[hidden.key])).status_code == 404
+    numbers = {"first": own.pk, "second": theirs.pk}
+    assert client.get(reverse("evaluations-compare"), numbers).status_code == 404
+    assert client.get("/api/v1/evaluations/compare", numbers).status_code == 404
+
+
+def test_the_pages_of_an_eval_run_speak_of_versions_and_show_no_trainer(client: Client, run: Run) -> None:
+    config = {
+        "kind": "eval",
+        "max_steps": 1,
+        "model": {"path": "/somewhere/some-model"},
+        "environments": [{"name": "reverse_text"}],
+        "evaluation": {"problems": 4},
+    }
+    measuring = life.create(
+        project=run.project, user=None, resolved=resolve(inline=config, environ={}), actor="user:ada"
+    )
+    for name in ("run", "run-rollouts", "run-events", "run-config", "run-evaluations"):
+        page = client.get(reverse(name, args=[measuring.key]))
+        assert page.status_code == 200, name
+    page_of_run = client.get(reverse("run", args=[measuring.key])).content.decode()
+    assert "of 1 versions" in page_of_run
+    assert "Ledger" not in page_of_run
+    assert client.get(reverse("launch"), {"clone": measuring.key}).status_code == 200

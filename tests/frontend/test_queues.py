@@ -1,0 +1,176 @@
+"""Queues are made, looked at and worked through on pages, by curators alone."""
+
+import html
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from rollouts.models import Label, LabelQueue, Role, Run, ScoredGroup
+from rollouts.services.curation import queues
+from tests.factories import make_user
+from tests.rollouts import story
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run() -> Run:
+    run = story.launch()
+    story.submit(run, [story.scored(key) for key in "abc"], actor="api:t")
+    return run
+
+
+def signed_in(role: Role, name: str = "") -> Client:
+    client = Client()
+    client.force_login(make_user(name or f"the-{role}", role=role))
+    return client
+
+
+@pytest.fixture
+def curator() -> Client:
+    return signed_in(Role.CURATOR)
+
+
+def read(client: Client, name: str, *args: Any) -> str:
+    answer = client.get(reverse(name, args=args))
+    assert answer.status_code == 200
+    return html.unescape(answer.content.decode())
+
+
+def send(client: Client, route: str, *args: Any, status: int = 200, **form: Any) -> str:
+    answer = client.post(reverse(route, args=args), form, follow=True)
+    assert answer.status_code == status
+    return html.unescape(answer.content.decode())
+
+
+def begin(client: Client, queue: LabelQueue) -> str:
+    """Take an item; returns its turn."""
+    page = send(client, "queue-take", queue.key)
+    return page.split('name="turn"')[1].split('value="')[1].split('"')[0]
+
+
+def test_a_queue_is_made_from_a_form_that_a_link_fills_in(curator: Client, run: Run) -> None:
+    page = curator.get(reverse("queues"), {"run": run.key, "min_reward": "0.5"}).content.decode()
+    assert f'value="{run.key}"' in page
+    form = {"name": "Loops", "project": run.project.slug, "run": run.key, "min_reward": "0.5", "tags": "loop, hack"}
+    page = send(curator, "queue-make", **form, guideline="Is it a loop?", is_blind="on", words_per_item="2")
+    queue = LabelQueue.objects.get()
+    assert (queue.name, queue.tags, queue.is_blind, queue.words_per_item) == ("Loops", ["loop", "hack"], True, 2)
+    assert queues.filter_of(queue) == queues.QueueFilter(run=run.key, min_reward=0.5)
+    assert "Is it a loop?" in page
+
+
+@pytest.mark.parametrize(
+    ("form", "told"),
+    [
+        ({"name": ""}, "must have 1 to 100 characters"),
+        ({"min_reward": "much"}, "must be a number"),
+        ({"share": "2"}, "must be above 0 and at most 1"),
+        ({"run": "nobodys"}, "is no run of this project"),
+        ({"error": "fate"}, "must be one of"),
+        ({"state": "rejected"}, "must be one of"),
+        ({"run": "\0", "environment": "\0"}, "is no run of this project"),
+    ],
+)
+def test_a_queue_that_makes_no_sense_is_refused_with_what_was_typed(
+    curator: Client, run: Run, form: dict[str, str], told: str
+) -> None:
+    page = send(curator, "queue-make", status=422, **({"name": "Q", "project": run.project.slug} | form))
+    assert told in page
+    assert all(value.replace("\0", "\ufffd") in page for value in form.values())
+    assert not LabelQueue.objects.exists()
+
+
+def test_one_item_after_another_gets_its_word(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy", tags=["loop"], on_reject="reject")
+    turn = begin(curator, queue)
+    page = send(curator, "queue-say", queue.key, turn=turn, verdict="reject", tag="loop", note="it loops", score="-1")
+    assert ">b<" in page.replace("\n", "")
+    [said] = Label.objects.all()
+    assert (said.verdict, said.tags, said.note, said.score, said.group.key) == ("reject", ["loop"], "it loops", -1, "a")
+    assert said.seconds is not None
+    assert ScoredGroup.objects.get(key="a").state == "rejected"
+    send(curator, "queue-undo", queue.key)
+    assert ScoredGroup.objects.get(key="a").state == "ready"
+    assert "1 said" not in read(curator, "queue-annotate", queue.key)
+
+
+def test_a_reload_shows_the_same_item_and_takes_none(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy")
+    assert "Nothing is yours now" in read(curator, "queue-annotate", queue.key)
+    turn = begin(curator, queue)
+    assert turn in read(curator, "queue-annotate", queue.key)
+    assert turn in read(curator, "queue-annotate", queue.key)
+
+
+def test_a_score_that_is_no_number_leaves_the_item(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy")
+    turn = begin(curator, queue)
+    page = send(curator, "queue-say", queue.key, turn=turn, verdict="accept", score="high")
+    assert "a score is a number" in page
+    assert turn in page
+
+
+def test_a_queue_is_blind_if_it_says_so(curator: Client, run: Run) -> None:
+    other = signed_in(Role.CURATOR, "di")
+    for name, is_blind in (("seeing", False), ("blind", True)):
+        queue = queues.create(run.project, name=name, actor="user:cy", is_blind=is_blind, words_per_item=2)
+        send(curator, "queue-say", queue.key, turn=begin(curator, queue), verdict="accept", note=f"said in {name}")
+        begin(other, queue)
+        assert (f"said in {name}" in read(other, "queue-annotate", queue.key)) != is_blind
+        assert (f"said in {name}" in read(other, "group", run.key, "a")) != is_blind
+        assert (f"said in {name}" in read(other, "run-people", run.key)) != is_blind
+    queues.close(queue)
+    assert "said in blind" in read(other, "run-people", run.key)
+
+
+def test_an_empty_queue_says_so(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy", filter=queues.QueueFilter(min_reward=9))
+    assert "There is nothing to look at now" in send(curator, "queue-take", queue.key)
+
+
+def test_the_guideline_is_changed_and_the_queue_closed(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy", guideline="<i>first</i>")
+    page = send(curator, "queue-guide", queue.key, guideline="second")
+    assert "Version 2" in page
+    assert "<i>first</i>" not in curator.get(reverse("queue", args=[queue.key])).content.decode()
+    assert "The queue is closed" in send(curator, "queue-close", queue.key)
+    assert "nothing is given out any more" in send(curator, "queue-take", queue.key)
+
+
+def test_a_viewer_looks_at_queues_and_at_no_items(run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy")
+    viewer = signed_in(Role.VIEWER)
+    assert "Make a queue" not in read(viewer, "queues")
+    assert "Look at items" not in read(viewer, "queue", queue.key)
+    assert viewer.get(reverse("queue-annotate", args=[queue.key])).status_code == 403
+    assert viewer.post(reverse("queue-take", args=[queue.key])).status_code == 403
+    assert viewer.post(reverse("queue-make"), {"name": "mine", "project": run.project.slug}).status_code == 403
+
+
+def test_all_that_a_filter_lets_in_is_rejected_as_one_act_after_a_look(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy", filter=queues.QueueFilter(run=run.key))
+    page = html.unescape(curator.get(reverse("queue-bulk", args=[queue.key]), {"verb": "reject"}).content.decode())
+    assert "Applies to 3 groups" in page
+    assert not run.acts.exists()
+    page = send(curator, "queue-bulk", queue.key, verb="reject", count="3", note="all bad")
+    assert "Reject: 3 groups changed, as one act." in page
+    assert set(ScoredGroup.objects.values_list("state", flat=True)) == {"rejected"}
+    [act] = run.acts.all()
+    assert (act.items.count(), act.note) == (3, "all bad")
+    send(curator, "queue-bulk", queue.key, verb="restore", count="3")
+    assert set(ScoredGroup.objects.values_list("state", flat=True)) == {"ready"}
+
+
+def test_what_came_after_the_look_is_looked_at_again(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy", filter=queues.QueueFilter(run=run.key))
+    assert "There are 3 groups now" in send(curator, "queue-bulk", queue.key, verb="reject", count="2")
+    assert not run.acts.exists()
+
+
+def test_one_act_is_on_groups_of_one_run(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy")
+    page = curator.get(reverse("queue-bulk", args=[queue.key]), {"verb": "reject"}, follow=True).content.decode()
+    assert "One act is on groups of one run" in page
