@@ -11,7 +11,7 @@ import argparse
 import json
 from typing import Any
 
-from benchmarks.async_level import rollyard
+from benchmarks.pairs import rollyard
 
 LOSSES = ("aipo", "grpo", "gspo", "opo", "rloo", "cispo")
 COLUMNS = {
