@@ -30,6 +30,7 @@ from rollouts.models import (
     Run,
     RunEnvironment,
     ScoredGroup,
+    Trial,
 )
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import addresses
@@ -80,9 +81,9 @@ def make_user(name: str = "ada", *, role: Role | None = Role.OPERATOR, project: 
     return user
 
 
-def somebody() -> User:
+def somebody(name: str = "somebody") -> User:
     """A superuser who answers for what tests make in nobody's name; signs in nowhere."""
-    user, _ = User.objects.get_or_create(username="somebody", defaults={"is_superuser": True, "password": "!"})
+    user, _ = User.objects.get_or_create(username=name, defaults={"is_superuser": True, "password": "!"})
     return user
 
 
@@ -291,6 +292,24 @@ def make_replica(
     )
 
 
+def make_trial(run: Run, **columns: Any) -> Trial:
+    """One episode that nobody plays yet."""
+    return Trial.objects.create(
+        **{
+            "run": run,
+            "environment": {"name": "reverse_text", "args": {}, "python": ""},
+            "name": "reverse_text",
+            "split": "train",
+            "problem_index": 0,
+            "temperature": 1.0,
+            "max_tokens": 8,
+            "max_turns": 1,
+            "deadline_at": timezone.now() + timedelta(hours=1),
+            **columns,
+        }
+    )
+
+
 def make_event(run: Run, *, kind: str = "run", to: str = "running", **columns: Any) -> Event:
     """A change of state in the log."""
     return Event.objects.create(
@@ -304,6 +323,11 @@ def make_lively_run(*, steps: int = 40, groups_per_step: int = 4, **columns: Any
     wave = [math.sin(step * 2.3) for step in range(steps)]
     reward = [min(0.97, 0.3 + 0.62 * (1 - math.exp(-step / 16)) + 0.035 * wave[step]) for step in range(steps)]
     make_metrics(run, "reward/mean", reward)
+    make_metrics(run, "reward/generated_mean", [value * 0.9 + 0.08 for value in reward])
+    make_metrics(run, "problems/all_solved_share", [0.7 * value**2 for value in reward])
+    make_metrics(run, "problems/none_solved_share", [0.4 * (1 - value) for value in reward])
+    make_metrics(run, "problems/no_signal_share", [0.7 * value**2 + 0.1 * (1 - value) for value in reward])
+    make_metrics(run, "problems/filtered_share", [0.0] * steps)
     make_metrics(run, "loss/mean", [-0.004 + 0.006 * value for value in wave])
     make_metrics(run, "entropy/mean", [0.9 * math.exp(-step / 30) + 0.15 + 0.02 * wave[step] for step in range(steps)])
     make_metrics(run, "mismatch_kl/mean", [0.0006 + 0.0002 * abs(value) for value in wave])

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("controlplane", "environments", "frontend", "rollouts", "trainers", "workers")
 LONGEST_MODULE_LINES = 350
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 GENERATED = {"node_modules", "static", "__pycache__", "migrations"}
 
 
@@ -48,7 +48,7 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
 def test_what_is_named_in_backticks_is_there(source: Path) -> None:
     text = source.read_text()
     packages = "|".join(PACKAGES)
-    paths = re.findall(rf"`((?:{packages}|tests|benchmarks|docs)/[\w./-]*)`", text)
+    paths = re.findall(rf"`((?:{packages}|tests|benchmarks|docs|examples)/[\w./-]*)`", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
     modules = re.findall(rf"`((?:{packages})(?:\.\w+)+)`", text)
     assert [name for name in modules if not is_module_or_inside_one(name)] == []

@@ -33,16 +33,37 @@ NAMING: dict[str, tuple[str, ...]] = {
     "ackStep token_values.group": ("test_no_values_of_another_projects_tokens_are_stored",),
     "announcePolicyVersion path": ("test_nothing_of_another_run_is_announced",),
     "addCheckpoint path": ("test_nothing_of_another_run_is_announced",),
+    "compareEvaluations first": ("evaluation that is compared",),
+    "compareEvaluations second": ("evaluation that another is compared with",),
+    "evaluations/compare/ first": ("evaluation that is compared on the page",),
+    "evaluations/compare/ second": ("evaluation that another is compared with on the page",),
     "config model.path": (
         *("model by an override of a launch", "model in the form", "model in the check of the form"),
         *("run that is forked in the form", "run that is forked in the check of the form"),
         "test_a_command_finds_no_model_of_another_project",
     ),
     "config model.lora.path": ("adapter of another run",),
+    "config policies.0.endpoint": ("endpoint of another project",),
+    "config policies.0.model": (
+        *("model of another project beside the policy", "weights of another run beside the policy"),
+        "model beside the policy of a fork",
+    ),
+    "config model.endpoint": ("endpoint that is measured",),
     "config data.path": ("data of another run",),
     "config data.validation.path": ("validation data of another run",),
+    "environments/<str:name>/try/ run": ("run whose policy plays a trial",),
+    "environments/<str:name>/try/ endpoint": ("endpoint that plays a trial",),
+    "queues/new/ project": ("project of a queue",),
+    "queues/new/ run": ("run of a queue",),
+    "queues/<str:queue_key>/say/ turn": ("test_a_turn_of_somebody_else_is_not_answered",),
     "runs/new/ clone": ("run that is cloned", "run that is cloned in the form"),
     "runs/new/ model": ("model that the form begins with",),
+    "runs/new/ policies": ("endpoint in the form", "model beside the policy in the form"),
+    "runs/new/check/ policies": (
+        "endpoint in the check of the form",
+        "model beside the policy in the check of the form",
+    ),
+    "runs/new/make-model/ policies": ("endpoint where a model is made",),
     "runs/new/ project": ("project of a launch in the form",),
     "runs/new/ toml": ("run that is forked in the TOML of the form", "model in the TOML of the form"),
     "runs/new/check/ clone": ("run that is cloned in the check of the form",),
@@ -78,7 +99,7 @@ _ROLLOUTS = (
     " rollouts.stop_reason rollouts.error"
     " rollouts.error.kind rollouts.error.message rollouts.error.traceback rollouts.error.type rollouts.replica"
     " rollouts.generation_s rollouts.first_policy_version rollouts.last_policy_version"
-    " rollouts.dispatch_policy_version rollouts.error.stderr rollouts.spans"
+    " rollouts.dispatch_policy_version rollouts.error.stderr rollouts.spans rollouts.seat"
 )
 _ITEM = (
     "tokens masks scores advantages ref_logprobs inference_logprobs distill_token_ids distill_logprobs messages"
@@ -96,6 +117,21 @@ HARMLESS: dict[str, str] = {
     "ackStep": "Rollyard-Epoch batch_sha256 metrics token_values.advantages token_values.entropies token_values.index"
     " token_values.mask_reasons token_values.ratios token_values.texts token_values.trainer_logprobs",
     "stopRun": "reason",
+    # Keys of groups are a run's own, and so are acts.
+    "readLabels": "group before",
+    "addLabel": "group verdict rollout other preference tags score note seconds",
+    "readActs": "before",
+    "actOnGroups": "verb groups note",
+    "undoAct": "note",
+    "runs/<str:key>/label/": "group verdict rollout tags score note",
+    "runs/<str:key>/act/": "group verb note",
+    # Fills the form in.
+    "queues/": "name project unit tags words_per_item is_blind on_reject guideline run environment state error"
+    " min_reward max_reward min_deviation min_tokens max_tokens share equal_rewards truncated",
+    "queues/new/": "name unit tags words_per_item is_blind on_reject guideline environment state error min_reward"
+    " max_reward min_deviation min_tokens max_tokens share equal_rewards truncated",
+    "queues/<str:queue_key>/guide/": "guideline",
+    "queues/<str:queue_key>/bulk/": "verb",
     "registerTrainer": "hostname pid world_size",
     "finishTraining": "Rollyard-Epoch",
     "claimWork": "holder limit",
@@ -119,8 +155,11 @@ HARMLESS: dict[str, str] = {
     "/scored_data_list": _ITEM,
     # What is the whole installation's: code that is trusted, and places outside of it.
     "config": "algorithm.loss.path environments.0.name environments.0.label environments.0.python name register_as"
+    " policies.0.name"
     " data.roles.0 data.split data.validation.split"
     " model.lora.target_modules.0 tracking.wandb_entity tracking.wandb_project",
+    "environments/<str:name>/": "run",
+    "environments/<str:name>/try/": "args max_turns problem_index python split temperature",
     "trust/": "kind name",
     "trust/allow/": "kind name",
     "trust/withdraw/": "kind name",

@@ -6,6 +6,7 @@ method: what a rule does not name is refused, and changes nothing.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import count
 from typing import Any
 
 from rollouts.doors.native.access import ROLE_FOR
@@ -136,7 +137,7 @@ def form(need: Need, body: Callable[[Possessions], dict[str, str]] = lambda of: 
     return {"POST": Call(need, body, is_form=True, **facts)}
 
 
-viewer, operator = page(Role.VIEWER), page(Role.OPERATOR)
+viewer, curator, operator = page(Role.VIEWER), page(Role.CURATOR), page(Role.OPERATOR)
 EPOCH = {"headers": lambda of: {"rollyard-epoch": str(of.epoch)}}
 SHA = "a" * 64
 
@@ -166,6 +167,8 @@ def launched(of: Possessions) -> dict[str, str]:
     return launch_form("external-trainer") | {"project": of.project.slug}
 
 
+_COUNT = count()
+"""For names that are taken once."""
 PAGES: dict[str, Rule] = {
     "healthz": get(anybody),
     "readyz": get(anybody),
@@ -183,10 +186,32 @@ PAGES: dict[str, Rule] = {
     "models/<slug:project>/<str:name>/remove/": form(operator),
     "environments/": get(member_of_any),
     "environments/<str:name>/": get(member_of_any, path="/environments/reverse_text/"),
+    "environments/<str:name>/code/<int:before>/<int:after>/": get(nobody, path="/environments/reverse_text/code/1/2/"),
+    "environments/<str:name>/try/": form(
+        operator,
+        lambda of: {"run": of.run.key, "args": "{}", "split": "train", "problem_index": "0"},
+        path="/environments/reverse_text/try/",
+    ),
+    "evaluations/": get(member_of_any),
+    "evaluations/compare/": get(nobody, query="first=0&second=0"),
+    "evaluations/<str:key>/": get(viewer),
+    "queues/": get(member_of_any),
+    "queues/new/": form(curator, lambda of: {"name": f"queue {next(_COUNT)}", "project": of.project.slug}),
+    "queues/<str:queue_key>/": get(viewer),
+    "queues/<str:queue_key>/guide/": form(curator),
+    "queues/<str:queue_key>/close/": form(curator),
+    "queues/<str:queue_key>/bulk/": get(curator, query="verb=exclude")
+    | form(curator, lambda of: {"verb": "exclude", "count": "0"}),
+    "queues/<str:queue_key>/annotate/": get(curator),
+    "queues/<str:queue_key>/take/": form(curator),
+    # A turn is one person's: `test_bodies.py` says a word on it.
+    "queues/<str:queue_key>/say/": form(nobody),
+    "queues/<str:queue_key>/undo/": form(curator),
     "trust/": get(superuser),
     "trust/allow/": form(superuser, lambda of: {"kind": "loss", "name": "losses.another"}),
     "trust/withdraw/": form(superuser, lambda of: {"kind": "loss", "name": "losses.ours"}),
     "runs/<str:key>/": get(viewer),
+    "runs/<str:key>/trials/<str:trial>/": get(viewer),
     "runs/<str:key>/live/": get(viewer, query="view=overview"),
     "runs/<str:key>/connect/": get(operator),
     "runs/<str:key>/connect/rotate/": form(operator),
@@ -196,6 +221,10 @@ PAGES: dict[str, Rule] = {
     "runs/<str:key>/samples/": get(member_of_any),
     "runs/<str:key>/config/": get(viewer),
     "runs/<str:key>/events/": get(viewer),
+    "runs/<str:key>/people/": get(viewer),
+    "runs/<str:key>/label/": form(curator, lambda of: {"group": of.group.key, "verdict": "accept"}),
+    "runs/<str:key>/act/": form(curator, lambda of: {"group": of.group.key, "verb": "exclude"}),
+    "runs/<str:key>/acts/<str:act>/undo/": form(curator),
     "runs/<str:key>/groups/<key:group>/": get(viewer),
     "runs/<str:key>/steps/<int:step>/": get(viewer),
     "runs/<str:key>/tokens/<int:number>/": get(viewer),
@@ -225,6 +254,14 @@ API: dict[str, Rule] = {
     f"{RUN}/stop": post(api(Scope.LAUNCH), lambda of: {}),
     f"{RUN}/metrics": get(api(Scope.READ)),
     f"{RUN}/events": get(api(Scope.READ)),
+    f"{RUN}/evaluations": get(api(Scope.READ)),
+    # Numbers that nobody has: `test_bodies.py` compares what there is.
+    "api/v1/evaluations/compare": get(nobody, query="first=0&second=0"),
+    f"{RUN}/labels": get(api(Scope.READ))
+    | post(api(Scope.CURATE), lambda of: {"group": of.group.key, "verdict": "accept"}),
+    f"{RUN}/acts": get(api(Scope.READ))
+    | post(api(Scope.CURATE), lambda of: {"verb": "exclude", "groups": [of.group.key]}),
+    f"{RUN}/acts/<slug:act>/undo": post(api(Scope.CURATE)),
     f"{RUN}/replays": get(api(Scope.READ))
     | post(
         unbound(Scope.LAUNCH, Scope.READ),

@@ -4,6 +4,7 @@ Each case is sent twice by somebody of ours: with what is ours, which is taken, 
 with what is theirs, which is refused or not found, changes nothing, and shows nothing.
 """
 
+import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,20 +15,21 @@ import pytest
 from django.apps import apps
 
 from rollouts.formats import batch_body
-from rollouts.models import Membership, Role
+from rollouts.models import Membership, QueueTurn, Role
 from tests.access import rules
 from tests.access.asking import Outcome, ask, undone
 from tests.access.people import Person, World
 from tests.access.world import Possessions
 from tests.controlplane.command_line import Rollyard
 from tests.frontend.test_launch import filled
+from tests.model_files import write_model
 from tests.rollouts import story
 from trainers.wire import StepAck, TrainingBatch
 
 pytestmark = pytest.mark.django_db
 RL = "reverse-text-rl"
 SFT = {"data.solutions": False, "data.path": "org/data"}
-NO_MODEL, NO_FORK = "has no model", "you may not fork it"
+NO_MODEL, NO_FORK, NO_ENDPOINT = "has no model", "you may not fork it", "has no endpoint"
 FORM = "application/x-www-form-urlencoded"
 JSON = "application/json"
 
@@ -56,7 +58,7 @@ def page(path: Callable[[World, Possessions], str]) -> Case:
     return Case("GET", path)
 
 
-def overriding(key: str, naming: Callable[[Possessions], str], preset: str = RL, **others: Any) -> Case:
+def overriding(key: str, naming: Callable[[Possessions], Any], preset: str = RL, **others: Any) -> Case:
     """A launch over the API with one value of the config that names something."""
     return api(
         "/api/v1/runs",
@@ -111,6 +113,37 @@ def toml_of(naming: Callable[[Possessions], str]) -> Callable[[Possessions], dic
     return lambda of: {"toml": f"[model]\npath = '{naming(of)}'\n"}
 
 
+def compared(root: str, named: str, by: str = "admin") -> Case:
+    """An evaluation beside one of ours."""
+
+    def path(world: World, of: Possessions) -> str:
+        numbers = {name: world.ours.run.evaluations.latest("pk").pk for name in ("first", "second")}
+        numbers[named] = of.run.evaluations.latest("pk").pk
+        slash = "/" if root == "/" else ""
+        return f"{root}evaluations/compare{slash}?{urlencode(numbers)}"
+
+    return Case("GET", path, by=by)
+
+
+def policies_of(of: Possessions) -> dict[str, str]:
+    """A judge behind the project's own endpoint, as the form has it."""
+    return {"policies": json.dumps([{"name": "judge", "endpoint": endpoint_of(of)}])}
+
+
+def served(model: str) -> list[dict[str, str]]:
+    """A judge that the run serves itself."""
+    return [{"name": "judge", "model": model}]
+
+
+def weights_of(of: Possessions) -> str:
+    """A model among the files of the project's run."""
+    return str(write_model(of.run.directory / "weights" / "step_7"))
+
+
+def endpoint_of(of: Possessions) -> str:
+    return f"only-of-{of.project.slug}"
+
+
 CASES: dict[str, Case] = {
     "project of a launch": api(
         "/api/v1/runs", lambda world, of: {"preset": "external-trainer", "project": of.project.slug}
@@ -125,6 +158,27 @@ CASES: dict[str, Case] = {
     "adapter of another run": overriding(
         "model.lora.path", lambda of: str(of.run.directory / "adapter"), **{"model.lora.rank": 8}
     ),
+    "endpoint of another project": overriding("policies", lambda of: [{"name": "judge", "endpoint": endpoint_of(of)}]),
+    "model of another project beside the policy": overriding("policies", lambda of: served(model_of(of))),
+    "weights of another run beside the policy": overriding("policies", lambda of: served(weights_of(of))),
+    "model beside the policy in the form": form("", lambda of: {"policies": json.dumps(served(model_of(of)))}),
+    "model beside the policy in the check of the form": form(
+        "check/", lambda of: {"policies": json.dumps(served(model_of(of)))}, NO_MODEL
+    ),
+    "model beside the policy of a fork": api(
+        "/api/v1/runs",
+        lambda world, of: {
+            "preset": RL,
+            "fork_from": f"{world.ours.run.key}@0",
+            "overrides": {"policies": served(model_of(of))},
+        },
+    ),
+    "endpoint that is measured": overriding(
+        "model.endpoint", endpoint_of, **{"kind": "eval", "model.path": "", "inference.replicas": 0}
+    ),
+    "endpoint in the form": form("", policies_of),
+    "endpoint in the check of the form": form("check/", policies_of, NO_ENDPOINT),
+    "endpoint where a model is made": form("make-model/", policies_of, NO_ENDPOINT),
     "data of another run": overriding(
         "data.path", lambda of: str(of.run.directory / "a.jsonl"), "reverse-text-sft", **SFT
     ),
@@ -167,6 +221,39 @@ CASES: dict[str, Case] = {
     "run that is cloned in the form": cloned(""),
     "run that is cloned in the check of the form": cloned("check/"),
     "run that is cloned where a model is made": cloned("make-model/"),
+    "project of a queue": Case(
+        "POST",
+        lambda world, of: "/queues/new/",
+        lambda world, of: {"name": "named by its project", "project": of.project.slug},
+    ),
+    "run of a queue": Case(
+        "POST",
+        lambda world, of: "/queues/new/",
+        lambda world, of: {"name": "named by its run", "project": "ours", "run": of.run.key},
+        refused=frozenset({422}),
+    ),
+    "run whose policy plays a trial": Case(
+        "POST",
+        lambda world, of: "/environments/reverse_text/try/",
+        lambda world, of: {"run": of.run.key, "args": "{}", "split": "train", "problem_index": "0"},
+    ),
+    "endpoint that plays a trial": Case(
+        "POST",
+        lambda world, of: "/environments/reverse_text/try/",
+        lambda world, of: {
+            "run": world.ours.run.key,
+            "endpoint": endpoint_of(of),
+            "args": "{}",
+            "split": "train",
+            "problem_index": "0",
+        },
+        refused=frozenset({422}),
+    ),
+    "evaluation that is compared": compared("/api/v1/", "first", by="token: everything"),
+    "evaluation that another is compared with": compared("/api/v1/", "second", by="token: everything"),
+    "evaluation that is compared on the page": compared("/", "first"),
+    "evaluation that another is compared with on the page": compared("/", "second"),
+    "trial of a run of ours": page(lambda world, of: f"/runs/{world.ours.run.key}/trials/{of.trial.key}/"),
     "group of a run of ours": page(
         lambda world, of: f"/runs/{world.ours.run.key}/groups/{quote(str(of.parameters()['group']))}/"
     ),
@@ -252,6 +339,15 @@ def in_admin(world: World, path: str, form: Mapping[str, Any], *, by: str = "sta
         {"content-type": FORM, **person_of(world, by).headers},
         urlencode(form).encode(),
     )
+
+
+def test_a_turn_of_somebody_else_is_not_answered(world: World) -> None:
+    path, headers = f"/queues/{world.ours.queue.key}/say/", {"content-type": FORM, **person_of(world, "admin").headers}
+    for of in (world.ours, world.theirs):
+        turn = QueueTurn.objects.get(item__queue=of.queue)  # of its project's member
+        body = urlencode({"turn": turn.key, "verdict": "accept"}).encode()
+        answer, written = ask("POST", path, headers, body)
+        assert (answer.status, written) == (404, {})
 
 
 def test_no_membership_of_another_project_is_made_by_its_name_in_a_form(world: World) -> None:

@@ -159,13 +159,11 @@ def test_the_administration_site_opens_a_model_to_staff_of_the_project(world: Wo
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 @pytest.mark.parametrize("route", RULES)
 def test_a_route_opens_to_nobody_else(world: World, route: str) -> None:
     assert not (faults := faults_of_route(world, route, is_full=True)), "\n".join(faults)
 
 
-@pytest.mark.slow
 @pytest.mark.slow
 @pytest.mark.parametrize("model", admin.MODELS, ids=label)
 def test_the_administration_site_opens_to_nobody_else(world: World, model: type[Model]) -> None:

@@ -10,9 +10,11 @@ from django.db.models import Model as Row
 from django.utils import timezone
 
 from rollouts.models import (
+    Act,
     Attempt,
     Delivery,
     EnvironmentClient,
+    LabelQueue,
     Lease,
     Model,
     Project,
@@ -20,11 +22,16 @@ from rollouts.models import (
     Role,
     Run,
     RunEnvironment,
+    ScoredGroup,
     TokenValues,
+    Trial,
+    Verb,
 )
+from rollouts.services import endpoints
 from rollouts.services.batches import forming, replays
+from rollouts.services.curation import acts, labels, queues, turns
 from rollouts.services.runs import checkpoints, replicas
-from tests.factories import make_user
+from tests.factories import make_trial, make_user
 from tests.model_files import make_model, make_warm
 from tests.rollouts import story
 from tests.rollouts.api import make_token
@@ -46,22 +53,34 @@ class Possessions:
     external: Run
     """Of a trainer and environments that speak the Atropos protocol."""
     values: TokenValues
+    trial: Trial
     model: Model
     only: Model
     """Of a name that no model of the other project has."""
     lease: Lease
+    act: Act
+    queue: LabelQueue
+    """With an item, and somebody at it."""
     member: User
     mark: str
     """In the names of its runs: whoever reads it has read of the project."""
+
+    @property
+    def group(self) -> ScoredGroup:
+        """One that was trained."""
+        return self.values.rollout.group
 
     def parameters(self) -> dict[str, Any]:
         """What stands in the routes for what this project has."""
         return {
             "key": self.run.key,
-            "group": self.values.rollout.group.key,
+            "group": self.group.key,
             "step": 0,
             "number": self.values.pk,
             "rollout": self.values.rollout_id,
+            "trial": self.trial.key,
+            "act": self.act.key,
+            "queue_key": self.queue.key,
             "project": self.project.slug,
             "name": self.model.name,
             "id": self.member.pk,
@@ -77,6 +96,9 @@ class Possessions:
             ("project", {"project": self.project}),
             ("batch", {"batch__run__project": self.project}),
             ("group", {"group__run__project": self.project}),
+            ("act", {"act__run__project": self.project}),
+            ("queue", {"queue__project": self.project}),
+            ("item", {"item__queue__project": self.project}),
             ("attempt", {"attempt__run__project": self.project}),
         ):
             if name in names:
@@ -97,21 +119,35 @@ def possessions(slug: str) -> Possessions:
     story.ack(run, epoch, 0, delivery.sha256, [story.seen(rollout)], **{"loss/mean": 1.0})
     story.announce(run, epoch, 1)
     checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, 0))
-    replicas.create(run, kind=ReplicaKind.INFERENCE, slot=0, launcher="local")
+    replicas.ready(replicas.create(run, kind=ReplicaKind.INFERENCE, slot=0, launcher="local"), loaded_version=0)
     other = story.launch(project=project, name=mark)
     replays.order(other, source=run, first_step=0, last_step=0, actor="user:ada")
     external = make_external_run(project=project, name=mark)
     _serve(external, run)
+    run.directory.mkdir(parents=True, exist_ok=True)
+    for name in ("a.jsonl", "b.jsonl"):
+        (run.directory / name).write_text("{}\n")
     member = make_user(f"member-of-{slug}", role=Role.VIEWER, project=project)
     make_token(project=project, run=run)
     model = make_warm(project)
+    endpoints.add(
+        name=f"only-of-{slug}", base_url="https://a.example/v1", model="m", projects=[project], actor="user:root"
+    )
+    values = TokenValues.objects.select_related("rollout__group").get(batch__run=run)
+    group = values.rollout.group
+    labels.say(group, user=member, actor=f"user:{member}", verdict="accept", note=mark)
+    queue = queues.create(project, name=mark, actor=f"user:{member}", guideline=mark)
+    turns.take(queue, member)
     return Possessions(
         project=project,
         run=story.fresh(run),
         epoch=epoch,
         other=story.fresh(other),
         external=Run.objects.select_related("address").get(pk=external.pk),
-        values=TokenValues.objects.select_related("rollout__group").get(batch__run=run),
+        values=values,
+        act=acts.perform(run, Verb.EXCLUDE, [group.pk], user=member, actor=f"user:{member}", note=mark),
+        queue=queue,
+        trial=make_trial(run),
         model=model,
         only=make_model(project, f"only-of-{slug}", Path(model.source)),
         lease=Lease.objects.filter(run=run).latest("pk"),

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import msgspec
@@ -21,6 +22,8 @@ import redis
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import connect
 
+from tests import chat_server
+from tests.chat_server import Reply, completion
 from tests.e2e.canary import Canary, Search
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
 from tests.rollouts import story
@@ -107,7 +110,8 @@ def password() -> str:
 def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
     """An installation with a past, looked through while its run trains."""
     place = tmp_path_factory.mktemp("canary")
-    of_services = {name: f"canary{secrets.token_hex(16)}" for name in ("HF_TOKEN", "WANDB_API_KEY")}
+    services = ("HF_TOKEN", "WANDB_API_KEY", "TEACHER_API_KEY")
+    of_services = {name: f"canary{secrets.token_hex(16)}" for name in services}
     with pytest.MonkeyPatch.context() as patched:
         for name, value in of_services.items():
             patched.setenv(name, value)
@@ -121,10 +125,32 @@ def told(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
             run, token = _tokens_and_address(told, person)
             _look_around(told, admin, person, run, token, place)
             _mistakes(told, token)
+            _ask_endpoint(told, of_services["TEACHER_API_KEY"], place)
             _train(told, make_tiny_model(place / "model"))
             told.keep("what `rollyard up` says", "".join(yard.said))
             told.keep("what `rollyard up` says on stderr", (place / "up.txt").read_bytes())
             yield told
+
+
+def _ask_endpoint(told: Story, key: str, place: Path) -> None:
+    """A model of others plays, and says the key that it was sent wherever it can: in replies, errors and calls."""
+
+    def answer(body: dict[str, Any]) -> Reply:
+        turn = len(server.asked) % 3
+        call = {"id": key, "type": "function", "function": {"name": key, "arguments": json.dumps({"key": key})}}
+        if turn == 0:
+            return json.dumps({"error": {"message": f"your key is {key}"}}).encode()
+        return completion(f"your key is {key}", reasoning_content=key, **({"tool_calls": [call]} if turn == 1 else {}))
+
+    with chat_server.serving(answer) as server:
+        address = ["--base-url", server.base_url, "--model", "m", "--key", "env:TEACHER_API_KEY"]
+        told.rollyard("endpoints", "add", "teacher", *address, "--all-projects")
+        told.rollyard("endpoints", "list", "--json")
+        told.rollyard("eval", "endpoint:teacher", "--env", "reverse_text", "--problems", "4", "--follow")
+        words = ["--env", "reverse_text", "-n", "4", "-k", "1", "--min-reward", "0"]
+        told.rollyard("synthesize", "endpoint:teacher", *words, "-o", str(place / "taught.jsonl"))
+        assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {key}"}
+    told.keep("what a teacher said", (place / "taught.jsonl").read_bytes())
 
 
 def _own_secrets(told: Story) -> None:

@@ -25,7 +25,13 @@ from tests.rollouts import story
 from tests.rollouts.api import make_token
 from tests.rollouts.doors.atropos.api import make_external_run
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.slow,
+    pytest.mark.timeout(300),
+    # Whatever draws from `random` while schemathesis makes its strategies, in any thread, would fail a case.
+    pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"),
+]
 SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "openapi.json"
 OPERATIONS = [
     each["operationId"] for path in json.loads(SNAPSHOT.read_text())["paths"].values() for each in path.values()
