@@ -25,6 +25,7 @@ GRANT SELECT, INSERT ON
     rollouts_act,
     rollouts_actitem,
     rollouts_guideline,
+    rollouts_datasetmember,
     django_admin_log
 TO {application};
 
@@ -97,6 +98,11 @@ GRANT SELECT, INSERT ON rollouts_labelqueue, rollouts_queueitem, rollouts_queuet
 GRANT UPDATE (filled_until, filled_group, closed_at) ON rollouts_labelqueue TO {application};
 GRANT UPDATE (words, is_open) ON rollouts_queueitem TO {application};
 GRANT UPDATE (taken_at, expires_at, label_id, act_id) ON rollouts_queueturn TO {application};
+
+-- What is learned from: a version stays as it was made, and is counted once.
+GRANT SELECT, INSERT ON rollouts_dataset, rollouts_datasetversion TO {application};
+GRANT UPDATE (notes, licence) ON rollouts_dataset TO {application};
+GRANT UPDATE (statistics) ON rollouts_datasetversion TO {application};
 
 -- The way in from outside: whose it is and how long, and its key.
 GRANT SELECT, INSERT ON rollouts_address TO {application};

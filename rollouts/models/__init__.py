@@ -5,6 +5,7 @@ from rollouts.models.address import Address
 from rollouts.models.attempt import Attempt, Delivery, EnvironmentClient
 from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay, TokenValues
 from rollouts.models.curation import Act, ActItem, Label, LabelPreference, LabelVerdict, Verb
+from rollouts.models.dataset import Dataset, DatasetForm, DatasetMember, DatasetVersion
 from rollouts.models.endpoint import Endpoint
 from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup, Withholding
 from rollouts.models.load import DriverLoad
@@ -31,6 +32,10 @@ __all__ = [
     "BatchEncoding",
     "BatchItem",
     "Checkpoint",
+    "Dataset",
+    "DatasetForm",
+    "DatasetMember",
+    "DatasetVersion",
     "Delivery",
     "DriverLoad",
     "Endpoint",

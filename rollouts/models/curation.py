@@ -53,6 +53,8 @@ class Label(models.Model):
     tags = ArrayField(models.CharField(max_length=MAX_TAG), default=list, blank=True)
     score = models.FloatField(null=True)
     note = models.TextField(max_length=MAX_NOTE, blank=True)
+    edited = models.JSONField(null=True)
+    """Messages that the person put in the place of the rollout's; None: nothing. The rollout stays as it is."""
     seconds = models.FloatField(null=True)
     """Spent on it; None: nobody measured."""
     queue = models.ForeignKey(
@@ -77,6 +79,10 @@ class Label(models.Model):
                 name="label_prefers_one_of_two",
             ),
             models.CheckConstraint(condition=Q(tags__len__lte=MAX_TAGS), name="label_has_few_tags"),
+            models.CheckConstraint(
+                condition=Q(edited__isnull=True) | Q(rollout__isnull=False, other__isnull=True),
+                name="label_edits_one_rollout",
+            ),
             models.CheckConstraint(condition=Q(seconds__isnull=True) | Q(seconds__gte=0), name="label_took_time"),
             # Each person begins once to speak of something, and from there on supersedes.
             models.UniqueConstraint(
