@@ -93,8 +93,9 @@ GRANT UPDATE (finished_at, record, grouped_at) ON rollouts_agentsession TO {appl
 GRANT SELECT, INSERT ON rollouts_trial TO {application};
 GRANT UPDATE (state, state_at, reason_code, reason_params, holder, record, finished_at) ON rollouts_trial TO {application};
 
--- What people look at, and whose turn it is: a queue keeps what it was made for.
+-- What people look at, and whose turn it is: a queue keeps what it was made for, but for who looks.
 GRANT SELECT, INSERT ON rollouts_labelqueue, rollouts_queueitem, rollouts_queueturn TO {application};
+GRANT SELECT, INSERT, DELETE ON rollouts_labelqueue_people TO {application};
 GRANT UPDATE (filled_until, filled_group, closed_at) ON rollouts_labelqueue TO {application};
 GRANT UPDATE (words, is_open) ON rollouts_queueitem TO {application};
 GRANT UPDATE (taken_at, expires_at, label_id, act_id) ON rollouts_queueturn TO {application};

@@ -59,6 +59,7 @@ urlpatterns = [
     path("queues/new/", queues.make, name="queue-make"),
     path("queues/<str:queue_key>/", queues.queue, name="queue"),
     path("queues/<str:queue_key>/guide/", queues.guide, name="queue-guide"),
+    path("queues/<str:queue_key>/assign/", queues.assign, name="queue-assign"),
     path("queues/<str:queue_key>/close/", queues.close, name="queue-close"),
     path("queues/<str:queue_key>/bulk/", bulk.bulk, name="queue-bulk"),
     path("queues/<str:queue_key>/annotate/", annotate.annotate, name="queue-annotate"),

@@ -1,12 +1,13 @@
-// One key, one word: what has data-key is pressed, ticked or written into by that key. A draft survives a reload.
+// One key, one word: what has a key in data-key is pressed, ticked or written into by it. A draft survives a reload.
 
 /** Press what a key stands for on this page. */
 export function pressKey(key: string): boolean {
-  const target = document.querySelector<HTMLElement>(`[data-key="${CSS.escape(key)}"]`);
+  const target = document.querySelector<HTMLElement>(`[data-key~="${CSS.escape(key)}"]`);
   if (!target || target.matches(":disabled")) {
     return false;
   }
   if (target.matches("textarea, input:not([type=checkbox])")) {
+    target.closest("details")?.setAttribute("open", "");
     target.focus();
   } else {
     target.click();
@@ -36,14 +37,18 @@ interface Draft {
   note: string;
   score: string;
   tags: string[];
+  /** What is put in the place of a reply; undefined: it says what it said. */
+  edited?: string;
 }
 
 function written(form: HTMLFormElement): Draft {
   const data = new FormData(form);
+  const reply = form.querySelector<HTMLTextAreaElement>("[name=edited]");
   return {
     note: String(data.get("note") ?? ""),
     score: String(data.get("score") ?? ""),
     tags: data.getAll("tag").map(String),
+    ...(reply && reply.value !== reply.defaultValue ? { edited: reply.value } : {}),
   };
 }
 
@@ -57,5 +62,10 @@ function restore(form: HTMLFormElement, stored: string | null): void {
   }
   for (const box of form.querySelectorAll<HTMLInputElement>("[name=tag]")) {
     box.checked = draft.tags.includes(box.value);
+  }
+  const reply = form.querySelector<HTMLTextAreaElement>("[name=edited]");
+  if (reply && draft.edited !== undefined) {
+    reply.value = draft.edited;
+    reply.closest("details")?.setAttribute("open", "");
   }
 }

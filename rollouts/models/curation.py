@@ -12,6 +12,8 @@ from rollouts.models.run import Run, new_key
 MAX_TAG = 40
 MAX_TAGS = 20
 MAX_NOTE = 2_000
+MAX_EDITED_BYTES = 256 * 1024
+"""Of the messages that somebody puts in a rollout's place, as JSON."""
 
 
 class LabelVerdict(models.TextChoices):
@@ -75,7 +77,8 @@ class Label(models.Model):
             models.CheckConstraint(condition=Q(verdict__in=LabelVerdict.values), name="label_verdict_known"),
             models.CheckConstraint(
                 condition=Q(preference="", other__isnull=True)
-                | Q(preference__in=LabelPreference.values, other__isnull=False, rollout__isnull=False),
+                | Q(preference__in=LabelPreference.values, other__isnull=False, rollout__isnull=False)
+                | Q(preference="", rollout__isnull=False, verdict__in=[LabelVerdict.SKIP, LabelVerdict.WITHDRAWN]),
                 name="label_prefers_one_of_two",
             ),
             models.CheckConstraint(condition=Q(tags__len__lte=MAX_TAGS), name="label_has_few_tags"),

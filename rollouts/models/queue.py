@@ -22,6 +22,7 @@ class QueueUnit(models.TextChoices):
 
     GROUP = "group", "A group, with all of its rollouts"
     ROLLOUT = "rollout", "One rollout"
+    PAIR = "pair", "Two rollouts of a group, side by side"
 
 
 class RejectEffect(models.TextChoices):
@@ -39,7 +40,11 @@ class LabelQueue(models.Model):
     name = models.CharField(max_length=100)
     unit = models.CharField(max_length=8, choices=QueueUnit.choices, default=QueueUnit.GROUP)
     filter = models.JSONField(default=dict)
-    """As ``services.curation.queues.QueueFilter``."""
+    """As ``services.curation.filters.QueueFilter``."""
+    source = models.ForeignKey("self", null=True, on_delete=models.PROTECT, related_name="adjudicated_in")
+    """Whose disagreements it holds, in place of what a filter lets in: a word that is said here decides."""
+    people = models.ManyToManyField(settings.AUTH_USER_MODEL, related_name="+", blank=True)
+    """Who alone is given items; nobody: every curator of the project is."""
     tags = ArrayField(models.CharField(max_length=40), default=list, blank=True)
     """Offered for the keys 1 to 9."""
     words_per_item = models.PositiveSmallIntegerField(default=1)
@@ -72,6 +77,10 @@ class LabelQueue(models.Model):
             ),
             models.CheckConstraint(condition=Q(lease_s__gte=5, lease_s__lte=86_400), name="label_queue_lease"),
             models.CheckConstraint(condition=Q(tags__len__lte=MOST_QUEUE_TAGS), name="label_queue_has_few_tags"),
+            models.CheckConstraint(
+                condition=Q(source__isnull=True) | Q(is_blind=False, words_per_item=1),
+                name="label_queue_adjudicates_by_one_word",
+            ),
         ]
 
     def __str__(self) -> str:
@@ -102,6 +111,8 @@ class QueueItem(models.Model):
     group = models.ForeignKey(ScoredGroup, on_delete=models.CASCADE, related_name="+", db_index=False)
     rollout = models.ForeignKey(Rollout, null=True, on_delete=models.CASCADE, related_name="+", db_index=False)
     """None: the whole group."""
+    other = models.ForeignKey(Rollout, null=True, on_delete=models.CASCADE, related_name="+", db_index=False)
+    """What `rollout` is compared with; it comes later in the group. None: it is no pair."""
     words = models.PositiveSmallIntegerField(default=0, db_default=0)
     """Of how many people it has."""
     is_open = models.BooleanField(default=True, db_default=True)
@@ -110,7 +121,11 @@ class QueueItem(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["queue", "group", "rollout"], nulls_distinct=False, name="queue_item_once_per_queue"
+                fields=["queue", "group", "rollout", "other"], nulls_distinct=False, name="queue_item_once_per_queue"
+            ),
+            models.CheckConstraint(
+                condition=Q(other__isnull=True) | Q(rollout__isnull=False) & ~Q(rollout=F("other")),
+                name="queue_item_pairs_two",
             ),
         ]
         indexes = [models.Index(fields=["queue", "id"], condition=Q(is_open=True), name="queue_item_open")]

@@ -3,6 +3,7 @@
 A table has a row for each person and a column for each item; what somebody did not look at, or skipped, is missing.
 Alpha is 1 for perfect agreement, 0 for what chance would give, negative below (Krippendorff, Content Analysis, 2004,
 chapter 11). It is not defined where everybody always says the same one thing, or nothing was said twice: None.
+Of a queue of pairs the words are preferences: first, other, tie, whichever stood left.
 """
 
 from collections import defaultdict
@@ -16,6 +17,8 @@ import numpy as np
 from rollouts.models import Label, LabelQueue, LabelVerdict
 
 _COUNTED = (LabelVerdict.ACCEPT, LabelVerdict.REJECT)
+_Item = tuple[int, int | None, int | None]
+"""Ids of a group, of a rollout and of the one beside it."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +26,7 @@ class Agreement:
     """Of two words or more on the same items."""
 
     of: str
-    """A person, a tag, or empty for the verdicts of the whole queue."""
+    """A person, a tag, or empty for the words of the whole queue."""
     pairs: int
     """Two people's words on one item, over all items."""
     percent: float | None
@@ -35,7 +38,8 @@ class Agreement:
 class QueueAgreement:
     """How far people agree in one queue."""
 
-    verdicts: Agreement
+    words: Agreement
+    """Accept or reject; of pairs which is better."""
     people: list[Agreement]
     """Each with the others: only the pairs in which the person is."""
     tags: list[Agreement]
@@ -45,22 +49,25 @@ class QueueAgreement:
 
 @dataclass(frozen=True)
 class _Word:
-    item: tuple[int, int | None]
+    item: _Item
     person: str
-    verdict: str
+    word: str
     tags: frozenset[str]
 
 
 def of_queue(queue: LabelQueue) -> QueueAgreement:
-    """Verdicts, people and tags of what counts of what was said in a queue. One query."""
+    """Words, people and tags of what counts of what was said in a queue. One query."""
     said = Label.objects.filter(queue=queue, superseded_by__isnull=True, verdict__in=_COUNTED)
-    rows = said.values_list("group_id", "rollout_id", "actor", "verdict", "tags")
-    words = [_Word((group, rollout), actor, verdict, frozenset(tags)) for group, rollout, actor, verdict, tags in rows]
-    by_item = _by_item(words, lambda word: word.verdict)
+    rows = said.values_list("group_id", "rollout_id", "other_id", "actor", "preference", "verdict", "tags")
+    words = [
+        _Word((group, rollout, other), actor, preference or verdict, frozenset(tags))
+        for group, rollout, other, actor, preference, verdict, tags in rows
+    ]
+    by_item = _by_item(words, lambda word: word.word)
     people = sorted({word.person for word in words})
     tags = sorted({*queue.tags, *(tag for word in words for tag in word.tags)})
     return QueueAgreement(
-        verdicts=_agreement("", by_item),
+        words=_agreement("", by_item),
         people=[_agreement(person, by_item, person=person) for person in people],
         tags=[_agreement(tag, _by_item(words, lambda word, tag=tag: str(tag in word.tags))) for tag in tags],  # type: ignore[misc]
         disagreements=sum(len(set(said.values())) > 1 for said in by_item.values()),
@@ -97,15 +104,15 @@ def alpha(table: Iterable[dict[str, str]]) -> float | None:
     return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))
 
 
-def _agreement(of: str, by_item: dict[tuple[int, int | None], dict[str, str]], person: str | None = None) -> Agreement:
+def _agreement(of: str, by_item: dict[_Item, dict[str, str]], person: str | None = None) -> Agreement:
     pairs, share = percent(by_item.values(), person=person)
     counted = by_item.values() if person is None else [said for said in by_item.values() if person in said]
     return Agreement(of, pairs, share, alpha(counted))
 
 
-def _by_item(words: Iterable[_Word], said: Callable[[_Word], str]) -> dict[tuple[int, int | None], dict[str, str]]:
+def _by_item(words: Iterable[_Word], said: Callable[[_Word], str]) -> dict[_Item, dict[str, str]]:
     """For each item what each person said of it."""
-    found: defaultdict[tuple[int, int | None], dict[str, str]] = defaultdict(dict)
+    found: defaultdict[_Item, dict[str, str]] = defaultdict(dict)
     for word in words:
         found[word.item][word.person] = said(word)
     return dict(found)

@@ -1,17 +1,19 @@
 """Does the reward agree with people? How often they accept, by reward, by environment and over policy versions.
 
 Of what counts of what was said: a word *accept* or *reject* on a rollout has that rollout's reward, one on a group the
-mean of its. Intervals are Wilson's, of 95 % (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
+mean of its; which of two rollouts is better says nothing of the reward of either. Intervals are Wilson's, of 95 %
+(E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
 """
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from typing import Any
 
-from django.db.models import Case, When
+from django.db.models import Case, Q, QuerySet, When
 
-from rollouts.models import LabelVerdict, Run
+from rollouts.models import Label, LabelVerdict, Run
 from rollouts.selectors import curation
 
 _Z = 1.959963984540054
@@ -30,6 +32,8 @@ class Acceptance:
     accepted: int
     reward: float
     """Mean, of what the words are on."""
+    where: dict[str, Any] = field(default_factory=dict)
+    """What is so of all that these words are on, by fields of a queue's filter."""
 
     @property
     def share(self) -> float:
@@ -74,13 +78,32 @@ class WordOn:
 
 def of_run(run: Run) -> Calibration:
     """Of all words in a run. One query."""
-    words = curation.counting().filter(run=run, verdict__in=(LabelVerdict.ACCEPT, LabelVerdict.REJECT))
-    # A word on a rollout that failed is on something without a reward.
-    reward = Case(When(rollout__isnull=True, then="group__reward_mean"), default="rollout__reward")
     columns = ("verdict", "reward", "group__environment__name", "group__max_policy_version")
-    rows = words.annotate(reward=reward).filter(reward__isnull=False).values_list(*columns)
+    rows = _counted(curation.counting().filter(run=run)).values_list(*columns)
     spoken = [WordOn(verdict == LabelVerdict.ACCEPT, got, name, version or 0) for verdict, got, name, version in rows]
     return of_words(spoken)
+
+
+def words_where(
+    run: Run,
+    *,
+    min_reward: float | None = None,
+    max_reward: float | None = None,
+    min_version: int | None = None,
+    max_version: int | None = None,
+    environment: str = "",
+) -> QuerySet[Label]:
+    """The words of a line of the calibration (`Acceptance.where`) that may be read, newest first."""
+    bounds = {
+        "reward__gte": min_reward,
+        "reward__lte": max_reward,
+        "group__max_policy_version__gte": min_version,
+        "group__max_policy_version__lte": max_version,
+    }
+    chosen = Q(**{column: bound for column, bound in bounds.items() if bound is not None})
+    if environment:
+        chosen &= Q(group__environment__name=environment)
+    return _counted(curation.words(run)).filter(chosen)
 
 
 def of_words(spoken: Sequence[WordOn]) -> Calibration:
@@ -89,12 +112,23 @@ def of_words(spoken: Sequence[WordOn]) -> Calibration:
     return Calibration(
         words=len(spoken),
         by_reward=[
-            _accepted(f"{part[0].reward:.3g} to {part[-1].reward:.3g}", part)
+            _accepted(
+                f"{part[0].reward:.3g} to {part[-1].reward:.3g}",
+                part,
+                {"min_reward": part[0].reward, "max_reward": part[-1].reward},
+            )
             for part in _parts(sorted(spoken, key=lambda word: word.reward), lambda word: word.reward)
         ],
-        by_environment=[_accepted(name, list(part)) for name, part in groupby(by_name, lambda word: word.environment)],
+        by_environment=[
+            _accepted(name, list(part), {"environment": name})
+            for name, part in groupby(by_name, lambda word: word.environment)
+        ],
         by_version=[
-            _accepted(f"v{part[0].version} to v{part[-1].version}", part)
+            _accepted(
+                f"v{part[0].version} to v{part[-1].version}",
+                part,
+                {"min_version": part[0].version, "max_version": part[-1].version},
+            )
             for part in _parts(sorted(spoken, key=lambda word: word.version), lambda word: word.version)
         ],
     )
@@ -106,6 +140,14 @@ def wilson(accepted: int, words: int) -> tuple[float, float]:
     middle = (share + weight / 2) / (1 + weight)
     half = _Z / (1 + weight) * math.sqrt(share * (1 - share) / words + _Z**2 / (4 * words**2))
     return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def _counted(words: QuerySet[Label]) -> QuerySet[Label]:
+    """Those of words that are on something with a reward, with it (`reward`)."""
+    said = words.filter(verdict__in=(LabelVerdict.ACCEPT, LabelVerdict.REJECT), other__isnull=True)
+    # A word on a rollout that failed is on something without a reward.
+    reward = Case(When(rollout__isnull=True, then="group__reward_mean"), default="rollout__reward")
+    return said.annotate(reward=reward).filter(reward__isnull=False)
 
 
 def _parts(ordered: Sequence[WordOn], value: Callable[[WordOn], float]) -> list[list[WordOn]]:
@@ -121,6 +163,6 @@ def _parts(ordered: Sequence[WordOn], value: Callable[[WordOn], float]) -> list[
     return parts
 
 
-def _accepted(of: str, words: Sequence[WordOn]) -> Acceptance:
+def _accepted(of: str, words: Sequence[WordOn], where: dict[str, Any]) -> Acceptance:
     accepted, reward = sum(word.is_accepted for word in words), math.fsum(word.reward for word in words)
-    return Acceptance(of, len(words), accepted, reward / len(words))
+    return Acceptance(of, len(words), accepted, reward / len(words), where)

@@ -1,9 +1,16 @@
-"""Reads of what people say of groups and do with them."""
+"""Reads of what people say of groups and do with them, and of what was decided by it."""
 
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from django.db import connection
 from django.db.models import Count, Prefetch, Q, QuerySet
 
 from rollouts.errors import NotFound
-from rollouts.models import Act, Label, LabelQueue, LabelVerdict, Run, ScoredGroup
+from rollouts.models import Act, Label, LabelQueue, LabelVerdict, QueueItem, Run, ScoredGroup
+from rollouts.sql import load
 
 
 def counting() -> QuerySet[Label]:
@@ -40,8 +47,67 @@ def with_words(groups: QuerySet[ScoredGroup]) -> QuerySet[ScoredGroup]:
     return groups.prefetch_related(Prefetch("labels", queryset=_readable().order_by("id"), to_attr="words"))
 
 
+@dataclass(frozen=True)
+class Decision:
+    """What counts of what people said of one thing: a group, a rollout of it, or two beside each other."""
+
+    group_id: int
+    rollout_id: int | None
+    other_id: int | None
+    rollout: int | None
+    """Number in its group; None: the group itself."""
+    other: int | None
+    word: str
+    """`accept` or `reject`, of a pair `first`, `other` or `tie`; empty: undecided."""
+    how: Literal["adjudicated", "majority", "undecided"]
+    actor: str = ""
+    """Who adjudicated."""
+    words: dict[str, int] = field(default_factory=dict)
+    """Word -> how many people say so, but for who adjudicated."""
+
+
+def decided(group: ScoredGroup) -> list[Decision]:
+    """What was decided of a group and of what is in it: the adjudicated word if there is one, else the one that more
+    than half of the people say, each by their newest word, else nothing. One query."""
+    return _decisions([group.pk])
+
+
+def decided_in(queue: LabelQueue) -> list[Decision]:
+    """As `decided`, of every item of a queue of which somebody spoke, wherever they did. Two queries, and the whole of
+    what was said of its groups."""
+    items = set(QueueItem.objects.filter(queue=queue).values_list("group_id", "rollout_id", "other_id"))
+    found = _decisions(list({group_id for group_id, _, _ in items}))
+    return [each for each in found if (each.group_id, each.rollout_id, each.other_id) in items]
+
+
+def _decisions(group_ids: Sequence[int]) -> list[Decision]:
+    with connection.cursor() as cursor:
+        cursor.execute(load("decisions"), {"group_ids": list(group_ids)})
+        return [_decision(*row) for row in cursor.fetchall()]
+
+
+def _decision(
+    group_id: int,
+    rollout_id: int | None,
+    other_id: int | None,
+    rollout: int | None,
+    other: int | None,
+    words: str | None,
+    adjudicated: str | None,
+    actor: str | None,
+) -> Decision:
+    said: dict[str, int] = json.loads(words) if words else {}
+    thing = (group_id, rollout_id, other_id, rollout, other)
+    if adjudicated is not None:
+        return Decision(*thing, adjudicated, "adjudicated", actor or "", said)
+    most = max(said, key=lambda word: said[word])
+    if 2 * said[most] > sum(said.values()):
+        return Decision(*thing, most, "majority", words=said)
+    return Decision(*thing, "", "undecided", words=said)
+
+
 def _readable() -> QuerySet[Label]:
     """Whoever has still to say a word in a blind queue must read none of it, wherever they look."""
     blind = LabelQueue.objects.filter(is_blind=True, closed_at__isnull=True)
     said = counting().filter(Q(queue__isnull=True) | ~Q(queue__in=blind))
-    return said.select_related("rollout", "other")
+    return said.select_related("rollout", "other", "queue")

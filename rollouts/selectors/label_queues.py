@@ -1,5 +1,6 @@
 """Reads of queues: which somebody may see, how far each is, and whose turn it is."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,14 +8,14 @@ from django.db.models import Count, F, Q, QuerySet
 from django.db.models.functions import Now
 
 from rollouts.errors import Forbidden, NotFound
-from rollouts.models import LabelQueue, QueueTurn, Role
+from rollouts.models import LabelPreference, LabelQueue, QueueItem, QueueTurn, Role
 from rollouts.selectors import runs
 
 
 def list_queues(user: Any) -> QuerySet[LabelQueue]:
     """The queues of a user's projects, open ones first."""
     queues = LabelQueue.objects.filter(project__in=runs.projects(user))
-    return queues.select_related("project").order_by(F("closed_at").desc(nulls_first=True), "-id")
+    return queues.select_related("project", "source").order_by(F("closed_at").desc(nulls_first=True), "-id")
 
 
 def with_counts(queues: QuerySet[LabelQueue]) -> QuerySet[LabelQueue]:
@@ -46,8 +47,28 @@ def mine(queue: LabelQueue, user: Any) -> Mine:
     own = QueueTurn.objects.filter(item__queue=queue, person=user)
     begun = own.filter(label__isnull=True, item__is_open=True, expires_at__gt=Now())
     turn = (
-        begun.select_related("item__group__run", "item__group__environment", "item__rollout")
+        begun.select_related("item__group__run", "item__group__environment", "item__rollout", "item__other")
         .order_by("-taken_at")
         .first()
     )
     return Mine(turn, own.filter(label__isnull=False).count())
+
+
+def assigned(queue: LabelQueue) -> list[str]:
+    """Who alone is given items, by name; nobody: every curator of the project is."""
+    return list(queue.people.order_by("username").values_list("username", flat=True))
+
+
+def is_given_to(queue: LabelQueue, user: Any) -> bool:
+    """Whether somebody, who may curate, is given items of the queue."""
+    people = list(queue.people.values_list("pk", flat=True))
+    return not people or user.pk in people
+
+
+def standing_left(item: QueueItem, user: Any) -> LabelPreference:
+    """Which rollout of a pair stands left for somebody: drawn for each person and item, and the same every time.
+
+    Whoever prefers a side then says nothing about rollouts, and two people see half of the pairs the other way round.
+    """
+    drawn = hashlib.blake2b(f"{item.pk}/{user.pk}".encode(), digest_size=1).digest()[0]
+    return LabelPreference.FIRST if drawn % 2 else LabelPreference.OTHER

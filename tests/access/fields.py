@@ -55,6 +55,15 @@ NAMING: dict[str, tuple[str, ...]] = {
     "environments/<str:name>/try/ endpoint": ("endpoint that plays a trial",),
     "queues/new/ project": ("project of a queue",),
     "queues/new/ run": ("run of a queue",),
+    "queues/new/ source": ("queue whose disagreements one holds",),
+    "queues/new/ people": ("person who is given a queue",),
+    "queues/<str:queue_key>/assign/ people": ("person who is assigned",),
+    "makeQueue project": ("project of a queue over the API",),
+    "makeQueue filter.run": ("run of a queue over the API",),
+    "makeQueue source": ("queue whose disagreements one holds over the API",),
+    "makeQueue people": ("person who is given a queue over the API",),
+    "assignQueue people": ("person who is assigned over the API",),
+    "sayWord turn": ("test_a_turn_of_somebody_else_is_not_answered",),
     "queues/<str:queue_key>/say/ turn": ("test_a_turn_of_somebody_else_is_not_answered",),
     "runs/new/ clone": ("run that is cloned", "run that is cloned in the form"),
     "runs/new/ model": ("model that the form begins with",),
@@ -119,7 +128,14 @@ HARMLESS: dict[str, str] = {
     "stopRun": "reason",
     # Keys of groups are a run's own, and so are acts.
     "readLabels": "group before",
-    "addLabel": "group verdict rollout other preference tags score note seconds",
+    "addLabel": "group verdict rollout other preference tags score note seconds edited",
+    "listQueues": "before",
+    "makeQueue": "name unit guideline tags words_per_item is_blind on_reject lease_s filter.environment filter.state"
+    " filter.min_version filter.max_version filter.min_reward filter.max_reward filter.min_gap filter.max_gap"
+    " filter.equal_rewards filter.min_deviation filter.error filter.truncated filter.text filter.min_tokens"
+    " filter.max_tokens filter.share",
+    "guideQueue": "text",
+    "sayWord": "verdict preference tags score note seconds edited",
     "readActs": "before",
     "actOnGroups": "verb groups note",
     "undoAct": "note",
@@ -127,9 +143,12 @@ HARMLESS: dict[str, str] = {
     "runs/<str:key>/act/": "group verb note",
     # Fills the form in.
     "queues/": "name project unit tags words_per_item is_blind on_reject guideline run environment state error"
-    " min_reward max_reward min_deviation min_tokens max_tokens share equal_rewards truncated",
+    " min_reward max_reward min_deviation min_tokens max_tokens share equal_rewards truncated source people text"
+    " min_gap max_gap min_version max_version",
     "queues/new/": "name unit tags words_per_item is_blind on_reject guideline environment state error min_reward"
-    " max_reward min_deviation min_tokens max_tokens share equal_rewards truncated",
+    " max_reward min_deviation min_tokens max_tokens share equal_rewards truncated text min_gap max_gap min_version"
+    " max_version",
+    "runs/<str:key>/people/": "min_reward max_reward min_version max_version environment",
     "queues/<str:queue_key>/guide/": "guideline",
     "queues/<str:queue_key>/bulk/": "verb",
     "registerTrainer": "hostname pid world_size",

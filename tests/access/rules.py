@@ -87,6 +87,11 @@ def api_list(person: Person, _of: Possessions, _run: Run) -> bool:
     return person.is_known and (person.scopes is None or Scope.READ in person.scopes)
 
 
+def unbound_list(person: Person, of: Possessions, run: Run) -> bool:
+    """As `api_list`, with no token that is bound to a run."""
+    return not person.run and api_list(person, of, run)
+
+
 def unbound(*scopes: Scope) -> Need:
     """As `api`, with no token that is bound to a run: what is asked for goes beyond one run."""
     return lambda person, of, run: not person.run and api(*scopes)(person, of, run)
@@ -199,6 +204,7 @@ PAGES: dict[str, Rule] = {
     "queues/new/": form(curator, lambda of: {"name": f"queue {next(_COUNT)}", "project": of.project.slug}),
     "queues/<str:queue_key>/": get(viewer),
     "queues/<str:queue_key>/guide/": form(curator),
+    "queues/<str:queue_key>/assign/": form(curator),
     "queues/<str:queue_key>/close/": form(curator),
     "queues/<str:queue_key>/bulk/": get(curator, query="verb=exclude")
     | form(curator, lambda of: {"verb": "exclude", "count": "0"}),
@@ -245,6 +251,7 @@ ADMIN: dict[str, Rule] = {
 }
 """Of the administration site, what is no model's: those pages are in `admin.py`."""
 RUN = "api/v1/runs/<slug:key>"
+QUEUE = "api/v1/queues/<slug:queue_key>"
 API: dict[str, Rule] = {
     "api/v1/schema": get(anybody_of_api),
     "api/v1/docs": get(anybody_of_api),
@@ -262,6 +269,17 @@ API: dict[str, Rule] = {
     f"{RUN}/acts": get(api(Scope.READ))
     | post(api(Scope.CURATE), lambda of: {"verb": "exclude", "groups": [of.group.key]}),
     f"{RUN}/acts/<slug:act>/undo": post(api(Scope.CURATE)),
+    "api/v1/queues": get(unbound_list)
+    | post(unbound(Scope.CURATE), lambda of: {"name": f"queue {next(_COUNT)}", "project": of.project.slug}),
+    QUEUE: get(unbound(Scope.READ)),
+    f"{QUEUE}/guideline": post(unbound(Scope.CURATE), lambda of: {"text": "look closely"}),
+    f"{QUEUE}/people": post(unbound(Scope.CURATE), lambda of: {"people": []}),
+    f"{QUEUE}/close": post(unbound(Scope.CURATE)),
+    f"{QUEUE}/agreement": get(unbound(Scope.READ)),
+    f"{QUEUE}/take": post(unbound(Scope.CURATE)),
+    # A turn is one person's, and so is a word: `test_bodies.py` and `test_api_queues.py` say and take back some.
+    f"{QUEUE}/word": post(nobody, lambda of: {"turn": "0", "verdict": "accept"}),
+    f"{QUEUE}/undo": post(nobody),
     f"{RUN}/replays": get(api(Scope.READ))
     | post(
         unbound(Scope.LAUNCH, Scope.READ),

@@ -140,6 +140,11 @@ def weights_of(of: Possessions) -> str:
     return str(write_model(of.run.directory / "weights" / "step_7"))
 
 
+def curator_of(of: Possessions) -> str:
+    """Somebody who may curate in the project, and not in the other one."""
+    return {"ours": "curator", "theirs": "stranger"}[of.project.slug]
+
+
 def endpoint_of(of: Possessions) -> str:
     return f"only-of-{of.project.slug}"
 
@@ -231,6 +236,40 @@ CASES: dict[str, Case] = {
         lambda world, of: "/queues/new/",
         lambda world, of: {"name": "named by its run", "project": "ours", "run": of.run.key},
         refused=frozenset({422}),
+    ),
+    "queue whose disagreements one holds": Case(
+        "POST",
+        lambda world, of: "/queues/new/",
+        lambda world, of: {"name": "named by its source", "project": "ours", "source": of.queue.key},
+    ),
+    "person who is given a queue": Case(
+        "POST",
+        lambda world, of: "/queues/new/",
+        lambda world, of: {"name": "named by its people", "project": "ours", "people": curator_of(of)},
+    ),
+    "person who is assigned": Case(
+        "POST",
+        lambda world, of: f"/queues/{world.ours.queue.key}/assign/",
+        lambda world, of: {"people": curator_of(of)},
+        refused=frozenset({302}),
+    ),
+    "project of a queue over the API": api(
+        "/api/v1/queues", lambda world, of: {"name": "over the API", "project": of.project.slug}
+    ),
+    "run of a queue over the API": api(
+        "/api/v1/queues", lambda world, of: {"name": "over the API", "filter": {"run": of.run.key}}
+    ),
+    "queue whose disagreements one holds over the API": api(
+        "/api/v1/queues", lambda world, of: {"name": "over the API", "source": of.queue.key}
+    ),
+    "person who is given a queue over the API": api(
+        "/api/v1/queues", lambda world, of: {"name": "over the API", "people": [curator_of(of)]}
+    ),
+    "person who is assigned over the API": Case(
+        "POST",
+        lambda world, of: f"/api/v1/queues/{world.ours.queue.key}/people",
+        lambda world, of: {"people": [curator_of(of)]},
+        by="token: everything",
     ),
     "run whose policy plays a trial": Case(
         "POST",
@@ -347,6 +386,10 @@ def test_a_turn_of_somebody_else_is_not_answered(world: World) -> None:
         turn = QueueTurn.objects.get(item__queue=of.queue)  # of its project's member
         body = urlencode({"turn": turn.key, "verdict": "accept"}).encode()
         answer, written = ask("POST", path, headers, body)
+        assert (answer.status, written) == (404, {})
+        by_token = {"content-type": JSON, **person_of(world, "token: everything").headers}
+        body = msgspec.json.encode({"turn": str(turn.key), "verdict": "accept"})
+        answer, written = ask("POST", f"/api/v1/queues/{world.ours.queue.key}/word", by_token, body)
         assert (answer.status, written) == (404, {})
 
 

@@ -136,7 +136,7 @@ def possessions(slug: str) -> Possessions:
     values = TokenValues.objects.select_related("rollout__group").get(batch__run=run)
     group = values.rollout.group
     labels.say(group, user=member, actor=f"user:{member}", verdict="accept", note=mark)
-    queue = queues.create(project, name=mark, actor=f"user:{member}", guideline=mark)
+    queue = queues.create(project, name=mark, actor=f"user:{member}", guideline=mark, words_per_item=2)
     turns.take(queue, member)
     return Possessions(
         project=project,

@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from rollouts.models import Label, LabelQueue, Role, Run, ScoredGroup
-from rollouts.services.curation import queues
+from rollouts.services.curation import filters, queues
 from tests.factories import make_user
 from tests.rollouts import story
 
@@ -58,7 +58,7 @@ def test_a_queue_is_made_from_a_form_that_a_link_fills_in(curator: Client, run: 
     page = send(curator, "queue-make", **form, guideline="Is it a loop?", is_blind="on", words_per_item="2")
     queue = LabelQueue.objects.get()
     assert (queue.name, queue.tags, queue.is_blind, queue.words_per_item) == ("Loops", ["loop", "hack"], True, 2)
-    assert queues.filter_of(queue) == queues.QueueFilter(run=run.key, min_reward=0.5)
+    assert filters.filter_of(queue) == filters.QueueFilter(run=run.key, min_reward=0.5)
     assert "Is it a loop?" in page
 
 
@@ -127,7 +127,7 @@ def test_a_queue_is_blind_if_it_says_so(curator: Client, run: Run) -> None:
 
 
 def test_an_empty_queue_says_so(curator: Client, run: Run) -> None:
-    queue = queues.create(run.project, name="q", actor="user:cy", filter=queues.QueueFilter(min_reward=9))
+    queue = queues.create(run.project, name="q", actor="user:cy", filter=filters.QueueFilter(min_reward=9))
     assert "There is nothing to look at now" in send(curator, "queue-take", queue.key)
 
 
@@ -151,7 +151,7 @@ def test_a_viewer_looks_at_queues_and_at_no_items(run: Run) -> None:
 
 
 def test_all_that_a_filter_lets_in_is_rejected_as_one_act_after_a_look(curator: Client, run: Run) -> None:
-    queue = queues.create(run.project, name="q", actor="user:cy", filter=queues.QueueFilter(run=run.key))
+    queue = queues.create(run.project, name="q", actor="user:cy", filter=filters.QueueFilter(run=run.key))
     page = html.unescape(curator.get(reverse("queue-bulk", args=[queue.key]), {"verb": "reject"}).content.decode())
     assert "Applies to 3 groups" in page
     assert not run.acts.exists()
@@ -165,7 +165,7 @@ def test_all_that_a_filter_lets_in_is_rejected_as_one_act_after_a_look(curator: 
 
 
 def test_what_came_after_the_look_is_looked_at_again(curator: Client, run: Run) -> None:
-    queue = queues.create(run.project, name="q", actor="user:cy", filter=queues.QueueFilter(run=run.key))
+    queue = queues.create(run.project, name="q", actor="user:cy", filter=filters.QueueFilter(run=run.key))
     assert "There are 3 groups now" in send(curator, "queue-bulk", queue.key, verb="reject", count="2")
     assert not run.acts.exists()
 

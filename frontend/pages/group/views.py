@@ -2,6 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -9,10 +10,13 @@ from django.views.decorators.http import require_safe
 
 from frontend.access import may_curate, page
 from frontend.conversation import JsonObject, told
+from frontend.differing import Compared, compared
 from frontend.pages.group import timeline
 from frontend.pages.group.advantage import explain
 from frontend.pages.run.rollouts.rollouts import split_prompt
+from rollouts.models import Label, Rollout
 from rollouts.selectors import curation, groups, runs, token_values
+from rollouts.services.curation import edits
 
 
 @page
@@ -41,6 +45,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
             "why": explanation.members[at],
             "seen": seen.get(rollout.pk, []),
             "timeline": timelines[at],
+            "corrections": _corrections(rollout, row.words),  # type: ignore[attr-defined]
         }
         for at, (rollout, (_, rest)) in enumerate(zip(rollouts, prompts, strict=True))
     ]
@@ -56,9 +61,29 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
         "lag": item.batch.step - row.min_policy_version if item and row.min_policy_version is not None else None,
         "rewards": [rollout.reward for rollout in rollouts],
         "acts": curation.acts_on(row),
+        "decided": curation.decided(row),
         "may_curate": may_curate(request, run),
     }
     return render(request, "group/group.html", context)
+
+
+@dataclass(frozen=True)
+class Correction:
+    """What somebody put in the place of what the policy said."""
+
+    said: Label
+    messages: list[Compared]
+    """Those that were changed."""
+
+
+def _corrections(rollout: Rollout, words: Sequence[Label]) -> list[Correction]:
+    found = []
+    for said in words:
+        if said.rollout_id == rollout.pk and said.edited:
+            pairs = edits.changed(rollout.messages, said.edited)
+            after, _ = compared([new for _, new in pairs], [old for old, _ in pairs])
+            found.append(Correction(said, after))
+    return found
 
 
 def _behind(prompt: list[JsonObject], messages: list[JsonObject]) -> list[JsonObject]:

@@ -1,6 +1,8 @@
 """What people say of a run's groups and do with them: the page with all of it, and the forms of a group's page."""
 
+from collections.abc import Callable, Sequence
 from typing import Any, cast
+from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.models import User
@@ -12,12 +14,22 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend.access import actor, may_curate, page
 from frontend.pages.run.views import head
 from rollouts.errors import Conflict, ControlPlaneError, Invalid
-from rollouts.models import Role, ScoredGroup, Verb
+from rollouts.models import QueueUnit, Role, Run, ScoredGroup, Verb
 from rollouts.selectors import calibration, curation, groups, runs
+from rollouts.selectors.calibration import Acceptance
 from rollouts.services.curation import acts, labels
+from rollouts.storable import MAX_INT, is_storable
 
 SHOWN = 100
 """Acts, and words, newest first; all of them: the REST API."""
+_WHERE: dict[str, Callable[[str], Any]] = {
+    "min_reward": float,
+    "max_reward": float,
+    "min_version": int,
+    "max_version": int,
+    "environment": str,
+}
+"""What the words on the page may be narrowed by: fields of a queue's filter."""
 _DONE = {
     Verb.REJECT: "Rejected: it enters no batch any more, and exports leave it out.",
     Verb.EXCLUDE: "Excluded: exports leave it out; training goes on with it.",
@@ -28,12 +40,23 @@ _DONE = {
 @page
 @require_safe
 def people(request: HttpRequest, key: str) -> HttpResponse:
-    """Everything that was said of the run's groups and done with them."""
+    """Everything that was said of the run's groups and done with them; of the words those that a line of the
+    calibration counts, if a link asks for them."""
     run = runs.get(request.user, key)
+    where = _where(request)
+    said = calibration.words_where(run, **where) if where else curation.words(run)
+    words, found = list(said.defer("edited")[:SHOWN]), calibration.of_run(run)
     context = head(request, run, tab="people") | {
         "acts": curation.acts(run)[:SHOWN],
-        "words": curation.words(run)[:SHOWN],
-        "calibration": calibration.of_run(run),
+        "words": words,
+        "where": where,
+        "queue_of_them": _queue_of(run, where, words),
+        "calibration": found,
+        "lines": {
+            "reward": _linked(found.by_reward),
+            "version": _linked(found.by_version),
+            "environment": _linked(found.by_environment),
+        },
         "may_curate": may_curate(request, run),
         "shown": SHOWN,
     }
@@ -92,6 +115,30 @@ def undo(request: HttpRequest, key: str, act: str) -> HttpResponse:
     else:
         messages.success(request, f"Undone, of {undoing.items.count()} groups.")
     return HttpResponseRedirect(reverse("run-people", args=[run.key]))
+
+
+def _linked(lines: Sequence[Acceptance]) -> list[tuple[Acceptance, str]]:
+    """Each line with the query that leads to its words."""
+    return [(line, urlencode(line.where)) for line in lines]
+
+
+def _where(request: HttpRequest) -> dict[str, Any]:
+    """What the words of the page are narrowed by; what makes no sense narrows nothing."""
+    found = {}
+    for name, read in _WHERE.items():
+        try:
+            value = read(request.GET.get(name, ""))
+        except ValueError:
+            continue
+        if is_storable(value) if isinstance(value, str) else abs(value) <= MAX_INT:
+            found[name] = value
+    return {name: value for name, value in found.items() if value != ""}
+
+
+def _queue_of(run: Run, where: dict[str, Any], words: Sequence[Any]) -> str:
+    """The query that fills in the form of a queue of what the words are on."""
+    unit = QueueUnit.ROLLOUT if any(said.rollout_id for said in words) else QueueUnit.GROUP
+    return urlencode({"run": run.key, "project": run.project.slug, "unit": unit.value} | where)
 
 
 def _said(request: HttpRequest) -> dict[str, Any]:

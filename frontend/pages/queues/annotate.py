@@ -11,29 +11,28 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, page
-from frontend.pages.run.rollouts.rollouts import split_prompt
-from rollouts.errors import Conflict, Invalid, LeaseLost, NotFound, StateConflict
-from rollouts.models import LabelQueue, QueueTurn, Role
-from rollouts.selectors import curation, label_queues
-from rollouts.services.curation import turns
+from frontend.pages.queues import showing
+from rollouts.errors import Conflict, Forbidden, Invalid, LeaseLost, NotFound, StateConflict
+from rollouts.models import LabelQueue, LabelVerdict, QueueTurn, Role
+from rollouts.selectors import label_queues
+from rollouts.services.curation import edits, turns
 from rollouts.storable import is_uuid
-
-_SHOWN_WORDS = 20
 
 
 @page
 @require_safe
 def annotate(request: HttpRequest, queue_key: str) -> HttpResponse:
-    """The item that one has now; without one a button that takes the next. Needs the curator role."""
+    """The item that one has now; else a button that takes the next, or whose they are. Needs the curator role."""
     queue = label_queues.get(request.user, queue_key, Role.CURATOR)
     mine = label_queues.mine(queue, request.user)
     context: dict[str, Any] = {
         "queue": queue,
         "mine": mine,
         "guideline": queue.guidelines.order_by("-version").first(),
+        "others": [] if label_queues.is_given_to(queue, request.user) else label_queues.assigned(queue),
     }
     if mine.turn is not None:
-        context |= _item(queue, mine.turn)
+        context |= showing.shown(queue, mine.turn, request.user)
     return render(request, "queues/annotate.html", context)
 
 
@@ -53,24 +52,12 @@ def say(request: HttpRequest, queue_key: str) -> HttpResponse:
     queue = label_queues.get(request.user, queue_key, Role.CURATOR)
     user = cast(User, request.user)
     form = request.POST
-    turn = QueueTurn.objects.filter(item__queue=queue, person=user, key=_uuid(form.get("turn", ""))).first()
+    turns_of_mine = QueueTurn.objects.filter(item__queue=queue, person=user, key=_uuid(form.get("turn", "")))
+    turn = turns_of_mine.select_related("item__rollout").first()
     if turn is None:
         raise NotFound("This item is not yours.")
-    score = form.get("score", "").strip()
     try:
-        turns.answer(
-            turn,
-            user=user,
-            actor=actor(request),
-            verdict=form.get("verdict", ""),
-            tags=form.getlist("tag"),
-            note=form.get("note", "").strip(),
-            score=float(score) if score else None,
-            seconds=max(0.0, (timezone.now() - turn.taken_at).total_seconds()),
-        )
-    except ValueError:
-        messages.error(request, "Nothing was stored: a score is a number.")
-        return _on(queue)
+        turns.answer(turn, user=user, actor=actor(request), **_said(request, turn))
     except (Invalid, Conflict) as error:
         messages.error(request, error.message)
         if not isinstance(error, LeaseLost):
@@ -95,30 +82,30 @@ def _take(request: HttpRequest, queue: LabelQueue) -> None:
     try:
         if turns.take(queue, cast(User, request.user)) is None:
             messages.info(request, "There is nothing to look at now. The queue fills itself as groups are settled.")
-    except StateConflict as error:
+    except (StateConflict, Forbidden) as error:
         messages.error(request, error.message)
 
 
-def _item(queue: LabelQueue, turn: QueueTurn) -> dict[str, Any]:
-    """What is shown of an item: its prompt once, its rollouts, and what others say unless the queue is blind."""
-    group = turn.item.group
-    rollouts = [turn.item.rollout] if turn.item.rollout else list(group.rollouts.order_by("index"))
-    prompts = [split_prompt(rollout.messages) for rollout in rollouts]
-    shared = prompts[0][0] if prompts else []
-    is_shared = all(prompt == shared for prompt, _ in prompts)
-    words = [] if queue.is_blind else curation.words(group.run).filter(group=group)[:_SHOWN_WORDS]
-    members = [
-        {"rollout": rollout, "messages": rest if is_shared else rollout.messages}
-        for rollout, (_, rest) in zip(rollouts, prompts, strict=True)
-    ]
-    return {
-        "turn": turn,
-        "group": group,
-        "run": group.run,
-        "prompt": shared if is_shared else [],
-        "members": members,
-        "words": words,
+def _said(request: HttpRequest, turn: QueueTurn) -> dict[str, Any]:
+    """What the form says. Raises Invalid."""
+    form = request.POST
+    score, side = form.get("score", "").strip(), form.get("side", "")
+    try:
+        given = float(score) if score else None
+    except ValueError:
+        raise Invalid("Nothing was stored: a score is a number.") from None
+    said: dict[str, Any] = {
+        "verdict": LabelVerdict.ACCEPT.value if side else form.get("verdict", ""),
+        "tags": form.getlist("tag"),
+        "note": form.get("note", "").strip(),
+        "score": given,
+        "seconds": max(0.0, (timezone.now() - turn.taken_at).total_seconds()),
     }
+    if side:
+        said["preference"] = showing.preference_of(side, turn.item, request.user)
+    if "edited" in form and turn.item.rollout is not None:
+        said["edited"] = edits.with_last_reply(turn.item.rollout.messages, form["edited"])
+    return said
 
 
 def _uuid(text: str) -> str:

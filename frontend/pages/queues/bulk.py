@@ -14,7 +14,7 @@ from frontend.pages.run.rollouts.rollouts import of_group
 from rollouts.errors import Conflict, ControlPlaneError
 from rollouts.models import LabelQueue, Role, Run, Verb
 from rollouts.selectors import groups, label_queues
-from rollouts.services.curation import acts, queues
+from rollouts.services.curation import acts, filters
 
 SHOWN = 20
 VERBS = [Verb.REJECT, Verb.EXCLUDE, Verb.RESTORE]
@@ -31,7 +31,7 @@ def bulk(request: HttpRequest, queue_key: str) -> HttpResponse:
         messages.error(request, "Groups can be rejected, excluded or restored.")
         return HttpResponseRedirect(reverse("queue", args=[queue.key]))
     try:
-        run, ids = queues.groups_of_run(queue, is_rejected=verb == Verb.RESTORE)
+        run, ids = filters.groups_of_run(queue, is_rejected=verb == Verb.RESTORE)
         if request.method == "POST":
             return _perform(request, queue, run, ids, Verb(verb))
     except ControlPlaneError as error:

@@ -5,19 +5,28 @@ from typing import Any
 
 from rollouts.errors import Invalid
 from rollouts.models import QueueUnit, RejectEffect
-from rollouts.services.curation.queues import FILTER_STATES, QueueFilter
+from rollouts.services.curation.filters import FILTER_STATES, QueueFilter
 from rollouts.storable import displayable
 
 _NUMBERS: dict[str, Callable[[str], float]] = {
     "min_reward": float,
     "max_reward": float,
+    "min_gap": float,
+    "max_gap": float,
+    "min_version": int,
+    "max_version": int,
     "min_deviation": float,
     "min_tokens": int,
     "max_tokens": int,
     "share": float,
 }
-_TEXTS = ("run", "environment", "state", "error")
+_TEXTS = ("run", "environment", "state", "error", "text")
 _TICKS = ("equal_rewards", "truncated")
+
+
+def listed(text: str) -> list[str]:
+    """What stands between commas."""
+    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 class QueueForm:
@@ -40,6 +49,8 @@ class QueueForm:
                 "words_per_item",
                 "on_reject",
                 "guideline",
+                "source",
+                "people",
                 *_TEXTS,
                 *_NUMBERS,
             )
@@ -67,7 +78,9 @@ class QueueForm:
         return {
             "name": self.values["name"],
             "unit": self.values["unit"] or QueueUnit.GROUP,
-            "tags": [tag.strip() for tag in self.values["tags"].split(",") if tag.strip()],
+            "source": self.values["source"],
+            "people": listed(self.values["people"]),
+            "tags": listed(self.values["tags"]),
             "words_per_item": 1 if words is None else int(words),
             "is_blind": self.ticked["is_blind"],
             "on_reject": self.values["on_reject"],

@@ -11,11 +11,13 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, page
-from frontend.pages.queues.form import QueueForm
+from frontend.pages.queues.form import QueueForm, listed
 from rollouts.errors import Conflict, Forbidden, Invalid
-from rollouts.models import Role
-from rollouts.selectors import agreement, label_queues, runs
-from rollouts.services.curation import queues
+from rollouts.models import LabelQueue, Role, ScoredGroup
+from rollouts.selectors import agreement, curation, label_queues, runs
+from rollouts.services.curation import filters, queues
+
+SHOWN_UNDECIDED = 20
 
 
 @page
@@ -50,13 +52,16 @@ def queue(request: HttpRequest, queue_key: str) -> HttpResponse:
         pk=label_queues.get(request.user, queue_key).pk
     )
     found = row.get()
-    chosen = msgspec.to_builtins(queues.filter_of(found))
-    plain = msgspec.to_builtins(queues.QueueFilter())
+    chosen = msgspec.to_builtins(filters.filter_of(found))
+    plain = msgspec.to_builtins(filters.QueueFilter())
     context = {
         "queue": found,
         "filter": {name: value for name, value in chosen.items() if value != plain[name]},
         "guidelines": found.guidelines.order_by("-version"),
         "agreement": agreement.of_queue(found),
+        "decided": _decided(found),
+        "people": label_queues.assigned(found),
+        "may_adjudicate": found.words_per_item > 1 and not (found.is_blind and found.closed_at is None),
         "mine": label_queues.mine(found, request.user),
         "may_curate": runs.projects(request.user, Role.CURATOR).filter(pk=found.project_id).exists(),
     }
@@ -79,6 +84,20 @@ def guide(request: HttpRequest, queue_key: str) -> HttpResponse:
 
 @page
 @require_POST
+def assign(request: HttpRequest, queue_key: str) -> HttpResponse:
+    """Say who alone is given items. Needs the curator role."""
+    found = label_queues.get(request.user, queue_key, Role.CURATOR)
+    try:
+        queues.assign(found, listed(request.POST.get("people", "")))
+    except Invalid as error:
+        messages.error(request, error.message)
+    else:
+        messages.success(request, "Items are given to them from now on.")
+    return HttpResponseRedirect(reverse("queue", args=[queue_key]))
+
+
+@page
+@require_POST
 def close(request: HttpRequest, queue_key: str) -> HttpResponse:
     """Let the queue give out nothing any more. Needs the curator role."""
     queues.close(label_queues.get(request.user, queue_key, Role.CURATOR))
@@ -94,3 +113,17 @@ def _index(request: HttpRequest, form: QueueForm, *, status: int) -> HttpRespons
         "projects": runs.projects(user, Role.CURATOR).order_by("name"),
     }
     return render(request, "queues/index.html", context, status=status)
+
+
+def _decided(queue: LabelQueue) -> dict[str, Any]:
+    """How many items people decided, in which way, and the first of those that they did not."""
+    found = curation.decided_in(queue)
+    undecided = [each for each in found if each.how == "undecided"]
+    shown = undecided[:SHOWN_UNDECIDED]
+    groups = ScoredGroup.objects.select_related("run").in_bulk([each.group_id for each in shown])
+    return {
+        "by_majority": sum(each.how == "majority" for each in found),
+        "adjudicated": sum(each.how == "adjudicated" for each in found),
+        "undecided": len(undecided),
+        "shown": [{"of": each, "group": groups[each.group_id]} for each in shown],
+    }

@@ -1,6 +1,6 @@
 """Say what one thinks of groups, and reject, exclude or restore them."""
 
-from typing import Annotated, cast
+from typing import Annotated, Any, cast
 
 import msgspec
 from django.contrib.auth.models import User
@@ -41,10 +41,17 @@ class LabelIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     note: str = ""
     seconds: float | None = None
     """That you spent on it."""
+    edited: list[dict[str, Any]] | None = None
+    """All messages of the rollout, with other text in what the policy said: what it should have said."""
 
 
 class LabelOut(LabelIn, kw_only=True):
     """What somebody said."""
+
+    queue: str | None
+    """In which it was said."""
+    is_adjudicated: bool
+    """Whether it decided there what people disagreed on."""
 
     label: str
     actor: str
@@ -113,7 +120,7 @@ class LabelsApi(APIView):
             words = words.filter(pk__lt=before)
         page = list(words.select_related("supersedes")[:PAGE])
         cursor = page[-1].pk if len(page) == PAGE else None
-        return Response(wire.json(LabelsOut([_label(label) for label in page], cursor)))
+        return Response(wire.json(LabelsOut([label_out(label) for label in page], cursor)))
 
     @extend_schema(
         operation_id="addLabel",
@@ -128,7 +135,7 @@ class LabelsApi(APIView):
         values = {name: getattr(said, name) for name in LabelIn.__struct_fields__ if name != "group"}
         label = labels.say(group, user=cast(User, request.user), actor=actor_of(request), **values)
         label.refresh_from_db(fields=["at"])
-        return Response(wire.json(_label(label)), status=201)
+        return Response(wire.json(label_out(label)), status=201)
 
 
 class ActsApi(APIView):
@@ -185,7 +192,8 @@ class UndoApi(APIView):
         return Response(wire.json(_act(curation.act(run, undoing.key))), status=201)
 
 
-def _label(label: Label) -> LabelOut:
+def label_out(label: Label) -> LabelOut:
+    """A label as the API says it."""
     return LabelOut(
         label=label.key,
         group=label.group.key,
@@ -197,6 +205,9 @@ def _label(label: Label) -> LabelOut:
         score=label.score,
         note=label.note,
         seconds=label.seconds,
+        edited=label.edited,
+        queue=label.queue.key if label.queue else None,
+        is_adjudicated=label.queue is not None and label.queue.source_id is not None,
         actor=label.actor,
         supersedes=label.supersedes.key if label.supersedes else None,
         at=label.at.isoformat(),

@@ -11,6 +11,7 @@ from rollouts.doors.native import (
     groups,
     models,
     problems,
+    queues,
     replays,
     runs,
     sessions,
@@ -23,6 +24,7 @@ from rollouts.doors.native import (
 _page = SpectacularSwaggerSplitView.as_view(url_name="api-schema", http_method_names=["get", "head"])
 docs = csp_update({"style-src": ["'unsafe-inline'"]})(_page)
 run = "runs/<slug:key>"
+queue = "queues/<slug:queue_key>"
 urlpatterns = [
     path("schema", description.SchemaApi.as_view(), name="api-schema"),
     path("docs", docs, name="api-docs"),
@@ -37,6 +39,15 @@ urlpatterns = [
     path(f"{run}/labels", curation.LabelsApi.as_view(), name="api-labels"),
     path(f"{run}/acts", curation.ActsApi.as_view(), name="api-acts"),
     path(f"{run}/acts/<slug:act>/undo", curation.UndoApi.as_view(), name="api-act-undo"),
+    path("queues", queues.QueuesApi.as_view(), name="api-queues"),
+    path(f"{queue}", queues.QueueApi.as_view(), name="api-queue"),
+    path(f"{queue}/guideline", queues.GuidelineApi.as_view(), name="api-queue-guideline"),
+    path(f"{queue}/people", queues.AssignApi.as_view(), name="api-queue-people"),
+    path(f"{queue}/close", queues.CloseApi.as_view(), name="api-queue-close"),
+    path(f"{queue}/agreement", queues.AgreementApi.as_view(), name="api-queue-agreement"),
+    path(f"{queue}/take", queues.TakeApi.as_view(), name="api-queue-take"),
+    path(f"{queue}/word", queues.WordApi.as_view(), name="api-queue-word"),
+    path(f"{queue}/undo", queues.TakeBackApi.as_view(), name="api-queue-undo"),
     path(f"{run}/replays", replays.ReplaysApi.as_view(), name="api-run-replays"),
     path(f"{run}/groups", groups.GroupsApi.as_view(), name="api-groups"),
     path(f"{run}/sessions", sessions.SessionsApi.as_view(), name="api-sessions"),

@@ -13,9 +13,10 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet, Value
 from django.db.models.functions import Now
 
-from rollouts.errors import LeaseLost, NotFound, StateConflict
-from rollouts.models import Act, Label, LabelQueue, LabelVerdict, QueueItem, QueueTurn, Verb
-from rollouts.services.curation import acts, labels, queues
+from rollouts.errors import Forbidden, Invalid, LeaseLost, NotFound, StateConflict
+from rollouts.models import Act, Label, LabelQueue, LabelVerdict, QueueItem, QueueTurn, QueueUnit, Verb
+from rollouts.selectors import label_queues
+from rollouts.services.curation import acts, filling, labels
 
 _LOOKS = 50
 """Items that are looked at before an empty answer: whoever is at one of them holds it for a moment only."""
@@ -25,15 +26,17 @@ def take(queue: LabelQueue, user: User) -> QueueTurn | None:
     """The person's turn: the newest that was begun and not answered, else one at the oldest item that wants a word of
     somebody else; None: there is none now. The caller has made sure that the user may curate.
 
-    Locks the item's row. Raises StateConflict for a queue that is closed.
+    Locks the item's row. Raises StateConflict for a queue that is closed, Forbidden for one whose items are others'.
     """
     if queue.closed_at is not None:
         raise StateConflict(f"The queue {queue} was closed: nothing is given out any more.")
+    if not label_queues.is_given_to(queue, user):
+        raise Forbidden(f"The items of {queue} are given to others: ask a curator to be assigned.")
     begun = QueueTurn.objects.filter(item__queue=queue, item__is_open=True, person=user, label__isnull=True)
     for turn in begun.order_by("-taken_at"):
         if (renewed := _renew(queue, turn)) is not None:
             return renewed
-    return _take_new(queue, user) or (_take_new(queue, user) if queues.fill(queue) else None)
+    return _take_new(queue, user) or (_take_new(queue, user) if filling.fill(queue) else None)
 
 
 def answer(turn: QueueTurn, *, user: User, actor: str, verdict: str, **said: Any) -> Label:
@@ -49,15 +52,14 @@ def answer(turn: QueueTurn, *, user: User, actor: str, verdict: str, **said: Any
             return turn.label
         if not item.is_open or item.words + _others_at(item, turn.person).count() >= item.queue.words_per_item:
             raise LeaseLost("Your time at this item was over, and others have taken it. Go on with the next one.")
+        if item.queue.unit == QueueUnit.PAIR and verdict not in (LabelVerdict.ACCEPT, LabelVerdict.SKIP):
+            raise Invalid(
+                "Of two rollouts one is preferred, or they are skipped.",
+                fields={"verdict": "must be accept with a preference, or skip"},
+            )
         guideline = item.queue.guidelines.order_by("-version").first()
-        rollout = None if item.rollout is None else item.rollout.index
         label = labels.say(
-            item.group,
-            user=user,
-            actor=actor,
-            verdict=verdict,
-            **({"rollout": rollout} | said if rollout is not None else said),
-            guideline=guideline,
+            item.group, user=user, actor=actor, verdict=verdict, **(said | _subject(item)), guideline=guideline
         )
         turn.label = label
         if verdict == LabelVerdict.REJECT and item.queue.on_reject:
@@ -72,15 +74,14 @@ def undo(queue: LabelQueue, user: User, *, actor: str) -> QueueTurn:
     """Take back the person's newest word in a queue, and what it did; the item is theirs again. Locks the item's row,
     and then its group. Raises NotFound."""
     turns = QueueTurn.objects.filter(item__queue=queue, person=user, label__isnull=False)
-    turn = turns.select_related("label__rollout", "label__guideline", "act").order_by("-label_id").first()
+    turn = turns.select_related("label__guideline", "act").order_by("-label_id").first()
     if turn is None or turn.label is None:
         raise NotFound("There is no word of yours in this queue to take back.")
     with transaction.atomic():
         item = QueueItem.objects.select_for_update(of=("self",), no_key=True).get(pk=turn.item_id)
         said, act = turn.label, turn.act
-        rollout = None if said.rollout is None else said.rollout.index
         withdrawn = LabelVerdict.WITHDRAWN
-        labels.say(item.group, user=user, actor=actor, verdict=withdrawn, rollout=rollout, guideline=said.guideline)
+        labels.say(item.group, user=user, actor=actor, verdict=withdrawn, **_subject(item), guideline=said.guideline)
         if act is not None and not Act.objects.filter(undoes=act).exists():
             acts.undo(act, user=user, actor=actor)
         turn.label, turn.act = None, None
@@ -119,6 +120,14 @@ def _renew(queue: LabelQueue, turn: QueueTurn) -> QueueTurn | None:
         QueueTurn.objects.filter(pk=turn.pk).update(**_lease(queue))
         turn.refresh_from_db()
         return turn
+
+
+def _subject(item: QueueItem) -> dict[str, int | None]:
+    """What a word on an item is said of."""
+    return {
+        "rollout": None if item.rollout is None else item.rollout.index,
+        "other": None if item.other is None else item.other.index,
+    }
 
 
 def _others_at(item: QueueItem, user: Any) -> QuerySet[QueueTurn]:

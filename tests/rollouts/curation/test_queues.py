@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from rollouts.errors import Conflict, Invalid, LeaseLost, NotFound, StateConflict
 from rollouts.models import Act, Label, LabelQueue, QueueItem, QueueTurn, Run, ScoredGroup
-from rollouts.services.curation import acts, labels, queues, turns
-from rollouts.services.curation.queues import QueueFilter
+from rollouts.services.curation import acts, filling, labels, queues, turns
+from rollouts.services.curation.filters import QueueFilter
 from tests import store
 from tests.factories import make_project, somebody
 from tests.rollouts import story
@@ -54,30 +54,30 @@ def over(turn: QueueTurn) -> None:
 
 def test_a_queue_fills_itself_as_groups_are_settled(run: Run) -> None:
     queue = make(run)
-    assert queues.fill(queue) == 3
-    assert queues.fill(queue) == 0
+    assert filling.fill(queue) == 3
+    assert filling.fill(queue) == 0
     submit(run, "d")
-    assert queues.fill(queue) == 1
+    assert filling.fill(queue) == 1
     assert keys(queue) == ["a", "b", "c", "d"]
 
 
 def test_it_goes_on_where_a_page_ended(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queues, "FILL", 2)
+    monkeypatch.setattr(filling, "FILL", 2)
     queue = make(run)
-    assert [queues.fill(queue) for _ in range(3)] == [2, 1, 0]
+    assert [filling.fill(queue) for _ in range(3)] == [2, 1, 0]
     submit(run, *"defgh")
-    assert [queues.fill(queue) for _ in range(4)] == [1, 2, 2, 0]
+    assert [filling.fill(queue) for _ in range(4)] == [1, 2, 2, 0]
     assert sorted(keys(queue)) == list("abcdefgh")
 
 
 def test_a_group_that_says_an_earlier_moment_than_it_was_seen_at_is_found(run: Run) -> None:
     queue = make(run)
-    queues.fill(queue)
+    filling.fill(queue)
     submit(run, "late")
     with store.beyond_rights():
         late = timezone.now() - timedelta(seconds=30)
         ScoredGroup.objects.filter(key="late").update(settled_at=late)
-    assert queues.fill(queue) == 1
+    assert filling.fill(queue) == 1
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_a_group_that_says_an_earlier_moment_than_it_was_seen_at_is_found(run: R
 def test_a_filter_lets_in_what_it_says(run: Run, chosen: dict[str, Any], found: str) -> None:
     submit(run, "d", rewards=(1.0, 1.0))
     queue = make(run, filter=QueueFilter(**chosen))
-    queues.fill(queue)
+    filling.fill(queue)
     assert "".join(sorted(keys(queue))) == found
 
 
@@ -111,7 +111,7 @@ def state_of(key: str) -> str:
 
 def test_a_queue_of_rollouts_holds_those_that_fit_themselves(run: Run) -> None:
     queue = make(run, unit="rollout", filter=QueueFilter(min_reward=0.5))
-    assert queues.fill(queue) == 3
+    assert filling.fill(queue) == 3
     assert set(QueueItem.objects.values_list("rollout__index", flat=True)) == {0}
 
 
@@ -119,7 +119,7 @@ def test_a_share_is_drawn_and_stays_the_same(run: Run) -> None:
     submit(run, *[f"g{number}" for number in range(97)])
     drawn = [make(run, name=name, filter=QueueFilter(share=0.3)) for name in ("one", "two")]
     for queue in drawn:
-        queues.fill(queue)
+        filling.fill(queue)
     assert keys(drawn[0]) == keys(drawn[1])
     assert 20 <= len(keys(drawn[0])) <= 40
 
@@ -129,8 +129,8 @@ def test_groups_of_other_projects_and_of_other_runs_stay_out(run: Run) -> None:
     submit(foreign, "x")
     submit(other, "y")
     everything, one = make(run), make(run, name="one", filter=QueueFilter(run=other.key))
-    queues.fill(everything)
-    queues.fill(one)
+    filling.fill(everything)
+    filling.fill(one)
     assert (sorted(keys(everything)), keys(one)) == (["a", "b", "c", "y"], ["y"])
     with pytest.raises(Invalid, match="is no run of this project"):
         make(run, name="foreign", filter=QueueFilter(run=foreign.key))
@@ -141,7 +141,7 @@ def test_groups_of_other_projects_and_of_other_runs_stay_out(run: Run) -> None:
     [
         ({"name": ""}, "name"),
         ({"name": "a\u202eb"}, "name"),
-        ({"unit": "pair"}, "unit"),
+        ({"unit": "seat"}, "unit"),
         ({"tags": list("abcdefghij")}, "tags"),
         ({"tags": [""]}, "tags"),
         ({"words_per_item": 0}, "words_per_item"),

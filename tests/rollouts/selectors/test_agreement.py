@@ -69,7 +69,7 @@ def test_a_queue_has_it_for_verdicts_people_and_tags_and_skips_count_for_nothing
             tags = ["loop"] if verdict == "reject" else []
             turns.answer(turn, user=somebody(name), actor=f"user:{name}", verdict=verdict, tags=tags)
     found = agreement.of_queue(queue)
-    assert (found.verdicts.pairs, found.verdicts.percent, found.disagreements) == (3, pytest.approx(2 / 3), 1)
-    assert found.verdicts.alpha == pytest.approx(0.0)
+    assert (found.words.pairs, found.words.percent, found.disagreements) == (3, pytest.approx(2 / 3), 1)
+    assert found.words.alpha == pytest.approx(0.0)
     assert [(each.of, each.pairs) for each in found.people] == [("user:ann", 3), ("user:bob", 3)]
     assert [(each.of, each.percent) for each in found.tags] == [("loop", pytest.approx(2 / 3))]

@@ -1,0 +1,60 @@
+"""Corrections: a rollout's messages with other words in the policy's mouth. The rollout stays as it is."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from rollouts.models.curation import MAX_EDITED_BYTES
+from rollouts.storable import data_faults
+
+Messages = Sequence[dict[str, Any]]
+_ROLE = "assistant"
+
+
+def last_reply(messages: Messages) -> str | None:
+    """What the policy said last, if it is text that a person can put other text in place of."""
+    at = _place(messages)
+    content = None if at is None else messages[at].get("content")
+    return content if isinstance(content, str) and len(content.encode()) <= MAX_EDITED_BYTES // 2 else None
+
+
+def with_last_reply(messages: Messages, text: str) -> list[dict[str, Any]] | None:
+    """The messages with this as what the policy said last; None: it says nothing else than before.
+
+    Line breaks come from a form, which makes two characters of each.
+    """
+    at, before = _place(messages), last_reply(messages)
+    text = _unix(text)
+    if at is None or before is None or text == _unix(before):
+        return None
+    return [message | {"content": text} if place == at else message for place, message in enumerate(messages)]
+
+
+def fault(messages: Messages, edited: Messages) -> str:
+    """What is wrong with messages in the place of a rollout's; empty: nothing."""
+    if len(edited) != len(messages):
+        return f"must be all {len(messages)} messages of the rollout"
+    for at, (before, after) in enumerate(zip(messages, edited, strict=True)):
+        is_same = {**before, "content": None} == {**after, "content": None}
+        is_text = before.get("role") == _ROLE and isinstance(after.get("content"), str)
+        if after != before and not (is_same and is_text):
+            return f"must differ in nothing but the text of what the policy said, and message {at} does"
+    if list(edited) == list(messages):
+        return "must differ from what the policy said"
+    if len(msgspec.json.encode(edited)) > MAX_EDITED_BYTES:
+        return f"must have at most {MAX_EDITED_BYTES} bytes"
+    return next((f"{place}: {why}" for place, why in data_faults(list(edited))), "")
+
+
+def changed(messages: Messages, edited: Messages) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+    """Each message that was corrected, as it was and as it is now."""
+    return [(before, after) for before, after in zip(messages, edited, strict=False) if before != after]
+
+
+def _place(messages: Messages) -> int | None:
+    return next((at for at in reversed(range(len(messages))) if messages[at].get("role") == _ROLE), None)
+
+
+def _unix(text: str) -> str:
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,86 @@
+"""Corrections: what the policy should have said, beside what it said, and nothing else of the rollout."""
+
+from typing import Any
+
+import pytest
+
+from rollouts.errors import Invalid
+from rollouts.models import Label, Rollout, Run, ScoredGroup
+from rollouts.models.curation import MAX_EDITED_BYTES
+from rollouts.services.curation import edits, labels
+from tests.factories import somebody
+from tests.rollouts import story
+
+pytestmark = pytest.mark.django_db
+MESSAGES = [
+    {"role": "user", "content": "2 + 2?"},
+    {"role": "assistant", "content": "let me see", "tool_calls": []},
+    {"role": "tool", "content": "4"},
+    {"role": "assistant", "content": "five\nor so"},
+]
+
+
+@pytest.fixture
+def rollout() -> Rollout:
+    run: Run = story.launch()
+    group = story.scored("a")
+    group.rollouts[0].messages = MESSAGES
+    story.submit(run, [group], actor="api:t")
+    return Rollout.objects.get(group__key="a", index=0)
+
+
+def say(edited: Any, **fields: Any) -> Label:
+    row = ScoredGroup.objects.get(key="a")
+    said = {"verdict": "accept", "rollout": 0} | fields
+    return labels.say(row, user=somebody(), actor="user:somebody", edited=edited, **said)
+
+
+def changed(at: int, **fields: Any) -> list[dict[str, Any]]:
+    return [message | fields if place == at else message for place, message in enumerate(MESSAGES)]
+
+
+def test_the_last_reply_is_edited_and_the_rollout_stays(rollout: Rollout) -> None:
+    assert edits.last_reply(rollout.messages) == "five\nor so"
+    edited = edits.with_last_reply(rollout.messages, "four\r\nexactly")
+    said = say(edited)
+    said.refresh_from_db()
+    assert said.edited == changed(3, content="four\nexactly")
+    rollout.refresh_from_db()
+    assert rollout.messages == MESSAGES
+    assert edits.changed(rollout.messages, said.edited) == [(MESSAGES[3], said.edited[3])]
+
+
+def test_what_says_the_same_with_a_forms_line_breaks_is_no_correction(rollout: Rollout) -> None:
+    assert edits.with_last_reply(rollout.messages, "five\r\nor so") is None
+    assert edits.last_reply([{"role": "user", "content": "x"}]) is None
+    assert edits.last_reply([{"role": "assistant", "content": None}]) is None
+
+
+@pytest.mark.parametrize(
+    "edited",
+    [
+        MESSAGES,
+        MESSAGES[:-1],
+        [*MESSAGES, {"role": "assistant", "content": "more"}],
+        changed(0, content="3 + 3?"),
+        changed(2, content="6"),
+        changed(3, role="user"),
+        changed(3, content=None),
+        changed(3, content=["four"]),
+        changed(3, content="four", name="x"),
+        changed(3, content="\0"),
+        changed(3, content="x" * MAX_EDITED_BYTES),
+    ],
+)
+def test_what_is_no_correction_is_refused_by_the_name_of_the_field(rollout: Rollout, edited: Any) -> None:
+    with pytest.raises(Invalid) as refused:
+        say(edited)
+    assert list(refused.value.fields) == ["edited"]
+    assert not Label.objects.exists()
+
+
+@pytest.mark.parametrize("of", [{"rollout": None}, {"other": 1, "preference": "tie"}])
+def test_one_rollout_is_corrected(rollout: Rollout, of: dict[str, Any]) -> None:
+    with pytest.raises(Invalid) as refused:
+        say(changed(3, content="four"), **of)
+    assert list(refused.value.fields) == ["edited"]
