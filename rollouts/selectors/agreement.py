@@ -13,6 +13,8 @@ from itertools import combinations
 
 import krippendorff
 import numpy as np
+from django.db.models import Case, Value, When
+from django.db.models.functions import Concat
 
 from rollouts.models import Label, LabelQueue, LabelVerdict
 
@@ -26,7 +28,7 @@ class Agreement:
     """Of two words or more on the same items."""
 
     of: str
-    """A person, a tag, or empty for the words of the whole queue."""
+    """A person (`user:<name>`), a tag, or empty for the words of the whole queue."""
     pairs: int
     """Two people's words on one item, over all items."""
     percent: float | None
@@ -58,10 +60,13 @@ class _Word:
 def of_queue(queue: LabelQueue) -> QueueAgreement:
     """Words, people and tags of what counts of what was said in a queue. One query."""
     said = Label.objects.filter(queue=queue, superseded_by__isnull=True, verdict__in=_COUNTED)
-    rows = said.values_list("group_id", "rollout_id", "other_id", "actor", "preference", "verdict", "tags")
+    # Whose token it was: two people may have named theirs alike, and one may speak by several.
+    person = Concat(Value("user:"), "person__username")
+    rows = said.annotate(by=Case(When(person__isnull=True, then="actor"), default=person))
+    columns = ("group_id", "rollout_id", "other_id", "by", "preference", "verdict", "tags")
     words = [
-        _Word((group, rollout, other), actor, preference or verdict, frozenset(tags))
-        for group, rollout, other, actor, preference, verdict, tags in rows
+        _Word((group, rollout, other), by, preference or verdict, frozenset(tags))
+        for group, rollout, other, by, preference, verdict, tags in rows.values_list(*columns)
     ]
     by_item = _by_item(words, lambda word: word.word)
     people = sorted({word.person for word in words})

@@ -1,11 +1,15 @@
 """The annotator by keyboard alone: one item, one screen, one key, and the next item is there."""
 
+from typing import Any
+
 import pytest
+from django.contrib.auth.models import User
 from playwright.sync_api import expect
 
 from rollouts.models import Label
-from rollouts.services.curation import queues
+from rollouts.services.curation import queues, turns
 from tests.browser.watched import Watched
+from tests.factories import somebody
 from tests.rollouts import story
 
 pytestmark = pytest.mark.browser
@@ -55,8 +59,113 @@ def test_no_page_of_queues_scrolls_sideways(watched: Watched, width: int) -> Non
     page = watched.open(f"/queues/{queue.key}/annotate/")
     page.get_by_role("button", name="Take the next item").click()
     expect(page.get_by_role("button", name="Accept")).to_be_visible()
-    for path in (f"/queues/{queue.key}/annotate/", f"/queues/{queue.key}/", "/queues/"):
+    pairs = queues.create(run.project, name="w" * 100, actor="user:ada", unit="pair", tags=["t" * 40])
+    turns.take(pairs, User.objects.get(username="ada"))
+    shown = [f"/queues/{each.key}/{part}" for each in (queue, pairs) for part in ("annotate/", "")]
+    for path in (*shown, "/queues/"):
         page = watched.open(path)
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, f"{path} is {overflow} px too wide"
     page.screenshot(path=f"test-results/queues-{width}.png", full_page=True)
+
+
+def spoken(key: str, *replies: str) -> Any:
+    """A group whose rollouts reply so."""
+    group = story.scored(key)
+    for rollout, reply in zip(group.rollouts, replies, strict=True):
+        rollout.messages = [
+            {"role": "user", "content": "Why is the sky blue?"},
+            {"role": "assistant", "content": reply},
+        ]
+    return group
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_pairs_are_worked_through_by_the_arrows(watched: Watched, theme: str) -> None:
+    run = story.launch()
+    replies = (
+        "Air scatters short waves more than long ones, so blue comes from all sides.",
+        "Air is blue. So is water.",
+    )
+    story.submit(run, [spoken(f"g{number}", *replies) for number in range(4)], actor="api:t")
+    queue = queues.create(run.project, name="Which is better?", actor="user:ada", unit="pair", tags=["kind"])
+    watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    page = watched.open(f"/queues/{queue.key}/annotate/")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("link", name="g0")).to_be_visible()
+    left = page.get_by_role("article", name="Left")
+    expect(left.locator("mark").first).to_be_visible()
+    best = "left" if "scatters" in left.inner_text() else "right"
+    page.keyboard.press("1")
+    page.screenshot(path=f"test-results/pair-{theme}.png", full_page=True)
+    page.keyboard.press("ArrowLeft")
+    expect(page.get_by_role("link", name="g1")).to_be_visible()
+    page.keyboard.press("t")
+    expect(page.get_by_role("link", name="g2")).to_be_visible()
+    page.keyboard.press("u")
+    expect(page.get_by_role("link", name="g1")).to_be_visible()
+    page.keyboard.press("s")
+    expect(page.get_by_role("link", name="g2")).to_be_visible()
+    said = Label.objects.filter(superseded_by__isnull=True).order_by("group__key")
+    preference = "first" if best == "left" else "other"
+    assert list(said.values_list("verdict", "preference", "tags")) == [
+        ("accept", preference, ["kind"]),
+        ("skip", "", []),
+    ]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, theme: str) -> None:
+    run = story.launch()
+    story.submit(run, [spoken("g0", "\nBecause air is blue.", "No idea.")], actor="api:t")
+    queue = queues.create(run.project, name="Correct it", actor="user:ada", unit="rollout")
+    watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    page = watched.open(f"/queues/{queue.key}/annotate/")
+    page.keyboard.press("Enter")
+    reply = page.get_by_label("What it should have said")
+    expect(reply).to_be_hidden()
+    page.keyboard.press("e")
+    expect(reply).to_be_focused()
+    expect(reply).to_have_value("\nBecause air is blue.")
+    reply.fill("\nBecause air scatters blue light.")
+    page.reload()
+    expect(reply).to_have_value("\nBecause air scatters blue light.")
+    page.screenshot(path=f"test-results/correct-{theme}.png", full_page=True)
+    page.keyboard.press("a")
+    expect(page.get_by_role("article", name="Rollout 1")).to_be_visible()
+    page.keyboard.press("a")
+    expect(page.get_by_text("Nothing is yours now")).to_be_visible()
+    said = list(Label.objects.order_by("id"))
+    assert said[0].edited is not None
+    assert [said[0].edited[-1]["content"], said[1].edited] == ["\nBecause air scatters blue light.", None]
+    watched.open(f"/runs/{run.key}/groups/g0/")
+    expect(page.get_by_text("Corrected by user:ada")).to_be_visible()
+    page.screenshot(path=f"test-results/corrected-{theme}.png", full_page=True)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_a_disagreement_is_decided_by_one_key(watched: Watched, theme: str) -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("g0"), story.scored("g1")], actor="api:t")
+    source = queues.create(run.project, name="Loops", actor="user:ada", words_per_item=2)
+    for name, verdict in (("cy", "accept"), ("di", "reject")):
+        turn = turns.take(source, somebody(name))
+        assert turn is not None
+        turns.answer(turn, user=somebody(name), actor=f"user:{name}", verdict=verdict, note=f"{name} says so")
+    watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+    page = watched.open(f"/queues/{source.key}/")
+    page.get_by_role("link", name="adjudicate").click()
+    page.get_by_label("Name").fill("Decide")
+    page.screenshot(path=f"test-results/make-queue-{theme}.png", full_page=True)
+    page.get_by_role("button", name="Make the queue").click()
+    page.get_by_role("link", name="Look at items").click()
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("di says so")).to_be_visible()
+    page.screenshot(path=f"test-results/adjudicate-{theme}.png", full_page=True)
+    page.keyboard.press("x")
+    expect(page.get_by_text("Nothing is yours now")).to_be_visible()
+    watched.open(f"/runs/{run.key}/groups/g0/")
+    expect(page.get_by_text("adjudicated by user:ada")).to_be_visible()
+    page.screenshot(path=f"test-results/decided-{theme}.png", full_page=True)
+    watched.open(f"/queues/{source.key}/")
+    page.screenshot(path=f"test-results/source-{theme}.png", full_page=True)

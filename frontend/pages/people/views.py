@@ -18,7 +18,7 @@ from rollouts.models import QueueUnit, Role, Run, ScoredGroup, Verb
 from rollouts.selectors import calibration, curation, groups, runs
 from rollouts.selectors.calibration import Acceptance
 from rollouts.services.curation import acts, labels
-from rollouts.storable import MAX_INT, is_storable
+from rollouts.storable import MAX_INT
 
 SHOWN = 100
 """Acts, and words, newest first; all of them: the REST API."""
@@ -130,9 +130,9 @@ def _where(request: HttpRequest) -> dict[str, Any]:
             value = read(request.GET.get(name, ""))
         except ValueError:
             continue
-        if is_storable(value) if isinstance(value, str) else abs(value) <= MAX_INT:
+        if value != "" and (isinstance(value, str) or abs(value) <= MAX_INT):
             found[name] = value
-    return {name: value for name, value in found.items() if value != ""}
+    return found
 
 
 def _queue_of(run: Run, where: dict[str, Any], words: Sequence[Any]) -> str:
