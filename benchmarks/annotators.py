@@ -37,6 +37,7 @@ _CHUNK = 50
 """Groups that are stored together."""
 _CSRF = "b" * 32
 _TIMEOUT_S = 30.0
+_START_DEADLINE_S = 60.0
 _PATIENCE_S = 0.2
 """Before somebody asks again who found nothing, or nobody who answers."""
 _VERDICTS = [{"verdict": "accept"}, {"verdict": "reject"}]
@@ -150,8 +151,15 @@ def _prepare(options: argparse.Namespace) -> tuple[Any, list[Person]]:
     from rollouts.services.curation.filters import QueueFilter
     from rollouts.services.groups import intake
     from rollouts.services.runs import projects
+    from rollouts.states import RunState
 
     run = lessons.launch(lessons.resolved("external-trainer", []), actor="annotators")
+    give_up_at = time.monotonic() + _START_DEADLINE_S
+    while run.state == RunState.PENDING:  # the reconciler starts it
+        if time.monotonic() > give_up_at:
+            raise SystemExit("the run was not started: look at the log of the reconciler")
+        time.sleep(_PATIENCE_S)
+        run.refresh_from_db()
     for first in range(0, options.items, _CHUNK):
         numbers = range(first, min(first + _CHUNK, options.items))
         groups = [

@@ -65,6 +65,11 @@ class Decision:
     words: dict[str, int] = field(default_factory=dict)
     """Word -> how many people say so, but for who adjudicated."""
 
+    @property
+    def voices(self) -> int:
+        """People who say something, but for who adjudicated."""
+        return sum(self.words.values())
+
 
 def decided(group: ScoredGroup) -> list[Decision]:
     """What was decided of a group and of what is in it: the adjudicated word if there is one, else the one that more

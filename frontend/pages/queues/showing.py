@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 from frontend.conversation import JsonObject
 from frontend.differing import compared
 from frontend.pages.run.rollouts.rollouts import split_prompt
-from rollouts.models import Label, LabelPreference, LabelQueue, QueueItem, QueueTurn, QueueUnit
+from rollouts.models import Label, LabelPreference, LabelQueue, QueueItem, QueueTurn, QueueUnit, Rollout
 from rollouts.selectors import curation, label_queues
 from rollouts.services.curation import edits
 
@@ -27,7 +27,7 @@ class Said(NamedTuple):
 def shown(queue: LabelQueue, turn: QueueTurn, user: Any) -> dict[str, Any]:
     """The prompt once, the rollouts, what others say as far as the queue shows it, and the reply that may be edited."""
     item = turn.item
-    rollouts = [item.rollout, item.other] if item.other else [item.rollout] if item.rollout else _all(item)
+    rollouts = [each for each in (item.rollout, item.other) if each is not None] or _all(item)
     left = label_queues.standing_left(item, user) if item.other else None
     if left == LabelPreference.OTHER:
         rollouts.reverse()
@@ -58,11 +58,11 @@ def preference_of(side: str, item: QueueItem, user: Any) -> str:
     return {"left": left.value, "right": right.value, "tie": LabelPreference.TIE.value}.get(side, "")
 
 
-def _all(item: QueueItem) -> list[Any]:
+def _all(item: QueueItem) -> list[Rollout]:
     return list(item.group.rollouts.order_by("index"))
 
 
-def _beside(rollouts: list[Any], told: list[list[JsonObject]]) -> list[JsonObject]:
+def _beside(rollouts: list[Rollout], told: list[list[JsonObject]]) -> list[JsonObject]:
     sides = compared(*told)
     return [
         {"rollout": rollout, "compared": messages, "side": side}

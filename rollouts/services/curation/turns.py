@@ -122,7 +122,7 @@ def _renew(queue: LabelQueue, turn: QueueTurn) -> QueueTurn | None:
         return turn
 
 
-def _subject(item: QueueItem) -> dict[str, int | None]:
+def _subject(item: QueueItem) -> dict[str, Any]:
     """What a word on an item is said of."""
     return {
         "rollout": None if item.rollout is None else item.rollout.index,
