@@ -19,7 +19,7 @@ from rollouts.sql import load
 
 FILL = filters.PAGE
 """Groups that are looked at in one transaction, and disagreements that one puts in."""
-MOST_PAGES = 50
+MOST_PAGES = 25
 """That one call looks through where next to nothing fits: whoever waits hears that there is nothing, and may ask on."""
 _OVERLAP = timedelta(seconds=60)
 """A group may become visible so long after the moment at which it says it was settled."""
