@@ -114,7 +114,8 @@ class DatasetMember(models.Model):
                 name="dataset_member_pairs_two",
             ),
             models.CheckConstraint(
-                condition=Q(correction__isnull=True) | Q(rollout__isnull=False), name="dataset_member_corrects_a_rollout"
+                condition=Q(correction__isnull=True) | Q(rollout__isnull=False),
+                name="dataset_member_corrects_a_rollout",
             ),
         ]
         indexes = [models.Index(fields=["group"], condition=Q(group__isnull=False), name="dataset_member_by_group")]

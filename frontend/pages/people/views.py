@@ -14,7 +14,7 @@ from frontend.pages.run.views import head
 from rollouts.errors import Conflict, ControlPlaneError, Invalid
 from rollouts.models import Role, ScoredGroup, Verb
 from rollouts.selectors import calibration, curation, groups, runs
-from rollouts.services.curation import acts, labels
+from rollouts.services.curation import acts, reviews
 
 SHOWN = 100
 """Acts, and words, newest first; all of them: the REST API."""
@@ -48,7 +48,7 @@ def label(request: HttpRequest, key: str) -> HttpResponse:
     group = groups.get(run, request.POST.get("group", ""))
     try:
         said = _said(request)
-        labels.say(group, user=cast(User, request.user), actor=actor(request), **said)
+        reviews.say(group, user=cast(User, request.user), actor=actor(request), **said)
     except (Invalid, Conflict) as error:
         messages.error(request, error.message)
     else:

@@ -15,7 +15,7 @@ from django.db.models.functions import Now
 
 from rollouts.errors import LeaseLost, NotFound, StateConflict
 from rollouts.models import Act, Label, LabelQueue, LabelVerdict, QueueItem, QueueTurn, Verb
-from rollouts.services.curation import acts, labels, queues
+from rollouts.services.curation import acts, labels, queues, reviews
 
 _LOOKS = 50
 """Items that are looked at before an empty answer: whoever is at one of them holds it for a moment only."""
@@ -63,6 +63,7 @@ def answer(turn: QueueTurn, *, user: User, actor: str, verdict: str, **said: Any
         if verdict == LabelVerdict.REJECT and item.queue.on_reject:
             verb = Verb(item.queue.on_reject)
             turn.act = acts.perform(item.group.run, verb, [item.group_id], user=user, actor=actor, note=label.note)
+        turn.act = reviews.conclude(item.group, user=user, actor=actor) or turn.act
         turn.save(update_fields=["label", "act"])
         _count(item, item.words + 1)
     return label
