@@ -82,7 +82,7 @@ GRANT UPDATE (pool, solve_rate, groups, turn)
     ON rollouts_knownproblem TO {application};
 GRANT UPDATE (state, state_at, reason_code, reason_params, problem_key, environment_version, lease_count, settled_at,
               rollout_count, token_count, reward_mean, reward_std, scored_count, solved_count, min_policy_version,
-              max_policy_version, withheld)
+              max_policy_version, withheld, review_until, given_rewards)
     ON rollouts_scoredgroup TO {application};
 
 -- Episodes that programs outside play: finished once, and once a member of a group.

@@ -12,6 +12,7 @@ const options = {
     // Loaded before the first paint, so that a stored theme never flashes; it must stay tiny.
     { in: "ts/theme.ts", out: "theme" },
     { in: "styles/main.css", out: "main" },
+    { in: "styles/admin.css", out: "admin" },
     { in: "styles/mark.svg", out: "mark" },
   ],
   outdir,

@@ -83,6 +83,8 @@ class ReasonCode(TextChoices):
     OVERSAMPLED = "oversampled", "step {step} was full without it (batch.oversampling)"
     REJECTED = "rejected", "rejected by {actor}[: {note}]"
     REJECTED_LATE = "rejected_late", "rejected by {actor}, too late for a batch that has it[: {note}]"
+    REVIEWED = "reviewed", "reviewed by {actor}[: people gave the rewards of {given} rollouts]"
+    UNREVIEWED = "unreviewed", "nobody looked at it within {deadline_s:g} s"
     EXCLUDED = "excluded", "excluded from exports by {actor}[: {note}]"
     RESTORED = "restored", "restored by {actor}[: {note}]"
     STEP = "step", "step {step}"

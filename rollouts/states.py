@@ -44,6 +44,7 @@ RUN_JOINABLE = RUN_TRAINING | {RunState.PENDING}
 
 class GroupState(TextChoices):
     PLAYING = "playing", "Leased to a driver that plays its episodes."
+    HELD = "held", "Scored and stored; waits for a person's word (`environments[].review`)."
     READY = "ready", "Scored and stored; waits for a batch."
     BATCHED = (
         "batched",
@@ -61,12 +62,16 @@ class GroupState(TextChoices):
         "Dropped: no usable rollout, or given up after repeated lost leases.",
     )
     REJECTED = "rejected", "Dropped by a person, who may restore it."
-    SURPLUS = "surplus", "Left over: its batch was full without it, or its run ended."
+    SURPLUS = (
+        "surplus",
+        "Left over: its batch was full without it, nobody looked at it in time, or its run ended.",
+    )
 
 
 GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
     GroupState.PLAYING: frozenset(
         {
+            GroupState.HELD,
             GroupState.READY,
             GroupState.EVALUATED,
             GroupState.FILTERED,
@@ -75,13 +80,16 @@ GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
             GroupState.SURPLUS,
         }
     ),
+    GroupState.HELD: frozenset({GroupState.READY, GroupState.FILTERED, GroupState.REJECTED, GroupState.SURPLUS}),
     GroupState.READY: frozenset({GroupState.BATCHED, GroupState.STALE, GroupState.REJECTED, GroupState.SURPLUS}),
     GroupState.BATCHED: frozenset({GroupState.TRAINED, GroupState.SURPLUS}),
     # Restored: to be trained if its run still makes batches.
-    GroupState.REJECTED: frozenset({GroupState.READY, GroupState.SURPLUS}),
+    GroupState.REJECTED: frozenset({GroupState.HELD, GroupState.READY, GroupState.SURPLUS}),
 }
 GROUP_FLOW = (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
 """The way of a training group that is not dropped."""
+GROUP_WAITING = (GroupState.HELD, GroupState.READY)
+"""Settled, and in no batch yet."""
 
 
 class BatchState(TextChoices):

@@ -20,6 +20,7 @@ from rollouts.models import Evaluation, PolicyVersion, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, groups, runs
 from rollouts.services import models, trust
+from rollouts.services.curation import reviews
 from rollouts.services.groups import cancelling, evaluations, leases, problems
 from rollouts.services.outside import sessions
 from rollouts.services.runs import life, policies, tokens
@@ -89,6 +90,7 @@ class Convergence:
     def _tend(self, run: Run) -> None:
         _ask_for_leave(run)
         _ask_for_use(run)
+        reviews.expire(run)
         if run.parsed.is_played:
             leases.quarantine_expired(run)
             cancelling.cancel_stale(run)

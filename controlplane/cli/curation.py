@@ -1,4 +1,4 @@
-"""The command that turns a run's rollouts into data for supervised training."""
+"""Commands about what people say of rollouts, and what is to be learned from: import words, export examples."""
 
 from collections.abc import Sequence
 from contextlib import nullcontext
@@ -10,13 +10,60 @@ import typer
 from controlplane.cli.completion import RunKey
 from controlplane.cli.data import known_states, writing
 from controlplane.cli.progress import progress
-from controlplane.cli.terminal import Json, connect, fail, print_json, run_of, say
+from controlplane.cli.terminal import Json, actor, connect, fail, print_json, run_of, say
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to a program, also under the name that commands of Django have."""
+    """Add the commands to a program, exports also under the names that commands of Django have."""
+    app.command("import-labels")(import_labels)
     app.command("export-sft")(export_sft)
     app.command("export_sft", hidden=True)(export_sft)
+
+
+def import_labels(
+    run: RunKey,
+    files: Annotated[
+        list[Path],
+        typer.Argument(exists=True, dir_okay=False, help="JSONL of ours; JSON of Label Studio or Argilla."),
+    ],
+    person: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=ACCOUNT", help="Whose words those of somebody in the file are; repeat for more."),
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="End at the first bad line.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Store what people said of a run's groups elsewhere: each word once, however often it is imported."""
+    if wrong := [each for each in person or [] if "=" not in each]:
+        raise typer.BadParameter(f"{wrong[0]} is no NAME=ACCOUNT", param_hint="--person")
+    connect()
+    from rollouts.services.curation import importing, word_files
+    from rollouts.services.runs import projects
+
+    row = run_of(run)
+    people = dict(each.split("=", 1) for each in person or [])
+
+    def tell(at: str, fault: str) -> None:
+        say(f"{at}: {fault}", err=True)
+        if strict:
+            fail("ended at the first bad line; what stands before it is stored, and is known the next time")
+
+    total = importing.ImportedWords()
+    for path in files:
+        done = importing.import_words(
+            row,
+            word_files.words_of(path.read_bytes(), str(path)),
+            user=projects.ensure_admin(),
+            actor=actor(),
+            people=people,
+            on_bad=tell,
+        )
+        total = importing.ImportedWords(total.stored + done.stored, total.known + done.known, total.bad + done.bad)
+    if as_json:
+        print_json({"run": row.key, "stored": total.stored, "known": total.known, "bad": total.bad})
+    else:
+        say(f"{total.stored} stored, {total.known} known, {total.bad} bad")
+    raise typer.Exit(1 if total.bad else 0)
 
 
 def export_sft(

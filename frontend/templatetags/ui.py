@@ -66,6 +66,7 @@ _STATES = {
 _BY_KIND = {model._meta.model_name: states for model, states in _STATES.items()}
 _TONES = {
     "waiting": "warn moving",
+    "held": "warn",
     "playing": "active moving",
     "ready": "active",
     "batched": "active",

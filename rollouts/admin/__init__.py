@@ -6,7 +6,11 @@ never count beyond MAX_COUNTED rows, and filter by columns with an index or few 
 substring.
 """
 
-from rollouts.admin import curation, people, store
+from django.contrib import admin
+
+from rollouts.admin import curation, groups, people, scope, store
 from rollouts.admin.scope import MAX_COUNTED, BoundedPaginator, StoreAdmin
 
-__all__ = ["MAX_COUNTED", "BoundedPaginator", "StoreAdmin", "curation", "people", "store"]
+__all__ = ["MAX_COUNTED", "BoundedPaginator", "StoreAdmin", "curation", "groups", "people", "scope", "store"]
+
+admin.site.enable_nav_sidebar = False  # its first page lists everything; lists of groups need the width

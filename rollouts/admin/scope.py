@@ -7,11 +7,12 @@ from typing import Any, ClassVar, cast
 from django.contrib import admin
 from django.contrib.admin.helpers import ACTION_CHECKBOX_NAME
 from django.contrib.admin.options import BaseModelAdmin, IncorrectLookupParameters
+from django.contrib.admin.views.main import PAGE_VAR, ChangeList
 from django.contrib.admin.widgets import AutocompleteSelect
 from django.contrib.auth.models import User
 from django.core.exceptions import BadRequest
 from django.core.paginator import Paginator
-from django.db import DataError, ProgrammingError, transaction
+from django.db import DataError, ProgrammingError, connection, transaction
 from django.db.models import ForeignKey, Model, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
@@ -31,6 +32,26 @@ class BoundedPaginator(Paginator):  # type: ignore[type-arg]
     def count(self) -> int:
         rows = cast("QuerySet[Any]", self.object_list)
         return rows.order_by()[:MAX_COUNTED].count()
+
+
+class BoundedList(ChangeList):
+    """Pages through MAX_COUNTED rows; behind them one goes on with those that have lower keys, at the same cost."""
+
+    def older_query(self) -> str:
+        """The query of the rows behind the last that are paged through; empty where there are none, or another order
+        than by falling keys was chosen."""
+        key = self.opts.pk.attname
+        is_last = self.result_count >= MAX_COUNTED and self.page_num == self.paginator.num_pages
+        if not is_last or list(self.queryset.query.order_by)[:1] not in ([f"-{key}"], ["-pk"]):
+            return ""
+        last = list(self.result_list)[-1].pk
+        return self.get_query_string({f"{key}__lt": last}, remove=[PAGE_VAR])
+
+    def estimate(self) -> int:
+        """Rows of the whole table, as the database guesses."""
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT reltuples FROM pg_class WHERE oid = %s::regclass", [self.opts.db_table])
+            return int(cursor.fetchone()[0])
 
 
 def path_to_project(model: type[Model]) -> str | None:
@@ -135,6 +156,7 @@ class StoreAdmin(ScopedAdmin):
     show_full_result_count = False
     paginator = BoundedPaginator
     list_per_page = 50
+    show_facets = admin.ShowFacets.NEVER  # a count for each value of each filter, of all rows
     defers: ClassVar[tuple[str, ...]] = ()
     """Payload columns that lists do not load."""
 
@@ -143,6 +165,9 @@ class StoreAdmin(ScopedAdmin):
         match = request.resolver_match
         is_list = match is not None and (match.url_name or "").endswith("_changelist")
         return queryset.defer(*self.defers) if is_list else queryset
+
+    def get_changelist(self, request: HttpRequest, **kwargs: Any) -> type[ChangeList]:
+        return BoundedList
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
         return False

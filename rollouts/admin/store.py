@@ -7,7 +7,6 @@ from django.db.models import QuerySet
 from django.db.models.functions import Length
 from django.http import HttpRequest
 
-from rollouts.admin.curation import Curated
 from rollouts.admin.scope import RUN_PAYLOAD, OfRunAdmin, ScopedAdmin, StoreAdmin
 from rollouts.models import (
     Address,
@@ -32,7 +31,6 @@ from rollouts.models import (
     Rollout,
     Run,
     RunEnvironment,
-    ScoredGroup,
     TokenValues,
     Trial,
 )
@@ -77,18 +75,6 @@ class KnownProblemAdmin(StoreAdmin):
     defers = (*(f"environment__{name}" for name in RUN_PAYLOAD), "environment__args")
     search_fields = ("=environment__run__key",)
     ordering = ("-id",)
-
-
-@admin.register(ScoredGroup)
-class ScoredGroupAdmin(Curated):
-    list_display = (
-        *("id", "key", "run", "environment", "environment_version", "purpose", "problem_key", "state", "state_reason"),
-        *("withheld", "rollout_count", "reward_mean", "min_policy_version", "settled_at"),
-    )
-    list_filter = ("state", "withheld", "purpose")
-    list_select_related = ("run", "environment")
-    defers = (*RUN_PAYLOAD, "environment__args")
-    search_fields = ("=run__key", "=key")
 
 
 @admin.register(Lease)

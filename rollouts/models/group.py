@@ -2,6 +2,7 @@
 
 import uuid
 
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
 from django.db.models.functions import Length
@@ -78,6 +79,11 @@ class ScoredGroup(Stateful):
     max_policy_version = models.PositiveIntegerField(null=True)
     withheld = models.CharField(max_length=8, choices=Withholding.choices, blank=True, default="", db_default="")
     """Written by ``services.curation.acts``."""
+    review_until = models.DateTimeField(null=True)
+    """Until then people may look at it first (`environments[].review`); None: they did, or it waits for nobody."""
+    given_rewards = ArrayField(models.FloatField(null=True), null=True)
+    """In rollout order what counts in place of the environment's rewards, which the rollouts keep, because people gave
+    some of them; None: nobody did. Written by ``services.curation.reviews``."""
 
     class Meta:
         ordering = ["-id"]
@@ -105,7 +111,10 @@ class ScoredGroup(Stateful):
                 name="group_evaluated_is_eval",
             ),
             models.CheckConstraint(
-                condition=~Q(state__in=[GroupState.READY, GroupState.BATCHED, GroupState.TRAINED])
+                condition=~Q(state=GroupState.HELD) | Q(review_until__isnull=False), name="group_held_until_a_moment"
+            ),
+            models.CheckConstraint(
+                condition=~Q(state__in=[GroupState.HELD, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED])
                 | Q(
                     purpose=Purpose.TRAIN,
                     min_policy_version__isnull=False,
@@ -141,6 +150,7 @@ class ScoredGroup(Stateful):
                 condition=Q(state=GroupState.PLAYING),
                 name="group_playing",
             ),
+            models.Index(fields=["run", "review_until"], condition=Q(state=GroupState.HELD), name="group_held"),
             models.Index(fields=["run", "state", "reason_code"], name="group_ledger"),
             models.Index(
                 fields=["run", "-settled_at"],
@@ -234,6 +244,12 @@ class Rollout(models.Model):
 
     def __str__(self) -> str:
         return f"rollout {self.index} of group {self.group_id}"
+
+    @property
+    def counting_reward(self) -> float | None:
+        """What people gave in place of its reward, if they did; else that."""
+        given = self.group.given_rewards
+        return self.reward if given is None else given[self.index]
 
 
 class GroupTokens(models.Model):

@@ -121,7 +121,14 @@ def explain(run: Run) -> Waiting | Stuck | None:
         attempt = Attempt.objects.filter(run=run, closed_at__isnull=True).first()
     demand = demand_of(run) if attempt is None else demand_of_attempt(attempt)
     found = preview(run, next_step(run), demand)
+    if isinstance(found, Waiting) and (held := held_groups(run)):
+        return Waiting(f"{found.reason}; {held} group{'s wait' if held > 1 else ' waits'} for a person's word")
     return None if isinstance(found, Chosen) else found
+
+
+def held_groups(run: Run) -> int:
+    """Groups that wait for people (`environments[].review`)."""
+    return ScoredGroup.objects.filter(run=run, state=GroupState.HELD).count()
 
 
 def preview(run: Run, step: int, demand: Demand) -> Chosen | Waiting | Stuck:

@@ -311,7 +311,9 @@ def get_step(run: Run, step: int) -> Step:
             key=item.group.key,
             environment=item.group.environment.name,
             problem_key=item.group.problem_key,
-            rewards=[rollout.reward for rollout in sorted(item.group.rollouts.all(), key=lambda row: row.index)],
+            rewards=[
+                rollout.counting_reward for rollout in sorted(item.group.rollouts.all(), key=lambda row: row.index)
+            ],
             advantages=list(item.advantages),
             reward_mean=item.group.reward_mean,
             min_policy_version=item.group.min_policy_version or 0,

@@ -7,7 +7,7 @@ Event for each, all or nothing. Whoever loses a race moves zero rows and is told
 import json
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, LiteralString, TypeVar, cast
+from typing import Any, LiteralString, NamedTuple, TypeVar, cast
 
 from django.db import connection, models
 from psycopg import sql as pg
@@ -64,8 +64,15 @@ RUN_COLUMNS: dict[type[Stateful], LiteralString] = {
 TEXT_LENGTH = 500
 """To which texts in a reason are cut."""
 ACTOR_LENGTH = 150
-DB_NOW = object()
-"""As the value of a column: the moment of the change, by the database clock."""
+
+
+class DbTime(NamedTuple):
+    """As the value of a column: so many seconds after the moment of the change, by the database clock."""
+
+    after_s: float = 0.0
+
+
+DB_NOW = DbTime()
 
 StatefulT = TypeVar("StatefulT", bound=Stateful)
 
@@ -96,7 +103,9 @@ def transition(
     assignments: list[pg.Composable] = [
         pg.SQL(", {} = {}").format(
             pg.Identifier(str(fields[name].column)),
-            pg.SQL("clock_timestamp()") if value is DB_NOW else pg.Placeholder(f"set_{name}"),
+            pg.SQL("clock_timestamp() + make_interval(secs => {})").format(pg.Literal(value.after_s))
+            if isinstance(value, DbTime)
+            else pg.Placeholder(f"set_{name}"),
         )
         for name, value in columns.items()
     ]
@@ -117,7 +126,7 @@ def transition(
         **{
             f"set_{name}": fields[name].get_db_prep_save(value, connection)
             for name, value in columns.items()
-            if value is not DB_NOW
+            if not isinstance(value, DbTime)
         },
     }
     with connection.cursor() as cursor:

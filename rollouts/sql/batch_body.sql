@@ -4,7 +4,7 @@
 -- Index: batch_item_position_once, primary keys, rollout_index_once_per_group.
 SELECT grp.key, environment.name, grp.problem_key, grp.min_policy_version, item.advantages,
        tokens.lengths, tokens.token_ids, tokens.loss_mask, tokens.inference_logprobs, tokens.ref_logprobs,
-       tokens.advantages, tokens.branch_lengths, facts.rewards, facts.trained, facts.dispatched, facts.first, facts.last
+       tokens.advantages, tokens.branch_lengths, coalesce(grp.given_rewards, facts.rewards), facts.trained, facts.dispatched, facts.first, facts.last
 FROM rollouts_batchitem AS item
 JOIN rollouts_scoredgroup AS grp ON grp.id = item.group_id
 JOIN rollouts_runenvironment AS environment ON environment.id = grp.environment_id

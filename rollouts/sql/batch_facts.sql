@@ -1,7 +1,7 @@
 -- What forming a batch needs to know of its groups, a row each: facts of their rollouts as arrays in rollout order.
 -- Locks: nothing. Everything read here is insert-only.
 -- Index: primary keys, rollout_index_once_per_group.
-SELECT grp.id, environment.name, grp.min_policy_version, facts.rewards, facts.lengths, facts.is_cut,
+SELECT grp.id, environment.name, grp.min_policy_version, coalesce(grp.given_rewards, facts.rewards), facts.lengths, facts.is_cut,
        facts.seats
 FROM rollouts_scoredgroup AS grp
 JOIN rollouts_runenvironment AS environment ON environment.id = grp.environment_id

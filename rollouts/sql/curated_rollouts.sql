@@ -2,7 +2,8 @@
 -- endpoint plays (`is_spoken`) they have no tokens; of others one without is of a seat that was never asked.
 -- Locks: nothing. Everything read here is insert-only.
 -- Index: rollout_index_once_per_group.
-SELECT group_id, index, reward, stop_reason, messages::text, tools::text, earlier_branches::text, seat
-FROM rollouts_rollout
+SELECT group_id, index, coalesce(grp.given_rewards[index + 1], reward), stop_reason, messages::text, tools::text,
+       earlier_branches::text, seat
+FROM rollouts_rollout JOIN rollouts_scoredgroup AS grp ON grp.id = group_id
 WHERE group_id = ANY(%(group_ids)s) AND reward IS NOT NULL AND (trained_token_count > 0 OR %(is_spoken)s)
-ORDER BY group_id, reward DESC, index
+ORDER BY group_id, 3 DESC, index

@@ -201,6 +201,20 @@ def test_verification_names_the_batch_that_was_tampered_with(rollyard: Rollyard)
 
 
 @commits
+def test_words_of_people_are_imported_once_and_bad_ones_are_told(rollyard: Rollyard, tmp_path: Path) -> None:
+    run = answer(rollyard("import-atropos", write(tmp_path / "a.jsonl", [item(0)]), "--json"))["run"]
+    key = Run.objects.get(key=run).groups.get().key
+    words = tmp_path / "words.jsonl"
+    words.write_text(json.dumps({"group": key, "verdict": "reject"}) + "\n{}\n")
+    done = rollyard("import-labels", run, words)
+    assert (done.returncode, done.stdout) == (1, "1 stored, 0 known, 1 bad\n")
+    assert f"{words}:2: " in done.stderr
+    known = {"run": run, "stored": 0, "known": 1, "bad": 1}
+    assert answer(rollyard("import-labels", run, words, "--json"), status=1) == known
+    assert rollyard("import-labels", run, words, "--person", "ada").returncode == 2
+
+
+@commits
 def test_the_best_rollouts_are_exported_as_examples_and_as_pairs(rollyard: Rollyard, tmp_path: Path) -> None:
     said = [[{"role": "user", "content": "q"}, {"role": "assistant", "content": word}] for word in ("good", "bad")]
     groups: list[Item | str] = [item(number, messages=said) for number in range(3)]

@@ -111,3 +111,17 @@ def test_whoever_looks_only_has_no_forms(run: Run) -> None:
     assert "Reject from training" not in page
     assert viewer.post(reverse("run-act", args=[run.key]), {"group": "a", "verb": "reject"}).status_code == 403
     assert ScoredGroup.objects.get(key="a").state == "ready"
+
+
+def test_a_group_that_waits_for_people_goes_on_by_scores_on_its_page(curator: Client) -> None:
+    run = story.launch(environments=[{"name": "reverse_text", "review": {}}])
+    story.submit(run, [story.scored("a")], actor="api:t")
+    page = curator.get(reverse("group", args=[run.key, "a"])).content.decode()
+    assert "It waits for people until" in page
+    assert "1 group waits for a person" in html.unescape(curator.get(reverse("run", args=[run.key])).content.decode())
+    for rollout, score in enumerate((0.25, 0.5)):
+        page = send(curator, "run-label", run, verdict="accept", rollout=rollout, score=score)
+    assert ScoredGroup.objects.get(run=run, key="a").state == "ready"
+    assert "reward by people" in page
+    assert "the environment's reward 1.00" in page
+    assert "It waits for people" not in page

@@ -31,6 +31,7 @@ from trainers.run_config.losses import (
 from trainers.run_config.model import LORA_RANKS, LoraConfig, ModelConfig
 from trainers.run_config.policies import PolicyRef
 from trainers.run_config.pools import PoolsConfig
+from trainers.run_config.review import ReviewConfig
 from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
 from trainers.run_config.schedule import WeightPoint
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
@@ -74,6 +75,7 @@ __all__ = [
     "OptimizerConfig",
     "PolicyRef",
     "PoolsConfig",
+    "ReviewConfig",
     "RlooLoss",
     "RunConfig",
     "SamplingConfig",

@@ -9,6 +9,7 @@ from environments import registry, seats
 from trainers.run_config.algorithm import AlgorithmConfig
 from trainers.run_config.losses import AdvantageMethod
 from trainers.run_config.pools import PoolsConfig
+from trainers.run_config.review import ReviewConfig
 from trainers.run_config.schedule import WeightPoint, weight_at
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 
@@ -67,6 +68,8 @@ class EnvironmentRef(Section):
     """Train on the first so many of its problems only, again and again; by default on all that it has."""
     pools: PoolsConfig | None = None
     """Hand problems out by how often they are solved; without this section in their order."""
+    review: ReviewConfig | None = None
+    """Hold groups until a person has looked at them; without this section nothing waits for people."""
     seats: dict[str, str] = {}
     """Who plays each seat of an environment that has several: `run`, the policy of the run, whose rollouts of that seat
     are trained on, or one of `policies` by its name. By default the run plays all of them, against itself. Of an

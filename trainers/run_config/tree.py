@@ -10,6 +10,7 @@ from trainers.run_config.algorithm import AlgorithmConfig
 from trainers.run_config.data import DataConfig
 from trainers.run_config.model import ModelConfig
 from trainers.run_config.policies import PolicyRef
+from trainers.run_config.review import ReviewConfig
 from trainers.run_config.sampling import BatchConfig, EnvironmentRef, SamplingConfig
 from trainers.run_config.section import STORED, ConfigProblem, CrossFieldError, Section, is_stored
 from trainers.run_config.serving import EvaluationConfig, InferenceConfig, LauncherConfig, WorkersConfig
@@ -58,6 +59,11 @@ class RunConfig(Section):
         """Reward from which a rollout solved its problem, by the environment's name in the run."""
         ref = self.environment(environment)
         return 1.0 if ref is None else ref.solved_at
+
+    def review_of(self, environment: str) -> ReviewConfig | None:
+        """Whether people look at groups of an environment first, by its name in the run, and how."""
+        ref = self.environment(environment)
+        return None if ref is None else ref.review
 
     def sampling_of(self, environment: str) -> SamplingConfig:
         """How episodes of an environment are sampled, by its name in the run: as the run's, but for its own values."""

@@ -59,7 +59,7 @@ def _explain(
     *,
     per_token: bool,
 ) -> Explanation:
-    rewards = [rollout.reward for rollout in rollouts]
+    rewards = [rollout.counting_reward for rollout in rollouts]
     known = [reward for reward in rewards if reward is not None]
     if not known:
         return Explanation(_NO_REWARD, [MemberWhy(None, "")] * len(rewards))

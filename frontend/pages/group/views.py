@@ -59,7 +59,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
         "explanation": explanation,
         "item": item,
         "lag": item.batch.step - row.min_policy_version if item and row.min_policy_version is not None else None,
-        "rewards": [rollout.reward for rollout in rollouts],
+        "rewards": [rollout.counting_reward for rollout in rollouts],
         "acts": curation.acts_on(row),
         "decided": curation.decided(row),
         "may_curate": may_curate(request, run),

@@ -17,7 +17,7 @@ from rollouts.errors import Conflict, ControlPlaneError, Invalid
 from rollouts.models import QueueUnit, Role, Run, ScoredGroup, Verb
 from rollouts.selectors import calibration, curation, groups, runs
 from rollouts.selectors.calibration import Acceptance
-from rollouts.services.curation import acts, labels
+from rollouts.services.curation import acts, reviews
 from rollouts.storable import MAX_INT
 
 SHOWN = 100
@@ -71,7 +71,7 @@ def label(request: HttpRequest, key: str) -> HttpResponse:
     group = groups.get(run, request.POST.get("group", ""))
     try:
         said = _said(request)
-        labels.say(group, user=cast(User, request.user), actor=actor(request), **said)
+        reviews.say(group, user=cast(User, request.user), actor=actor(request), **said)
     except (Invalid, Conflict) as error:
         messages.error(request, error.message)
     else:

@@ -16,7 +16,7 @@ from rollouts.doors.native.runs import integer
 from rollouts.errors import Invalid
 from rollouts.models import Act, Label, Scope, ScoredGroup, Verb
 from rollouts.selectors import curation, groups
-from rollouts.services.curation import acts, labels
+from rollouts.services.curation import acts, reviews
 
 PAGE = 100
 MOST_GROUPS = 1_000
@@ -133,7 +133,7 @@ class LabelsApi(APIView):
         said = wire.decode(request, LabelIn)
         group = groups.get(run, said.group)
         values = {name: getattr(said, name) for name in LabelIn.__struct_fields__ if name != "group"}
-        label = labels.say(group, user=cast(User, request.user), actor=actor_of(request), **values)
+        label = reviews.say(group, user=cast(User, request.user), actor=actor_of(request), **values)
         label.refresh_from_db(fields=["at"])
         return Response(wire.json(label_out(label)), status=201)
 

@@ -2,7 +2,8 @@
 
     reject ──▶ withheld: rejected      a group that waits for a batch goes to the state rejected: it enters none
     exclude ─▶ withheld: excluded      exports leave it out
-    restore ─▶ withheld from nothing   a rejected group waits for a batch again, or is surplus where none comes
+    restore ─▶ withheld from nothing   a rejected group waits for a batch, or for people, again, or is surplus where no
+                                       batch comes
     undo ────▶ withheld as before the act, wherever nothing was done with the group since
 
 Whoever comes first to a group has it: a batch that is being formed, or the act. A group that is in a batch stays in it;
@@ -21,7 +22,7 @@ from rollouts.models import Act, ActItem, Run, ScoredGroup, Verb, Withholding
 from rollouts.models.curation import MAX_NOTE
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.transitions import record_notes, transition
-from rollouts.states import RUN_TRAINING, GroupState
+from rollouts.states import GROUP_WAITING, RUN_TRAINING, GroupState
 from rollouts.storable import UNSTORABLE, is_storable
 
 _AT_ONCE = 1_000
@@ -105,14 +106,21 @@ def _move(act: Act, rows: Iterable[ScoredGroup], withheld: str) -> list[int]:
     """Change the states that no longer fit: of groups that wait for a batch, and of those that were rejected then."""
     ids = [row.pk for row in rows]
     if withheld == Withholding.REJECTED:
-        code, to, expect = ReasonCode.REJECTED, GroupState.REJECTED, GroupState.READY
-    else:
-        code, expect = ReasonCode.RESTORED, GroupState.REJECTED
-        # The run itself is not locked: what waits when it ends becomes surplus then.
-        is_training = Run.objects.filter(pk=act.run_id, state__in=RUN_TRAINING).exists()
-        to = GroupState.READY if is_training else GroupState.SURPLUS
-    reason = Reason(code, actor=act.actor, note=act.note)
-    return transition(ScoredGroup, ids, to=to, expect=[expect], actor=act.actor, reason=reason, withheld=withheld)
+        reason, to = Reason(ReasonCode.REJECTED, actor=act.actor, note=act.note), GroupState.REJECTED
+        return transition(
+            ScoredGroup, ids, to=to, expect=GROUP_WAITING, actor=act.actor, reason=reason, withheld=withheld
+        )
+    # The run itself is not locked: what waits when it ends becomes surplus then.
+    is_training = Run.objects.filter(pk=act.run_id, state__in=RUN_TRAINING).exists()
+    reason = Reason(ReasonCode.RESTORED, actor=act.actor, note=act.note)
+    moved: list[int] = []
+    for is_held in (False, True):
+        own = [row.pk for row in rows if (row.review_until is not None) == is_held]
+        waits = GroupState.HELD if is_held else GroupState.READY
+        to = waits if is_training else GroupState.SURPLUS
+        expect = [GroupState.REJECTED]
+        moved += transition(ScoredGroup, own, to=to, expect=expect, actor=act.actor, reason=reason, withheld=withheld)
+    return moved
 
 
 def _check_note(note: str) -> None:

@@ -30,7 +30,7 @@ MAX_SEARCHED = 200
 _MIXED = 2_654_435_761
 """Knuth's multiplier: neighbouring ids are drawn as if by chance, and the same ones every time."""
 
-FilterState = Literal["ready", "batched", "trained", "evaluated", "stale", "filtered", "failed", "surplus"]
+FilterState = Literal["held", "ready", "batched", "trained", "evaluated", "stale", "filtered", "failed", "surplus"]
 FILTER_STATES: tuple[str, ...] = get_args(FilterState)
 """Of groups that somebody may look at."""
 

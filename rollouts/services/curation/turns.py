@@ -16,7 +16,7 @@ from django.db.models.functions import Now
 from rollouts.errors import Forbidden, Invalid, LeaseLost, NotFound, StateConflict
 from rollouts.models import Act, Label, LabelQueue, LabelVerdict, QueueItem, QueueTurn, QueueUnit, Verb
 from rollouts.selectors import label_queues
-from rollouts.services.curation import acts, filling, labels
+from rollouts.services.curation import acts, filling, labels, reviews
 
 _LOOKS = 50
 """Items that are looked at before an empty answer: whoever is at one of them holds it for a moment only."""
@@ -65,6 +65,7 @@ def answer(turn: QueueTurn, *, user: User, actor: str, verdict: str, **said: Any
         if verdict == LabelVerdict.REJECT and item.queue.on_reject:
             verb = Verb(item.queue.on_reject)
             turn.act = acts.perform(item.group.run, verb, [item.group_id], user=user, actor=actor, note=label.note)
+        turn.act = reviews.conclude(item.group, user=user, actor=actor) or turn.act
         turn.save(update_fields=["label", "act"])
         _count(item, item.words + 1)
     return label

@@ -11,6 +11,7 @@ import msgspec
 from environments.types import JsonObject
 from rollouts.formats.arrays import COUNT, Array, GroupArrays, PackedGroup, RolloutRecord
 from rollouts.models import ScoredGroup
+from rollouts.services.transitions import DbTime
 from rollouts.sql import binary_cursor, load
 from rollouts.storable import displayable_values
 
@@ -21,6 +22,8 @@ class Incoming(NamedTuple):
     row: ScoredGroup
     group: PackedGroup
     actor: str
+    held_until: DbTime | None = None
+    """Until when people may look at it first."""
 
 
 def insert_groups(run_id: int, incoming: Sequence[Incoming]) -> None:
@@ -48,6 +51,7 @@ def insert_groups(run_id: int, incoming: Sequence[Incoming]) -> None:
                 "solved_counts": [row.solved_count for row in rows],
                 "min_versions": [row.min_policy_version for row in rows],
                 "max_versions": [row.max_policy_version for row in rows],
+                "held_s": [None if each.held_until is None else each.held_until.after_s for each in incoming],
             },
         )
 

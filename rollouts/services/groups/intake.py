@@ -26,7 +26,7 @@ from rollouts.services.groups import leases, problems
 from rollouts.services.groups.combining import Combiner
 from rollouts.services.groups.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.groups.repetition import check_repeated
-from rollouts.services.groups.verdicts import summary, verdict
+from rollouts.services.groups.verdicts import held_until, summary, verdict
 from rollouts.services.transitions import DB_NOW, stored, transition
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
 from rollouts.states import RUN_TRAINING, GroupState, RunState
@@ -75,6 +75,7 @@ def settle(
             settled_at=DB_NOW,
             problem_key=group_in.problem_key,
             environment_version=displayable(environment_version)[:MAX_ENVIRONMENT_VERSION],
+            review_until=held_until(run, group.environment.name, state),
             **counted,
         )
         if not moved:
@@ -182,12 +183,14 @@ def _incoming(run: Run, gate: "_Gate", submissions: Sequence[_Submission]) -> li
     run = copy(run)  # another thread may submit to the same object
     run.next_step, run.live_version = gate.next_step, gate.live_version
     ids = iter(gate.ids)
-    return [
-        Incoming(
-            _row(run, next(ids), gate.environments[group.environment], group), group, displayable(each.actor)[:150]
-        )
+    rows = [
+        (_row(run, next(ids), gate.environments[group.environment], group), group, each.actor)
         for each in submissions
         for group in each.groups
+    ]
+    return [
+        Incoming(row, group, displayable(actor)[:150], held_until(run, group.environment, row.state))
+        for row, group, actor in rows
     ]
 
 

@@ -61,6 +61,7 @@ def capacity(run: Run) -> Capacity:
                 "batch": measure.batch,
                 "names": list(measure.groups),
                 "sizes": list(measure.groups.values()),
+                "shares": [review.share if (review := run.parsed.review_of(name)) else 0.0 for name in measure.groups],
                 "beyond": measure.beyond,
                 "is_tokens": measure.is_tokens,
             },

@@ -16,7 +16,7 @@ def check_repeated(run: Run, repeated: Sequence[Incoming]) -> None:
     rollouts = Rollout.objects.filter(group__in=scored).order_by("group", "index")
     for group_id, reward, token_count in rollouts.values_list("group_id", "reward", "token_count"):
         scored[group_id].append((reward, token_count))
-    for row, group, _ in repeated:
+    for row, group, *_ in repeated:
         old = known[row.key]
         rewards = [rollout.reward for rollout in group.rollouts]
         if not (

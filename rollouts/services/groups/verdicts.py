@@ -1,21 +1,24 @@
 """What becomes of a group once it is scored, and the columns that say how it was: a function of the group and its run.
 
-    rewards ─► failed (nobody has one) ─► filtered (the run's filters) ─► ready
+    rewards ─► failed (nobody has one) ─► held (for people to look at) ─► filtered (the run's filters) ─► ready
 
 A group is one problem on one policy version, so its two counts, scored and solved, are the solve rate of that problem
 on that version: `rollouts.selectors.difficulty` reads them.
 """
 
 import math
+import random
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from django.db.models import Q
 
 from environments.types import StopReason
 from rollouts.formats.arrays import Array, PackedGroup, RolloutRecord
-from rollouts.models import Purpose, Run, RunKind
+from rollouts.models import GroupTokens, Purpose, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.transitions import DbTime
 from rollouts.states import GroupState
 from trainers.advantages import are_equal, deviation
 from trainers.run_config import AlgorithmConfig, FiltersConfig
@@ -33,26 +36,60 @@ def verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, Rea
     is_scored = np.array([rollout.reward is not None for rollout in group.rollouts])
     if not group.arrays.trained_counts[is_scored].any():
         return GroupState.FAILED, Reason(ReasonCode.NOTHING_SAMPLED)
-    algorithm = run.parsed.algorithm
+    algorithm, review = run.parsed.algorithm, run.parsed.review_of(group.environment)
+    if review is not None and random.random() < review.share:
+        return GroupState.HELD, None
     reason = _unwanted(algorithm.filters, rewards, run.parsed.solved_at(group.environment))
     if reason is None and algorithm.filter_zero_advantage:
         reason = _without_gradient(algorithm, group, is_scored)
     return (GroupState.READY, None) if reason is None else (GroupState.FILTERED, reason)
 
 
+def held_until(run: Run, environment: str, state: str) -> DbTime | None:
+    """Until when a group that goes to a state is held; None: it is not."""
+    review = run.parsed.review_of(environment) if state == GroupState.HELD else None
+    return None if review is None else DbTime(review.deadline_s)
+
+
+def verdict_after_review(run: Run, group: ScoredGroup, rewards: Sequence[float | None]) -> Reason | None:
+    """Why a group that people looked at is dropped all the same; None when it may be trained. ``rewards``: those that
+    count, in rollout order."""
+    scored = [reward for reward in rewards if reward is not None]
+    algorithm, solved_at = run.parsed.algorithm, run.parsed.solved_at(group.environment.name)
+    if (reason := _unwanted(algorithm.filters, scored, solved_at)) is not None or not algorithm.filter_zero_advantage:
+        return reason
+    lacks = {"no_reference": Q(ref_logprobs__isnull=True), "no_advantages": Q(advantages__isnull=True)}
+    tokens = GroupTokens.objects.filter(group=group)
+    [(lacks_reference, lacks_advantages)] = tokens.annotate(**lacks).values_list(*lacks)
+    seats = list(group.rollouts.order_by("index").values_list("seat", flat=True))
+    if not lacks_advantages or not are_equal(rewards, seats):
+        return None
+    # Whether the environment spoke after the policy only its tokens tell: where that would matter the group is kept.
+    if algorithm.gradient_without_advantage(has_reference=not lacks_reference, has_echo=True):
+        return None
+    return Reason(ReasonCode.ZERO_ADVANTAGE)
+
+
+def scores(run: Run, environment: str, rewards: Sequence[float | None]) -> dict[str, Any]:
+    """The columns that say what rewards a group has."""
+    scored = [reward for reward in rewards if reward is not None]
+    return {
+        "reward_mean": math.fsum(scored) / len(scored) if scored else None,
+        "reward_std": deviation(scored, ddof=0) if scored else None,
+        "scored_count": len(scored),
+        "solved_count": _solved(scored, run.parsed.solved_at(environment)),
+    }
+
+
 def summary(run: Run, group: PackedGroup) -> dict[str, Any]:
     """The columns that lists and batch formation read instead of the rollouts."""
-    rollouts, rewards = group.rollouts, _rewards(group)
-    solved_at, fallback = run.parsed.solved_at(group.environment), _unversioned(run)
+    rollouts, fallback = group.rollouts, _unversioned(run)
     oldest = [_first(r.dispatch_policy_version, r.first_policy_version, fallback) for r in rollouts]
     newest = [_newest(rollout, fallback) for rollout in rollouts]
     return {
         "rollout_count": len(rollouts),
         "token_count": len(group.arrays.token_ids),
-        "reward_mean": math.fsum(rewards) / len(rewards) if rewards else None,
-        "reward_std": deviation(rewards, ddof=0) if rewards else None,
-        "scored_count": len(rewards),
-        "solved_count": _solved(rewards, solved_at),
+        **scores(run, group.environment, _rewards(group)),
         "min_policy_version": min(oldest),
         "max_policy_version": max(*newest, *oldest),
     }

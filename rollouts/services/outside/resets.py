@@ -10,7 +10,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.groups.intake import close_gate
 from rollouts.services.outside import attempts, deliveries
 from rollouts.services.transitions import transition
-from rollouts.states import GroupState
+from rollouts.states import GROUP_WAITING, GroupState
 
 ACTOR = "atropos client"
 
@@ -32,7 +32,7 @@ def reset(run: Run) -> None:
             reason = Reason(ReasonCode.RESET_BEFORE, number=attempts.next_number(run))
         else:
             reason = Reason(ReasonCode.RESET, number=attempt.number)
-        waiting = ScoredGroup.objects.filter(run=run, state=GroupState.READY).values_list("pk", flat=True)
+        waiting = ScoredGroup.objects.filter(run=run, state__in=GROUP_WAITING).values_list("pk", flat=True)
         transition(ScoredGroup, waiting, to=GroupState.SURPLUS, actor=ACTOR, reason=reason)
         if attempt is None:
             return

@@ -22,6 +22,7 @@ from rollouts.services.groups.intake import close_gate
 from rollouts.services.runs import addresses, forks
 from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, stored, transition
 from rollouts.states import (
+    GROUP_WAITING,
     RUN_TERMINAL,
     EvaluationState,
     GroupState,
@@ -126,7 +127,7 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | N
             finished_at=DB_NOW,
         )
         leases.end_all(Lease.objects.filter(run=run))
-        for state in (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED):
+        for state in (GroupState.PLAYING, *GROUP_WAITING, GroupState.BATCHED):
             left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
             columns: dict[str, Any] = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
             transition(

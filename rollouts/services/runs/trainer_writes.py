@@ -24,6 +24,7 @@ from rollouts.services.groups.intake import close_gate
 from rollouts.services.runs import token_values
 from rollouts.services.transitions import DB_NOW, transition
 from rollouts.states import (
+    GROUP_WAITING,
     RUN_ACTIVE,
     RUN_TRAINING,
     BatchState,
@@ -140,7 +141,7 @@ def finish_training(run: Run, *, epoch: int) -> Run:
             actor=actor,
             trainer_finished_at=DB_NOW,
         ):
-            left = ScoredGroup.objects.filter(run=run, state=GroupState.READY).values_list("pk", flat=True)
+            left = ScoredGroup.objects.filter(run=run, state__in=GROUP_WAITING).values_list("pk", flat=True)
             transition(
                 ScoredGroup,
                 left,

@@ -16,7 +16,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from environments.types import Problem
-from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin
+from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin, scope
 from rollouts.admin.scope import path_to_project
 from rollouts.models import (
     ApiToken,
@@ -78,7 +78,7 @@ PAYLOADS = {
     "mask_reasons",
     "texts",
 }
-LIST_QUERIES = {"run": 7, "apitoken": 6, "membership": 6, "project": 5}
+LIST_QUERIES = {"run": 7, "scoredgroup": 5, "apitoken": 6, "membership": 6, "project": 5}
 """Beyond the usual four: the session, its user, the count, the rows."""
 
 
@@ -380,3 +380,48 @@ def test_accounts_and_trust_are_for_superusers(world: Run) -> None:
     for path in (reverse("admin:auth_user_changelist"), reverse("admin:auth_user_add")):
         assert client.get(path).status_code == 403
     assert client.get(address(Trust, "changelist")).context["cl"].result_count == 0
+
+
+def test_behind_the_last_row_that_is_paged_through_a_list_goes_on(
+    client: Client, world: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scope, "MAX_COUNTED", 4)
+    monkeypatch.setattr(StoreAdmin, "list_per_page", 2)
+    first = client.get(address(Event, "changelist"))
+    assert b"Older ones" not in first.content
+    last = client.get(address(Event, "changelist"), {"p": "2"})
+    assert b"Older ones" in last.content
+    behind = client.get(address(Event, "changelist") + last.context["cl"].older_query())
+    seen = [row.pk for answer in (first, last, behind) for row in answer.context["cl"].result_list]
+    assert seen == list(Event.objects.order_by("-id").values_list("pk", flat=True)[:6])
+
+
+GROUP_FILTERS = {
+    "reward": ".5 to .75",
+    "signal": "differ",
+    "errors": "none failed",
+    "verdict": "accept",
+    "environment": "reverse_text",
+    "lag": "0",
+}
+
+
+def test_groups_are_filtered_by_what_became_of_them(client: Client, world: Run) -> None:
+    for name, value in GROUP_FILTERS.items():
+        with CaptureQueriesContext(connection) as seen:
+            answer = client.get(address(ScoredGroup, "changelist"), {name: value, "state__exact": "trained"})
+        found = [row.pk for row in answer.context["cl"].result_list]
+        assert found, f"{name}={value} finds nothing"
+        assert len([query for query in seen.captured_queries if "SAVEPOINT" not in query["sql"]]) <= 6
+        nothing = {"reward": "below 0", "signal": "all equal", "errors": "some rollout failed", "verdict": "reject"}
+        if name in nothing:
+            other = client.get(address(ScoredGroup, "changelist"), {name: nothing[name], "state__exact": "trained"})
+            assert [row.pk for row in other.context["cl"].result_list if row.pk in found] == []
+
+
+def test_the_page_of_a_group_shows_what_was_said_as_text(client: Client, world: Run) -> None:
+    group = ScoredGroup.objects.filter(rollouts__messages__len__gt=0).first() or world.groups.first()
+    assert group is not None
+    page = client.get(address(ScoredGroup, "change", group.pk)).content.decode()
+    assert "Conversation" in page
+    assert reverse("group", args=[group.run.key, group.key]) in page

@@ -45,7 +45,7 @@ class GroupLine:
 
     @property
     def rewards(self) -> list[float | None]:
-        return [line.rollout.reward for line in self.rollouts]
+        return [line.rollout.counting_reward for line in self.rollouts]
 
 
 def of_group(group: ScoredGroup) -> GroupLine:

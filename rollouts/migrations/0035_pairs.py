@@ -8,7 +8,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('rollouts', '0033_datasets'),
+        ('rollouts', '0034_reviews'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 

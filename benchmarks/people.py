@@ -1,0 +1,216 @@
+"""People in the loop, by the keyboard of a scripted person: can a run live on them, and do they come in time?
+
+    python -m benchmarks.people scores     a run of 20 steps whose every reward is a person's score
+    python -m benchmarks.people rejects    a curator rejects groups of the demo as they arrive
+
+Each warms the demo's model up in a home of its own first; the person sits before Chromium. `scores`: every group is
+held, and the person scores what is on the screen, so that no reward of the environment counts. `rejects`: of what was
+rejected in time nothing may be in a batch, and what came too late has to keep its step. Prints what was found as one
+JSON object; the exit status is 0 when every count is as it must be.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from difflib import SequenceMatcher
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, TimeoutError, sync_playwright
+
+from benchmarks.examples import EXAMPLES, in_own_home, warm_up
+from controlplane.cli import lessons
+from controlplane.cli.lessons import say
+
+_EXAMPLE = "reverse-text"
+_SMALL = ["sampling.group_size=4", "batch.batch_size=16", "evaluation.every=10", "evaluation.problems=128"]
+_PATIENCE_MS = 20_000
+_IDLE_S = 1.0
+
+
+def main() -> int:
+    options = _parser().parse_args()
+    if not options.job:
+        return in_own_home("people", keep=False)
+    import django
+
+    # Playwright keeps a loop in this thread, in which Django would refuse the database.
+    os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
+    django.setup()
+    try:
+        found = {"scores": live_on_scores, "rejects": reject_as_they_arrive}[options.what](options)
+    except lessons.NotDone as reason:
+        say(f"people: {reason}")
+        return 1
+    say(json.dumps(found))
+    return 0 if found["is_sound"] else 1
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["scores", "rejects"])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--screenshots", type=Path, help="directory for what the person sees")
+    parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def live_on_scores(options: argparse.Namespace) -> dict[str, Any]:
+    """Train on a person's scores alone."""
+    from rollouts.models import Label, QueueUnit, ScoredGroup
+
+    run = _launch(options, [*_SMALL, "environments.0.review={share = 1.0, deadline_s = 36000.0}"])
+    queue = _queue(run, QueueUnit.ROLLOUT, state="held")
+    with _person() as page:
+        said = _work(page, run, queue, _score, options)
+    trained = ScoredGroup.objects.filter(run=run, state="trained").prefetch_related("rollouts", "labels")
+    by_people = 0
+    for group in trained:
+        words = group.labels.filter(superseded_by__isnull=True).order_by("rollout__index")
+        by_people += [label.score for label in words] == group.given_rewards
+    found = {
+        "run": run.key,
+        "state": run.state,
+        "steps": run.next_step,
+        "trained_groups": len(trained),
+        "trained_on_the_scores_of_people": by_people,
+        "words": Label.objects.filter(run=run).count(),
+        **said,
+        "held_out": _held_out(run),
+    }
+    return found | {"is_sound": run.state == "finished" and by_people == len(trained) > 0}
+
+
+def reject_as_they_arrive(options: argparse.Namespace) -> dict[str, Any]:
+    """Reject every second group while it waits for its batch, or too late."""
+    from rollouts.models import BatchItem, QueueUnit, RejectEffect, ScoredGroup, Withholding
+
+    run = _launch(options, [*_SMALL, f"max_steps={options.steps}"])
+    queue = _queue(run, QueueUnit.GROUP, on_reject=RejectEffect.REJECT)
+    with _person() as page:
+        said = _work(page, run, queue, _reject_every_second, options)
+    rejected = ScoredGroup.objects.filter(run=run, withheld=Withholding.REJECTED)
+    in_time, late = rejected.filter(state="rejected"), rejected.exclude(state="rejected")
+    in_batches = set(BatchItem.objects.filter(batch__run=run).values_list("group", flat=True))
+    found = {
+        "run": run.key,
+        "state": run.state,
+        "steps": run.next_step,
+        "rejected_in_time": in_time.count(),
+        "of_these_in_a_batch": in_time.filter(pk__in=in_batches).count(),
+        "rejected_too_late": late.count(),
+        "of_these_with_a_step": late.filter(pk__in=in_batches).count(),
+        "ledger": dict(_ledger(run)),
+        **said,
+        "held_out": _held_out(run),
+    }
+    is_sound = found["of_these_in_a_batch"] == 0 and found["rejected_in_time"] > 0 and run.state == "finished"
+    return found | {"is_sound": is_sound}
+
+
+def _launch(options: argparse.Namespace, words: list[str]) -> Any:
+    warm_up(_EXAMPLE, options.seed, [f"seed={options.seed}"], options.job)
+    words = [f"seed={options.seed}", f"max_steps={options.steps}", *words]
+    return lessons.launch(lessons.resolved(EXAMPLES / _EXAMPLE / "rl.toml", words), actor="people")
+
+
+def _queue(run: Any, unit: str, *, state: str = "", on_reject: str = "") -> Any:
+    from rollouts.services.curation import filters, queues
+
+    chosen = filters.QueueFilter(run=run.key, state=state)  # type: ignore[arg-type]
+    return queues.create(
+        run.project, name=f"of {run.key}", actor="people", unit=unit, filter=chosen, on_reject=on_reject
+    )
+
+
+@contextmanager
+def _person() -> Iterator[Page]:
+    """A browser in which the administrator has signed in."""
+    from controlplane.web import login
+    from rollouts.services.runs import projects
+
+    executable = next(filter(None, map(shutil.which, ["chromium", "chromium-browser", "google-chrome"])), None)
+    if executable is None:
+        raise lessons.NotDone("there is no Chromium on this machine: `make chromium` installs it")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=executable, args=["--no-sandbox", "--disable-gpu"])
+        page = browser.new_page(viewport={"width": 1280, "height": 900})
+        page.set_default_timeout(_PATIENCE_MS)
+        page.goto(os.environ["ROLLYARD_URL"] + login.issue(projects.ensure_admin()))
+        yield page
+        browser.close()
+
+
+def _work(page: Page, run: Any, queue: Any, say_of: Any, options: argparse.Namespace) -> dict[str, Any]:
+    """Go through the queue until the run is over: how many words, in what time, and how long the next item took."""
+    page.goto(f"{os.environ['ROLLYARD_URL']}/queues/{queue.key}/annotate/")
+    began, waits, words = time.monotonic(), [], 0
+    while not run.is_over:
+        if page.locator("[data-key~=a]").count() == 0:
+            page.keyboard.press("Enter")
+            page.wait_for_load_state()
+            if page.locator("[data-key~=a]").count() == 0:
+                page.wait_for_timeout(_IDLE_S * 1_000)
+                run.refresh_from_db()
+                continue
+        at = page.locator("[aria-current=page]").inner_text()
+        say_of(page, words)
+        pressed = time.monotonic()
+        try:
+            page.wait_for_function("at => document.querySelector('[aria-current=page]')?.innerText !== at", arg=at)
+        except TimeoutError:
+            say(f"people: the page stays at {at}")
+        waits.append(time.monotonic() - pressed)
+        words += 1
+        if options.screenshots and words in (3, 30):
+            page.screenshot(path=str(options.screenshots / f"{options.what}-{words}.png"))
+        if words % 20 == 0:
+            run.refresh_from_db()
+            say(f"people: {words} words, step {run.next_step}")
+    waits.sort()
+    minutes = (time.monotonic() - began) / 60
+    return {
+        "words_said": words,
+        "per_minute": round(words / minutes, 1),
+        "next_item_p50_ms": round(waits[len(waits) // 2] * 1_000) if waits else None,
+        "next_item_p95_ms": round(waits[int(len(waits) * 0.95)] * 1_000) if waits else None,
+    }
+
+
+def _score(page: Page, _number: int) -> None:
+    """How near what the policy said is to the text backwards: a person's own judgement, read from the screen."""
+    asked = page.locator(".prompt-panel .message.user pre").last.inner_text().strip()
+    said = page.locator(".member .message.assistant pre").last.inner_text().strip()
+    page.keyboard.press("c")
+    page.keyboard.type(f"{SequenceMatcher(None, asked[::-1], said).ratio():.2f}")
+    page.keyboard.press("Escape")
+    page.keyboard.press("a")
+
+
+def _reject_every_second(page: Page, number: int) -> None:
+    page.keyboard.press("x" if number % 2 else "a")
+
+
+def _ledger(run: Any) -> Iterator[tuple[str, int]]:
+    from django.db.models import Count
+
+    from rollouts.models import ScoredGroup
+
+    yield from ScoredGroup.objects.filter(run=run).values_list("state").annotate(Count("pk")).order_by("state")
+
+
+def _held_out(run: Any) -> dict[str, float]:
+    from rollouts.models import MetricPoint
+
+    points = MetricPoint.objects.filter(run=run, key__startswith="eval/", key__endswith="/reward").order_by("step")
+    return {str(step): round(value, 3) for step, value in points.values_list("step", "value")}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,113 @@
+"""People in the loop of a run: groups that are held until somebody scored or accepted them (`environments[].review`).
+
+    scored ─► held ─► ready, or filtered by the rewards that people gave     all was scored, or the group accepted
+                 ├──► rejected                                              the group was rejected
+                 └──► ready or surplus                                      nobody looked at it in time
+
+What an environment gave stays with the rollouts; what counts is `ScoredGroup.given_rewards`.
+"""
+
+from collections import defaultdict
+from statistics import fmean
+from typing import Any
+
+from django.contrib.auth.models import User
+from django.db import transaction
+from django.db.models import QuerySet
+from django.db.models.functions import Now
+
+from rollouts.models import Act, Label, LabelVerdict, Rollout, Run, ScoredGroup, Verb
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.curation import acts, labels
+from rollouts.services.groups.verdicts import scores, verdict_after_review
+from rollouts.services.transitions import transition
+from rollouts.states import GroupState
+from trainers.run_config import ReviewConfig
+
+_VERDICTS = {LabelVerdict.ACCEPT.value: 1.0, LabelVerdict.REJECT.value: 0.0}
+_AT_ONCE = 500
+"""Groups whose deadline is over that one look lets go: other runs are looked at as well."""
+
+
+def say(group: ScoredGroup, *, user: User, actor: str, verdict: str, **said: Any) -> Label:
+    """As `labels.say`; a group that is held for such a word goes on. Locks the group's row while it is held."""
+    with transaction.atomic():
+        label = labels.say(group, user=user, actor=actor, verdict=verdict, **said)
+        conclude(group, user=user, actor=actor)
+    return label
+
+
+def conclude(group: ScoredGroup, *, user: User, actor: str) -> Act | None:
+    """Let a held group go on if people have said enough of it; return the act that rejected it, if one did.
+
+    Of a group that is not held nothing changes. Locks the group's row.
+    """
+    if group.review_until is None:
+        return None
+    with transaction.atomic():
+        row = ScoredGroup.objects.select_for_update(of=("self",), no_key=True).select_related("run", "environment")
+        group = row.get(pk=group.pk)
+        if group.state != GroupState.HELD:
+            return None
+        words = Label.objects.filter(group=group, superseded_by__isnull=True, other__isnull=True)
+        of_group = set(words.filter(rollout__isnull=True).values_list("verdict", flat=True))
+        if LabelVerdict.REJECT in of_group:
+            return acts.perform(group.run, Verb.REJECT, [group.pk], user=user, actor=actor)
+        rewards = _rewards(group, words)
+        is_scored = all(given is not None for reward, given in rewards if reward is not None)
+        if is_scored or LabelVerdict.ACCEPT in of_group:
+            _let_go(group, rewards, actor=actor)
+    return None
+
+
+def expire(run: Run) -> int:
+    """Let go of groups that nobody looked at in time: to be trained on the environment's rewards, or dropped. Return
+    how many. What people gave of a part of a group's rewards counts for nothing then."""
+    if all(ref.review is None for ref in run.parsed.environments):
+        return 0
+    late = ScoredGroup.objects.filter(run=run, state=GroupState.HELD, review_until__lte=Now())
+    ids_of: defaultdict[str, list[int]] = defaultdict(list)
+    for group_id, name in late.order_by("review_until").values_list("pk", "environment__name")[:_AT_ONCE]:
+        ids_of[name].append(group_id)
+    moved = 0
+    for name, ids in ids_of.items():
+        review = _review_of(run, name)
+        reason = Reason(ReasonCode.UNREVIEWED, deadline_s=review.deadline_s)
+        to = GroupState.SURPLUS if review.on_deadline == "drop" else GroupState.READY
+        own = transition(
+            ScoredGroup, ids, to=to, expect=[GroupState.HELD], actor="reconciler", reason=reason, review_until=None
+        )
+        moved += len(own)
+    return moved
+
+
+def _let_go(group: ScoredGroup, rewards: list[tuple[float | None, float | None]], *, actor: str) -> None:
+    counts = [reward if given is None else given for reward, given in rewards]
+    number = sum(given is not None for _, given in rewards)
+    columns: dict[str, Any] = {"review_until": None}
+    if number:
+        columns |= {"given_rewards": counts} | scores(group.run, group.environment.name, counts)
+    dropped = verdict_after_review(group.run, group, counts)
+    reviewed = Reason(ReasonCode.REVIEWED, actor=actor, given=number or None)
+    to = GroupState.READY if dropped is None else GroupState.FILTERED
+    transition(
+        ScoredGroup, [group.pk], to=to, expect=[GroupState.HELD], actor=actor, reason=dropped or reviewed, **columns
+    )
+
+
+def _rewards(group: ScoredGroup, words: QuerySet[Label]) -> list[tuple[float | None, float | None]]:
+    """Of each rollout the reward that the environment gave, and that which people give in its place, if they do."""
+    review = _review_of(group.run, group.environment.name)
+    given: defaultdict[int, list[float]] = defaultdict(list)
+    for rollout_id, verdict, score in words.filter(rollout__isnull=False).values_list("rollout", "verdict", "score"):
+        value = score if review.rewards == "scores" else _VERDICTS.get(verdict)
+        if value is not None and verdict not in {LabelVerdict.SKIP, LabelVerdict.WITHDRAWN}:
+            given[rollout_id].append(value)
+    rollouts = Rollout.objects.filter(group=group).order_by("index").values_list("pk", "reward")
+    return [(reward, fmean(given[pk]) if pk in given and reward is not None else None) for pk, reward in rollouts]
+
+
+def _review_of(run: Run, environment: str) -> ReviewConfig:
+    review = run.parsed.review_of(environment)
+    assert review is not None, "only groups of environments with a review are held"
+    return review

@@ -1,0 +1,146 @@
+"""What people said elsewhere: every word of a file once, under the account of who said it; bad ones by their place."""
+
+import json
+from typing import Any
+
+import pytest
+
+from rollouts.models import Label, Role, Run
+from rollouts.services.curation import importing
+from rollouts.services.curation.word_files import words_of
+from tests.factories import make_user, somebody
+from tests.rollouts import story
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run() -> Run:
+    run = story.launch()
+    story.submit(run, [story.scored("a"), story.scored("b")], actor="api:t")
+    make_user("ada", role=Role.CURATOR, project=run.project)
+    return run
+
+
+def load(run: Run, data: str, **people: str) -> tuple[importing.ImportedWords, list[str]]:
+    bad: list[str] = []
+    done = importing.import_words(
+        run,
+        words_of(data.encode(), "words.jsonl"),
+        user=somebody("cy"),
+        actor="user:cy",
+        people=people,
+        on_bad=lambda at, fault: bad.append(f"{at}: {fault}"),
+    )
+    return done, bad
+
+
+def lines(*rows: Any) -> str:
+    return "\n".join(json.dumps(row) for row in rows)
+
+
+def said(run: Run) -> list[tuple[Any, ...]]:
+    words = Label.objects.filter(run=run, superseded_by__isnull=True).order_by("group__key", "rollout__index")
+    columns = ("group__key", "rollout__index", "verdict", "tags", "score", "note", "actor")
+    return list(words.values_list(*columns))
+
+
+def test_lines_are_stored_once_however_often_they_are_imported(run: Run) -> None:
+    data = lines(
+        {"group": "a", "verdict": "reject", "tags": ["loop"], "note": "it repeats"},
+        {"group": "b", "rollout": 1, "verdict": "accept", "score": 4, "person": "ada"},
+    )
+    assert load(run, data)[0] == importing.ImportedWords(stored=2)
+    assert load(run, data)[0] == importing.ImportedWords(known=2)
+    assert said(run) == [
+        ("a", None, "reject", ["loop"], None, "it repeats", "user:cy"),
+        ("b", 1, "accept", [], 4.0, "", "user:ada, imported by user:cy"),
+    ]
+
+
+def test_bad_lines_are_told_by_number_and_the_others_are_stored(run: Run) -> None:
+    rows = [
+        "{",
+        lines({"group": "a", "verdict": "accept"}),
+        "",
+        lines({"group": "z", "verdict": "accept"}),
+        lines({"group": "a", "rollout": 9, "verdict": "accept"}),
+        lines({"group": "a", "verdict": "perhaps"}),
+        lines({"group": "a", "verdict": "accept", "person": "nobody"}),
+        lines({"group": "a", "verdict": "accept", "colour": "red"}),
+        "[1]",
+    ]
+    done, bad = load(run, "\n".join(rows))
+    assert (done.stored, done.bad) == (1, 7)
+    assert [line.split(": ")[0] for line in bad] == [f"words.jsonl:{number}" for number in (1, 4, 5, 6, 7, 8, 9)]
+    assert "no group z" in bad[1]
+    assert "--person 'nobody=ACCOUNT'" in bad[4]
+
+
+def test_tasks_of_label_studio_are_read(run: Run) -> None:
+    tasks = [
+        {
+            "id": 1,
+            "data": {"group": "a", "rollout": 0, "text": "..."},
+            "annotations": [
+                {
+                    "completed_by": {"email": "ada@example.org"},
+                    "lead_time": 12.5,
+                    "result": [
+                        {"type": "choices", "from_name": "verdict", "value": {"choices": ["Reject", "loop"]}},
+                        {"type": "rating", "from_name": "score", "value": {"rating": 2}},
+                        {"type": "textarea", "from_name": "why", "value": {"text": ["it repeats", "itself"]}},
+                    ],
+                },
+                {"completed_by": 7, "was_cancelled": True, "result": []},
+            ],
+        },
+        {"id": 2, "data": {"text": "names no group"}, "annotations": []},
+    ]
+    done, bad = load(run, json.dumps(tasks), **{"ada@example.org": "ada", "7": ""})
+    assert bad == ["words.jsonl: item 2: `data.group` must say the key of the group"]
+    assert (done.stored, done.bad) == (2, 1)
+    assert sorted(each[2:] for each in said(run)) == [
+        ("reject", ["loop"], 2.0, "it repeats\nitself", "user:ada, imported by user:cy"),
+        ("skip", [], None, "", "user:cy"),
+    ]
+
+
+def test_records_of_argilla_are_read(run: Run) -> None:
+    records = [
+        {
+            "id": "1",
+            "fields": {"reply": "..."},
+            "metadata": {"group": "b"},
+            "responses": {
+                "verdict": [{"value": "accept", "user_id": "u1"}, {"value": "reject", "user_id": "u2"}],
+                "tags": [{"value": ["short", "kind"], "user_id": "u1"}],
+                "quality": [{"value": 5, "user_id": "u1"}],
+                "why": [{"value": "because it is right", "user_id": "u1"}],
+            },
+            "suggestions": {},
+        }
+    ]
+    done, bad = load(run, json.dumps(records), u1="ada", u2="")
+    assert (bad, done.stored) == ([], 2)
+    assert sorted(each[2:] for each in said(run)) == [
+        ("accept", ["short", "kind"], 5.0, "because it is right", "user:ada, imported by user:cy"),
+        ("reject", [], None, "", "user:cy"),
+    ]
+
+
+def test_an_imported_score_is_a_reward_where_people_are_in_the_loop() -> None:
+    run = story.launch(environments=[{"name": "reverse_text", "review": {}}])
+    story.submit(run, [story.scored("a")], actor="api:t")
+    load(run, lines(*({"group": "a", "rollout": at, "verdict": "accept", "score": at} for at in range(2))))
+    group = run.groups.get()
+    assert (group.state, group.given_rewards) == ("ready", [0.0, 1.0])
+
+
+def test_what_is_no_file_of_words_is_told_in_a_sentence(run: Run) -> None:
+    odd = '[{"responses": {"a": 1}, "metadata": {"group": "a"}}]'
+    for data in ("[", "[1, 2]", "\x00\x01", '{"annotations": 3}', odd):
+        done, bad = load(run, data)
+        assert done.stored == 0
+        assert bad
+    assert load(run, "")[0] == importing.ImportedWords()
