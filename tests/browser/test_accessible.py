@@ -50,7 +50,7 @@ def test_nothing_serious_is_found(watched: Watched, operator: User, theme: str) 
     acts.perform(run, Verb.EXCLUDE, [group.pk], user=somebody(), actor="user:somebody", note="for now")
     queue = queues.create(run.project, name="Loops", actor="user:ada", tags=["loop"], guideline="Does it repeat?")
     pairs, corrected = (
-        queues.create(run.project, name=unit, actor="user:ada", unit=unit, tags=["loop"]) for unit in ("pair", "rollout")
+        queues.create(run.project, name=unit, actor="user:ada", unit=unit) for unit in ("pair", "rollout")
     )
     for each in (pairs, corrected):
         turns.take(each, operator)
