@@ -101,9 +101,19 @@ class ActItemAdmin(StoreAdmin):
 
 @admin.register(LabelQueue)
 class LabelQueueAdmin(StoreAdmin):
-    list_display = ("name", "project", "unit", "words_per_item", "is_blind", "on_reject", "actor", "created_at")
+    list_display = (
+        "name",
+        "project",
+        "unit",
+        "source",
+        "words_per_item",
+        "is_blind",
+        "on_reject",
+        "actor",
+        "created_at",
+    )
     list_filter = ("unit", "is_blind")
-    list_select_related = ("project",)
+    list_select_related = ("project", "source")
     search_fields = ("=key", "name")
     ordering = ("-id",)
 
@@ -118,7 +128,7 @@ class GuidelineAdmin(StoreAdmin):
 
 @admin.register(QueueItem)
 class QueueItemAdmin(StoreAdmin):
-    list_display = ("id", "queue", "group_id", "rollout_id", "words", "is_open")
+    list_display = ("id", "queue", "group_id", "rollout_id", "other_id", "words", "is_open")
     list_filter = ("is_open",)
     list_select_related = ("queue",)
     search_fields = ("=queue__key", "=group__key")

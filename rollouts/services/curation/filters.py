@@ -19,7 +19,7 @@ from rollouts.errors import Invalid
 from rollouts.models import LabelQueue, Project, QueueUnit, Rollout, Run, ScoredGroup
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
-from rollouts.storable import UNSTORABLE, is_storable
+from rollouts.storable import MAX_ENVIRONMENT, MAX_INT, UNSTORABLE, is_storable
 
 PAGE = 200
 """Groups whose rollouts are read at a time."""
@@ -144,7 +144,11 @@ def groups_of_run(queue: LabelQueue, *, is_rejected: bool = False) -> tuple[Run,
 
 def faults(project: Project, chosen: QueueFilter) -> dict[str, str]:
     """What is wrong with a filter: field -> fault."""
-    fields = {}
+    bounds = {name: value for name, value in msgspec.structs.asdict(chosen).items() if isinstance(value, int | float)}
+    # Beyond JSON: MessagePack has infinities.
+    fields = {f"filter.{name}": "must be a number" for name, value in bounds.items() if not abs(value) <= MAX_INT}
+    if len(chosen.environment) > MAX_ENVIRONMENT:
+        fields["filter.environment"] = f"must have at most {MAX_ENVIRONMENT} characters"
     if chosen.run and not project.runs.filter(key=chosen.run).exists():
         fields["filter.run"] = "is no run of this project"
     if chosen.error and chosen.error not in [kind.value for kind in ErrorKind]:

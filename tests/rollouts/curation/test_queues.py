@@ -149,6 +149,12 @@ def test_groups_of_other_projects_and_of_other_runs_stay_out(run: Run) -> None:
         ({"lease_s": 1}, "lease_s"),
         ({"guideline": "\0"}, "guideline"),
         ({"filter": QueueFilter(error="bad luck")}, "filter.error"),
+        ({"filter": QueueFilter(min_reward=float("nan"))}, "filter.min_reward"),
+        ({"filter": QueueFilter(max_gap=float("inf"))}, "filter.max_gap"),
+        ({"filter": QueueFilter(min_version=-(2**63))}, "filter.min_version"),
+        ({"filter": QueueFilter(environment="e" * 101)}, "filter.environment"),
+        ({"filter": QueueFilter(text="t" * 201)}, "filter.text"),
+        ({"filter": QueueFilter(text="\0")}, "filter.text"),
     ],
 )
 def test_a_queue_that_makes_no_sense_is_not_made(run: Run, options: dict[str, Any], named: str) -> None:
