@@ -51,7 +51,7 @@ def test_two_rollouts_stand_side_by_side_with_the_words_that_differ_marked(curat
     page = curator.get(reverse("queue-annotate", args=[queue.key])).content.decode()
     assert "&lt;<mark>" in page or "<mark>&lt;" in page
     assert "<b>every" not in page
-    assert "<mark>no</mark>" in page
+    assert "<mark>no </mark>" in page
     assert page.count("what?") == 1
     assert "reward" not in sides(page)[0].split("annotate-side")[0]
 

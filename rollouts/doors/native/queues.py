@@ -1,13 +1,11 @@
-"""Queues over the API: make and read them, take an item, say a word on it, take it back.
+"""Queues over the API: make and read them, say who is given items, close them; how far people agree.
 
-A queue is a project's, beyond one run: a token that is bound to a run opens none. Every token belongs to somebody, and
-an item that it takes is that person's, as on the pages: with two tokens and a browser they have one turn at an item.
+A queue is a project's, beyond one run: a token that is bound to a run opens none.
 """
 
-from typing import Any, cast
+from typing import Any
 
 import msgspec
-from django.contrib.auth.models import User
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -15,14 +13,12 @@ from rest_framework.views import APIView
 
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import ROLE_FOR, actor_of, check_scope, get_project, token_of
-from rollouts.doors.native.curation import LabelOut, label_out
 from rollouts.doors.native.runs import integer
 from rollouts.errors import Forbidden, NotFound
-from rollouts.models import LabelQueue, QueueTurn, Rollout, Scope
+from rollouts.models import LabelQueue, Scope
 from rollouts.selectors import agreement, label_queues
-from rollouts.services.curation import filters, queues, turns
+from rollouts.services.curation import filters, queues
 from rollouts.services.curation.filters import QueueFilter
-from rollouts.storable import is_uuid
 
 PAGE = 100
 
@@ -102,55 +98,6 @@ class AgreementOut(msgspec.Struct):
     disagreements: int
 
 
-class RolloutOut(msgspec.Struct, kw_only=True):
-    """A rollout to look at."""
-
-    rollout: int
-    """Number in its group."""
-    reward: float | None
-    """Null also in a pair: it would decide."""
-    stop_reason: str
-    messages: list[Any]
-
-
-class TurnOut(msgspec.Struct, kw_only=True):
-    """An item that is yours for a while."""
-
-    turn: str
-    """Say a word on it with this."""
-    run: str
-    group: str
-    rollout: int | None
-    """Null: the whole group is meant."""
-    other: int | None
-    """What it is compared with, in a queue of pairs."""
-    left: str | None
-    """Of a pair which one to show left, `first` or `other`: drawn, so that preferring a side decides nothing."""
-    expires_at: str
-    rollouts: list[RolloutOut]
-
-
-class TakenOut(msgspec.Struct):
-    item: TurnOut | None
-    """Null: there is nothing to look at now."""
-
-
-class WordIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
-    """What you say of the item of a turn."""
-
-    turn: str
-    verdict: str
-    """`accept`, `reject` or `skip`; in a queue of pairs `accept`, with a preference, or `skip`."""
-    preference: str = ""
-    """Of a pair which is better: `first` (the rollout), `other` or `tie`."""
-    tags: list[str] = []
-    score: float | None = None
-    note: str = ""
-    seconds: float | None = None
-    edited: list[dict[str, Any]] | None = None
-    """In a queue of rollouts: all its messages, with other text in what the policy said."""
-
-
 class QueuesApi(APIView):
     """`/queues`"""
 
@@ -202,7 +149,7 @@ class GuidelineApi(APIView):
     @extend_schema(operation_id="guideQueue", request=wire.body(GuidelineIn), responses=wire.answer(QueueOut))
     def post(self, request: Request, queue_key: str) -> Response:
         """Give it a new version of its guideline, by which words are said from now on."""
-        queue = _get(request, queue_key, Scope.CURATE)
+        queue = get_queue(request, queue_key, Scope.CURATE)
         queues.guide(queue, wire.decode(request, GuidelineIn).text, actor=actor_of(request))
         return Response(wire.json(_shown(request, queue_key, Scope.CURATE)))
 
@@ -215,7 +162,7 @@ class AssignApi(APIView):
     @extend_schema(operation_id="assignQueue", request=wire.body(PeopleIn), responses=wire.answer(QueueOut))
     def post(self, request: Request, queue_key: str) -> Response:
         """Say who alone is given items from now on."""
-        queues.assign(_get(request, queue_key, Scope.CURATE), wire.decode(request, PeopleIn).people)
+        queues.assign(get_queue(request, queue_key, Scope.CURATE), wire.decode(request, PeopleIn).people)
         return Response(wire.json(_shown(request, queue_key, Scope.CURATE)))
 
 
@@ -225,7 +172,7 @@ class CloseApi(APIView):
     @extend_schema(operation_id="closeQueue", request=None, responses=wire.answer(QueueOut))
     def post(self, request: Request, queue_key: str) -> Response:
         """Give out nothing any more. What was said stays, and of a blind queue can be read."""
-        queues.close(_get(request, queue_key, Scope.CURATE))
+        queues.close(get_queue(request, queue_key, Scope.CURATE))
         return Response(wire.json(_shown(request, queue_key, Scope.CURATE)))
 
 
@@ -235,53 +182,8 @@ class AgreementApi(APIView):
     @extend_schema(operation_id="readAgreement", responses=wire.answer(AgreementOut))
     def get(self, request: Request, queue_key: str) -> Response:
         """How far people agree in a queue; of pairs on which is better."""
-        found = agreement.of_queue(_get(request, queue_key, Scope.READ))
+        found = agreement.of_queue(get_queue(request, queue_key, Scope.READ))
         return Response(wire.json(AgreementOut(found.words, found.people, found.tags, found.disagreements)))
-
-
-class TakeApi(APIView):
-    """`/queues/<queue>/take`"""
-
-    @extend_schema(operation_id="takeItem", request=None, responses=wire.answer(TakenOut))
-    def post(self, request: Request, queue_key: str) -> Response:
-        """The item that is yours, or the next one. Asked again before a word, it is the same one, for another while."""
-        queue, user = _get(request, queue_key, Scope.CURATE), cast(User, request.user)
-        turn = turns.take(queue, user)
-        return Response(wire.json(TakenOut(None if turn is None else _turn(turn, user))))
-
-
-class WordApi(APIView):
-    """`/queues/<queue>/word`"""
-
-    parser_classes = [wire.RawParser]
-
-    @extend_schema(
-        operation_id="sayWord",
-        request=wire.body(WordIn),
-        responses={(201, "application/json"): wire.schema_of(LabelOut)},
-    )
-    def post(self, request: Request, queue_key: str) -> Response:
-        """Say a word on an item that is yours. The same turn again gives the word that was said."""
-        queue, user = _get(request, queue_key, Scope.CURATE), cast(User, request.user)
-        said = wire.decode(request, WordIn)
-        own = QueueTurn.objects.filter(item__queue=queue, person=user)
-        turn = own.filter(key=said.turn).first() if is_uuid(said.turn) else None
-        if turn is None:
-            raise NotFound("This item is not yours.")
-        values = {name: getattr(said, name) for name in WordIn.__struct_fields__ if name != "turn"}
-        label = turns.answer(turn, user=user, actor=actor_of(request), **values)
-        label.refresh_from_db(fields=["at"])
-        return Response(wire.json(label_out(label)), status=201)
-
-
-class TakeBackApi(APIView):
-    """`/queues/<queue>/undo`"""
-
-    @extend_schema(operation_id="takeBackWord", request=None, responses=wire.answer(TakenOut))
-    def post(self, request: Request, queue_key: str) -> Response:
-        """Take back your newest word, and what it did; its item is yours again."""
-        queue, user = _get(request, queue_key, Scope.CURATE), cast(User, request.user)
-        return Response(wire.json(TakenOut(_turn(turns.undo(queue, user, actor=actor_of(request)), user))))
 
 
 def _opened(request: Request, scope: Scope) -> Any:
@@ -295,7 +197,7 @@ def _opened(request: Request, scope: Scope) -> Any:
     return found.filter(project=token.project_id)
 
 
-def _get(request: Request, key: str, scope: Scope) -> LabelQueue:
+def get_queue(request: Request, key: str, scope: Scope) -> LabelQueue:
     """A queue, if the caller may do this with it. Raises NotFound or Forbidden."""
     if not _opened(request, scope).filter(key=key).exists():
         raise NotFound(f"There is no queue {key}, or you may not see it.")
@@ -303,7 +205,7 @@ def _get(request: Request, key: str, scope: Scope) -> LabelQueue:
 
 
 def _shown(request: Request, key: str, scope: Scope) -> QueueOut:
-    found = _get(request, key, scope)
+    found = get_queue(request, key, scope)
     return _queue(label_queues.with_counts(LabelQueue.objects.filter(pk=found.pk)).get())
 
 
@@ -330,27 +232,4 @@ def _queue(queue: LabelQueue) -> QueueOut:
         closed_at=queue.closed_at.isoformat() if queue.closed_at else None,
         items=queue.total,  # type: ignore[attr-defined]
         done=queue.done,  # type: ignore[attr-defined]
-    )
-
-
-def _turn(turn: QueueTurn, user: User) -> TurnOut:
-    item = turn.item
-    members: list[Rollout] = [each for each in (item.rollout, item.other) if each is not None]
-    return TurnOut(
-        turn=str(turn.key),
-        run=item.group.run.key,
-        group=item.group.key,
-        rollout=item.rollout.index if item.rollout else None,
-        other=item.other.index if item.other else None,
-        left=label_queues.standing_left(item, user).value if item.other else None,
-        expires_at=turn.expires_at.isoformat(),
-        rollouts=[
-            RolloutOut(
-                rollout=each.index,
-                reward=None if item.other else each.reward,
-                stop_reason=each.stop_reason,
-                messages=each.messages,
-            )
-            for each in members or item.group.rollouts.order_by("index")
-        ],
     )
