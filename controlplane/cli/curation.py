@@ -64,7 +64,7 @@ def write_examples(
 ) -> int:
     """Write the selected rollouts of a run, in the format that the file's name says; how many lines they are."""
     from rollouts.services.curation import examples, exchange
-    from rollouts.services.curation.tables import ParquetLines, Untabular
+    from rollouts.formats.tables import ParquetLines, Untabular
 
     export = examples.export_pairs if pairs else examples.export_examples
     unit = "pairs" if pairs else "examples"
@@ -75,7 +75,7 @@ def write_examples(
         with (
             progress(total) as meter,
             writing(output) as file,
-            ParquetLines(file, pairs=pairs) if is_table else nullcontext(file) as lines,
+            ParquetLines(file, "pairs" if pairs else "examples") if is_table else nullcontext(file) as lines,
         ):
             for line in export(run, selection, states=states, environment=environment):
                 lines.write(line)

@@ -97,6 +97,9 @@ class DatasetMember(models.Model):
     """Whose `edited` is learned in place of the rollout's messages; the rollout stays beside it."""
     labels = ArrayField(models.BigIntegerField(), null=True)
     """Ids of the labels that counted when the version was made; None: nobody had said a word."""
+    step = models.PositiveIntegerField(null=True)
+    """Of the batch that had trained its group when the version was made; None: none had, and what comes later does not
+    count."""
     row = models.JSONField(null=True)
     """Of a file: the line as it was."""
 
