@@ -103,6 +103,8 @@ GRANT UPDATE (taken_at, expires_at, label_id, act_id) ON rollouts_queueturn TO {
 GRANT SELECT, INSERT ON rollouts_dataset, rollouts_datasetversion TO {application};
 GRANT UPDATE (notes, licence) ON rollouts_dataset TO {application};
 GRANT UPDATE (statistics) ON rollouts_datasetversion TO {application};
+-- Its id is drawn before its members are written, and it comes after them.
+GRANT USAGE ON SEQUENCE rollouts_datasetversion_id_seq TO {application};
 
 -- The way in from outside: whose it is and how long, and its key.
 GRANT SELECT, INSERT ON rollouts_address TO {application};

@@ -88,7 +88,7 @@ class DatasetMember(models.Model):
     group = models.ForeignKey(ScoredGroup, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     rollout = models.ForeignKey(Rollout, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     other = models.ForeignKey(Rollout, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
-    """Of a pair the worse one."""
+    """Of a pair the worse one: of a correction also what it corrects."""
     is_wanted = models.BooleanField(default=True)
     """Whether it is to be imitated; False: to be avoided, as KTO has it."""
     correction = models.ForeignKey(
@@ -113,11 +113,13 @@ class DatasetMember(models.Model):
                 name="dataset_member_of_a_rollout_or_a_file",
             ),
             models.CheckConstraint(
-                condition=Q(other__isnull=True) | Q(rollout__isnull=False) & ~Q(other=F("rollout")),
+                condition=Q(other__isnull=True)
+                | Q(rollout__isnull=False) & (~Q(other=F("rollout")) | Q(correction__isnull=False)),
                 name="dataset_member_pairs_two",
             ),
             models.CheckConstraint(
-                condition=Q(correction__isnull=True) | Q(rollout__isnull=False), name="dataset_member_corrects_a_rollout"
+                condition=Q(correction__isnull=True) | Q(rollout__isnull=False),
+                name="dataset_member_corrects_a_rollout",
             ),
         ]
         indexes = [models.Index(fields=["group"], condition=Q(group__isnull=False), name="dataset_member_by_group")]
