@@ -106,6 +106,13 @@ GRANT UPDATE (statistics) ON rollouts_datasetversion TO {application};
 -- Its id is drawn before its members are written, and it comes after them.
 GRANT USAGE ON SEQUENCE rollouts_datasetversion_id_seq TO {application};
 
+-- Files that versions are written to, and which runs learn from one.
+GRANT SELECT, INSERT ON rollouts_export, rollouts_rundataset TO {application};
+GRANT UPDATE (state, state_at, reason_code, reason_params, epoch, expires_at, members_done, row_count, size_bytes, manifest,
+              finished_at)
+    ON rollouts_export TO {application};
+GRANT UPDATE (sha256, row_count) ON rollouts_rundataset TO {application};
+
 -- The way in from outside: whose it is and how long, and its key.
 GRANT SELECT, INSERT ON rollouts_address TO {application};
 GRANT UPDATE (key, owner_id, expires_at, used_at, resets_on_get) ON rollouts_address TO {application};

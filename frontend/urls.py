@@ -12,6 +12,7 @@ from frontend.pages.environments import difference as environment_difference
 from frontend.pages.environments import trials as environment_trials
 from frontend.pages.environments import views as environments
 from frontend.pages.evaluations import views as evaluations
+from frontend.pages.exports import views as exports
 from frontend.pages.group import views as group
 from frontend.pages.launch import views as launch
 from frontend.pages.models import views as models
@@ -65,6 +66,12 @@ urlpatterns = [
     path("queues/<str:queue_key>/take/", annotate.take, name="queue-take"),
     path("queues/<str:queue_key>/say/", annotate.say, name="queue-say"),
     path("queues/<str:queue_key>/undo/", annotate.undo, name="queue-undo"),
+    path("exports/", exports.index, name="exports"),
+    path("exports/live/", exports.live, name="exports-live"),
+    path("exports/new/", exports.make, name="export-make"),
+    path("exports/<str:export_key>/cancel/", exports.cancel, name="export-cancel"),
+    path("exports/<str:export_key>/remove/", exports.remove, name="export-remove"),
+    path("exports/<str:export_key>/files/<str:name>/", exports.download, name="export-file"),
     path("trust/", trust.index, name="trust"),
     path("trust/allow/", trust.allow, name="trust-allow"),
     path("trust/withdraw/", trust.withdraw, name="trust-withdraw"),

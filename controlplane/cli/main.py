@@ -12,7 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data, endpoints, envs, evals, examining, models, synthesis, trust
+from controlplane.cli import (
+    checkpoints,
+    curation,
+    data,
+    endpoints,
+    envs,
+    evals,
+    examining,
+    exports,
+    models,
+    synthesis,
+    trust,
+)
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -338,6 +350,7 @@ def _why(row: Any) -> dict[str, str]:
 data.register(app)
 checkpoints.register(app)
 curation.register(app)
+exports.register(app)
 models.register(app)
 trust.register(app)
 endpoints.register(app)

@@ -83,9 +83,11 @@ class ParquetLines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is None:
-            self._flush()
-        self._writer.close()
+        try:
+            if error is None:
+                self._flush()
+        finally:
+            self._writer.close()
 
     def write(self, line: bytes) -> None:
         """Add a row. Raises Untabular for what is none, such as a pair of token arrays."""
@@ -110,9 +112,7 @@ class ParquetLines:
         return pyarrow.json.read_json(
             io.BytesIO(block),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
-            parse_options=pyarrow.json.ParseOptions(
-                explicit_schema=self._schema, unexpected_field_behavior="ignore"
-            ),
+            parse_options=pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
         ).select(self._schema.names)
 
     def _plain(self, line: bytes) -> bytes:

@@ -10,7 +10,7 @@
     WHERE left_out IS NULL
 )
 INSERT INTO rollouts_datasetmember (
-    version_id, position, split, group_id, rollout_id, is_wanted, correction_id, labels
+    version_id, position, split, group_id, rollout_id, is_wanted, correction_id, labels, step
 )
 SELECT %(version_id)s, row_number() OVER (ORDER BY group_id, reward DESC, index) - 1,
        CASE
@@ -18,7 +18,11 @@ SELECT %(version_id)s, row_number() OVER (ORDER BY group_id, reward DESC, index)
                < %(validation_share)s * 4294967296 THEN 'eval'
            ELSE 'train'
        END,
-       group_id, rollout_id, is_wanted, correction_id, labels
+       group_id, rollout_id, is_wanted, correction_id, labels,
+       (
+           SELECT batch.step FROM rollouts_batchitem AS item JOIN rollouts_batch AS batch ON batch.id = item.batch_id
+           WHERE item.group_id = ranked.group_id AND item.replay = 0 AND batch.state = 'trained'
+       )
 FROM ranked
 WHERE %(best)s IS NULL OR rank <= %(best)s OR NOT is_wanted
 ORDER BY group_id, reward DESC, index

@@ -67,7 +67,7 @@ fitting AS (
       )
 )
 INSERT INTO rollouts_datasetmember (
-    version_id, position, split, group_id, rollout_id, other_id, is_wanted, correction_id, labels
+    version_id, position, split, group_id, rollout_id, other_id, is_wanted, correction_id, labels, step
 )
 SELECT %(version_id)s, row_number() OVER (ORDER BY group_id, reward DESC, index, other_index) - 1,
        CASE
@@ -76,7 +76,11 @@ SELECT %(version_id)s, row_number() OVER (ORDER BY group_id, reward DESC, index,
            ELSE 'train'
        END,
        group_id, rollout_id, other, true, correction_id,
-       nullif(coalesce(labels, '{}') || coalesce(compared_by, '{}'), '{}')
+       nullif(coalesce(labels, '{}') || coalesce(compared_by, '{}'), '{}'),
+       (
+           SELECT batch.step FROM rollouts_batchitem AS item JOIN rollouts_batch AS batch ON batch.id = item.batch_id
+           WHERE item.group_id = fitting.group_id AND item.replay = 0 AND batch.state = 'trained'
+       )
 FROM fitting
 WHERE %(best)s IS NULL OR rank <= %(best)s
 ORDER BY group_id, reward DESC, index, other_index

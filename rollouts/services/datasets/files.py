@@ -23,7 +23,7 @@ import msgspec
 
 from environments import disk
 from environments.types import Split
-from rollouts.crashpoints import CrashPoint, reach
+from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict
 from rollouts.formats.tables import ParquetLines
 from rollouts.models import DatasetVersion, ExportForm
@@ -34,6 +34,8 @@ CHUNK_BYTES = 4 * 2**20
 NAMES = {Split.TRAIN.value: "train", Split.EVAL.value: "validation"}
 """What files of a split are called, as everybody calls them."""
 MANIFEST, CARD = "manifest.json", "README.md"
+_PACKED = (".gz", ".parquet")
+"""Ends of the names of files that are not the rows themselves."""
 _READ_BYTES = 2**20
 
 
@@ -46,7 +48,7 @@ class Progress(NamedTuple):
 
 
 class _Part(msgspec.Struct):
-    """What is on the disk of the rows of one split."""
+    """What is on the disk of one split."""
 
     size_bytes: int = 0
     rows: int = 0
@@ -61,6 +63,8 @@ class _Journal(msgspec.Struct):
     left_out: dict[str, int] = {}
     sources: dict[str, int] = {}
     """JSON of (run, environment, its version) -> rows."""
+    packed: dict[str, _Part] = {}
+    """The complete files; empty: there is none yet."""
 
 
 def write_directory(
@@ -109,15 +113,11 @@ def writing(
     rendering.check_form(version, form)
     with ExitStack() as stack:
         rows = _Rows(version, form, paths, stack)
-        rows.write(told)
-        packed = {split: _pack(rows, split, path, form) for split, path in paths.items() if rows.is_wanted(split)}
-        yield _manifest(version, form, rows, packed)
-        for split, path in paths.items():
-            if split in packed:
-                rows.place(split).with_name(_packed(path)).replace(path)
-            else:
-                path.unlink(missing_ok=True)
-        reach(CrashPoint.MID_EXPORT)
+        if not rows.are_packed():
+            rows.write(told)
+            rows.pack()
+        yield _manifest(version, form, rows)
+        rows.give_names()
         rows.forget()
         disk.sync(rows.journal_path.parent)
 
@@ -139,9 +139,10 @@ class _Rows:
         """Where the rows of a split are until they are all there."""
         return self._paths[split].with_name(f".{self._paths[split].name}.rows")
 
-    def is_wanted(self, split: str) -> bool:
-        """Whether there is a file of it: always one to train on, one to validate on if it has rows."""
-        return split == next(iter(self._paths)) or self._journal.parts[split].rows > 0
+    def packed_place(self, split: str) -> Path:
+        """Where the complete file is until it gets its name: rows that stay what they are stay where they are."""
+        path = self._paths[split]
+        return path.with_name(f".{path.name}.packed") if path.suffix in _PACKED else self.place(split)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -158,13 +159,13 @@ class _Rows:
         """Where the rows are from."""
         return [json.loads(source) | {"rows": rows} for source, rows in sorted(self._journal.sources.items())]
 
-    def hash(self, split: str) -> str:
-        """SHA-256 of its rows."""
-        return self._hashes[split].hexdigest()
-
-    def size_bytes(self, split: str) -> int:
-        """Of its rows."""
-        return self._journal.parts[split].size_bytes
+    @property
+    def files(self) -> dict[str, dict[str, Any]]:
+        """Of each complete file its rows, size and hash."""
+        return {
+            self._paths[split].name: {"rows": part.rows, "size_bytes": part.size_bytes, "sha256": part.sha256}
+            for split, part in self._journal.packed.items()
+        }
 
     def write(self, told: Callable[[Progress], None]) -> None:
         """Bring all rows to the disk, from where the journal ends."""
@@ -186,11 +187,55 @@ class _Rows:
         self._append(chunk)
         told(self._progress())
 
+    def are_packed(self) -> bool:
+        """Whether every complete file is there, under its name or not yet."""
+        packed = self._journal.packed
+        return bool(packed) and all(self._found(split) is not None for split in packed)
+
+    def pack(self) -> None:
+        """Make the complete files: always one to train on, one to validate on if it has rows."""
+        for split in self._paths:
+            part = self._journal.parts[split]
+            if part.rows or split == next(iter(self._paths)):
+                self._journal.packed[split] = self._pack(split, part)
+        self._note()
+
+    def give_names(self) -> None:
+        """Put the complete files where they were asked for."""
+        for split, path in self._paths.items():
+            if split not in self._journal.packed:
+                path.unlink(missing_ok=True)
+            elif (found := self._found(split)) is not None and found != path:
+                found.replace(path)
+            crash_point(CrashPoint.MID_EXPORT)
+
     def forget(self) -> None:
         """Remove what nobody needs any more once the files have their names."""
+        self.journal_path.unlink(missing_ok=True)
         for split in self._paths:
             self.place(split).unlink(missing_ok=True)
-        self.journal_path.unlink(missing_ok=True)
+
+    def _found(self, split: str) -> Path | None:
+        part = self._journal.packed[split]
+        return next((each for each in (self.packed_place(split), self._paths[split]) if _is(each, part)), None)
+
+    def _pack(self, split: str, part: _Part) -> _Part:
+        """Bring rows into the form that the name asks for; rows of JSON stay what they are."""
+        packed, source = self.packed_place(split), self.place(split)
+        if packed == source:
+            return part
+        with source.open("rb") as lines, disk.writing(packed) as file:
+            if packed.name.endswith(".gz.packed"):
+                with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as gzipped:
+                    while data := lines.read(_READ_BYTES):
+                        gzipped.write(data)
+            else:
+                with ParquetLines(file, self._form.value) as table:
+                    for line in lines:
+                        table.write(line)
+        size = packed.stat().st_size
+        with packed.open("rb") as done:
+            return _Part(size, part.rows, _hash(done, size).hexdigest())
 
     def _append(self, chunk: Mapping[str, list[bytes]]) -> None:
         for split, rows in chunk.items():
@@ -198,14 +243,17 @@ class _Rows:
             if data:
                 file.write(data)
                 file.flush()
-                reach(CrashPoint.MID_EXPORT)
+                crash_point(CrashPoint.MID_EXPORT)
                 os.fsync(file.fileno())
                 self._hashes[split].update(data)
             part.size_bytes += len(data)
             part.rows += len(rows)
             part.sha256 = self._hashes[split].hexdigest()
+        self._note()
+
+    def _note(self) -> None:
         disk.write_file(self.journal_path, msgspec.json.encode(self._journal))
-        reach(CrashPoint.MID_EXPORT)
+        crash_point(CrashPoint.MID_EXPORT)
 
     def _progress(self) -> Progress:
         parts = self._journal.parts.values()
@@ -222,11 +270,14 @@ class _Rows:
             journal = msgspec.json.decode(self.journal_path.read_bytes(), type=_Journal)
             if journal.of == identity and journal.parts.keys() == self._paths.keys():
                 hashes = {split: _hash(self._files[split], part.size_bytes) for split, part in journal.parts.items()}
-                if all(hashes[split].hexdigest() == part.sha256 for split, part in journal.parts.items()):
+                if all(hashes[split].hexdigest() == part.sha256 for split, part in journal.parts.items() if part.rows):
                     for split, part in journal.parts.items():
                         self._files[split].truncate(part.size_bytes)
                         self._files[split].seek(part.size_bytes)
                     return journal, hashes
+                self._journal = journal
+                if self.are_packed():
+                    return journal, hashes  # of rows of JSON some are what has its name already
         for file in self._files.values():
             file.truncate(0)
             file.seek(0)
@@ -257,35 +308,17 @@ def _hash(file: BinaryIO, size: int) -> Any:
     return digest
 
 
-def _packed(path: Path) -> str:
-    """The name of a complete file before it gets its own."""
-    plain = f".{path.name}.rows"
-    return f".{path.name}.packed" if path.suffix in (".gz", ".parquet") else plain
+def _is(path: Path, part: _Part) -> bool:
+    """Whether a file is what it was."""
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            return size == part.size_bytes and _hash(file, size).hexdigest() == part.sha256
+    except OSError:
+        return False
 
 
-def _pack(rows: _Rows, split: str, path: Path, form: ExportForm) -> dict[str, Any]:
-    """Bring the rows into the form that the name asks for; rows of JSON stay what they are."""
-    source = rows.place(split)
-    packed = path.with_name(_packed(path))
-    if packed == source:
-        return {"name": path.name, "size_bytes": rows.size_bytes(split), "sha256": rows.hash(split)}
-    with source.open("rb") as lines, disk.writing(packed) as file:
-        if path.suffix == ".gz":
-            with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as gzipped:
-                while data := lines.read(_READ_BYTES):
-                    gzipped.write(data)
-        else:
-            with ParquetLines(file, form.value) as table:
-                for line in lines:
-                    table.write(line)
-    with packed.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        return {"name": path.name, "size_bytes": size, "sha256": _hash(file, size).hexdigest()}
-
-
-def _manifest(
-    version: DatasetVersion, form: ExportForm, rows: _Rows, packed: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
+def _manifest(version: DatasetVersion, form: ExportForm, rows: _Rows) -> dict[str, Any]:
     dataset = version.dataset
     return {
         "dataset": dataset.name,
@@ -302,10 +335,7 @@ def _manifest(
         "rows": {NAMES[split]: count for split, count in rows.counts.items()},
         "left_out": rows.left_out,
         "sources": rows.sources,
-        "files": {
-            each["name"]: {"rows": rows.counts[split], "size_bytes": each["size_bytes"], "sha256": each["sha256"]}
-            for split, each in packed.items()
-        },
+        "files": rows.files,
         "rollyard": importlib.metadata.version("rollyard"),
     }
 
