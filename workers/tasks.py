@@ -6,6 +6,7 @@ import mmap
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from celery import shared_task
@@ -15,6 +16,7 @@ from django.db import DatabaseError, InterfaceError
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.selectors import trials
 from rollouts.states import RUN_GENERATING, EvaluationState
+from workers.counting import count_versions
 from workers.database import with_connection
 from workers.episodes import Driver
 
@@ -80,8 +82,11 @@ def _wait_for_drivers(**_signal: Any) -> None:
 
 @worker_init.connect
 def _start_polling(**_signal: Any) -> None:
-    """Poll the database for runs to drive, should no message arrive: Redis may be away for long."""
+    """Poll the database for runs to drive, should no message arrive: Redis may be away for long. And for versions of
+    datasets to count, of which no message tells."""
     threading.Thread(target=poll_runs, name="poll-runs", daemon=True).start()
+    counting = partial(count_versions, lambda: bool(_shutting_down[0]))
+    threading.Thread(target=counting, name="count-datasets", daemon=True).start()
 
 
 def poll_runs(pause_s: float = POLL_EVERY_S, *, stopping: Callable[[], bool] = lambda: bool(_shutting_down[0])) -> None:

@@ -12,7 +12,19 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data, endpoints, envs, evals, examining, models, synthesis, trust
+from controlplane.cli import (
+    checkpoints,
+    curation,
+    data,
+    datasets,
+    endpoints,
+    envs,
+    evals,
+    examining,
+    models,
+    synthesis,
+    trust,
+)
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -339,6 +351,7 @@ data.register(app)
 checkpoints.register(app)
 curation.register(app)
 models.register(app)
+datasets.register(app)
 trust.register(app)
 endpoints.register(app)
 envs.register(app)
