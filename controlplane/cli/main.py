@@ -16,6 +16,7 @@ from controlplane.cli import (
     checkpoints,
     curation,
     data,
+    datasets,
     endpoints,
     envs,
     evals,
@@ -352,6 +353,7 @@ checkpoints.register(app)
 curation.register(app)
 exports.register(app)
 models.register(app)
+datasets.register(app)
 trust.register(app)
 endpoints.register(app)
 envs.register(app)

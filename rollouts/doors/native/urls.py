@@ -6,6 +6,7 @@ from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from rollouts.doors.native import (
     curation,
+    datasets,
     description,
     evaluations,
     exports,
@@ -24,10 +25,18 @@ from rollouts.doors.native import (
 _page = SpectacularSwaggerSplitView.as_view(url_name="api-schema", http_method_names=["get", "head"])
 docs = csp_update({"style-src": ["'unsafe-inline'"]})(_page)
 run = "runs/<slug:key>"
+dataset = "datasets/<slug:dataset_key>"
 urlpatterns = [
     path("schema", description.SchemaApi.as_view(), name="api-schema"),
     path("docs", docs, name="api-docs"),
     path("models", models.ModelsApi.as_view(), name="api-models"),
+    path("datasets", datasets.DatasetsApi.as_view(), name="api-datasets"),
+    path("datasets/import", datasets.ImportApi.as_view(), name="api-dataset-import"),
+    path(f"{dataset}", datasets.DatasetApi.as_view(), name="api-dataset"),
+    path(f"{dataset}/notes", datasets.NotesApi.as_view(), name="api-dataset-notes"),
+    path(f"{dataset}/difference", datasets.DifferenceApi.as_view(), name="api-dataset-difference"),
+    path(f"{dataset}/versions/<int:version>", datasets.VersionApi.as_view(), name="api-dataset-version"),
+    path(f"{dataset}/versions/<int:version>/members", datasets.MembersApi.as_view(), name="api-dataset-members"),
     path("runs", runs.RunsApi.as_view(), name="api-runs"),
     path(f"{run}", runs.RunApi.as_view(), name="api-run"),
     path(f"{run}/stop", runs.StopApi.as_view(), name="api-run-stop"),

@@ -21,6 +21,7 @@ from rollouts.models import (
 )
 from rollouts.services.curation.examples import CURATED, curated_states
 from rollouts.states import GroupState
+from rollouts.storable import FINITE, MAX_INT
 
 CHOOSABLE = (*CURATED, GroupState.FAILED, GroupState.EVALUATED)
 """States that a recipe may name."""
@@ -40,7 +41,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Only groups of this one."""
     states: list[str] = []
     """Of the groups. Empty: every training group that no person rejected; of a teacher all that it scored."""
-    best: Annotated[int, Meta(ge=1)] | None = None
+    best: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     """At most so many of each group, of each of its seats, the best; null: all. Of pairs: so many pairs."""
     min_reward: float | None = None
     max_reward: float | None = None
@@ -62,7 +63,7 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     validation_share: Annotated[float, Meta(ge=0, lt=1)] | None = None
     """Share of the problems in the validation split; null: as in the version that this one is made of, or none. The key
     of a problem decides, so it is in the same split everywhere."""
-    limit: Annotated[int, Meta(ge=1)] | None = None
+    limit: Annotated[int, Meta(ge=1, le=MAX_INT)] | None = None
     """At most so many members, the first."""
 
 
@@ -166,6 +167,9 @@ def _faults(form: str, recipe: Recipe) -> dict[str, str]:
     given = _given(recipe)
     others, what = (_OF_EXAMPLES, "examples") if form == DatasetForm.PAIRS else (_OF_PAIRS, "pairs")
     faults |= dict.fromkeys(sorted(given & others), f"is asked of {what}")
+    for name in ("min_reward", "max_reward", "min_gap", "unwanted_below"):
+        if (number := getattr(recipe, name)) is not None and not abs(number) <= FINITE:
+            faults[name] = "must be a finite number"
     bounds = (recipe.min_reward, recipe.max_reward)
     if None not in bounds and bounds[0] > bounds[1]:  # type: ignore[operator]
         faults["max_reward"] = "must not be less than min_reward"

@@ -108,16 +108,32 @@ def store(
     return version
 
 
+def describe(dataset: Dataset, *, notes: str, licence: str) -> None:
+    """Say something else of a dataset; its versions stay as they are. Raises Invalid, by field."""
+    _refuse(_faults_of_texts(notes=(notes, MAX_NOTES), licence=(licence, MAX_LICENCE)))
+    dataset.notes, dataset.licence = notes, licence
+    dataset.save(update_fields=["notes", "licence"])
+
+
 def check_words(name: str, note: str, licence: str) -> None:
     """Raise Invalid unless a dataset may be called so, and the rest be said of it."""
-    faults = {}
+    faults = _faults_of_texts(note=(note, MAX_NOTES), licence=(licence, MAX_LICENCE))
     if len(name) > MAX_KEY or not re.fullmatch(MODEL_NAME, name):
         faults["name"] = f"must have 1 to {MAX_KEY} lower-case letters, digits, dashes, dots or underscores"
-    for field, text, most in (("note", note, MAX_NOTES), ("licence", licence, MAX_LICENCE)):
+    _refuse(faults)
+
+
+def _faults_of_texts(**texts: tuple[str, int]) -> dict[str, str]:
+    faults = {}
+    for field, (text, most) in texts.items():
         if len(text) > most:
             faults[field] = f"must have at most {most} characters"
         elif not is_storable(text):
             faults[field] = UNSTORABLE
+    return faults
+
+
+def _refuse(faults: dict[str, str]) -> None:
     if faults:
         raise Invalid(f"{NOTHING}: {told(faults.items())}.", fields=faults)
 
