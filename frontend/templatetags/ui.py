@@ -20,6 +20,7 @@ from rollouts.models import (
     Checkpoint,
     EnvironmentClient,
     Evaluation,
+    Export,
     PolicyVersion,
     Replica,
     Run,
@@ -32,6 +33,7 @@ from rollouts.states import (
     CheckpointState,
     ClientState,
     EvaluationState,
+    ExportState,
     GroupState,
     PolicyVersionState,
     ReplicaState,
@@ -57,6 +59,7 @@ _STATES = {
     Batch: BatchState,
     PolicyVersion: PolicyVersionState,
     Evaluation: EvaluationState,
+    Export: ExportState,
     Replica: ReplicaState,
     Checkpoint: CheckpointState,
     Attempt: AttemptState,
@@ -66,6 +69,8 @@ _STATES = {
 _BY_KIND = {model._meta.model_name: states for model, states in _STATES.items()}
 _TONES = {
     "waiting": "warn moving",
+    "queued": "warn moving",
+    "writing": "active moving",
     "playing": "active moving",
     "ready": "active",
     "batched": "active",
