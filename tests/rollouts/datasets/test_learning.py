@@ -30,7 +30,7 @@ def run() -> Run:
 
 
 def launch(path: str, **values: Any) -> Run:
-    overrides = {"data.path": path, "model.path": "warm", "max_steps": 3, "optimizer.warmup_steps": 0, "evaluation": None}
+    overrides = {"data.path": path, "model.path": "reverse-text-warm", "max_steps": 3, "optimizer.warmup_steps": 0, "evaluation": None}
     resolved = resolve("reverse-text-sft", overrides=overrides | {key.replace("__", "."): value for key, value in values.items()})
     return launches.launch(
         project=make_project(), user=somebody(), resolved=resolved, actor="user:ada", forkable=Run.objects.all()
