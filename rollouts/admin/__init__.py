@@ -6,7 +6,7 @@ never count beyond MAX_COUNTED rows, and filter by columns with an index or few 
 substring.
 """
 
-from rollouts.admin import curation, people, store
+from rollouts.admin import curation, datasets, people, store
 from rollouts.admin.scope import MAX_COUNTED, BoundedPaginator, StoreAdmin
 
-__all__ = ["MAX_COUNTED", "BoundedPaginator", "StoreAdmin", "curation", "people", "store"]
+__all__ = ["MAX_COUNTED", "BoundedPaginator", "StoreAdmin", "curation", "datasets", "people", "store"]

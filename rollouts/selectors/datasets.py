@@ -59,8 +59,8 @@ def at(version: DatasetVersion, positions: Iterable[int]) -> dict[int, DatasetMe
 
 def of_group(group: ScoredGroup, limit: int = 20) -> list[DatasetVersion]:
     """The newest versions that have rollouts of a group."""
-    found = DatasetVersion.objects.filter(members__group=group).distinct()
-    return list(found.select_related("dataset__project").order_by("-id")[:limit])
+    found = DatasetVersion.objects.filter(pk__in=DatasetMember.objects.filter(group=group).values("version"))
+    return list(found.select_related("dataset").defer("statistics").order_by("-id")[:limit])
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,15 @@ NAMING: dict[str, tuple[str, ...]] = {
     "environments/<str:name>/try/ endpoint": ("endpoint that plays a trial",),
     "queues/new/ project": ("project of a queue",),
     "queues/new/ run": ("run of a queue",),
+    "datasets/new/ project": ("project of a dataset",),
+    "datasets/new/ runs": ("run of a dataset",),
+    "datasets/new/ queue": ("queue of a dataset",),
+    "datasets/new/ version": ("version of another dataset",),
+    "makeDatasetVersion project": ("project of a dataset over the API",),
+    "makeDatasetVersion recipe.runs": ("run of a dataset over the API",),
+    "makeDatasetVersion recipe.queue": ("queue of a dataset over the API",),
+    "makeDatasetVersion recipe.version": ("version of another dataset over the API",),
+    "importDatasetVersion project": ("project of rows over the API",),
     "queues/<str:queue_key>/say/ turn": ("test_a_turn_of_somebody_else_is_not_answered",),
     "runs/new/ clone": ("run that is cloned", "run that is cloned in the form"),
     "runs/new/ model": ("model that the form begins with",),
@@ -105,6 +114,10 @@ _ITEM = (
     "tokens masks scores advantages ref_logprobs inference_logprobs distill_token_ids distill_logprobs messages"
     " overrides group_overrides generation_params images env_id"
 )
+_RECIPE = (
+    "environment states best min_reward max_reward min_gap truncated accepted rejected unwanted_below tags"
+    " has_correction validation_share limit"
+)
 HARMLESS: dict[str, str] = {
     "listRuns": "before",
     "launchRun": "preset fork_optimizer",
@@ -132,6 +145,18 @@ HARMLESS: dict[str, str] = {
     " max_reward min_deviation min_tokens max_tokens share equal_rewards truncated",
     "queues/<str:queue_key>/guide/": "guideline",
     "queues/<str:queue_key>/bulk/": "verb",
+    # Fills the form in.
+    "datasets/": f"name project form note licence runs queue version {_RECIPE}",
+    "datasets/new/": f"name form note licence {_RECIPE}",
+    "datasets/<str:dataset_key>/describe/": "notes licence",
+    # Numbers of versions and positions are a dataset's own.
+    "datasets/<str:dataset_key>/<int:version>/": "after",
+    "datasets/<str:dataset_key>/difference/": "before after",
+    "readDatasetMembers": "after",
+    "compareDatasetVersions": "before after",
+    "describeDataset": "notes licence",
+    "makeDatasetVersion": "name form note licence recipe " + " ".join(f"recipe.{name}" for name in _RECIPE.split()),
+    "importDatasetVersion": "name form note licence source validation_share rows",
     "registerTrainer": "hostname pid world_size",
     "finishTraining": "Rollyard-Epoch",
     "claimWork": "holder limit",

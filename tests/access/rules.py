@@ -137,6 +137,19 @@ def form(need: Need, body: Callable[[Possessions], dict[str, str]] = lambda of: 
     return {"POST": Call(need, body, is_form=True, **facts)}
 
 
+def made_of(of: Possessions) -> dict[str, str]:
+    """What makes another version of a dataset of the project."""
+    return {"name": of.dataset.dataset.name, "project": of.project.slug}
+
+
+def recipe_of(of: Possessions) -> Any:
+    return made_of(of) | {"recipe": {"runs": [of.run.key]}}
+
+
+def rows_of(of: Possessions) -> Any:
+    return made_of(of) | {"rows": [{"prompt": "p", "completion": "c"}]}
+
+
 viewer, curator, operator = page(Role.VIEWER), page(Role.CURATOR), page(Role.OPERATOR)
 EPOCH = {"headers": lambda of: {"rollyard-epoch": str(of.epoch)}}
 SHA = "a" * 64
@@ -207,6 +220,12 @@ PAGES: dict[str, Rule] = {
     # A turn is one person's: `test_bodies.py` says a word on it.
     "queues/<str:queue_key>/say/": form(nobody),
     "queues/<str:queue_key>/undo/": form(curator),
+    "datasets/": get(member_of_any),
+    "datasets/new/": form(curator, lambda of: made_of(of) | {"runs": of.run.key}),
+    "datasets/<str:dataset_key>/": get(viewer),
+    "datasets/<str:dataset_key>/describe/": form(curator),
+    "datasets/<str:dataset_key>/difference/": get(viewer),
+    "datasets/<str:dataset_key>/<int:version>/": get(viewer),
     "trust/": get(superuser),
     "trust/allow/": form(superuser, lambda of: {"kind": "loss", "name": "losses.another"}),
     "trust/withdraw/": form(superuser, lambda of: {"kind": "loss", "name": "losses.ours"}),
@@ -245,6 +264,7 @@ ADMIN: dict[str, Rule] = {
 }
 """Of the administration site, what is no model's: those pages are in `admin.py`."""
 RUN = "api/v1/runs/<slug:key>"
+DATASET = "api/v1/datasets/<slug:dataset_key>"
 API: dict[str, Rule] = {
     "api/v1/schema": get(anybody_of_api),
     "api/v1/docs": get(anybody_of_api),
@@ -262,6 +282,13 @@ API: dict[str, Rule] = {
     f"{RUN}/acts": get(api(Scope.READ))
     | post(api(Scope.CURATE), lambda of: {"verb": "exclude", "groups": [of.group.key]}),
     f"{RUN}/acts/<slug:act>/undo": post(api(Scope.CURATE)),
+    "api/v1/datasets": get(api_list) | post(unbound(Scope.CURATE), recipe_of),
+    "api/v1/datasets/import": post(unbound(Scope.CURATE), rows_of),
+    DATASET: get(unbound(Scope.READ)),
+    f"{DATASET}/notes": post(unbound(Scope.CURATE)),
+    f"{DATASET}/difference": get(unbound(Scope.READ), query="before=1&after=1"),
+    f"{DATASET}/versions/<int:version>": get(unbound(Scope.READ)),
+    f"{DATASET}/versions/<int:version>/members": get(unbound(Scope.READ)),
     f"{RUN}/replays": get(api(Scope.READ))
     | post(
         unbound(Scope.LAUNCH, Scope.READ),

@@ -125,6 +125,24 @@ def compared(root: str, named: str, by: str = "admin") -> Case:
     return Case("GET", path, by=by)
 
 
+def made_in(of: Possessions) -> dict[str, str]:
+    return rules.made_of(of) | {"runs": of.run.key}
+
+
+def dataset_of(field: str, naming: Callable[[Possessions], str]) -> Case:
+    """A version that the form makes of something."""
+    return Case(
+        "POST",
+        lambda world, of: "/datasets/new/",
+        lambda world, of: {"name": "made", "project": "ours", field: naming(of)},
+        refused=frozenset({422}),
+    )
+
+
+def dataset_of_api(recipe: Callable[[Possessions], dict[str, Any]]) -> Case:
+    return api("/api/v1/datasets", lambda world, of: {"name": "made", "project": "ours", "recipe": recipe(of)})
+
+
 def policies_of(of: Possessions) -> dict[str, str]:
     """A judge behind the project's own endpoint, as the form has it."""
     return {"policies": json.dumps([{"name": "judge", "endpoint": endpoint_of(of)}])}
@@ -232,6 +250,15 @@ CASES: dict[str, Case] = {
         lambda world, of: {"name": "named by its run", "project": "ours", "run": of.run.key},
         refused=frozenset({422}),
     ),
+    "project of a dataset": Case("POST", lambda world, of: "/datasets/new/", lambda world, of: made_in(of)),
+    "run of a dataset": dataset_of("runs", lambda of: of.run.key),
+    "queue of a dataset": dataset_of("queue", lambda of: of.queue.key),
+    "version of another dataset": dataset_of("version", lambda of: str(of.dataset)),
+    "project of a dataset over the API": api("/api/v1/datasets", lambda world, of: rules.recipe_of(of)),
+    "project of rows over the API": api("/api/v1/datasets/import", lambda world, of: rules.rows_of(of)),
+    "run of a dataset over the API": dataset_of_api(lambda of: {"runs": [of.run.key]}),
+    "queue of a dataset over the API": dataset_of_api(lambda of: {"queue": of.queue.key}),
+    "version of another dataset over the API": dataset_of_api(lambda of: {"version": str(of.dataset)}),
     "run whose policy plays a trial": Case(
         "POST",
         lambda world, of: "/environments/reverse_text/try/",

@@ -10,10 +10,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from rollouts.models import Run, Verb
+from rollouts.models import Dataset, Run, Verb
 from rollouts.services.curation import acts, labels
 from rollouts.states import GroupState
 from tests.factories import make_batch, make_evaluation, make_event, make_group, make_lively_run, make_replica, somebody
+from tests.rollouts.datasets.test_making import make as make_version
 
 PINNED = Path(__file__).parent.parent / "snapshots" / "query_counts.json"
 PAGES = [
@@ -29,7 +30,7 @@ PAGES = [
     "launch",
     "models",
 ]
-PAGES += ["environments", "environment"]
+PAGES += ["environments", "environment", "datasets", "dataset", "dataset-version", "dataset-difference"]
 
 
 def fill(name: str) -> Run:
@@ -43,6 +44,8 @@ def fill(name: str) -> Run:
     acts.undo(done, user=somebody(), actor="user:somebody")
     for state in (GroupState.READY, GroupState.FILTERED, GroupState.STALE):
         make_group(run, state=state)
+    make_version(run)
+    make_version(run, limit=2)
     make_evaluation(run, 99, 0.5)
     replica = make_replica(run)
     make_event(run, kind="replica", object_id=replica.pk, to="ready")
@@ -56,6 +59,12 @@ def path_of(page: str, run: Run) -> str:
             return "/"
         case "models":
             return reverse("models")
+        case "datasets":
+            return reverse("datasets")
+        case "dataset" | "dataset-difference":
+            return reverse(page, args=[Dataset.objects.get().key])
+        case "dataset-version":
+            return reverse(page, args=[Dataset.objects.get().key, 1])
         case "environments":
             return reverse("environments")
         case "environment":

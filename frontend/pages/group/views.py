@@ -12,7 +12,7 @@ from frontend.conversation import JsonObject, told
 from frontend.pages.group import timeline
 from frontend.pages.group.advantage import explain
 from frontend.pages.run.rollouts.rollouts import split_prompt
-from rollouts.selectors import curation, groups, runs, token_values
+from rollouts.selectors import curation, datasets, groups, runs, token_values
 
 
 @page
@@ -56,6 +56,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
         "lag": item.batch.step - row.min_policy_version if item and row.min_policy_version is not None else None,
         "rewards": [rollout.reward for rollout in rollouts],
         "acts": curation.acts_on(row),
+        "datasets": datasets.of_group(row),
         "may_curate": may_curate(request, run),
     }
     return render(request, "group/group.html", context)
