@@ -83,7 +83,7 @@ def _wait_for_drivers(**_signal: Any) -> None:
 
 @worker_init.connect
 def _start_polling(**_signal: Any) -> None:
-    """Poll the database for runs to drive, should no message arrive: Redis may be away for long. And for exports and for
+    """Poll the database for runs to drive, should no message arrive: Redis may be away for long. And for exports, and
     versions of datasets to count, of which no message tells."""
     threading.Thread(target=poll_runs, name="poll-runs", daemon=True).start()
     threading.Thread(target=exporting.poll, args=(_is_ending,), name="poll-exports", daemon=True).start()

@@ -79,8 +79,8 @@ def write_examples(
     environment: str | None = None,
 ) -> int:
     """Write the selected rollouts of a run, in the format that the file's name says; how many lines they are."""
-    from rollouts.services.curation import examples, exchange
     from rollouts.formats.tables import ParquetLines, Untabular
+    from rollouts.services.curation import examples, exchange
 
     export = examples.export_pairs if pairs else examples.export_examples
     unit = "pairs" if pairs else "examples"

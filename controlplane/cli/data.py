@@ -267,7 +267,9 @@ def writing(output: Path | None) -> Iterator[BinaryIO]:
 
 
 def open_to_runs(paths: list[Path]) -> None:
-    """Let runs read files or directories that are closed to others by our umask, but made to be trained on: where we are
-    root, runs have an account of their own."""
+    """Let runs read files or directories that are closed to others by our umask, but made to be trained on.
+
+    Where we are root, runs have an account of their own.
+    """
     with suppress(SandboxUnavailable):  # then there is no account to open it to
         accounts.open_to(accounts.account_of_runs(), [path.parent.resolve() / path.name for path in paths])

@@ -10,7 +10,18 @@ import typer
 
 from controlplane.cli.data import known_states, open_to_runs
 from controlplane.cli.progress import progress
-from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, run_of, say
+from controlplane.cli.terminal import (
+    Json,
+    Project,
+    actor,
+    complaint,
+    connect,
+    fail,
+    print_json,
+    project_of,
+    run_of,
+    say,
+)
 
 Output = Annotated[
     Path | None,
@@ -30,7 +41,9 @@ Environment = Annotated[str | None, typer.Option(metavar="NAME", help="Only grou
 As = Annotated[
     str, typer.Option("--as", metavar="NAME", help="Dataset that a version is made in, of a run. [default: run-KEY]")
 ]
-Push = Annotated[str, typer.Option(metavar="OWNER/NAME", help="Also push the directory to the hub, as a private data set.")]
+Push = Annotated[
+    str, typer.Option(metavar="OWNER/NAME", help="Also push the directory to the hub, as a private data set.")
+]
 
 
 class Part(StrEnum):

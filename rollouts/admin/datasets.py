@@ -3,7 +3,7 @@
 from django.contrib import admin
 
 from rollouts.admin.scope import StoreAdmin
-from rollouts.models import Dataset, DatasetMember, DatasetVersion
+from rollouts.models import Dataset, DatasetMember, DatasetVersion, Export, RunDataset
 
 
 @admin.register(Dataset)
@@ -30,4 +30,31 @@ class DatasetMemberAdmin(StoreAdmin):
     list_filter = ("split", "is_wanted")
     defers = ("row",)
     search_fields = ("=group__key", "=version__dataset__key")
+    ordering = ("-id",)
+
+
+@admin.register(Export)
+class ExportAdmin(StoreAdmin):
+    list_display = (
+        "key",
+        "created_at",
+        "version_id",
+        "form",
+        "file_format",
+        "state",
+        "members_done",
+        "size_bytes",
+        "actor",
+    )
+    list_filter = ("state", "form")
+    defers = ("manifest",)
+    search_fields = ("=key", "=version__dataset__name")
+    ordering = ("-id",)
+
+
+@admin.register(RunDataset)
+class RunDatasetAdmin(StoreAdmin):
+    list_display = ("id", "run_id", "version_id", "split", "row_count", "sha256")
+    list_filter = ("split",)
+    search_fields = ("=run__key", "=version__dataset__name")
     ordering = ("-id",)

@@ -3,8 +3,8 @@
     messages of one branch, turns sampled in it ─► Conversation ─► prompt | completion
     lengths, mask and branches of a group       ─► Sampled      ─► turns of each branch, tokens of each
 
-Messages stay JSON as the store has it, cut where one ends. Environments never speak as the assistant once an episode has
-begun, so of the assistant's messages those that the policy did not say come first: examples inside of the prompt.
+Messages stay JSON as the store has it, cut where one ends. Environments never speak as the assistant once an episode
+has begun, so of the assistant's messages those that the policy did not say come first: examples inside of the prompt.
 """
 
 from collections.abc import Callable, Sequence

@@ -5,7 +5,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from rollouts.errors import Forbidden, NotFound
-from rollouts.models import DatasetVersion, Export, Role, RunDataset
+from rollouts.models import DatasetVersion, Export, Role, Run, RunDataset
 from rollouts.selectors import runs
 
 MOST_VERSIONS = 200
@@ -33,6 +33,11 @@ def list_versions(user: Any, at_least: Role = Role.CURATOR) -> QuerySet[DatasetV
     """What a user may export, newest first."""
     found = DatasetVersion.objects.filter(dataset__project__in=runs.projects(user, at_least))
     return found.select_related("dataset__project").order_by("-id")
+
+
+def learned_of(run: Run) -> QuerySet[RunDataset]:
+    """The versions that a run learns from, and is measured on."""
+    return RunDataset.objects.filter(run=run).select_related("version__dataset").order_by("-split")
 
 
 def learned_by(version: DatasetVersion) -> QuerySet[RunDataset]:

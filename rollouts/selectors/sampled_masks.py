@@ -1,4 +1,4 @@
-"""Which tokens of groups were sampled: read for many groups at once, the tokens themselves only where they are wanted."""
+"""Which tokens of groups were sampled: read for many groups at once, the tokens only where they are wanted."""
 
 from collections.abc import Sequence
 from functools import partial

@@ -150,7 +150,10 @@ def record_creation(
     actor: str,
     reason: Reason | None = None,
 ) -> None:
-    """Append the first event of freshly inserted rows of one run, or of none. Call it in the transaction that inserts them."""
+    """Append the first event of freshly inserted rows of one run, or of none.
+
+    Call it in the transaction that inserts them.
+    """
     _append([(row, "", state) for row in rows], run_id, actor=actor, reason=reason)
 
 

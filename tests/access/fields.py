@@ -53,6 +53,9 @@ NAMING: dict[str, tuple[str, ...]] = {
     "config data.validation.path": ("validation data of another run",),
     "environments/<str:name>/try/ run": ("run whose policy plays a trial",),
     "environments/<str:name>/try/ endpoint": ("endpoint that plays a trial",),
+    "exports/new/ version": ("version that is exported",),
+    "createExport version": ("version that is exported over the API",),
+    "createExport project": ("version that is exported over the API",),
     "queues/new/ project": ("project of a queue",),
     "queues/new/ run": ("run of a queue",),
     "datasets/new/ project": ("project of a dataset",),
@@ -120,6 +123,10 @@ _RECIPE = (
 )
 HARMLESS: dict[str, str] = {
     "listRuns": "before",
+    "listExports": "before",
+    "createExport": "form file_format",
+    "exports/": "version form file_format",
+    "exports/new/": "form file_format",
     "launchRun": "preset fork_optimizer",
     "fetchBatch": "Rollyard-Epoch wait_s",
     "addCheckpoint": "Rollyard-Epoch step manifest_sha256 size_bytes",

@@ -226,6 +226,12 @@ PAGES: dict[str, Rule] = {
     "datasets/<str:dataset_key>/describe/": form(curator),
     "datasets/<str:dataset_key>/difference/": get(viewer),
     "datasets/<str:dataset_key>/<int:version>/": get(viewer),
+    "exports/": get(member_of_any),
+    "exports/live/": get(member_of_any),
+    "exports/new/": form(curator, lambda of: {"version": str(of.dataset.pk), "form": "sft", "file_format": "jsonl"}),
+    "exports/<str:export_key>/cancel/": form(curator),
+    "exports/<str:export_key>/remove/": form(curator),
+    "exports/<str:export_key>/files/<str:file>/": get(curator),
     "trust/": get(superuser),
     "trust/allow/": form(superuser, lambda of: {"kind": "loss", "name": "losses.another"}),
     "trust/withdraw/": form(superuser, lambda of: {"kind": "loss", "name": "losses.ours"}),
@@ -264,6 +270,7 @@ ADMIN: dict[str, Rule] = {
 }
 """Of the administration site, what is no model's: those pages are in `admin.py`."""
 RUN = "api/v1/runs/<slug:key>"
+EXPORT = "api/v1/exports/<slug:export_key>"
 DATASET = "api/v1/datasets/<slug:dataset_key>"
 API: dict[str, Rule] = {
     "api/v1/schema": get(anybody_of_api),
@@ -277,6 +284,13 @@ API: dict[str, Rule] = {
     f"{RUN}/evaluations": get(api(Scope.READ)),
     # Numbers that nobody has: `test_bodies.py` compares what there is.
     "api/v1/evaluations/compare": get(nobody, query="first=0&second=0"),
+    "api/v1/exports": get(api_list)
+    | post(unbound(Scope.CURATE), lambda of: {"version": str(of.dataset), "form": "sft", "project": of.project.slug}),
+    EXPORT: get(unbound(Scope.READ)),
+    # Of one that is done there is nothing to cancel: 409.
+    f"{EXPORT}/cancel": post(unbound(Scope.CURATE)),
+    f"{EXPORT}/remove": post(unbound(Scope.CURATE)),
+    f"{EXPORT}/files/<str:file>": get(unbound(Scope.CURATE)),
     f"{RUN}/labels": get(api(Scope.READ))
     | post(api(Scope.CURATE), lambda of: {"group": of.group.key, "verdict": "accept"}),
     f"{RUN}/acts": get(api(Scope.READ))

@@ -239,6 +239,14 @@ CASES: dict[str, Case] = {
     "run that is cloned in the form": cloned(""),
     "run that is cloned in the check of the form": cloned("check/"),
     "run that is cloned where a model is made": cloned("make-model/"),
+    "version that is exported": Case(
+        "POST",
+        lambda world, of: "/exports/new/",
+        lambda world, of: {"version": str(of.dataset.pk), "form": "sft", "file_format": "jsonl"},
+    ),
+    "version that is exported over the API": api(
+        "/api/v1/exports", lambda world, of: {"version": str(of.dataset), "form": "sft", "project": of.project.slug}
+    ),
     "project of a queue": Case(
         "POST",
         lambda world, of: "/queues/new/",

@@ -15,6 +15,7 @@ from rollouts.models import (
     DatasetVersion,
     Delivery,
     EnvironmentClient,
+    Export,
     LabelQueue,
     Lease,
     Model,
@@ -31,7 +32,7 @@ from rollouts.models import (
 from rollouts.services import endpoints
 from rollouts.services.batches import forming, replays
 from rollouts.services.curation import acts, labels, queues, turns
-from rollouts.services.datasets import making
+from rollouts.services.datasets import exports, making
 from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.runs import checkpoints, replicas
 from tests.factories import make_trial, make_user
@@ -66,6 +67,8 @@ class Possessions:
     """With an item, and somebody at it."""
     dataset: DatasetVersion
     """The first one of a dataset."""
+    export: Export
+    """Of it, done."""
     member: User
     mark: str
     """In the names of its runs: whoever reads it has read of the project."""
@@ -88,6 +91,8 @@ class Possessions:
             "queue_key": self.queue.key,
             "dataset_key": self.dataset.dataset.key,
             "version": 1,
+            "export_key": self.export.key,
+            "file": "manifest.json",
             "project": self.project.slug,
             "name": self.model.name,
             "id": self.member.pk,
@@ -147,6 +152,15 @@ def possessions(slug: str) -> Possessions:
     labels.say(group, user=member, actor=f"user:{member}", verdict="accept", note=mark)
     queue = queues.create(project, name=mark, actor=f"user:{member}", guideline=mark)
     turns.take(queue, member)
+    dataset = making.make(
+        project,
+        name=f"set-of-{slug}",
+        form="examples",
+        recipe=Recipe(runs=[run.key]),
+        actor=f"user:{member}",
+        note=mark,
+        licence=mark,
+    )
     return Possessions(
         project=project,
         run=story.fresh(run),
@@ -156,15 +170,8 @@ def possessions(slug: str) -> Possessions:
         values=values,
         act=acts.perform(run, Verb.EXCLUDE, [group.pk], user=member, actor=f"user:{member}", note=mark),
         queue=queue,
-        dataset=making.make(
-            project,
-            name=f"set-of-{slug}",
-            form="examples",
-            recipe=Recipe(runs=[run.key]),
-            actor=f"user:{member}",
-            note=mark,
-            licence=mark,
-        ),
+        dataset=dataset,
+        export=_export(dataset, member),
         trial=make_trial(run),
         model=model,
         only=make_model(project, f"only-of-{slug}", Path(model.source)),
@@ -172,6 +179,13 @@ def possessions(slug: str) -> Possessions:
         member=member,
         mark=mark,
     )
+
+
+def _export(version: DatasetVersion, member: User) -> Export:
+    export = exports.request(version, form="sft", user=member, actor=f"user:{member}")
+    exports.write_all("w")
+    export.refresh_from_db()
+    return export
 
 
 def _serve(external: Run, trained: Run) -> None:

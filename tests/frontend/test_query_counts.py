@@ -12,6 +12,7 @@ from django.urls import reverse
 
 from rollouts.models import Dataset, Run, Verb
 from rollouts.services.curation import acts, labels
+from rollouts.services.datasets import exports
 from rollouts.states import GroupState
 from tests.factories import make_batch, make_evaluation, make_event, make_group, make_lively_run, make_replica, somebody
 from tests.rollouts.datasets.test_making import make as make_version
@@ -30,7 +31,7 @@ PAGES = [
     "launch",
     "models",
 ]
-PAGES += ["environments", "environment", "datasets", "dataset", "dataset-version", "dataset-difference"]
+PAGES += ["environments", "environment", "datasets", "dataset", "dataset-version", "dataset-difference", "exports"]
 
 
 def fill(name: str) -> Run:
@@ -45,7 +46,7 @@ def fill(name: str) -> Run:
     for state in (GroupState.READY, GroupState.FILTERED, GroupState.STALE):
         make_group(run, state=state)
     make_version(run)
-    make_version(run, limit=2)
+    exports.request(make_version(run, limit=2), form="sft", user=None, actor="user:ada")
     make_evaluation(run, 99, 0.5)
     replica = make_replica(run)
     make_event(run, kind="replica", object_id=replica.pk, to="ready")
@@ -59,6 +60,8 @@ def path_of(page: str, run: Run) -> str:
             return "/"
         case "models":
             return reverse("models")
+        case "exports":
+            return reverse("exports")
         case "datasets":
             return reverse("datasets")
         case "dataset" | "dataset-difference":

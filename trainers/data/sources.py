@@ -41,7 +41,9 @@ def find_files(name: str, split: str, section: str = "data", datasets: Path | No
     if (version := dataset_name(name)) is not None:
         place = None if datasets is None else datasets / version
         if place is None or not place.is_dir():
-            raise DataError(f"{section}.path: {name} is written by the control plane, and is not there: launch the run again")
+            raise DataError(
+                f"{section}.path: {name} is written by the control plane, and is not there: launch the run again"
+            )
         return _in_directory(place, split, section)
     path = Path(name)
     if path.is_file():

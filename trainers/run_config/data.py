@@ -62,9 +62,9 @@ class DataConfig(Section):
     """What a supervised run trains on."""
 
     path: str = ""
-    """JSONL (also gzipped), Parquet or Arrow file, a directory of them or one that Hugging Face's `datasets` saved, or
-    the name of a data set of the hub; or `dataset:NAME@3`, version 3 of a dataset of the run's project. Examples have `messages`, or `prompt` and `completion`; pairs have `chosen` and
-    `rejected`."""
+    """JSONL (also gzipped), Parquet or Arrow file, a directory of them or one that Hugging Face's `datasets` saved, the
+    name of a data set of the hub, or `dataset:NAME@3`: version 3 of a dataset of the run's project. Examples have
+    `messages`, or `prompt` and `completion`; pairs have `chosen` and `rejected`."""
     solutions: bool = False
     """Without a path, train on solutions that the run's environments give for their own problems."""
     echo: float = Field(default=0.0, ge=0, le=1)

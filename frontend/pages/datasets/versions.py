@@ -10,11 +10,12 @@ from frontend.access import page
 from frontend.pages.datasets.shown import ShownMember, of_members
 from frontend.query import number
 from rollouts.models import DatasetVersion
-from rollouts.selectors import datasets
+from rollouts.selectors import datasets, exports
 from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.datasets.statistics import statistics_of
 
 PAGE = 20
+LEARNERS = 20
 _MEANT = {
     "added": "only in the second one",
     "removed": "only in the first one",
@@ -44,6 +45,7 @@ def version(request: HttpRequest, dataset_key: str, version: int) -> HttpRespons
         "statistics": statistics,
         "bars": _bars(statistics.rewards) if statistics else [],
         "members": members,
+        "learners": list(exports.learned_by(found)[:LEARNERS]),
         "next": last if last + 1 < found.member_count and members else None,
         "after": after,
     }

@@ -83,11 +83,11 @@ def remove(request: HttpRequest, export_key: str) -> HttpResponse:
 
 @page
 @require_safe
-def download(request: HttpRequest, export_key: str, name: str) -> HttpResponse | FileResponse:
+def download(request: HttpRequest, export_key: str, file: str) -> HttpResponse | FileResponse:
     """A file of it, streamed. Needs the curator role."""
     found = export_selectors.get(request.user, export_key, Role.CURATOR)
     try:
-        path = exports.file_of(found, name)
+        path = exports.file_of(found, file)
     except Conflict as error:
         messages.error(request, error.message)
         return HttpResponseRedirect(reverse("exports"))

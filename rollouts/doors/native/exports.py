@@ -102,50 +102,50 @@ class ExportsApi(APIView):
 
 
 class ExportApi(APIView):
-    """`/exports/<export>`"""
+    """`/exports/<export_key>`"""
 
     @extend_schema(operation_id="readExport", responses=wire.answer(ExportOut))
-    def get(self, request: Request, export: str) -> Response:
+    def get(self, request: Request, export_key: str) -> Response:
         """One export, and how far it is."""
-        return Response(wire.json(_out(_get(request, export, Scope.READ))))
+        return Response(wire.json(_out(_get(request, export_key, Scope.READ))))
 
 
 class CancelExportApi(APIView):
-    """`/exports/<export>/cancel`"""
+    """`/exports/<export_key>/cancel`"""
 
     parser_classes = [wire.RawParser]
 
     @extend_schema(operation_id="cancelExport", request=None, responses=wire.answer(ExportOut))
-    def post(self, request: Request, export: str) -> Response:
+    def post(self, request: Request, export_key: str) -> Response:
         """Want it no more. What was written of it is removed."""
-        found = _get(request, export, Scope.CURATE)
+        found = _get(request, export_key, Scope.CURATE)
         exports.cancel(found, actor=actor_of(request))
         return Response(wire.json(_out(found)))
 
 
 class RemoveExportApi(APIView):
-    """`/exports/<export>/remove`"""
+    """`/exports/<export_key>/remove`"""
 
     parser_classes = [wire.RawParser]
 
     @extend_schema(operation_id="removeExport", request=None, responses=wire.answer(ExportOut))
-    def post(self, request: Request, export: str) -> Response:
+    def post(self, request: Request, export_key: str) -> Response:
         """Remove its files. Exporting the version again gives the same ones."""
-        found = _get(request, export, Scope.CURATE)
+        found = _get(request, export_key, Scope.CURATE)
         exports.remove(found, actor=actor_of(request))
         return Response(wire.json(_out(found)))
 
 
 class ExportFileApi(APIView):
-    """`/exports/<export>/files/<file>`"""
+    """`/exports/<export_key>/files/<file>`"""
 
     @extend_schema(
         operation_id="readExportFile",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY},
     )
-    def get(self, request: Request, export: str, file: str) -> FileResponse:
+    def get(self, request: Request, export_key: str, file: str) -> FileResponse:
         """A file of it, or `manifest.json`."""
-        path = exports.file_of(_get(request, export, Scope.CURATE), file)
+        path = exports.file_of(_get(request, export_key, Scope.CURATE), file)
         return FileResponse(path.open("rb"), as_attachment=True, content_type="application/octet-stream")
 
 

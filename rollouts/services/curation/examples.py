@@ -3,7 +3,8 @@
     ids of the groups, page by page ─► their scored rollouts, best first ─► those that are good enough ─► lines
 
 A line has the messages of one branch of a rollout, or its tokens where an environment sent no messages, and says where
-it is from. Words of an assistant that the policy did not say are in a `prompt` of their own, and never trained. What trains on it: `trainers/data/examples.py`. Memory does not grow with the run.
+it is from. Words of an assistant that the policy did not say are in a `prompt` of their own, and never trained. What
+trains on it: `trainers/data/examples.py`. Memory does not grow with the run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -155,7 +156,10 @@ def _groups(run: Run, states: Iterable[str], environment: str | None) -> Iterato
             for rollout in rollouts[group_id]:
                 by_seat.setdefault(rollout.seat, []).append(rollout)
             for seat, own in by_seat.items():
-                yield _Group(sampled[group_id], source | {"problem_key": problem_key} | ({"seat": seat} if seat else {})), own
+                yield (
+                    _Group(sampled[group_id], source | {"problem_key": problem_key} | ({"seat": seat} if seat else {})),
+                    own,
+                )
 
 
 def _teachers(run: Run) -> dict[int | None, str]:

@@ -31,7 +31,7 @@ from rollouts.states import ExportState
 log = logging.getLogger(__name__)
 
 LEASE_S = 120.0
-"""Between two chunks, of which the last may have to be packed as a table: a worker that is silent for longer is gone."""
+"""Between two chunks, or while the last is packed as a table: a worker that is silent for longer is gone."""
 KEEP = timedelta(days=30)
 """Files are removed so long after they were complete."""
 _OPEN = [ExportState.QUEUED, ExportState.WRITING]
@@ -51,7 +51,10 @@ def request(
     if faults:
         raise Invalid("Nothing is exported.", fields=faults)
     rendering.check_form(version, ExportForm(form))
-    if Export.objects.filter(version__dataset__project=version.dataset.project_id, state__in=_OPEN).count() >= MOST_OPEN:
+    if (
+        Export.objects.filter(version__dataset__project=version.dataset.project_id, state__in=_OPEN).count()
+        >= MOST_OPEN
+    ):
         raise Conflict(f"{MOST_OPEN} exports of this project are not done yet. Wait for them, or cancel some.")
     with transaction.atomic():
         export = Export.objects.create(
@@ -167,7 +170,9 @@ def _end(export: Export, to: ExportState, actor: str, reason: Reason | None, **c
     with transaction.atomic():
         if not _mine(export).select_for_update().exists():
             raise LeaseLost(f"Export {export.key} was taken over, or cancelled.")
-        transition(Export, [export.pk], to=to, actor=actor, reason=reason, expires_at=None, finished_at=DB_NOW, **columns)
+        transition(
+            Export, [export.pk], to=to, actor=actor, reason=reason, expires_at=None, finished_at=DB_NOW, **columns
+        )
 
 
 def _mine(export: Export) -> QuerySet[Export]:

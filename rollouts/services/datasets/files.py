@@ -98,8 +98,10 @@ def write_file(
     split: Split = Split.TRAIN,
     told: Callable[[Progress], None] = lambda _progress: None,
 ) -> dict[str, Any]:
-    """Write the rows of one split to a file, and the manifest that it returns to NAME.manifest.json beside it. The end of
-    its name says how: `.parquet`, `.gz`, else lines of JSON. Raises as `write_directory`."""
+    """Write the rows of one split to a file, and the manifest that it returns to NAME.manifest.json beside it.
+
+    The end of its name says how: `.parquet`, `.gz`, else lines of JSON. Raises as `write_directory`.
+    """
     with writing(version, form, {split.value: path}, told=told) as manifest:
         disk.write_file(path.with_name(f"{path.name}.{MANIFEST}"), _json(manifest))
     return manifest
@@ -125,9 +127,7 @@ def writing(
 class _Rows:
     """The rows of some splits on the disk, and the journal of them. Holds a lock until `stack` is left."""
 
-    def __init__(
-        self, version: DatasetVersion, form: ExportForm, paths: Mapping[str, Path], stack: ExitStack
-    ) -> None:
+    def __init__(self, version: DatasetVersion, form: ExportForm, paths: Mapping[str, Path], stack: ExitStack) -> None:
         self._version, self._form = version, form
         self._paths = dict(paths)
         first = next(iter(paths.values()))

@@ -51,8 +51,10 @@ def keep(run: Run, learned: Sequence[Learned]) -> None:
 
 
 def prepare(run: Run) -> list[Path]:
-    """Write what the run learns from into its directory, where its trainer looks; instant for what is there. Returns the
-    directories. May be killed anywhere, and goes on. Raises Conflict while another process is at it, OSError."""
+    """Write what the run learns from into its directory, where its trainer looks; instant for what is there.
+
+    Returns the directories. May be killed anywhere, and goes on. Raises Conflict while another process writes it.
+    """
     written = []
     for each in run.datasets.select_related("version__dataset__project", "version__parent__dataset"):
         directory = run.datasets_directory / str(each.version)

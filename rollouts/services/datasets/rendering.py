@@ -2,12 +2,12 @@
 
     sizes of the next members ─► a page that fits in memory ─► members with all that is said of them ─► rows
 
-    sft   prompt, completion                 messages; or token_ids and loss_mask where an environment sent no messages
+    sft   prompt, completion                 messages; token_ids and loss_mask where an environment sent none
     kto   prompt, completion, label          the same
     dpo   prompt, chosen, rejected           what both begin with is the prompt
 
-The prompt is what stands before the policy's first word, so words of an assistant in it are never trained. Each row says
-where it is from. What fits no row is left out and counted. Pages are read on their own: no snapshot is held.
+The prompt is what stands before the policy's first word, so words of an assistant in it are never trained. Each row
+says where it is from. What fits no row is left out and counted. Pages are read on their own: no snapshot is held.
 """
 
 import json

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from environments.types import FunctionCall, Message, ToolCall
+from rollouts.formats.tables import ParquetLines
 from rollouts.models import Run
 from rollouts.services.curation import examples
 from rollouts.services.curation.examples import Selection
-from rollouts.formats.tables import ParquetLines
 from tests.rollouts import story
 from tests.rollouts.curation.test_examples import PROMPT, said, submit
 from tests.rollouts.curation.test_exchange import launch

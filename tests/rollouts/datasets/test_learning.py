@@ -1,4 +1,4 @@
-"""A run learns from a version of a dataset: found at its launch, written before its trainer, known in both directions."""
+"""A run learns from a version of a dataset: found at launch, written before its trainer, known in both directions."""
 
 import hashlib
 from pathlib import Path
@@ -30,8 +30,16 @@ def run() -> Run:
 
 
 def launch(path: str, **values: Any) -> Run:
-    overrides = {"data.path": path, "model.path": "reverse-text-warm", "max_steps": 3, "optimizer.warmup_steps": 0, "evaluation": None}
-    resolved = resolve("reverse-text-sft", overrides=overrides | {key.replace("__", "."): value for key, value in values.items()})
+    overrides = {
+        "data.path": path,
+        "model.path": "reverse-text-warm",
+        "max_steps": 3,
+        "optimizer.warmup_steps": 0,
+        "evaluation": None,
+    }
+    resolved = resolve(
+        "reverse-text-sft", overrides=overrides | {key.replace("__", "."): value for key, value in values.items()}
+    )
     return launches.launch(
         project=make_project(), user=somebody(), resolved=resolved, actor="user:ada", forkable=Run.objects.all()
     )
@@ -81,7 +89,7 @@ def test_pairs_are_for_preference(run: Run) -> None:
         ("dataset:good@7", "good has no version 7: project words has good."),
         ("dataset:bad@1", "there is no dataset bad here: project words has good."),
         ("dataset:bad", "there is no dataset bad here: project words has good."),
-        ("dataset:", "there is no dataset  here"),
+        ("dataset:", "must name a version of a dataset, as `name@3`"),
         ("dataset:../../x@1", "there is no dataset ../../x here"),
     ],
 )

@@ -29,7 +29,9 @@ def run() -> Run:
 
 
 def submit(run: Run, *rollouts: PlayedRollout, key: str = "x") -> None:
-    group = PlayedGroup(key=key, environment="reverse_text", environment_version="7", problem_key="p", rollouts=list(rollouts))
+    group = PlayedGroup(
+        key=key, environment="reverse_text", environment_version="7", problem_key="p", rollouts=list(rollouts)
+    )
     story.submit(run, [group], actor="api:t")
 
 
@@ -91,7 +93,9 @@ def test_an_assistant_shown_in_the_prompt_is_not_trained_and_the_policys_turns_a
     shown = [Message("user", "2+2"), Message("assistant", "4"), Message("user", "3+3")]
     said = [Message("assistant", "let me see"), Message("user", "so?"), Message("assistant", "6")]
     two_turns = {"token_ids": list(range(8)), "loss_mask": [0, 0, 1, 1, 0, 1, 1, 1], "inference_logprobs": [0.0] * 8}
-    submit(run, story.rollout(1.0, messages=[*shown, *said], **two_turns), story.rollout(0.0, messages=[*shown, said[0]]))
+    submit(
+        run, story.rollout(1.0, messages=[*shown, *said], **two_turns), story.rollout(0.0, messages=[*shown, said[0]])
+    )
     version = make(run, best=1, min_reward=1.0, runs=[run.key])
     row = next(each for each in rows(version) if each["group"] == "x")
     assert [message["content"] for message in row["prompt"]] == ["2+2", "4", "3+3"]
@@ -173,10 +177,10 @@ def test_rows_of_a_file_are_rendered_as_they_were_but_cut_where_the_assistant_be
         {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}], "label": False,
          "tools": [{"type": "function"}]},
     ]  # fmt: skip
+    lines_of_file = [Line(f"f:{at}", json.dumps(row).encode()) for at, row in enumerate(given)]
     version = importing.import_rows(
-        run.project, name="file", form="examples", lines=[Line(f"f:{at}", json.dumps(row).encode()) for at, row in enumerate(given)],
-        source="f", actor="user:cy",
-    )  # fmt: skip
+        run.project, name="file", form="examples", lines=lines_of_file, source="f", actor="user:cy"
+    )
     first, second, third = rows(version, KTO)
     assert (first["prompt"][0]["content"], first["completion"][0]["content"], first["source"]) == ("q", "a", "wiki")
     assert (first["run"], first["label"], second["prompt"]) == (None, True, "once")
