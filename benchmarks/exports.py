@@ -29,11 +29,11 @@ _DEATHS = 5
 _FILL = """
 INSERT INTO rollouts_scoredgroup (
     run_id, environment_id, environment_version, key, purpose, problem_key, state, state_at, reason_code, reason_params,
-    lease_count, created_at, settled_at, rollout_count, token_count, reward_mean, reward_std, scored_count, solved_count,
-    min_policy_version, max_policy_version, withheld
+    lease_count, created_at, settled_at, rollout_count, token_count, reward_mean, reward_std, scored_count,
+    solved_count, min_policy_version, max_policy_version, withheld
 )
-SELECT %(run)s, %(environment)s, '1', 'g' || n, 'train', 'p' || n, 'ready', now(), '', '{}', 1, now(), now(), 8, 8 * 200,
-       0.5, 0.5, 8, 4, 0, 0, ''
+SELECT %(run)s, %(environment)s, '1', 'g' || n, 'train', 'p' || n, 'ready', now(), '', '{}', 1, now(), now(),
+       8, 8 * 200, 0.5, 0.5, 8, 4, 0, 0, ''
 FROM generate_series(1, %(groups)s) AS n;
 
 INSERT INTO rollouts_rollout (

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from django.contrib import messages
 from django.contrib.auth.models import User
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseRedirect
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
@@ -15,6 +15,7 @@ from rollouts.models import ExportForm, FileFormat, Role
 from rollouts.selectors import exports as export_selectors
 from rollouts.selectors import runs
 from rollouts.services.datasets import exports
+from rollouts.storable import displayable
 
 SHOWN = 100
 
@@ -23,7 +24,7 @@ SHOWN = 100
 @require_safe
 def index(request: HttpRequest) -> HttpResponse:
     """The newest exports of one's projects, and a form, filled in by a link (`?version=4`)."""
-    return _index(request, dict(request.GET.items()), {}, status=200)
+    return _index(request, _given(request.GET), {}, status=200)
 
 
 @page
@@ -37,8 +38,8 @@ def live(request: HttpRequest) -> HttpResponse:
 @require_POST
 def make(request: HttpRequest) -> HttpResponse:
     """Ask for the export of the form. Needs the curator role in the dataset's project."""
-    given = dict(request.POST.items())
-    number = str(given.get("version", ""))
+    given = _given(request.POST)
+    number = given["version"]
     is_number = number.isascii() and number.isdecimal() and len(number) < 18
     version = export_selectors.list_versions(request.user).filter(pk=int(number) if is_number else 0).first()
     if version is None:
@@ -46,8 +47,8 @@ def make(request: HttpRequest) -> HttpResponse:
     try:
         exports.request(
             version,
-            form=str(given.get("form", "")),
-            file_format=str(given.get("file_format", "")),
+            form=given["form"],
+            file_format=given["file_format"],
             user=cast(User, request.user),
             actor=actor(request),
         )
@@ -94,7 +95,12 @@ def download(request: HttpRequest, export_key: str, file: str) -> HttpResponse |
     return FileResponse(path.open("rb"), as_attachment=True, content_type="application/octet-stream")
 
 
-def _index(request: HttpRequest, given: dict[str, Any], errors: dict[str, str], *, status: int) -> HttpResponse:
+def _given(values: QueryDict) -> dict[str, str]:
+    """The fields of the form."""
+    return {name: displayable(values.get(name, "")) for name in ("version", "form", "file_format")}
+
+
+def _index(request: HttpRequest, given: dict[str, str], errors: dict[str, str], *, status: int) -> HttpResponse:
     context = _table(request) | {
         "versions": export_selectors.list_versions(request.user)[: export_selectors.MOST_VERSIONS],
         "given": given,
