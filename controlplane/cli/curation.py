@@ -47,7 +47,7 @@ def export_sft(
     if "@" in source or name:
         if pairs:
             fail("pairs of a version are written by export-dpo")
-        recipe = {"best": best or None, "min_reward": min_reward}
+        recipe: dict[str, Any] = {"best": best or None, "min_reward": min_reward}
         recipe |= {"truncated": truncated, "environment": environment or ""}
         exports.export("sft", source, recipe, state, name, output, split, file_format, push, project, as_json=as_json)
         return

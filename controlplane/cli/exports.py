@@ -91,7 +91,7 @@ def export_dpo(
     as_json: Json = False,
 ) -> None:
     """Write pairs of a better and a worse answer; stdout without a file. Interrupted, the same command goes on."""
-    recipe = {"best": best or None, "min_reward": min_reward, "min_gap": min_gap}
+    recipe: dict[str, Any] = {"best": best or None, "min_reward": min_reward, "min_gap": min_gap}
     recipe |= {"truncated": truncated, "environment": environment or ""}
     export("dpo", source, recipe, state, name, output, split, file_format, push, project, as_json=as_json)
 
@@ -115,7 +115,12 @@ def export_kto(
     as_json: Json = False,
 ) -> None:
     """Write examples with whether each is wanted; stdout without a file. Interrupted, the same command goes on."""
-    recipe = {"best": best or None, "min_reward": min_reward, "unwanted_below": unwanted_below, "rejected": True}
+    recipe: dict[str, Any] = {
+        "best": best or None,
+        "min_reward": min_reward,
+        "unwanted_below": unwanted_below,
+        "rejected": True,
+    }
     recipe |= {"truncated": truncated, "environment": environment or ""}
     export("kto", source, recipe, state, name, output, split, file_format, push, project, as_json=as_json)
 

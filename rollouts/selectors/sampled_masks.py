@@ -1,13 +1,13 @@
 """Which tokens of groups were sampled: read for many groups at once, the tokens only where they are wanted."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from functools import partial
 
 from rollouts.formats.examples import Sampled
 from rollouts.sql import binary_cursor, load
 
 
-def of_groups(group_ids: Sequence[int]) -> dict[int, Sampled]:
+def of_groups(group_ids: Iterable[int]) -> dict[int, Sampled]:
     """By group; without those that have no token arrays."""
     with binary_cursor() as cursor:
         cursor.execute(load("sampled_masks"), {"group_ids": list(group_ids)})

@@ -84,7 +84,7 @@ def remove(request: HttpRequest, export_key: str) -> HttpResponse:
 
 @page
 @require_safe
-def download(request: HttpRequest, export_key: str, file: str) -> HttpResponse | FileResponse:
+def download(request: HttpRequest, export_key: str, file: str) -> HttpResponse:
     """A file of it, streamed. Needs the curator role."""
     found = export_selectors.get(request.user, export_key, Role.CURATOR)
     try:
@@ -92,7 +92,8 @@ def download(request: HttpRequest, export_key: str, file: str) -> HttpResponse |
     except Conflict as error:
         messages.error(request, error.message)
         return HttpResponseRedirect(reverse("exports"))
-    return FileResponse(path.open("rb"), as_attachment=True, content_type="application/octet-stream")
+    answer = FileResponse(path.open("rb"), as_attachment=True, content_type="application/octet-stream")
+    return cast(HttpResponse, answer)
 
 
 def _given(values: QueryDict) -> dict[str, str]:

@@ -11,6 +11,7 @@ import logging
 import shutil
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
@@ -165,7 +166,7 @@ def sweep() -> None:
         shutil.rmtree(there[name], ignore_errors=True)
 
 
-def _end(export: Export, to: ExportState, actor: str, reason: Reason | None, **columns: object) -> None:
+def _end(export: Export, to: ExportState, actor: str, reason: Reason | None, **columns: Any) -> None:
     """Leave it in a last state, if it is still this worker's."""
     with transaction.atomic():
         if not _mine(export).select_for_update().exists():
