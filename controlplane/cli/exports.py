@@ -160,7 +160,7 @@ def export(
         assert output is not None
         _push(output, push)
     if as_json:
-        print_json({"version": str(version), "path": str(output), **manifest})
+        print_json({**manifest, "version": str(version), "path": str(output)})
     else:
         rows = ", ".join(f"{count} {part}" for part, count in manifest["rows"].items())
         left_out = "".join(f", {count} {why} left out" for why, count in manifest["left_out"].items())
