@@ -104,6 +104,15 @@ GRANT UPDATE (taken_at, expires_at, label_id, act_id) ON rollouts_queueturn TO {
 GRANT SELECT, INSERT ON rollouts_dataset, rollouts_datasetversion TO {application};
 GRANT UPDATE (notes, licence) ON rollouts_dataset TO {application};
 GRANT UPDATE (statistics) ON rollouts_datasetversion TO {application};
+-- Its id is drawn before its members are written, and it comes after them.
+GRANT USAGE ON SEQUENCE rollouts_datasetversion_id_seq TO {application};
+
+-- Files that versions are written to, and which runs learn from one.
+GRANT SELECT, INSERT ON rollouts_export, rollouts_rundataset TO {application};
+GRANT UPDATE (state, state_at, reason_code, reason_params, epoch, expires_at, members_done, row_count, size_bytes, manifest,
+              finished_at)
+    ON rollouts_export TO {application};
+GRANT UPDATE (sha256, row_count) ON rollouts_rundataset TO {application};
 
 -- The way in from outside: whose it is and how long, and its key.
 GRANT SELECT, INSERT ON rollouts_address TO {application};

@@ -8,6 +8,7 @@ run/            sockets of the embedded servers (elsewhere when the path is too 
 static/         collected static files
 runs/           checkpoints, weights and logs, a directory per run
 models/         models made here, a directory per name
+exports/        files of exports, a directory each
 up.lock up.json the `rollyard up` that holds this home
 """
 
@@ -35,7 +36,7 @@ APPLICATION, OWNER = "rollyard", "rollyard_owner"
 """Roles of the embedded PostgreSQL: one reads and writes rows, the other owns the tables and migrates them."""
 OWNER_ONLY = 0o077
 """The umask of everything that writes here."""
-CLOSED = ("caches", "demo", "logs", "models", "passwords", "runs", "secrets", "static")
+CLOSED = ("caches", "demo", "exports", "logs", "models", "passwords", "runs", "secrets", "static")
 """Directories of a home that nobody else may even pass."""
 
 

@@ -8,10 +8,13 @@ from django.urls.converters import StringConverter
 from django.utils.functional import lazy
 from django.views.generic import RedirectView
 
+from frontend.pages.datasets import versions as dataset_versions
+from frontend.pages.datasets import views as datasets
 from frontend.pages.environments import difference as environment_difference
 from frontend.pages.environments import trials as environment_trials
 from frontend.pages.environments import views as environments
 from frontend.pages.evaluations import views as evaluations
+from frontend.pages.exports import views as exports
 from frontend.pages.group import views as group
 from frontend.pages.launch import views as launch
 from frontend.pages.models import views as models
@@ -66,6 +69,18 @@ urlpatterns = [
     path("queues/<str:queue_key>/take/", annotate.take, name="queue-take"),
     path("queues/<str:queue_key>/say/", annotate.say, name="queue-say"),
     path("queues/<str:queue_key>/undo/", annotate.undo, name="queue-undo"),
+    path("datasets/", datasets.index, name="datasets"),
+    path("datasets/new/", datasets.make, name="dataset-make"),
+    path("datasets/<str:dataset_key>/", datasets.dataset, name="dataset"),
+    path("datasets/<str:dataset_key>/describe/", datasets.describe, name="dataset-describe"),
+    path("datasets/<str:dataset_key>/difference/", dataset_versions.difference, name="dataset-difference"),
+    path("datasets/<str:dataset_key>/<int:version>/", dataset_versions.version, name="dataset-version"),
+    path("exports/", exports.index, name="exports"),
+    path("exports/live/", exports.live, name="exports-live"),
+    path("exports/new/", exports.make, name="export-make"),
+    path("exports/<str:export_key>/cancel/", exports.cancel, name="export-cancel"),
+    path("exports/<str:export_key>/remove/", exports.remove, name="export-remove"),
+    path("exports/<str:export_key>/files/<str:file>/", exports.download, name="export-file"),
     path("trust/", trust.index, name="trust"),
     path("trust/allow/", trust.allow, name="trust-allow"),
     path("trust/withdraw/", trust.withdraw, name="trust-withdraw"),

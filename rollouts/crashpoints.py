@@ -38,6 +38,9 @@ class CrashPoint(StrEnum):
     """Half of a batch was sent: the trainer has nothing, and the next fetch gets the same bytes."""
     BEFORE_ACK = "before_ack"
     """A trainer's acknowledgement was received, nothing of it was written: sending it again counts the step once."""
+    MID_EXPORT = "mid_export"
+    """Rows of an export are in its file, or were journalled, or have their name: the next one goes on to the same
+    bytes."""
 
 
 @dataclass

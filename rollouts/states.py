@@ -244,3 +244,20 @@ TRIAL_TRANSITIONS: dict[str, frozenset[str]] = {
     TrialState.PLAYING: frozenset({TrialState.FINISHED, TrialState.FAILED}),
 }
 TRIAL_TERMINAL = frozenset(set(TrialState) - TRIAL_TRANSITIONS.keys())
+
+
+class ExportState(TextChoices):
+    QUEUED = "queued", "Waits for a worker that writes it."
+    WRITING = "writing", "A worker writes its files; another goes on where one died."
+    DONE = "done", "Its files are complete, and their hashes are in its manifest."
+    FAILED = "failed", "It cannot be written: its reason says what must be changed."
+    CANCELLED = "cancelled", "A person wanted it no more before it was done; nothing of it is left."
+    DELETED = "deleted", "Its files were removed; writing the version again gives the same bytes."
+
+
+EXPORT_TRANSITIONS: dict[str, frozenset[str]] = {
+    ExportState.QUEUED: frozenset({ExportState.WRITING, ExportState.CANCELLED}),
+    ExportState.WRITING: frozenset({ExportState.DONE, ExportState.FAILED, ExportState.CANCELLED}),
+    ExportState.DONE: frozenset({ExportState.DELETED}),
+}
+EXPORT_TERMINAL = frozenset(set(ExportState) - EXPORT_TRANSITIONS.keys())

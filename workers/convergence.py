@@ -21,6 +21,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, groups, runs
 from rollouts.services import models, trust
 from rollouts.services.curation import reviews
+from rollouts.services.datasets import learning
 from rollouts.services.groups import cancelling, evaluations, leases, problems
 from rollouts.services.outside import sessions
 from rollouts.services.runs import life, policies, tokens
@@ -145,12 +146,13 @@ def _begin(run: Run) -> None:
 
 
 def _bring(run: Run) -> bool:
-    """Fetch and export what the run starts from, which may take hours; False where its turn has not come yet.
+    """Fetch and export what the run starts from, and write what it learns from, which may take hours; False where its
+    turn has not come yet.
 
     Each pass asks again. The rest of the reconciler's threads are for runs that are under way. Raises
     UnrecoverableError.
     """
-    if not hub.names_of(run.parsed) and run.forked_from is None:
+    if not hub.names_of(run.parsed) and run.forked_from is None and not run.datasets.exists():
         return True
     if not _bringing.acquire(blocking=False):
         life.note_wait(run, Reason(ReasonCode.FETCH_WAITS, others=MAX_BRINGING))
@@ -158,6 +160,7 @@ def _bring(run: Run) -> bool:
     try:
         fetching.fetch(run)
         forking.make_start(run)
+        learning.prepare(run)
     finally:
         _bringing.release()
     return True

@@ -6,6 +6,7 @@ import mmap
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, ClassVar
 
 from celery import shared_task
@@ -15,6 +16,8 @@ from django.db import DatabaseError, InterfaceError
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.selectors import trials
 from rollouts.states import RUN_GENERATING, EvaluationState
+from workers import exporting
+from workers.counting import count_versions
 from workers.database import with_connection
 from workers.episodes import Driver
 
@@ -80,11 +83,18 @@ def _wait_for_drivers(**_signal: Any) -> None:
 
 @worker_init.connect
 def _start_polling(**_signal: Any) -> None:
-    """Poll the database for runs to drive, should no message arrive: Redis may be away for long."""
+    """Poll the database for runs to drive, should no message arrive: Redis may be away for long. And for exports, and
+    versions of datasets to count, of which no message tells."""
     threading.Thread(target=poll_runs, name="poll-runs", daemon=True).start()
+    threading.Thread(target=exporting.poll, args=(_is_ending,), name="poll-exports", daemon=True).start()
+    threading.Thread(target=partial(count_versions, _is_ending), name="count-datasets", daemon=True).start()
 
 
-def poll_runs(pause_s: float = POLL_EVERY_S, *, stopping: Callable[[], bool] = lambda: bool(_shutting_down[0])) -> None:
+def _is_ending() -> bool:
+    return bool(_shutting_down[0])
+
+
+def poll_runs(pause_s: float = POLL_EVERY_S, *, stopping: Callable[[], bool] = _is_ending) -> None:
     """Drive every run that wants it and is not driven by this process, each in a thread, until told to stop."""
     while not stopping():
         try:

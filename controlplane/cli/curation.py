@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from controlplane.cli import exports
 from controlplane.cli.completion import RunKey
 from controlplane.cli.data import known_states, writing
 from controlplane.cli.progress import progress
-from controlplane.cli.terminal import Json, actor, connect, fail, print_json, run_of, say
+from controlplane.cli.terminal import Json, Project, actor, connect, fail, print_json, run_of, say
 
 
 def register(app: typer.Typer) -> None:
@@ -67,11 +68,8 @@ def import_labels(
 
 
 def export_sft(
-    run: RunKey,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", dir_okay=False, help="File: JSONL, gzipped if it ends in .gz; or .parquet."),
-    ] = None,
+    source: exports.Source,
+    output: exports.Output = None,
     pairs: Annotated[bool, typer.Option("--pairs", help="Best beside worst of each group, for DPO.")] = False,
     best: Annotated[int, typer.Option(min=0, help="Most rollouts of each group, the best; 0: all.")] = 1,
     min_reward: Annotated[float | None, typer.Option(help="Only rollouts with at least this reward.")] = None,
@@ -80,16 +78,35 @@ def export_sft(
     state: Annotated[
         list[str] | None, typer.Option(help="State of the groups; repeat for more. [default: all but rejected ones]")
     ] = None,
-    environment: Annotated[str | None, typer.Option(metavar="NAME", help="Only groups of this one.")] = None,
+    environment: exports.Environment = None,
+    name: Annotated[
+        str, typer.Option("--as", metavar="NAME", help="Make a version of this dataset of a run, and write that.")
+    ] = "",
+    split: exports.Split = exports.Part.TRAIN,
+    file_format: exports.Format = exports.Kind.PARQUET,
+    push: exports.Push = "",
+    project: Project = "default",
     as_json: Json = False,
 ) -> None:
-    """Write a run's best rollouts as lines to train on; stdout without a file. A file appears when it is complete."""
+    """Write a version of a dataset as data for SFT, or what is best in a run now; stdout without a file.
+
+    A file appears when it is complete. Of a version, the same command goes on after an interruption.
+    """
+    if "@" in source or name:
+        if pairs:
+            fail("pairs of a version are written by export-dpo")
+        recipe: dict[str, Any] = {"best": best or None, "min_reward": min_reward}
+        recipe |= {"truncated": truncated, "environment": environment or ""}
+        exports.export("sft", source, recipe, state, name, output, split, file_format, push, project, as_json=as_json)
+        return
+    if push or (output is not None and output.is_dir()):
+        fail(f"{output} is a directory, which a version of a dataset is written to: give it a name with --as")
     if as_json and output is None:
         raise typer.BadParameter("would mix with the examples: give a file too (-o)", param_hint="--json")
     connect()
     from rollouts.services.curation import examples
 
-    row = run_of(run)
+    row = run_of(source)
     states = known_states(state) or list(examples.curated_states(row))
     selection = examples.Selection(best=best or None, min_reward=min_reward, min_gap=min_gap, truncated=truncated)
     unit = "pairs" if pairs else "examples"
@@ -110,8 +127,8 @@ def write_examples(
     environment: str | None = None,
 ) -> int:
     """Write the selected rollouts of a run, in the format that the file's name says; how many lines they are."""
+    from rollouts.formats.tables import ParquetLines, Untabular
     from rollouts.services.curation import examples, exchange
-    from rollouts.services.curation.tables import ParquetLines, Untabular
 
     export = examples.export_pairs if pairs else examples.export_examples
     unit = "pairs" if pairs else "examples"
@@ -122,7 +139,7 @@ def write_examples(
         with (
             progress(total) as meter,
             writing(output) as file,
-            ParquetLines(file, pairs=pairs) if is_table else nullcontext(file) as lines,
+            ParquetLines(file, "pairs" if pairs else "examples") if is_table else nullcontext(file) as lines,
         ):
             for line in export(run, selection, states=states, environment=environment):
                 lines.write(line)

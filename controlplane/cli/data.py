@@ -263,6 +263,13 @@ def writing(output: Path | None) -> Iterator[BinaryIO]:
                 yield packed  # type: ignore[misc]
         else:
             yield file
-    # Closed to others by our umask, but made to be trained on: where we are root, runs have an account of their own.
+    open_to_runs([output])
+
+
+def open_to_runs(paths: list[Path]) -> None:
+    """Let runs read files or directories that are closed to others by our umask, but made to be trained on.
+
+    Where we are root, runs have an account of their own.
+    """
     with suppress(SandboxUnavailable):  # then there is no account to open it to
-        accounts.open_to(accounts.account_of_runs(), [output.parent.resolve() / output.name])
+        accounts.open_to(accounts.account_of_runs(), [path.parent.resolve() / path.name for path in paths])

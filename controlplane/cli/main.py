@@ -12,7 +12,20 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import checkpoints, curation, data, endpoints, envs, evals, examining, models, synthesis, trust
+from controlplane.cli import (
+    checkpoints,
+    curation,
+    data,
+    datasets,
+    endpoints,
+    envs,
+    evals,
+    examining,
+    exports,
+    models,
+    synthesis,
+    trust,
+)
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -338,7 +351,9 @@ def _why(row: Any) -> dict[str, str]:
 data.register(app)
 checkpoints.register(app)
 curation.register(app)
+exports.register(app)
 models.register(app)
+datasets.register(app)
 trust.register(app)
 endpoints.register(app)
 envs.register(app)

@@ -8,9 +8,19 @@ substring.
 
 from django.contrib import admin
 
-from rollouts.admin import curation, groups, people, scope, store
+from rollouts.admin import curation, datasets, groups, people, scope, store
 from rollouts.admin.scope import MAX_COUNTED, BoundedPaginator, StoreAdmin
 
-__all__ = ["MAX_COUNTED", "BoundedPaginator", "StoreAdmin", "curation", "groups", "people", "scope", "store"]
+__all__ = [
+    "MAX_COUNTED",
+    "BoundedPaginator",
+    "StoreAdmin",
+    "curation",
+    "datasets",
+    "groups",
+    "people",
+    "scope",
+    "store",
+]
 
 admin.site.enable_nav_sidebar = False  # its first page lists everything; lists of groups need the width

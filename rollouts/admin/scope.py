@@ -17,7 +17,7 @@ from django.db.models import ForeignKey, Model, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from rollouts.models import Membership, Project, Role
+from rollouts.models import Event, Membership, Project, Role
 from rollouts.storable import is_storable
 
 MAX_COUNTED = 10_000
@@ -57,7 +57,7 @@ class BoundedList(ChangeList):
 def path_to_project(model: type[Model]) -> str | None:
     """The shortest way over foreign keys from a row to its project, as a lookup; "pk" of a project itself.
 
-    None: it belongs to no project, and so to superusers alone.
+    None: it belongs to no project, and so to superusers alone, as do events of no run.
     """
     if model is Project:
         return "pk"
@@ -67,7 +67,8 @@ def path_to_project(model: type[Model]) -> str | None:
         at, way = ways.popleft()
         seen.add(at)
         for field in at._meta.get_fields():
-            if not isinstance(field, ForeignKey) or field.null or field.related_model in seen:
+            is_optional = isinstance(field, ForeignKey) and field.null and (at, field.name) != (Event, "run")
+            if not isinstance(field, ForeignKey) or is_optional or field.related_model in seen:
                 continue
             if field.related_model is Project:
                 return "__".join((*way, field.name))

@@ -7,6 +7,7 @@ from rollouts.models.batch import Batch, BatchEncoding, BatchItem, Replay, Token
 from rollouts.models.curation import Act, ActItem, Label, LabelPreference, LabelVerdict, Verb
 from rollouts.models.dataset import Dataset, DatasetForm, DatasetMember, DatasetVersion
 from rollouts.models.endpoint import Endpoint
+from rollouts.models.export import Export, ExportForm, FileFormat, RunDataset
 from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup, Withholding
 from rollouts.models.load import DriverLoad
 from rollouts.models.log import Event, EventKind, MetricPoint
@@ -44,6 +45,9 @@ __all__ = [
     "Evaluation",
     "Event",
     "EventKind",
+    "Export",
+    "ExportForm",
+    "FileFormat",
     "GroupTokens",
     "Guideline",
     "KnownProblem",
@@ -69,6 +73,7 @@ __all__ = [
     "Role",
     "Rollout",
     "Run",
+    "RunDataset",
     "RunEnvironment",
     "RunKind",
     "Scope",

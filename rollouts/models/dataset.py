@@ -88,7 +88,7 @@ class DatasetMember(models.Model):
     group = models.ForeignKey(ScoredGroup, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     rollout = models.ForeignKey(Rollout, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     other = models.ForeignKey(Rollout, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
-    """Of a pair the worse one."""
+    """Of a pair the worse one: of a correction also what it corrects."""
     is_wanted = models.BooleanField(default=True)
     """Whether it is to be imitated; False: to be avoided, as KTO has it."""
     correction = models.ForeignKey(
@@ -97,6 +97,9 @@ class DatasetMember(models.Model):
     """Whose `edited` is learned in place of the rollout's messages; the rollout stays beside it."""
     labels = ArrayField(models.BigIntegerField(), null=True)
     """Ids of the labels that counted when the version was made; None: nobody had said a word."""
+    step = models.PositiveIntegerField(null=True)
+    """Of the batch that had trained its group when the version was made; None: none had, and what comes later does not
+    count."""
     row = models.JSONField(null=True)
     """Of a file: the line as it was."""
 
@@ -110,7 +113,8 @@ class DatasetMember(models.Model):
                 name="dataset_member_of_a_rollout_or_a_file",
             ),
             models.CheckConstraint(
-                condition=Q(other__isnull=True) | Q(rollout__isnull=False) & ~Q(other=F("rollout")),
+                condition=Q(other__isnull=True)
+                | Q(rollout__isnull=False) & (~Q(other=F("rollout")) | Q(correction__isnull=False)),
                 name="dataset_member_pairs_two",
             ),
             models.CheckConstraint(

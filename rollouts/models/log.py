@@ -39,7 +39,8 @@ class EventKind(models.TextChoices):
 class Event(Reasoned):
     """What changed state, or happened else, when, by whom and why. Its id is the sequence number that pages show."""
 
-    run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="events", db_index=False)
+    run = models.ForeignKey(Run, null=True, on_delete=models.CASCADE, related_name="events", db_index=False)
+    """None: its object belongs to no run, as an export does."""
     at = models.DateTimeField(db_default=Now())
     object_kind = models.CharField(max_length=32)
     object_id = models.BigIntegerField()

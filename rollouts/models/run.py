@@ -138,6 +138,11 @@ class Run(Stateful):
         return Path(settings.ROLLYARD_RUNS_DIR) / self.key
 
     @property
+    def datasets_directory(self) -> Path:
+        """Where versions of datasets are written for its trainer, a directory each."""
+        return self.directory / "datasets"
+
+    @property
     def is_over(self) -> bool:
         return self.state in RUN_TERMINAL
 

@@ -21,6 +21,7 @@ from rollouts.models import (
     EnvironmentClient,
     Evaluation,
     Event,
+    Export,
     PolicyVersion,
     Replica,
     Run,
@@ -36,6 +37,7 @@ from rollouts.states import (
     CHECKPOINT_TRANSITIONS,
     CLIENT_TRANSITIONS,
     EVALUATION_TRANSITIONS,
+    EXPORT_TRANSITIONS,
     GROUP_TRANSITIONS,
     POLICY_VERSION_TRANSITIONS,
     REPLICA_TRANSITIONS,
@@ -50,6 +52,7 @@ TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
     Checkpoint: CHECKPOINT_TRANSITIONS,
     EnvironmentClient: CLIENT_TRANSITIONS,
     Evaluation: EVALUATION_TRANSITIONS,
+    Export: EXPORT_TRANSITIONS,
     PolicyVersion: POLICY_VERSION_TRANSITIONS,
     Replica: REPLICA_TRANSITIONS,
     Run: RUN_TRANSITIONS,
@@ -59,6 +62,7 @@ TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
 RUN_COLUMNS: dict[type[Stateful], LiteralString] = {
     Run: "t.id",
     EnvironmentClient: "(SELECT run_id FROM rollouts_attempt WHERE id = t.attempt_id)",
+    Export: "NULL::bigint",
 }
 """Where a row says which run it belongs to, if not in `run_id`."""
 TEXT_LENGTH = 500
@@ -133,7 +137,7 @@ def transition(
         cursor.execute(query, values)
         cursor.nextset()  # the first statement only locks
         rows = cursor.fetchall()
-    for run_id in {run_id for _, run_id in rows}:
+    for run_id in {run_id for _, run_id in rows if run_id is not None}:
         bell.ring_after_commit(run_id)
     return [row_id for row_id, _ in rows]
 
@@ -150,12 +154,15 @@ def move(row: StatefulT, *, to: str, actor: str, reason: Reason | None = None, *
 def record_creation(
     rows: Sequence[Stateful],
     *,
-    run_id: int,
+    run_id: int | None,
     state: str,
     actor: str,
     reason: Reason | None = None,
 ) -> None:
-    """Append the first event of freshly inserted rows of one run. Call it in the transaction that inserts them."""
+    """Append the first event of freshly inserted rows of one run, or of none.
+
+    Call it in the transaction that inserts them.
+    """
     _append([(row, "", state) for row in rows], run_id, actor=actor, reason=reason)
 
 
@@ -170,7 +177,9 @@ def record_notes(rows: Iterable[Stateful], *, run_id: int, actor: str, reason: R
     _append([(row, state, state) for row, state in states], run_id, actor=actor, reason=reason)
 
 
-def _append(rows: Iterable[tuple[Stateful, str, str]], run_id: int, *, actor: str, reason: Reason | None) -> None:
+def _append(
+    rows: Iterable[tuple[Stateful, str, str]], run_id: int | None, *, actor: str, reason: Reason | None
+) -> None:
     """Events of rows, each with its state before and after."""
     code, params = stored(reason)
     Event.objects.bulk_create(
@@ -186,7 +195,8 @@ def _append(rows: Iterable[tuple[Stateful, str, str]], run_id: int, *, actor: st
         )
         for row, before, after in rows
     )
-    bell.ring_after_commit(run_id)
+    if run_id is not None:
+        bell.ring_after_commit(run_id)
 
 
 def stored(reason: Reason | None) -> tuple[str, dict[str, Any]]:

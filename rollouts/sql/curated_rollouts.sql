@@ -1,9 +1,13 @@
 -- The scored rollouts of some groups, best first in each; JSON stays text, for whoever passes it on. Of a run that an
--- endpoint plays (`is_spoken`) they have no tokens; of others one without is of a seat that was never asked.
+-- endpoint plays (`is_spoken`) they have no tokens, and how often it was asked (`asked`) is told by their spans; of
+-- others one without is of a seat that was never asked.
 -- Locks: nothing. Everything read here is insert-only.
 -- Index: rollout_index_once_per_group.
 SELECT group_id, index, coalesce(grp.given_rewards[index + 1], reward), stop_reason, messages::text, tools::text,
-       earlier_branches::text, seat
-FROM rollouts_rollout JOIN rollouts_scoredgroup AS grp ON grp.id = group_id
+       earlier_branches::text, seat,
+       CASE WHEN rollout.token_count = 0 THEN
+           (SELECT count(*) FROM jsonb_array_elements(spans) AS span WHERE span ->> 0 = 'model')
+       END AS asked
+FROM rollouts_rollout AS rollout JOIN rollouts_scoredgroup AS grp ON grp.id = group_id
 WHERE group_id = ANY(%(group_ids)s) AND reward IS NOT NULL AND (trained_token_count > 0 OR %(is_spoken)s)
 ORDER BY group_id, 3 DESC, index

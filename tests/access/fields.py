@@ -53,6 +53,9 @@ NAMING: dict[str, tuple[str, ...]] = {
     "config data.validation.path": ("validation data of another run",),
     "environments/<str:name>/try/ run": ("run whose policy plays a trial",),
     "environments/<str:name>/try/ endpoint": ("endpoint that plays a trial",),
+    "exports/new/ version": ("version that is exported",),
+    "createExport version": ("version that is exported over the API",),
+    "createExport project": ("version that is exported over the API",),
     "queues/new/ project": ("project of a queue",),
     "queues/new/ run": ("run of a queue",),
     "queues/new/ source": ("queue whose disagreements one holds",),
@@ -64,6 +67,15 @@ NAMING: dict[str, tuple[str, ...]] = {
     "makeQueue people": ("person who is given a queue over the API",),
     "assignQueue people": ("person who is assigned over the API",),
     "sayWord turn": ("test_a_turn_of_somebody_else_is_not_answered",),
+    "datasets/new/ project": ("project of a dataset",),
+    "datasets/new/ runs": ("run of a dataset",),
+    "datasets/new/ queue": ("queue of a dataset",),
+    "datasets/new/ version": ("version of another dataset",),
+    "makeDatasetVersion project": ("project of a dataset over the API",),
+    "makeDatasetVersion recipe.runs": ("run of a dataset over the API",),
+    "makeDatasetVersion recipe.queue": ("queue of a dataset over the API",),
+    "makeDatasetVersion recipe.version": ("version of another dataset over the API",),
+    "importDatasetVersion project": ("project of rows over the API",),
     "queues/<str:queue_key>/say/ turn": ("test_a_turn_of_somebody_else_is_not_answered",),
     "runs/new/ clone": ("run that is cloned", "run that is cloned in the form"),
     "runs/new/ model": ("model that the form begins with",),
@@ -114,8 +126,16 @@ _ITEM = (
     "tokens masks scores advantages ref_logprobs inference_logprobs distill_token_ids distill_logprobs messages"
     " overrides group_overrides generation_params images env_id"
 )
+_RECIPE = (
+    "environment states best min_reward max_reward min_gap truncated accepted rejected unwanted_below tags"
+    " has_correction validation_share limit"
+)
 HARMLESS: dict[str, str] = {
     "listRuns": "before",
+    "listExports": "before",
+    "createExport": "form file_format",
+    "exports/": "version form file_format",
+    "exports/new/": "form file_format",
     "launchRun": "preset fork_optimizer",
     "fetchBatch": "Rollyard-Epoch wait_s",
     "addCheckpoint": "Rollyard-Epoch step manifest_sha256 size_bytes",
@@ -151,6 +171,18 @@ HARMLESS: dict[str, str] = {
     "runs/<str:key>/people/": "min_reward max_reward min_version max_version environment",
     "queues/<str:queue_key>/guide/": "guideline",
     "queues/<str:queue_key>/bulk/": "verb",
+    # Fills the form in.
+    "datasets/": f"name project form note licence runs queue version {_RECIPE}",
+    "datasets/new/": f"name form note licence {_RECIPE}",
+    "datasets/<str:dataset_key>/describe/": "notes licence",
+    # Numbers of versions and positions are a dataset's own.
+    "datasets/<str:dataset_key>/<int:version>/": "after",
+    "datasets/<str:dataset_key>/difference/": "before after",
+    "readDatasetMembers": "after",
+    "compareDatasetVersions": "before after",
+    "describeDataset": "notes licence",
+    "makeDatasetVersion": "name form note licence recipe " + " ".join(f"recipe.{name}" for name in _RECIPE.split()),
+    "importDatasetVersion": "name form note licence source validation_share rows",
     "registerTrainer": "hostname pid world_size",
     "finishTraining": "Rollyard-Epoch",
     "claimWork": "holder limit",

@@ -142,6 +142,19 @@ def form(need: Need, body: Callable[[Possessions], dict[str, str]] = lambda of: 
     return {"POST": Call(need, body, is_form=True, **facts)}
 
 
+def made_of(of: Possessions) -> dict[str, str]:
+    """What makes another version of a dataset of the project."""
+    return {"name": of.dataset.dataset.name, "project": of.project.slug}
+
+
+def recipe_of(of: Possessions) -> Any:
+    return made_of(of) | {"recipe": {"runs": [of.run.key]}}
+
+
+def rows_of(of: Possessions) -> Any:
+    return made_of(of) | {"rows": [{"prompt": "p", "completion": "c"}]}
+
+
 viewer, curator, operator = page(Role.VIEWER), page(Role.CURATOR), page(Role.OPERATOR)
 EPOCH = {"headers": lambda of: {"rollyard-epoch": str(of.epoch)}}
 SHA = "a" * 64
@@ -213,6 +226,18 @@ PAGES: dict[str, Rule] = {
     # A turn is one person's: `test_bodies.py` says a word on it.
     "queues/<str:queue_key>/say/": form(nobody),
     "queues/<str:queue_key>/undo/": form(curator),
+    "datasets/": get(member_of_any),
+    "datasets/new/": form(curator, lambda of: made_of(of) | {"runs": of.run.key}),
+    "datasets/<str:dataset_key>/": get(viewer),
+    "datasets/<str:dataset_key>/describe/": form(curator),
+    "datasets/<str:dataset_key>/difference/": get(viewer),
+    "datasets/<str:dataset_key>/<int:version>/": get(viewer),
+    "exports/": get(member_of_any),
+    "exports/live/": get(member_of_any),
+    "exports/new/": form(curator, lambda of: {"version": str(of.dataset.pk), "form": "sft", "file_format": "jsonl"}),
+    "exports/<str:export_key>/cancel/": form(curator),
+    "exports/<str:export_key>/remove/": form(curator),
+    "exports/<str:export_key>/files/<str:file>/": get(curator),
     "trust/": get(superuser),
     "trust/allow/": form(superuser, lambda of: {"kind": "loss", "name": "losses.another"}),
     "trust/withdraw/": form(superuser, lambda of: {"kind": "loss", "name": "losses.ours"}),
@@ -252,6 +277,8 @@ ADMIN: dict[str, Rule] = {
 """Of the administration site, what is no model's: those pages are in `admin.py`."""
 RUN = "api/v1/runs/<slug:key>"
 QUEUE = "api/v1/queues/<slug:queue_key>"
+EXPORT = "api/v1/exports/<slug:export_key>"
+DATASET = "api/v1/datasets/<slug:dataset_key>"
 API: dict[str, Rule] = {
     "api/v1/schema": get(anybody_of_api),
     "api/v1/docs": get(anybody_of_api),
@@ -264,6 +291,13 @@ API: dict[str, Rule] = {
     f"{RUN}/evaluations": get(api(Scope.READ)),
     # Numbers that nobody has: `test_bodies.py` compares what there is.
     "api/v1/evaluations/compare": get(nobody, query="first=0&second=0"),
+    "api/v1/exports": get(api_list)
+    | post(unbound(Scope.CURATE), lambda of: {"version": str(of.dataset), "form": "sft", "project": of.project.slug}),
+    EXPORT: get(unbound(Scope.READ)),
+    # Of one that is done there is nothing to cancel: 409.
+    f"{EXPORT}/cancel": post(unbound(Scope.CURATE)),
+    f"{EXPORT}/remove": post(unbound(Scope.CURATE)),
+    f"{EXPORT}/files/<str:file>": get(unbound(Scope.CURATE)),
     f"{RUN}/labels": get(api(Scope.READ))
     | post(api(Scope.CURATE), lambda of: {"group": of.group.key, "verdict": "accept"}),
     f"{RUN}/acts": get(api(Scope.READ))
@@ -280,6 +314,13 @@ API: dict[str, Rule] = {
     # A turn is one person's, and so is a word: `test_bodies.py` and `test_api_queues.py` say and take back some.
     f"{QUEUE}/word": post(nobody, lambda of: {"turn": "0", "verdict": "accept"}),
     f"{QUEUE}/undo": post(nobody),
+    "api/v1/datasets": get(api_list) | post(unbound(Scope.CURATE), recipe_of),
+    "api/v1/datasets/import": post(unbound(Scope.CURATE), rows_of),
+    DATASET: get(unbound(Scope.READ)),
+    f"{DATASET}/notes": post(unbound(Scope.CURATE)),
+    f"{DATASET}/difference": get(unbound(Scope.READ), query="before=1&after=1"),
+    f"{DATASET}/versions/<int:version>": get(unbound(Scope.READ)),
+    f"{DATASET}/versions/<int:version>/members": get(unbound(Scope.READ)),
     f"{RUN}/replays": get(api(Scope.READ))
     | post(
         unbound(Scope.LAUNCH, Scope.READ),

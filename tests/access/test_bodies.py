@@ -125,6 +125,24 @@ def compared(root: str, named: str, by: str = "admin") -> Case:
     return Case("GET", path, by=by)
 
 
+def made_in(of: Possessions) -> dict[str, str]:
+    return rules.made_of(of) | {"runs": of.run.key}
+
+
+def dataset_of(field: str, naming: Callable[[Possessions], str]) -> Case:
+    """A version that the form makes of something."""
+    return Case(
+        "POST",
+        lambda world, of: "/datasets/new/",
+        lambda world, of: {"name": "made", "project": "ours", field: naming(of)},
+        refused=frozenset({422}),
+    )
+
+
+def dataset_of_api(recipe: Callable[[Possessions], dict[str, Any]]) -> Case:
+    return api("/api/v1/datasets", lambda world, of: {"name": "made", "project": "ours", "recipe": recipe(of)})
+
+
 def policies_of(of: Possessions) -> dict[str, str]:
     """A judge behind the project's own endpoint, as the form has it."""
     return {"policies": json.dumps([{"name": "judge", "endpoint": endpoint_of(of)}])}
@@ -226,6 +244,14 @@ CASES: dict[str, Case] = {
     "run that is cloned in the form": cloned(""),
     "run that is cloned in the check of the form": cloned("check/"),
     "run that is cloned where a model is made": cloned("make-model/"),
+    "version that is exported": Case(
+        "POST",
+        lambda world, of: "/exports/new/",
+        lambda world, of: {"version": str(of.dataset.pk), "form": "sft", "file_format": "jsonl"},
+    ),
+    "version that is exported over the API": api(
+        "/api/v1/exports", lambda world, of: {"version": str(of.dataset), "form": "sft", "project": of.project.slug}
+    ),
     "project of a queue": Case(
         "POST",
         lambda world, of: "/queues/new/",
@@ -271,6 +297,15 @@ CASES: dict[str, Case] = {
         lambda world, of: {"people": [curator_of(of)]},
         by="token: everything",
     ),
+    "project of a dataset": Case("POST", lambda world, of: "/datasets/new/", lambda world, of: made_in(of)),
+    "run of a dataset": dataset_of("runs", lambda of: of.run.key),
+    "queue of a dataset": dataset_of("queue", lambda of: of.queue.key),
+    "version of another dataset": dataset_of("version", lambda of: str(of.dataset)),
+    "project of a dataset over the API": api("/api/v1/datasets", lambda world, of: rules.recipe_of(of)),
+    "project of rows over the API": api("/api/v1/datasets/import", lambda world, of: rules.rows_of(of)),
+    "run of a dataset over the API": dataset_of_api(lambda of: {"runs": [of.run.key]}),
+    "queue of a dataset over the API": dataset_of_api(lambda of: {"queue": of.queue.key}),
+    "version of another dataset over the API": dataset_of_api(lambda of: {"version": str(of.dataset)}),
     "run whose policy plays a trial": Case(
         "POST",
         lambda world, of: "/environments/reverse_text/try/",

@@ -12,8 +12,10 @@ from django.utils import timezone
 from rollouts.models import (
     Act,
     Attempt,
+    DatasetVersion,
     Delivery,
     EnvironmentClient,
+    Export,
     LabelQueue,
     Lease,
     Model,
@@ -30,6 +32,8 @@ from rollouts.models import (
 from rollouts.services import endpoints
 from rollouts.services.batches import forming, replays
 from rollouts.services.curation import acts, labels, queues, turns
+from rollouts.services.datasets import exports, making
+from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.runs import checkpoints, replicas
 from tests.factories import make_trial, make_user
 from tests.model_files import make_model, make_warm
@@ -61,6 +65,10 @@ class Possessions:
     act: Act
     queue: LabelQueue
     """With an item, and somebody at it."""
+    dataset: DatasetVersion
+    """The first one of a dataset."""
+    export: Export
+    """Of it, done."""
     member: User
     mark: str
     """In the names of its runs: whoever reads it has read of the project."""
@@ -81,6 +89,10 @@ class Possessions:
             "trial": self.trial.key,
             "act": self.act.key,
             "queue_key": self.queue.key,
+            "dataset_key": self.dataset.dataset.key,
+            "version": 1,
+            "export_key": self.export.key,
+            "file": "manifest.json",
             "project": self.project.slug,
             "name": self.model.name,
             "id": self.member.pk,
@@ -98,6 +110,8 @@ class Possessions:
             ("group", {"group__run__project": self.project}),
             ("act", {"act__run__project": self.project}),
             ("queue", {"queue__project": self.project}),
+            ("dataset", {"dataset__project": self.project}),
+            ("version", {"version__dataset__project": self.project}),
             ("item", {"item__queue__project": self.project}),
             ("attempt", {"attempt__run__project": self.project}),
         ):
@@ -138,6 +152,15 @@ def possessions(slug: str) -> Possessions:
     labels.say(group, user=member, actor=f"user:{member}", verdict="accept", note=mark)
     queue = queues.create(project, name=mark, actor=f"user:{member}", guideline=mark, words_per_item=2)
     turns.take(queue, member)
+    dataset = making.make(
+        project,
+        name=f"set-of-{slug}",
+        form="examples",
+        recipe=Recipe(runs=[run.key]),
+        actor=f"user:{member}",
+        note=mark,
+        licence=mark,
+    )
     return Possessions(
         project=project,
         run=story.fresh(run),
@@ -147,6 +170,8 @@ def possessions(slug: str) -> Possessions:
         values=values,
         act=acts.perform(run, Verb.EXCLUDE, [group.pk], user=member, actor=f"user:{member}", note=mark),
         queue=queue,
+        dataset=dataset,
+        export=_export(dataset, member),
         trial=make_trial(run),
         model=model,
         only=make_model(project, f"only-of-{slug}", Path(model.source)),
@@ -154,6 +179,13 @@ def possessions(slug: str) -> Possessions:
         member=member,
         mark=mark,
     )
+
+
+def _export(version: DatasetVersion, member: User) -> Export:
+    export = exports.request(version, form="sft", user=member, actor=f"user:{member}")
+    exports.write_all("w")
+    export.refresh_from_db()
+    return export
 
 
 def _serve(external: Run, trained: Run) -> None:

@@ -10,8 +10,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
 
-from rollouts.models import Run, Verb
+from rollouts.models import Dataset, DatasetForm, DatasetMember, DatasetVersion, Rollout, Run, Verb
 from rollouts.services.curation import acts, labels
+from rollouts.services.datasets import exports, making
 from rollouts.states import GroupState
 from tests.factories import make_batch, make_evaluation, make_event, make_group, make_lively_run, make_replica, somebody
 
@@ -29,7 +30,7 @@ PAGES = [
     "launch",
     "models",
 ]
-PAGES += ["environments", "environment"]
+PAGES += ["environments", "environment", "datasets", "dataset", "dataset-version", "dataset-difference", "exports"]
 
 
 def fill(name: str) -> Run:
@@ -43,11 +44,29 @@ def fill(name: str) -> Run:
     acts.undo(done, user=somebody(), actor="user:somebody")
     for state in (GroupState.READY, GroupState.FILTERED, GroupState.STALE):
         make_group(run, state=state)
+    make_version(run)
+    exports.request(make_version(run), form="sft", user=None, actor="user:ada")
     make_evaluation(run, 99, 0.5)
     replica = make_replica(run)
     make_event(run, kind="replica", object_id=replica.pk, to="ready")
     make_event(run)
     return run
+
+
+def make_version(run: Run) -> DatasetVersion:
+    """A version with every rollout of a run, of the one dataset that there is."""
+    rollouts = Rollout.objects.filter(group__run=run).order_by("id")
+
+    def insert(version_id: int) -> None:
+        DatasetMember.objects.bulk_create(
+            DatasetMember(version_id=version_id, position=at, group_id=rollout.group_id, rollout=rollout)
+            for at, rollout in enumerate(rollouts)
+        )
+
+    form, said = DatasetForm.EXAMPLES, {"actor": "user:somebody", "note": "", "licence": ""}
+    return making.store(
+        run.project, name="good", form=form, recipe={"runs": [run.key]}, parent=None, fill=insert, **said
+    )
 
 
 def path_of(page: str, run: Run) -> str:
@@ -56,6 +75,14 @@ def path_of(page: str, run: Run) -> str:
             return "/"
         case "models":
             return reverse("models")
+        case "exports":
+            return reverse("exports")
+        case "datasets":
+            return reverse("datasets")
+        case "dataset" | "dataset-difference":
+            return reverse(page, args=[Dataset.objects.get().key])
+        case "dataset-version":
+            return reverse(page, args=[Dataset.objects.get().key, 1])
         case "environments":
             return reverse("environments")
         case "environment":

@@ -59,11 +59,11 @@ class Part:
         return [self._table[index] for index in indices]
 
 
-def open_dataset(config: RunConfig, spool_dir: Path) -> Dataset:
+def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = None) -> Dataset:
     """Find, check and number every line that `config.data` names. Raises DataError naming file, line and fix.
 
     Files that are not JSONL are written out in `spool_dir`, without a name: they vanish with this process. Solutions of
-    the run's environments are written there too, and stay.
+    the run's environments are written there too, and stay. `datasets` is where versions of datasets were written.
     """
     data = config.data
     assert data is not None, "the config refuses SFT runs without data"
@@ -72,12 +72,15 @@ def open_dataset(config: RunConfig, spool_dir: Path) -> Dataset:
     def check(line: bytes, where: str) -> None:
         parse(line, where, data.roles)
 
-    found = [write_solutions(config, spool_dir)] if data.trains_on_solutions else find_files(data.path, data.split)
+    if data.trains_on_solutions:
+        found = [write_solutions(config, spool_dir)]
+    else:
+        found = find_files(data.path, data.split, datasets=datasets)
     train = Table(found, spool_dir, check)
     if data.validation is None:
         return Dataset(config, Part(train), None)
     if data.validation.path:
-        files = find_files(data.validation.path, data.validation.split, "data.validation")
+        files = find_files(data.validation.path, data.validation.split, "data.validation", datasets)
         return Dataset(config, Part(train), Part(Table(files, spool_dir, check)))
     if len(train) < 2:
         raise DataError(f"data.validation.share: {found[0]} has one example, and none to hold out. Give more data.")

@@ -3,6 +3,7 @@
     file                     itself
     directory                the files of one split, in the order of their names
     directory that Hugging Face's `datasets` saved      the Arrow files that its state.json names
+    dataset:NAME@3           what the control plane wrote of that version before the trainer started
     anything else            a data set of the hub: downloaded once, then a directory
 
 Files are JSONL (also gzipped, as `rollyard export-sft` writes them), Parquet or Arrow. Rows of the latter two become
@@ -24,7 +25,7 @@ import pyarrow.parquet as pq
 
 from trainers.data.examples import COLUMNS
 from trainers.errors import DataError, DataUnreachable
-from trainers.run_config.data import DATA_SUFFIXES, is_hub_name
+from trainers.run_config.data import DATA_SUFFIXES, dataset_name, is_hub_name
 
 _METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
 _SPLITS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval"}
@@ -32,8 +33,18 @@ _ROWS = 256
 """Rows of a Parquet or Arrow file that are Python objects at a time."""
 
 
-def find_files(name: str, split: str, section: str = "data") -> list[Path]:
-    """The data files behind `path` and `split` of a config section. Raises DataError, DataUnreachable."""
+def find_files(name: str, split: str, section: str = "data", datasets: Path | None = None) -> list[Path]:
+    """The data files behind `path` and `split` of a config section. Raises DataError, DataUnreachable.
+
+    `datasets`: where the control plane writes versions of datasets.
+    """
+    if (version := dataset_name(name)) is not None:
+        place = None if datasets is None else datasets / version
+        if place is None or not place.is_dir():
+            raise DataError(
+                f"{section}.path: {name} is written by the control plane, and is not there: launch the run again"
+            )
+        return _in_directory(place, split, section)
     path = Path(name)
     if path.is_file():
         return [path]

@@ -13,6 +13,19 @@ _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
 
+_DATASET = "dataset:"
+
+
+def dataset_name(path: str) -> str | None:
+    """`NAME@3` of `dataset:NAME@3`, which names a version of a dataset of the run's project; None of other paths."""
+    return path.removeprefix(_DATASET) if path.startswith(_DATASET) else None
+
+
+def dataset_path(name: str) -> str:
+    """What `data.path` calls a version."""
+    return f"{_DATASET}{name}"
+
+
 def is_hub_name(name: str) -> bool:
     """Whether the hub may have a model or a data set of this name. No file is looked for."""
     return bool(_HUB_NAME.fullmatch(name)) and not name.endswith(DATA_SUFFIXES)
@@ -49,9 +62,9 @@ class DataConfig(Section):
     """What a supervised run trains on."""
 
     path: str = ""
-    """JSONL (also gzipped), Parquet or Arrow file, a directory of them or one that Hugging Face's `datasets` saved, or
-    the name of a data set of the hub. Examples have `messages`, or `prompt` and `completion`; pairs have `chosen` and
-    `rejected`."""
+    """JSONL (also gzipped), Parquet or Arrow file, a directory of them or one that Hugging Face's `datasets` saved, the
+    name of a data set of the hub, or `dataset:NAME@3`: version 3 of a dataset of the run's project. Examples have
+    `messages`, or `prompt` and `completion`; pairs have `chosen` and `rejected`."""
     solutions: bool = False
     """Without a path, train on solutions that the run's environments give for their own problems."""
     echo: float = Field(default=0.0, ge=0, le=1)

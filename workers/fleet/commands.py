@@ -10,6 +10,7 @@ from typing import NamedTuple
 from environments.client.address import address
 from environments.unconfined import is_unconfined
 from trainers.run_config import RunConfig
+from trainers.run_config.data import dataset_name
 from workers.fleet import accelerators, adapters, hub, inference
 
 _IDLE_ADAPTER = "idle_adapter"
@@ -115,7 +116,7 @@ def trainer(config: RunConfig, *, run: str, directory: Path, url: str, token: st
             "ROLLYARD_RUN": run,
             "HF_HUB_CACHE": str(hub.cache()),
         },
-        reads=_given_to_trainer(config, url, resumes_from),
+        reads=_given_to_trainer(config, directory, url, resumes_from),
         writes=[weights_of(directory), *(directory / name for name in ("checkpoints", "data", "tracking"))],
     )
 
@@ -130,14 +131,20 @@ def _ranks(kind: str, world_size: int) -> list[str]:
     return ["trainers.distributed.node", kind, *place, "--meeting", "meeting", "--interface", "lo"]
 
 
-def _given_to_trainer(config: RunConfig, url: str, resumes_from: str) -> list[Path]:
+def _given_to_trainer(config: RunConfig, directory: Path, url: str, resumes_from: str) -> list[Path]:
     given = [*hub.places(config.model.path, "model"), *hub.places(config.model.lora.path, "model")]
     if config.data is not None:
-        given += hub.places(config.data.path, "dataset")
+        given += _data_of(config.data.path, directory)
         if config.data.validation is not None:
-            given += hub.places(config.data.validation.path, "dataset")
+            given += _data_of(config.data.validation.path, directory)
     _, socket = address(url)
     return [*given, *([Path(socket).parent] if socket else []), *([Path(resumes_from)] if resumes_from else [])]
+
+
+def _data_of(path: str, directory: Path) -> list[Path]:
+    """What has to be readable for a trainer that learns from `path`."""
+    version = dataset_name(path)
+    return hub.places(path, "dataset") if version is None else [directory / "datasets" / version]
 
 
 def weights_of(run_directory: Path) -> Path:

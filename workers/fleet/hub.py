@@ -9,7 +9,7 @@ from typing import Literal
 
 from environments import registry
 from trainers.run_config import RunConfig
-from trainers.run_config.data import is_hub_name
+from trainers.run_config.data import dataset_name, is_hub_name
 
 Kind = Literal["model", "dataset"]
 
@@ -27,7 +27,7 @@ def places(name: str, kind: Kind) -> list[Path]:
 
     A path is absolute: what a relative one means depends on who reads it, and where.
     """
-    if not name:
+    if not name or dataset_name(name) is not None:
         return []
     if Path(name).is_absolute():
         return [Path(name)]

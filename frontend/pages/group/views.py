@@ -15,7 +15,7 @@ from frontend.pages.group import timeline
 from frontend.pages.group.advantage import explain
 from frontend.pages.run.rollouts.rollouts import split_prompt
 from rollouts.models import Label, Rollout
-from rollouts.selectors import curation, groups, runs, token_values
+from rollouts.selectors import curation, datasets, groups, runs, token_values
 from rollouts.services.curation import edits
 
 
@@ -62,6 +62,7 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
         "rewards": [rollout.counting_reward for rollout in rollouts],
         "acts": curation.acts_on(row),
         "decided": curation.decided(row),
+        "datasets": datasets.of_group(row),
         "may_curate": may_curate(request, run),
     }
     return render(request, "group/group.html", context)

@@ -24,7 +24,7 @@ from frontend.pages.run.rollouts import rollouts as rollout_lines
 from rollouts.errors import Conflict, Invalid, NotFound
 from rollouts.models import Role, Run, RunKind
 from rollouts.models.address import DEFAULT_DAYS, MOST_DAYS
-from rollouts.selectors import pages, runs, sessions
+from rollouts.selectors import exports, pages, runs, sessions
 from rollouts.selectors.environments import FRESH_S, NEWEST_GROUPS
 from rollouts.services.runs import addresses, life
 from rollouts.states import GroupState
@@ -173,6 +173,7 @@ def head(request: HttpRequest, run: Run, *, tab: str) -> dict[str, Any]:
         "view": tab,
         "live_runs": run.key,
         "environments": [environment.name for environment in run.environments.all()],
+        "learned": list(exports.learned_of(run)) if run.kind == RunKind.SFT else [],
         "may_operate": may_operate(request, run),
         "stop_deadline_s": STOP_DEADLINE_S,
         "now": timezone.now(),

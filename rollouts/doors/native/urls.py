@@ -6,8 +6,10 @@ from drf_spectacular.views import SpectacularSwaggerSplitView
 
 from rollouts.doors.native import (
     curation,
+    datasets,
     description,
     evaluations,
+    exports,
     groups,
     models,
     problems,
@@ -26,10 +28,18 @@ _page = SpectacularSwaggerSplitView.as_view(url_name="api-schema", http_method_n
 docs = csp_update({"style-src": ["'unsafe-inline'"]})(_page)
 run = "runs/<slug:key>"
 queue = "queues/<slug:queue_key>"
+dataset = "datasets/<slug:dataset_key>"
 urlpatterns = [
     path("schema", description.SchemaApi.as_view(), name="api-schema"),
     path("docs", docs, name="api-docs"),
     path("models", models.ModelsApi.as_view(), name="api-models"),
+    path("datasets", datasets.DatasetsApi.as_view(), name="api-datasets"),
+    path("datasets/import", datasets.ImportApi.as_view(), name="api-dataset-import"),
+    path(f"{dataset}", datasets.DatasetApi.as_view(), name="api-dataset"),
+    path(f"{dataset}/notes", datasets.NotesApi.as_view(), name="api-dataset-notes"),
+    path(f"{dataset}/difference", datasets.DifferenceApi.as_view(), name="api-dataset-difference"),
+    path(f"{dataset}/versions/<int:version>", datasets.VersionApi.as_view(), name="api-dataset-version"),
+    path(f"{dataset}/versions/<int:version>/members", datasets.MembersApi.as_view(), name="api-dataset-members"),
     path("runs", runs.RunsApi.as_view(), name="api-runs"),
     path(f"{run}", runs.RunApi.as_view(), name="api-run"),
     path(f"{run}/stop", runs.StopApi.as_view(), name="api-run-stop"),
@@ -37,6 +47,11 @@ urlpatterns = [
     path(f"{run}/events", runs.EventsApi.as_view(), name="api-run-events"),
     path(f"{run}/evaluations", evaluations.EvaluationsApi.as_view(), name="api-run-evaluations"),
     path("evaluations/compare", evaluations.ComparisonApi.as_view(), name="api-compare"),
+    path("exports", exports.ExportsApi.as_view(), name="api-exports"),
+    path("exports/<slug:export_key>", exports.ExportApi.as_view(), name="api-export"),
+    path("exports/<slug:export_key>/cancel", exports.CancelExportApi.as_view(), name="api-export-cancel"),
+    path("exports/<slug:export_key>/remove", exports.RemoveExportApi.as_view(), name="api-export-remove"),
+    path("exports/<slug:export_key>/files/<str:file>", exports.ExportFileApi.as_view(), name="api-export-file"),
     path(f"{run}/labels", curation.LabelsApi.as_view(), name="api-labels"),
     path(f"{run}/acts", curation.ActsApi.as_view(), name="api-acts"),
     path(f"{run}/acts/<slug:act>/undo", curation.UndoApi.as_view(), name="api-act-undo"),

@@ -3,7 +3,8 @@
     ids of the groups, page by page ─► their scored rollouts, best first ─► those that are good enough ─► lines
 
 A line has the messages of one branch of a rollout, or its tokens where an environment sent no messages, and says where
-it is from. What trains on it: `trainers/data/examples.py`. Memory does not grow with the run.
+it is from. Words of an assistant that the policy did not say are in a `prompt` of their own, and never trained. What
+trains on it: `trainers/data/examples.py`. Memory does not grow with the run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -11,19 +12,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import msgspec
-import numpy as np
 
 from environments.types import Split, StopReason
-from rollouts.formats.arrays import COUNT, MASK, TOKEN_ID, branches_of
+from rollouts.formats.examples import Conversation, Sampled, answer_differently, line_of
+from rollouts.formats.examples import branches as read_branches
 from rollouts.models import PolicyVersion, Run, RunKind, ScoredGroup
+from rollouts.selectors import sampled_masks
 from rollouts.services.curation.exchange import EXPORTED, exportable, pages_of
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
 
 CURATED = tuple(state for state in EXPORTED if state != GroupState.FAILED)
 """States that are exported unless others are named: every training group that no person rejected."""
-_encoder = msgspec.json.Encoder()
-_decode_branches = msgspec.json.Decoder(list[msgspec.Raw]).decode
 
 
 def curated_states(run: Run) -> tuple[GroupState, ...]:
@@ -64,27 +64,13 @@ class _Rollout(msgspec.Struct, frozen=True, array_like=True):
     tools: str | None
     earlier_branches: str | None
     seat: str
-
-    @property
-    def branches(self) -> list["_Rollout"]:
-        """The rollout as each branch tells it, the last one last."""
-        earlier = [] if self.earlier_branches is None else _decode_branches(self.earlier_branches)
-        return [*(msgspec.structs.replace(self, messages=bytes(each).decode()) for each in earlier), self]
+    asked: int | None
+    """How often, if nobody has its tokens and somebody counted."""
 
     @property
     def told(self) -> dict[str, msgspec.Raw]:
         """The tools that it was told of, as a line has them."""
         return {"tools": msgspec.Raw(self.tools)} if self.tools else {}
-
-    @property
-    def roles(self) -> list[Any]:
-        """Who speaks in its messages."""
-        return [message.get("role") for message in msgspec.json.decode(self.messages)]
-
-    @property
-    def is_conversation(self) -> bool:
-        """Whether the policy speaks, and is asked before it does; else only the tokens say what it did."""
-        return "assistant" in self.roles and self.roles[0] != "assistant"
 
 
 def export_examples(
@@ -94,15 +80,22 @@ def export_examples(
     for group, rollouts in _groups(run, states, environment):
         chosen = [rollout for rollout in rollouts if selection.takes(rollout)][: selection.best]
         for rollout in chosen:
-            branches = rollout.branches
+            branches = group.branches(rollout)
             forms: list[dict[str, Any]]
-            if all(branch.is_conversation for branch in branches):
-                forms = [{"messages": msgspec.Raw(branch.messages), **branch.told} for branch in branches]
+            if all(branch.is_asked for branch in branches):
+                forms = [_form(branch) | rollout.told for branch in branches]
             else:
-                forms = group.tokens(rollout)
+                forms = group.sampled.tokens(rollout.index)
             for number, form in enumerate(forms):
                 which = {"rollout": rollout.index, **({"branch": number} if len(forms) > 1 else {})}
-                yield _line(form | group.source | which | {"reward": rollout.reward})
+                yield line_of(form | group.source | which | {"reward": rollout.reward})
+
+
+def _form(branch: Conversation) -> dict[str, Any]:
+    """All of it where every word of an assistant is the policy's; else what stands before those is never trained."""
+    if not branch.shows_assistant:
+        return {"messages": branch.parts}
+    return {"prompt": branch.parts[: branch.begin], "completion": branch.parts[branch.begin :]}
 
 
 def export_pairs(
@@ -118,45 +111,37 @@ def export_pairs(
             continue
         chosen, rejected = good[0], rollouts[-1]
         form: dict[str, Any]
-        if chosen.is_conversation and rejected.is_conversation and _answer_differently(chosen, rejected):
-            form = {"chosen": msgspec.Raw(chosen.messages), "rejected": msgspec.Raw(rejected.messages), **chosen.told}
+        better, worse = group.branches(chosen)[-1], group.branches(rejected)[-1]
+        if better.is_asked and worse.is_asked and answer_differently(better, worse):
+            form = {"chosen": better.parts, "rejected": worse.parts, **chosen.told}
         else:
-            form = {"chosen": group.tokens(chosen)[-1], "rejected": group.tokens(rejected)[-1]}
+            form = {
+                "chosen": group.sampled.tokens(chosen.index)[-1],
+                "rejected": group.sampled.tokens(rejected.index)[-1],
+            }
             if form["chosen"] == form["rejected"]:
                 continue
         rewards = {"chosen_reward": chosen.reward, "rejected_reward": rejected.reward}
-        yield _line(form | group.source | rewards)
+        yield line_of(form | group.source | rewards)
 
 
 @dataclass(frozen=True, slots=True)
 class _Group:
-    id: int
+    sampled: Sampled
     source: dict[str, Any]
     """Where its lines are from."""
 
-    def tokens(self, rollout: _Rollout) -> list[dict[str, list[int]]]:
-        """What the policy read and wrote, in each branch with a sampled token.
-
-        Asked of the database, because most rollouts have messages instead.
-        """
-        with binary_cursor() as cursor:
-            cursor.execute(load("group_tokens"), {"group_id": self.id})
-            [(lengths, token_ids, loss_mask, branch_lengths)] = cursor
-        counts = np.frombuffer(lengths, COUNT).tolist()
-        begin, parts = sum(counts[: rollout.index]), []
-        ids, mask = np.frombuffer(token_ids, TOKEN_ID), np.frombuffer(loss_mask, MASK)
-        for length in branches_of(counts, branch_lengths)[rollout.index]:
-            part = slice(begin, begin + length)
-            begin += length
-            if mask[part].any():
-                parts.append({"token_ids": ids[part].tolist(), "loss_mask": mask[part].tolist()})
-        return parts
+    def branches(self, rollout: _Rollout) -> list[Conversation]:
+        """The rollout as each branch tells it, the last one last."""
+        turns = self.sampled.turns(rollout.index)
+        return read_branches(rollout.messages, rollout.earlier_branches, turns, rollout.asked)
 
 
 def _groups(run: Run, states: Iterable[str], environment: str | None) -> Iterator[tuple[_Group, list[_Rollout]]]:
-    teachers = _teachers(run)
+    called = _teachers(run)
     for ids in pages_of(exportable(run, states=states, environment=environment)):
         rollouts: dict[int, list[_Rollout]] = {group_id: [] for group_id in ids}
+        sampled = sampled_masks.of_groups(ids)
         with binary_cursor() as cursor:
             cursor.execute(load("curated_rollouts"), {"group_ids": ids, "is_spoken": bool(run.parsed.model.endpoint)})
             for group_id, *rest in cursor:
@@ -165,13 +150,16 @@ def _groups(run: Run, states: Iterable[str], environment: str | None) -> Iterato
         columns = ("id", "key", "problem_key", "environment__name", "environment_version", "max_policy_version")
         for group_id, key, problem_key, name, version, policy_version in rows.values_list(*columns):
             source = {"run": run.key, "group": key, "environment": name, "environment_version": version}
-            if teachers:
-                source |= {"teacher": teachers.get(policy_version, ""), "policy_version": policy_version}
+            if called:
+                source |= {"teacher": called.get(policy_version, ""), "policy_version": policy_version}
             by_seat: dict[str, list[_Rollout]] = {}
             for rollout in rollouts[group_id]:
                 by_seat.setdefault(rollout.seat, []).append(rollout)
             for seat, own in by_seat.items():
-                yield _Group(group_id, source | {"problem_key": problem_key} | ({"seat": seat} if seat else {})), own
+                yield (
+                    _Group(sampled[group_id], source | {"problem_key": problem_key} | ({"seat": seat} if seat else {})),
+                    own,
+                )
 
 
 def _teachers(run: Run) -> dict[int | None, str]:
@@ -183,14 +171,3 @@ def _teachers(run: Run) -> dict[int | None, str]:
         row.version: f"{row.checkpoint.run.key}@{row.checkpoint.step}" if row.checkpoint else run.player
         for row in versions
     }
-
-
-def _answer_differently(one: _Rollout, other: _Rollout) -> bool:
-    """Whether the policy speaks in both behind what they have in common."""
-    mine, theirs = msgspec.json.decode(one.messages), msgspec.json.decode(other.messages)
-    common = next((at for at, pair in enumerate(zip(mine, theirs, strict=False)) if pair[0] != pair[1]), None)
-    return common is not None and "assistant" in one.roles[common:] and "assistant" in other.roles[common:]
-
-
-def _line(fields: dict[str, Any]) -> bytes:
-    return _encoder.encode(fields).replace(b"\n", b" ") + b"\n"

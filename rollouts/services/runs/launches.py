@@ -13,7 +13,7 @@ checkpoint; `start` stays `start`.
 
 import difflib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,6 +25,7 @@ from rollouts.errors import Invalid, ModelMissing, NotFound
 from rollouts.models import Model, Project, Run
 from rollouts.selectors import models as model_selectors
 from rollouts.services import endpoints, model_checks, models, trust
+from rollouts.services.datasets import learning
 from rollouts.services.runs import forks, life, places
 from rollouts.storable import check_fits, is_storable
 from trainers.config import Resolved
@@ -46,6 +47,8 @@ class Start(NamedTuple):
     """With what was found in `model.path`, and where that came from."""
     fork: forks.Fork | None = None
     model: Model | None = None
+    learned: Sequence[learning.Learned] = ()
+    """Versions of datasets."""
 
 
 def launch(
@@ -65,19 +68,25 @@ def launch(
     if fork:
         _check_spelling(resolved.config)
         places.check(resolved.config, project=project, readable=forkable, forks=True)
-        start = Start(_with_frozen(project, resolved), fork)
+        start = _with_datasets(project, Start(_with_frozen(project, resolved), fork))
         _check_leave(project, start)
     else:
         start = find_start(project, resolved, forkable=forkable)
     return life.create(
-        project=project, user=user, resolved=start.resolved, actor=actor, fork=start.fork, model=start.model
+        project=project,
+        user=user,
+        resolved=start.resolved,
+        actor=actor,
+        fork=start.fork,
+        model=start.model,
+        learned=start.learned,
     )
 
 
 def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run]) -> Start:
     """What a run with this config starts from. Nothing is stored. Raises as `launch` does."""
     start = _find_start(project, resolved, forkable)
-    start = start._replace(resolved=_with_frozen(project, start.resolved))
+    start = _with_datasets(project, start._replace(resolved=_with_frozen(project, start.resolved)))
     _check_leave(project, start)
     return start
 
@@ -109,6 +118,14 @@ def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -
         trust.check(config)  # else somebody makes the model, and is refused then
         raise ModelMissing(f"There is no model {named} yet.", fields={FIELD: f"there is no model {named} here yet"})
     return Start(_with_path(resolved, found.path, named if found.path != named else ""), model=found.model)
+
+
+def _with_datasets(project: Project, start: Start) -> Start:
+    """With the versions of datasets that `data` names."""
+    config = start.resolved.config
+    learned = learning.find(project, config)
+    resolved = replace(start.resolved, config=learning.with_versions(config, learned))
+    return start._replace(resolved=resolved, learned=learned)
 
 
 def _with_frozen(project: Project, resolved: Resolved) -> Resolved:

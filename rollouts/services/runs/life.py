@@ -1,5 +1,6 @@
 """Create a run, and move it through its life."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.contrib.auth.models import User
@@ -17,6 +18,7 @@ from rollouts.models import (
     ScoredGroup,
 )
 from rollouts.reasons import WAITS, Reason, ReasonCode
+from rollouts.services.datasets import learning
 from rollouts.services.groups import leases
 from rollouts.services.groups.intake import close_gate
 from rollouts.services.runs import addresses, forks
@@ -40,6 +42,7 @@ def create(
     actor: str,
     fork: forks.Fork | None = None,
     model: Model | None = None,
+    learned: Sequence[learning.Learned] = (),
 ) -> Run:
     """Store a run with its frozen config; the reconciler sees it and starts what it wants.
 
@@ -71,6 +74,7 @@ def create(
             RunEnvironment(run=run, name=ref.run_name, args=ref.args, weight=ref.weight_at(0), problems=ref.problems)
             for ref in config.environments
         )
+        learning.keep(run, learned)
         addresses.make(run, owner=user)
         record_creation([run], run_id=run.pk, state=RunState.PENDING, actor=actor)
         if fork is not None:

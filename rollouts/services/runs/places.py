@@ -16,7 +16,7 @@ from rollouts.errors import Invalid
 from rollouts.models import Model, Project, Run
 from rollouts.services import model_checks
 from trainers.run_config import RunConfig
-from trainers.run_config.data import is_hub_name
+from trainers.run_config.data import dataset_name, is_hub_name
 
 MODEL_KEY, _LORA_KEY = "model.path", "model.lora.path"
 _OPEN = ("demo", "models")
@@ -73,6 +73,8 @@ def _is_of_model(key: str) -> bool:
 
 def _fault(key: str, named: str, readable: QuerySet[Run]) -> str:
     path = Path(named)
+    if dataset_name(named) is not None:
+        return ""  # it is looked up in the run's project
     if not path.is_absolute():
         return "" if _is_of_model(key) or is_hub_name(named) else f"{named[:100]} is relative: write the absolute path"
     try:

@@ -31,6 +31,7 @@ from rollouts.models import (
     ReplicaKind,
     Role,
     Run,
+    RunDataset,
     ScoredGroup,
     Trust,
     Verb,
@@ -38,6 +39,8 @@ from rollouts.models import (
 from rollouts.services import endpoints, trust
 from rollouts.services.batches import forming, replays
 from rollouts.services.curation import acts, labels, queues, turns
+from rollouts.services.datasets import exports, making
+from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.groups import loads
 from rollouts.services.outside import sessions
 from rollouts.services.runs import checkpoints, replicas
@@ -77,6 +80,9 @@ PAYLOADS = {
     "trainer_logprobs",
     "mask_reasons",
     "texts",
+    "row",
+    "statistics",
+    "manifest",
 }
 LIST_QUERIES = {"run": 7, "scoredgroup": 5, "apitoken": 6, "membership": 6, "project": 5}
 """Beyond the usual four: the session, its user, the count, the rows."""
@@ -150,6 +156,12 @@ def world() -> Run:
     for number in range(3):
         queue = queues.create(run.project, name=f"queue-{number}", actor="user:somebody")
         turns.take(queue, somebody())
+        # Of groups that nobody withholds: each has a member at least.
+        version = making.make(
+            run.project, name=f"set-{number}", form="examples", recipe=Recipe(runs=[run.key]), actor="user:somebody"
+        )
+        exports.request(version, form="sft", user=None, actor="user:somebody")
+        RunDataset.objects.create(run=story.launch(), version=version)
     for step in range(3):
         replays.order(story.launch(), source=run, first_step=step, last_step=step, actor="user:ada")
         serve_attempt(run, step)

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from environments.types import FunctionCall, Message, ToolCall
+from rollouts.formats.tables import ParquetLines
 from rollouts.models import Run
 from rollouts.services.curation import examples
 from rollouts.services.curation.examples import Selection
-from rollouts.services.curation.tables import ParquetLines
 from tests.rollouts import story
 from tests.rollouts.curation.test_examples import PROMPT, said, submit
 from tests.rollouts.curation.test_exchange import launch
@@ -36,10 +36,10 @@ def run() -> Run:
     return run
 
 
-def written(run: Run, path: Path, export: Any, **options: Any) -> tuple[list[bytes], list[bytes]]:
+def written(run: Run, path: Path, export: Any, kind: str = "examples") -> tuple[list[bytes], list[bytes]]:
     """The lines as they are, and as they come back from the table."""
     lines = list(export(run, Selection()))
-    with path.open("wb") as file, ParquetLines(file, **options) as table:
+    with path.open("wb") as file, ParquetLines(file, kind) as table:
         for line in lines:
             table.write(line)
     return lines, list(read_lines(path))
@@ -55,7 +55,7 @@ def test_a_table_of_examples_trains_what_the_lines_train(run: Run, tmp_path: Pat
 
 def test_a_table_of_pairs_trains_what_the_lines_train(run: Run, tmp_path: Path) -> None:
     conversations = [line for line in examples.export_pairs(run, Selection()) if b'"token_ids"' not in line]
-    with (tmp_path / "a.parquet").open("wb") as file, ParquetLines(file, pairs=True) as table:
+    with (tmp_path / "a.parquet").open("wb") as file, ParquetLines(file, "pairs") as table:
         for line in conversations:
             table.write(line)
     back = list(read_lines(tmp_path / "a.parquet"))

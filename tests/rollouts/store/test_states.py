@@ -22,6 +22,7 @@ INITIAL: dict[str, set[str]] = {
     "AttemptState": {"open", "started"},
     "ClientState": {"connected"},
     "TrialState": {"waiting"},
+    "ExportState": {"queued"},
 }
 """States that a row can be created in. A submitted group is settled when it is created."""
 
@@ -36,6 +37,7 @@ TERMINAL: dict[str, set[str]] = {
     "AttemptState": {"closed"},
     "ClientState": {"left"},
     "TrialState": {"finished", "failed"},
+    "ExportState": {"failed", "cancelled", "deleted"},
 }
 MACHINES = {model: next(iter(table)).__class__ for model, table in TRANSITIONS.items()}
 by_model = pytest.mark.parametrize("model", list(TRANSITIONS), ids=lambda model: model.__name__)

@@ -1,0 +1,67 @@
+"""The form that makes a version of a dataset: its values as they were typed, and what the service takes."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from rollouts.errors import Invalid
+from rollouts.models import DatasetForm
+from rollouts.services.datasets.choosing import CHOOSABLE, Recipe
+from rollouts.storable import displayable
+
+_NUMBERS: dict[str, Callable[[str], float]] = {
+    "best": int,
+    "min_reward": float,
+    "max_reward": float,
+    "min_gap": float,
+    "unwanted_below": float,
+    "validation_share": float,
+    "limit": int,
+}
+_LISTS = ("runs", "states", "tags")
+_TEXTS = ("queue", "version", "environment")
+_TICKS = ("truncated", "accepted", "rejected", "has_correction")
+_SAID = ("name", "project", "form", "note", "licence")
+
+
+class RecipeForm:
+    """Values of a query or a form, in whatever shape they came."""
+
+    forms = DatasetForm.choices
+    states = CHOOSABLE
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self.errors: dict[str, str] = {}
+        """Field -> what is wrong there."""
+        names = (*_SAID, *_TEXTS, *_LISTS, *_NUMBERS)
+        self.values = {name: displayable(given.get(name, "")).strip() for name in names}
+        self.ticked = {name: given.get(name, "") == "on" for name in _TICKS}
+
+    @property
+    def project(self) -> str:
+        """Its slug."""
+        return self.values["project"]
+
+    def options(self) -> dict[str, Any]:
+        """What `making.make` takes besides the project. Raises Invalid for what is no recipe."""
+        fields: dict[str, str] = {}
+        chosen: dict[str, Any] = {name: self.values[name] for name in _TEXTS} | self.ticked
+        for name in _LISTS:
+            chosen[name] = [each.strip() for each in self.values[name].split(",") if each.strip()]
+        for name, read in _NUMBERS.items():
+            if not self.values[name]:
+                continue
+            try:
+                chosen[name] = read(self.values[name])
+            except ValueError:
+                fields[name] = "must be a number" if read is float else "must be a whole number"
+        if fields:
+            raise Invalid("Nothing was made.", fields=fields)
+        try:
+            recipe = msgspec.convert(chosen, Recipe)
+        except msgspec.ValidationError as error:
+            what, _, where = str(error).partition(" - at `$.")
+            raise Invalid("Nothing was made.", fields={where.rstrip("`") or "name": what.lower()}) from None
+        said = {name: self.values[name] for name in ("name", "note", "licence")}
+        return said | {"form": self.values["form"] or DatasetForm.EXAMPLES.value, "recipe": recipe}

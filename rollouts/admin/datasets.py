@@ -1,0 +1,60 @@
+"""Datasets on the administration site: to be looked at."""
+
+from django.contrib import admin
+
+from rollouts.admin.scope import StoreAdmin
+from rollouts.models import Dataset, DatasetMember, DatasetVersion, Export, RunDataset
+
+
+@admin.register(Dataset)
+class DatasetAdmin(StoreAdmin):
+    list_display = ("name", "project", "licence", "actor", "created_at")
+    list_select_related = ("project",)
+    search_fields = ("=key", "=name")
+    ordering = ("-id",)
+
+
+@admin.register(DatasetVersion)
+class DatasetVersionAdmin(StoreAdmin):
+    list_display = ("dataset", "version", "form", "member_count", "digest", "actor", "at")
+    list_filter = ("form",)
+    list_select_related = ("dataset",)
+    defers = ("statistics",)
+    search_fields = ("=dataset__key", "=dataset__name", "=digest")
+    ordering = ("-id",)
+
+
+@admin.register(DatasetMember)
+class DatasetMemberAdmin(StoreAdmin):
+    list_display = ("id", "version_id", "position", "split", "group_id", "rollout_id", "other_id", "is_wanted")
+    list_filter = ("split", "is_wanted")
+    defers = ("row",)
+    search_fields = ("=group__key", "=version__dataset__key")
+    ordering = ("-id",)
+
+
+@admin.register(Export)
+class ExportAdmin(StoreAdmin):
+    list_display = (
+        "key",
+        "created_at",
+        "version_id",
+        "form",
+        "file_format",
+        "state",
+        "members_done",
+        "size_bytes",
+        "actor",
+    )
+    list_filter = ("state", "form")
+    defers = ("manifest",)
+    search_fields = ("=key", "=version__dataset__name")
+    ordering = ("-id",)
+
+
+@admin.register(RunDataset)
+class RunDatasetAdmin(StoreAdmin):
+    list_display = ("id", "run_id", "version_id", "split", "row_count", "sha256")
+    list_filter = ("split",)
+    search_fields = ("=run__key", "=version__dataset__name")
+    ordering = ("-id",)

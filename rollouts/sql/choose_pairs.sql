@@ -1,0 +1,87 @@
+-- Behind `dataset_candidates`: pairs of rollouts of a group become members of a version. Where people compared or
+-- corrected rollouts of a group they decide: the majority for each two, and each correction against what it corrects.
+-- Elsewhere it is the best beside the worst of each seat. A pair of another version stays the pair that it is.
+-- Locks: nothing. The version's own row comes later in the same transaction, by the id that was drawn for it.
+, compared AS (
+    SELECT group_id, least(rollout_id, other_id) AS one, greatest(rollout_id, other_id) AS two,
+           sum(
+               CASE preference WHEN 'tie' THEN 0 WHEN 'first' THEN 1 ELSE -1 END
+               * CASE WHEN rollout_id < other_id THEN 1 ELSE -1 END
+           ) AS lead,
+           array_agg(id ORDER BY id) AS labels
+    FROM words
+    WHERE preference <> ''
+    GROUP BY group_id, one, two
+),
+decided AS (
+    SELECT group_id FROM compared
+    UNION
+    SELECT group_id FROM words WHERE is_edit
+),
+good AS (
+    SELECT *, row_number() OVER (PARTITION BY group_id, seat ORDER BY reward DESC, index) AS rank
+    FROM candidates
+    WHERE left_out IS NULL AND group_id NOT IN (SELECT group_id FROM decided)
+),
+by_reward AS (
+    SELECT DISTINCT ON (best.group_id, best.seat) best.rollout_id AS chosen, worst.rollout_id AS other
+    FROM good AS best
+    JOIN candidates AS worst ON worst.group_id = best.group_id AND worst.seat = best.seat
+    WHERE best.rank = 1 AND worst.left_out IS DISTINCT FROM 'unscored' AND best.reward - worst.reward > %(min_gap)s
+    ORDER BY best.group_id, best.seat, worst.reward, worst.index DESC
+),
+paired AS (
+    SELECT rollout_id AS chosen, other_id AS other, NULL::bigint[] AS labels, false AS is_preferred
+    FROM rollouts_datasetmember
+    WHERE version_id = %(parent_id)s AND other_id IS NOT NULL
+    UNION ALL
+    SELECT CASE WHEN lead > 0 THEN one ELSE two END, CASE WHEN lead > 0 THEN two ELSE one END, labels, true
+    FROM compared
+    WHERE lead <> 0 AND %(parent_id)s IS NULL
+    UNION ALL
+    SELECT rollout_id, rollout_id, NULL, false
+    FROM candidates
+    WHERE correction_id IS NOT NULL AND %(parent_id)s IS NULL
+    UNION ALL
+    SELECT chosen, other, NULL, false
+    FROM by_reward
+    WHERE %(parent_id)s IS NULL
+),
+fitting AS (
+    SELECT chosen.*, paired.other, worse.index AS other_index, paired.labels AS compared_by,
+           row_number() OVER (
+               PARTITION BY chosen.group_id, chosen.seat
+               ORDER BY chosen.correction_id IS NULL, NOT is_preferred, chosen.reward DESC, chosen.index, worse.index
+           ) AS rank
+    FROM paired
+    JOIN candidates AS chosen ON chosen.rollout_id = paired.chosen
+    JOIN candidates AS worse ON worse.rollout_id = paired.other
+    JOIN rollouts_rollout AS first ON first.id = paired.chosen
+    JOIN rollouts_rollout AS second ON second.id = paired.other
+    WHERE (chosen.left_out IS NULL OR (is_preferred AND chosen.left_out = 'accepted'))
+      AND worse.left_out IS DISTINCT FROM 'unscored'
+      -- A correction beside what it corrects; two rollouts that say the same teach nothing.
+      AND (
+          chosen.correction_id IS NOT NULL
+          OR (first.id <> second.id AND (first.messages <> second.messages OR first.messages = '[]'))
+      )
+)
+INSERT INTO rollouts_datasetmember (
+    version_id, position, split, group_id, rollout_id, other_id, is_wanted, correction_id, labels, step
+)
+SELECT %(version_id)s, row_number() OVER (ORDER BY group_id, reward DESC, index, other_index) - 1,
+       CASE
+           WHEN ('x' || left(encode(sha256(convert_to(problem, 'UTF8')), 'hex'), 8))::bit(32)::bigint
+               < %(validation_share)s * 4294967296 THEN 'eval'
+           ELSE 'train'
+       END,
+       group_id, rollout_id, other, true, correction_id,
+       nullif(coalesce(labels, '{}') || coalesce(compared_by, '{}'), '{}'),
+       (
+           SELECT batch.step FROM rollouts_batchitem AS item JOIN rollouts_batch AS batch ON batch.id = item.batch_id
+           WHERE item.group_id = fitting.group_id AND item.replay = 0 AND batch.state = 'trained'
+       )
+FROM fitting
+WHERE %(best)s IS NULL OR rank <= %(best)s
+ORDER BY group_id, reward DESC, index, other_index
+LIMIT %(limit)s

@@ -1,0 +1,187 @@
+"""Datasets are made and looked at on pages: versions with their members, what they have, and how two differ."""
+
+import html
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.urls import reverse
+
+from rollouts.models import DatasetVersion, Role, Run, ScoredGroup
+from rollouts.services.curation import queues
+from rollouts.services.datasets import counting
+from tests.factories import make_batch, make_project, make_user
+from tests.frontend.test_hostile_text import SCRIPT
+from tests.frontend.test_queues import read, send, signed_in
+from tests.rollouts import story
+from tests.rollouts.datasets.test_counting import LONG, evaluate
+from tests.rollouts.datasets.test_importing import read as read_rows
+from tests.rollouts.datasets.test_importing import told
+from tests.rollouts.datasets.test_making import correct, make, played, say
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def run() -> Run:
+    run = story.launch()
+    story.submit(run, [played("a", [0.5, 1.0]), played("b", [0.0, 0.25])], actor="api:t")
+    return run
+
+
+@pytest.fixture
+def curator() -> Client:
+    return signed_in(Role.CURATOR)
+
+
+def looked_at(client: Client, version: DatasetVersion, **query: Any) -> str:
+    address = reverse("dataset-version", args=[version.dataset.key, version.version])
+    return html.unescape(client.get(address, query).content.decode())
+
+
+def test_a_version_is_made_from_a_form_that_a_link_fills_in(curator: Client, run: Run) -> None:
+    address = f"{reverse('datasets')}?runs={run.key}&project={run.project.slug}&accepted=on"
+    assert html.escape(f"{address}#make") in html.escape(read(curator, "run-people", run.key))
+    page = curator.get(address).content.decode()
+    assert f'value="{run.key}"' in page
+    assert page.count(" checked") == 1
+    say("a", rollout=1)
+    form = {"name": "good", "project": run.project.slug, "runs": run.key, "form": "examples", "note": "first"}
+    page = send(curator, "dataset-make", **form, accepted="on", validation_share="0.2", licence="CC0")
+    assert "good@1 was made: 1 members" in page
+    assert "being counted" in page
+    version = DatasetVersion.objects.get()
+    assert (version.actor, version.note, version.dataset.licence) == ("user:the-curator", "first", "CC0")
+    assert "good" in read(curator, "datasets")
+    assert "1 run" in read(curator, "dataset", version.dataset.key)
+
+
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [
+        ({"name": "No Name"}, "must have 1 to 64 lower-case letters"),
+        ({"best": "some"}, "must be a whole number"),
+        ({"best": "0"}, "expected `int` >= 1"),
+        ({"min_reward": "high"}, "must be a number"),
+        ({"min_reward": "nan"}, "must be a finite number"),
+        ({"runs": ""}, "exactly one of them"),
+        ({"queue": "q"}, "exactly one of them"),
+        ({"states": "rejected"}, "must be of"),
+        ({"min_reward": "3"}, "4 have a lower reward"),
+    ],
+)
+def test_what_is_no_recipe_is_refused_with_what_was_typed(
+    curator: Client, run: Run, form: dict[str, str], why: str
+) -> None:
+    given = {"name": "good", "project": run.project.slug, "runs": run.key, "note": "what I typed"} | form
+    page = send(curator, "dataset-make", status=422, **given)
+    assert why in page
+    assert 'value="what I typed"' in page
+    assert not DatasetVersion.objects.exists()
+
+
+def test_a_version_says_what_it_has(curator: Client, run: Run) -> None:
+    evaluate(story.launch(), ["a"])
+    say("a", tags=["good"])
+    correct("b", 0, answer="what a person wrote")
+    make_batch(run, 0, [ScoredGroup.objects.get(key="a")])
+    version = make(run, unwanted_below=0.3)
+    counting.count(version.pk)
+    page = looked_at(curator, version)
+    assert "whatever learns from this version is not measured by them" in page
+    assert "what a person wrote" in page
+    assert "What was corrected" in page
+    assert ">human<" in page
+    assert page.count(">to be avoided<") == 1
+    assert reverse("step", args=[run.key, 0]) in page
+    assert f"{reverse('group', args=[run.key, 'a'])}#r1" in page
+    assert "<h3>Tags</h3>" in page
+
+
+def test_duplicates_are_shown_with_where_they_are(curator: Client) -> None:
+    rows = [told(LONG, "1"), told(f"{LONG}!", "2"), told("b"), told("b"), {"prompt": "p", "completion": "c"}]
+    version = read_rows(*rows)
+    counting.count(version.pk)
+    page = looked_at(curator, version)
+    assert "They say exactly the same" in page
+    assert "They say nearly the same" in page
+    assert "?after=2#m3" in page
+    assert '"completion": "c"' in page
+
+
+def test_members_are_shown_page_by_page(curator: Client) -> None:
+    version = read_rows(*[told(f"answer {number}.") for number in range(45)])
+    pages = [looked_at(curator, version, **query) for query in ({}, {"after": "19"}, {"after": "39"}, {"after": "99"})]
+    for page, (begin, end) in zip(pages, [(0, 20), (20, 40), (40, 45), (0, 0)], strict=True):
+        shown = [number for number in range(45) if f"answer {number}." in page]
+        assert shown == list(range(begin, end))
+    assert ["The next" in page for page in pages] == [True, True, False, False]
+
+
+def test_pairs_show_both(curator: Client, run: Run) -> None:
+    page = looked_at(curator, make(run, form="pairs"))
+    assert "rollout 1 rather than 0" in page
+    assert "The worse one" in page
+
+
+def test_two_versions_are_compared(curator: Client, run: Run) -> None:
+    version = make(run, min_reward=0.25)
+    correct("a", 1)
+    make(run, min_reward=0.0)
+    page = read(curator, "dataset-difference", version.dataset.key)
+    assert "Version 1 to 2" in page
+    assert "Added" in page
+    assert "Relabelled" in page
+    address = reverse("dataset-difference", args=[version.dataset.key])
+    assert "the same digest" in curator.get(address, {"before": 1, "after": 1}).content.decode()
+    assert curator.get(address, {"before": 1, "after": 9}).status_code == 404
+    assert curator.get(address, {"before": "x", "after": "-1"}).status_code == 200
+
+
+def test_notes_and_licence_are_changed_and_versions_are_not(curator: Client, run: Run) -> None:
+    version = make(run)
+    page = send(curator, "dataset-describe", version.dataset.key, notes=SCRIPT, licence="CC-BY-4.0")
+    assert "licence CC-BY-4.0" in page
+    answer = curator.get(reverse("dataset", args=[version.dataset.key]))
+    assert b"<script>alert" not in answer.content
+    assert "at most 200" in send(curator, "dataset-describe", version.dataset.key, licence="x" * 201)
+
+
+def test_a_viewer_looks_and_makes_nothing(run: Run) -> None:
+    version = make(run)
+    viewer = signed_in(Role.VIEWER)
+    assert "Make a version" not in read(viewer, "datasets")
+    assert "Say a" in looked_at(viewer, version)
+    form = {"name": "mine", "project": run.project.slug, "runs": run.key}
+    assert viewer.post(reverse("dataset-make"), form).status_code == 403
+    assert viewer.post(reverse("dataset-describe", args=[version.dataset.key])).status_code == 403
+    assert "Notes and licence" not in read(viewer, "dataset", version.dataset.key)
+
+
+def test_what_people_of_another_project_have_is_not_found(run: Run) -> None:
+    version = make(run)
+    other = Client()
+    other.force_login(make_user("el", role=Role.CURATOR, project=make_project("elsewhere")))
+    for name, args in [("dataset", []), ("dataset-version", [1]), ("dataset-difference", [])]:
+        assert other.get(reverse(name, args=[version.dataset.key, *args])).status_code == 404
+    form = {"name": "mine", "project": "elsewhere", "runs": run.key}
+    assert "is no run of this project" in send(other, "dataset-make", status=422, **form)
+
+
+def test_a_group_and_a_queue_lead_to_datasets(curator: Client, run: Run) -> None:
+    version = make(run)
+    assert "good@1" in read(curator, "group", run.key, "a")
+    queue = queues.create(run.project, name="look", actor="user:cy")
+    assert f"queue={queue.key}" in read(curator, "queue", queue.key)
+    queues.fill(queue)
+    of_queue = make(run, queue=queue.key)
+    assert "a queue" in read(curator, "dataset", version.dataset.key)
+    assert queue.key in looked_at(curator, of_queue)
+
+
+def test_markup_in_members_stays_text(curator: Client) -> None:
+    version = read_rows(told(SCRIPT, SCRIPT), {"prompt": SCRIPT, "completion": SCRIPT})
+    address = reverse("dataset-version", args=[version.dataset.key, 1])
+    page = curator.get(address).content.decode()
+    assert "<script>alert" not in page
+    assert "&lt;script&gt;" in page

@@ -1,0 +1,184 @@
+"""What a version has is counted once: figures, members that say the same, and overlap with what is measured."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rollouts.models import DatasetVersion, Run
+from rollouts.services.datasets import counting
+from rollouts.services.datasets.likeness import find_alike
+from rollouts.services.datasets.statistics import Statistics, statistics_of
+from tests import store
+from tests.factories import make_evaluation, make_group
+from tests.rollouts import story
+from tests.rollouts.datasets.test_importing import read, told
+from tests.rollouts.datasets.test_making import correct, make, played, say
+from workers.counting import count_versions
+
+pytestmark = pytest.mark.django_db
+
+LONG = (
+    "The quick brown fox jumps over the lazy dog, and then it runs back to where it came from at noon. "
+    "Nobody asked why, because everybody had seen animals hurry when rain was about to fall upon their village. "
+    "In the evening they sat together, told stories of older foxes, and went to bed."
+)
+
+
+@pytest.fixture
+def run() -> Run:
+    run = story.launch()
+    story.submit(run, [played("a", [0.5, 1.0]), played("b", [0.0, 0.25])], actor="api:t")
+    return run
+
+
+def counted(version: DatasetVersion) -> Statistics:
+    assert counting.count(version.pk)
+    version.refresh_from_db()
+    found = statistics_of(version)
+    assert found is not None
+    return found
+
+
+def texts(*said: str) -> list[tuple[int, str]]:
+    return list(enumerate(said))
+
+
+def test_figures_are_of_all_members(run: Run) -> None:
+    say("a", tags=["good"])
+    correct("b", 0)
+    found = counted(make(run, unwanted_below=0.3, validation_share=0.5))
+    figures = found.figures
+    assert (figures.train + figures.validation, figures.groups, figures.problems) == (4, 2, 2)
+    assert (figures.unwanted, figures.corrected, figures.labelled) == (1, 1, 3)
+    assert (figures.tokens, figures.trained_tokens, figures.most_tokens) == (16, 8, 4)
+    assert (figures.reward_mean, figures.reward_min, figures.reward_max) == (0.4375, 0.0, 1.0)
+    assert sum(found.rewards) == 4
+    assert found.rewards[-1] == 1
+    assert found.environments == [("reverse_text", 4)]
+    assert found.runs == [(run.key, 4)]
+    assert found.tags == [("good", 2)]
+
+
+def test_a_version_is_counted_once(run: Run) -> None:
+    version = make(run)
+    assert counting.uncounted() == [version.pk]
+    counted(version)
+    assert counting.uncounted() == []
+    assert not counting.count(version.pk)
+
+
+def test_rows_of_a_file_have_the_rewards_and_environments_that_they_say() -> None:
+    rows = [told("a", reward=1, environment="e", problem_key="p"), told("b", reward="x"), told("c", reward=10**400)]
+    found = counted(read(*rows, told("d", reward=0.5)))
+    assert (found.figures.rewarded, found.figures.reward_mean, found.figures.tokens) == (2, 0.75, 0)
+    assert found.environments == [("e", 1)]
+    assert found.runs == []
+
+
+def test_members_that_say_the_same_are_found() -> None:
+    found = counted(read(told("a"), told("b"), told("a"), told("a", reward=1), told("b"), told("c")))
+    assert found.duplicates.exact == 3
+    assert [(each.times, each.positions) for each in found.duplicates.exact_first] == [(3, [0, 2, 3]), (2, [1, 4])]
+    assert found.duplicates.near == 0
+
+
+def test_members_that_say_nearly_the_same_are_found() -> None:
+    rows = [told(LONG, "1"), told(LONG.replace("noon", "night"), "2"), told(LONG[::-1], "3"), told(LONG, "1")]
+    duplicates = counted(read(*rows)).duplicates
+    assert (duplicates.exact, duplicates.near, duplicates.compared) == (1, 1, 4)
+    assert [each.positions for each in duplicates.near_first] == [[0, 1]]
+
+
+def test_of_many_members_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counting, "MOST_COMPARED", 3)
+    found = counted(read(*[told(f"{LONG} {number}") for number in range(7)]))
+    assert found.duplicates.compared == 3
+    assert [each.positions for each in found.duplicates.near_first] == [[0, 3, 6]]
+
+
+def test_short_texts_are_like_none() -> None:
+    assert find_alike(texts("yes", "yes", "yes!")) == []
+
+
+@pytest.mark.parametrize(
+    ("other", "is_alike"),
+    [
+        (LONG.upper(), True),
+        (LONG.replace(" ", "\n  "), True),
+        (LONG + "!", True),
+        (LONG.replace("fox ", "cat "), True),
+        (LONG.replace("o", "0"), False),
+        ("".join(reversed(LONG)), False),
+    ],
+)
+def test_texts_are_alike_by_what_they_have_in_common(other: str, is_alike: bool) -> None:
+    assert [each.positions for each in find_alike(texts(LONG, other))] == ([[0, 1]] if is_alike else [])
+
+
+def test_rollouts_of_which_only_tokens_are_known_are_no_duplicates() -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("a", rewards=[1.0, 1.0, 0.5])], actor="api:t")
+    duplicates = counted(make(run)).duplicates
+    assert (duplicates.exact, duplicates.near) == (0, 0)
+
+
+def evaluate(run: Run, keys: Sequence[str], prompt: str = "Measured") -> None:
+    evaluation = make_evaluation(run, 0)
+    for key in keys:
+        make_group(run, state="evaluated", evaluation=evaluation, problem_key=key, prompt=prompt)
+
+
+def test_members_of_problems_that_evaluations_played_are_found(run: Run) -> None:
+    assert counted(make(run)).overlap.members == 0
+    evaluate(story.launch(), ["a", "z"])
+    overlap = counted(make(run)).overlap
+    assert (overlap.problems, overlap.members, overlap.by_key, overlap.by_prompt) == (2, 2, 2, 0)
+    assert overlap.positions == [0, 1]
+
+
+def test_members_that_ask_what_an_evaluation_asked_are_found(run: Run) -> None:
+    evaluate(story.launch(), ["z"], prompt="Say b")
+    overlap = counted(make(run)).overlap
+    assert (overlap.members, overlap.by_key, overlap.by_prompt, overlap.positions) == (2, 0, 2, [2, 3])
+
+
+@pytest.mark.parametrize(
+    ("row", "form"),
+    [
+        ({"prompt": "Say b", "completion": "b"}, "examples"),
+        ({"prompt": "Say b", "chosen": "b", "rejected": "c"}, "pairs"),
+        (told("b", "Say b"), "examples"),
+    ],
+)
+def test_rows_of_a_file_are_compared_by_what_they_ask(row: dict[str, Any], form: str) -> None:
+    evaluate(story.launch(), ["z"], prompt="Say b")
+    assert counted(read(row, form=form)).overlap.by_prompt == 1
+
+
+def test_what_a_teacher_played_is_no_evaluation(run: Run) -> None:
+    teacher = story.launch()
+    evaluate(teacher, ["a"])
+    assert counted(make(run)).overlap.members == 2
+    with store.beyond_rights():
+        config = teacher.config | {"evaluation": {"split": "train"}}
+        Run.objects.filter(pk=teacher.pk).update(kind="eval", config=config)
+    assert counted(make(run)).overlap.members == 0
+
+
+def test_a_worker_counts_what_is_not_counted(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.database.connection.close", lambda: None)
+    stumbling, good = make(run), make(run)
+    inner = counting.count
+
+    def count(version_id: int) -> bool:
+        if version_id == stumbling.pk:
+            raise ValueError("no")
+        return inner(version_id)
+
+    monkeypatch.setattr(counting, "count", count)
+    rounds = iter([False] * 4)
+    count_versions(lambda: next(rounds, True), pause_s=0)
+    assert counting.uncounted() == [stumbling.pk]
+    good.refresh_from_db()
+    assert statistics_of(good) is not None

@@ -1,0 +1,50 @@
+"""Write exports: in a process of their own, because what a worker plays must not wait while a million rows are encoded.
+
+    a worker, every few seconds: does one wait? ──▶ `write_exports` ──▶ takes and writes one after the other, and ends
+
+A process that dies leaves a lease that ends, and the next one goes on behind its last chunk.
+"""
+
+import logging
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+from django.db import DatabaseError, InterfaceError
+
+from rollouts.services.datasets import exports
+from workers.database import with_connection
+
+log = logging.getLogger(__name__)
+
+POLL_EVERY_S = 2.0
+_SWEEP_EVERY_S = 3600.0
+
+
+def poll(stopping: Callable[[], bool], pause_s: float = POLL_EVERY_S) -> None:
+    """Have exports written while some wait, and old ones removed, until told to stop."""
+    swept_at = -_SWEEP_EVERY_S
+    while not stopping():
+        try:
+            if with_connection(exports.are_waiting):
+                _write(stopping)
+            if time.monotonic() - swept_at >= _SWEEP_EVERY_S:
+                swept_at = time.monotonic()
+                with_connection(exports.sweep)
+        except (DatabaseError, InterfaceError) as error:
+            log.warning("cannot look for exports (%s); trying again", str(error).strip())
+        except OSError as error:
+            log.warning("cannot write exports (%s); trying again", error)
+        time.sleep(pause_s)
+
+
+def _write(stopping: Callable[[], bool]) -> None:
+    with subprocess.Popen([sys.executable, "-m", "django", "write_exports"]) as process:
+        while process.poll() is None:
+            if stopping():
+                process.terminate()
+                return
+            time.sleep(POLL_EVERY_S / 4)
+    if process.returncode:
+        log.warning("write_exports ended with %s; another goes on", process.returncode)
