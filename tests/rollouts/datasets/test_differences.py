@@ -36,7 +36,7 @@ def test_members_are_added_removed_and_relabelled(run: Run) -> None:
 
 def test_a_pair_the_other_way_round_is_relabelled(run: Run) -> None:
     before = make(run, form="pairs")
-    say("a", "skip", rollout=0, other=1, preference="first")
+    say("a", "accept", rollout=0, other=1, preference="first")
     found = datasets.difference(before, make(run, form="pairs"))
     assert (found.counts["relabelled"], found.counts["same"]) == (1, 1)
 

@@ -9,7 +9,7 @@ from django.db import DatabaseError, connection, transaction
 from environments.types import PlayedGroup, StopReason
 from rollouts.errors import Invalid
 from rollouts.models import Dataset, DatasetMember, DatasetVersion, Label, Rollout, Run, ScoredGroup, Verb
-from rollouts.services.curation import acts, labels, queues, reviews, turns
+from rollouts.services.curation import acts, filling, labels, queues, reviews, turns
 from rollouts.services.curation.filters import QueueFilter
 from rollouts.services.datasets import making
 from rollouts.services.datasets.choosing import Recipe
@@ -264,15 +264,15 @@ def test_pairs_are_the_best_beside_the_worst(run: Run) -> None:
 
 
 def test_people_who_compare_decide_which_of_two_is_better(run: Run) -> None:
-    say("a", "skip", rollout=0, other=1, preference="first")
-    say("b", "skip", rollout=0, other=1, preference="tie")
+    say("a", "accept", rollout=0, other=1, preference="first")
+    say("b", "accept", rollout=0, other=1, preference="tie")
     version = make(run, form="pairs")
     assert members(version) == ["a0>a1"]
     assert version.members.get().labels == [Label.objects.get(preference="first").pk]
-    say("a", "skip", rollout=1, other=0, preference="first", by="other")
+    say("a", "accept", rollout=1, other=0, preference="first", by="other")
     with pytest.raises(Invalid, match="make a pair"):
         make(run, form="pairs")
-    say("a", "skip", rollout=1, other=0, preference="first", by="third")
+    say("a", "accept", rollout=1, other=0, preference="first", by="third")
     assert members(make(run, form="pairs")) == ["a1>a0"]
     assert members(make(run, form="pairs", accepted=True)) == ["a1>a0"]
 
@@ -297,7 +297,7 @@ def test_rollouts_that_say_the_same_make_no_pair() -> None:
 def test_a_queue_gives_what_it_holds(run: Run, unit: str, found: list[str]) -> None:
     chosen = QueueFilter(min_reward=0.5) if unit == "rollout" else QueueFilter()
     queue = queues.create(run.project, name="look", actor="user:cy", unit=unit, filter=chosen)
-    queues.fill(queue)
+    filling.fill(queue)
     version = make(run, queue=queue.key)
     assert members(version) == found
     assert version.recipe["queue"] == queue.key
