@@ -82,7 +82,9 @@ def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def _changed(before: DatasetVersion, after: DatasetVersion, changes: list[datasets.Change]) -> list[dict[str, Any]]:
+def _changed(
+    before: DatasetVersion, after: DatasetVersion, changes: list[datasets.MemberChange]
+) -> list[dict[str, Any]]:
     """The first members of a change, each as it is in the version that has it, in the second one if both have."""
     earlier = _shown(before, [each.before for each in changes if each.after is None])
     later = _shown(after, [each.after for each in changes])
