@@ -40,7 +40,9 @@ def version(request: HttpRequest, dataset_key: str, version: int) -> HttpRespons
     context = {
         "dataset": found.dataset,
         "version": found,
-        "recipe": {name: value for name, value in found.recipe.items() if value != getattr(plain, name, None)},
+        "recipe": {
+            name: value for name, value in found.recipe.items() if value and value != getattr(plain, name, None)
+        },
         "statistics": statistics,
         "bars": _bars(statistics.rewards) if statistics else [],
         "members": members,
