@@ -39,7 +39,7 @@ class VenvError(Exception):
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Packages:
     """Packages that are known to work together."""
 
     packages: tuple[str, ...] = ()
@@ -48,12 +48,12 @@ class Recipe:
 
 
 RECIPES = {
-    "atropos": Recipe(complete_list=_OURS / "bridges" / "atropos.txt"),
-    "gymnasium": Recipe(("gymnasium==1.4.0",)),
-    "open_spiel": Recipe(("open_spiel==2.0.2",)),
-    "openenv": Recipe(("openenv-core==0.3.0",)),
-    "reasoning_gym": Recipe(("reasoning-gym==0.1.25",)),
-    "verifiers": Recipe(("verifiers==0.4.0",)),
+    "atropos": Packages(complete_list=_OURS / "bridges" / "atropos.txt"),
+    "gymnasium": Packages(("gymnasium==1.4.0",)),
+    "open_spiel": Packages(("open_spiel==2.0.2",)),
+    "openenv": Packages(("openenv-core==0.3.0",)),
+    "reasoning_gym": Packages(("reasoning-gym==0.1.25",)),
+    "verifiers": Packages(("verifiers==0.4.0",)),
 }
 """By the name of the bridge that needs them."""
 

@@ -64,7 +64,7 @@ def of_group(group: ScoredGroup, limit: int = 20) -> list[DatasetVersion]:
 
 
 @dataclass(frozen=True)
-class Change:
+class MemberChange:
     """One member that two versions do not have alike: its position in each; None: it is not in that one."""
 
     before: int | None
@@ -72,22 +72,22 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Difference:
+class VersionDifference:
     """How two versions differ."""
 
     counts: dict[str, int] = field(default_factory=dict)
     """Kind of change -> members, for each of CHANGES."""
-    first: dict[str, list[Change]] = field(default_factory=dict)
+    first: dict[str, list[MemberChange]] = field(default_factory=dict)
 
 
-def difference(before: DatasetVersion, after: DatasetVersion, shown: int = 20) -> Difference:
+def difference(before: DatasetVersion, after: DatasetVersion, shown: int = 20) -> VersionDifference:
     """What became of the members of one version in another one, in one statement."""
     parameters = {"before": before.pk, "after": after.pk, "shown": shown}
     counts: dict[str, int] = dict.fromkeys(CHANGES, 0)
-    first: dict[str, list[Change]] = {kind: [] for kind in CHANGES}
+    first: dict[str, list[MemberChange]] = {kind: [] for kind in CHANGES}
     with connection.cursor() as cursor:
         cursor.execute(load("dataset_difference"), parameters)
         for kind, total, earlier, later in cursor.fetchall():
             counts[kind] = total
-            first[kind].append(Change(earlier, later))
-    return Difference(counts, first)
+            first[kind].append(MemberChange(earlier, later))
+    return VersionDifference(counts, first)

@@ -181,7 +181,7 @@ HARMLESS: dict[str, str] = {
     "readDatasetMembers": "after",
     "compareDatasetVersions": "before after",
     "describeDataset": "notes licence",
-    "makeDatasetVersion": "name form note licence recipe " + " ".join(f"recipe.{name}" for name in _RECIPE.split()),
+    "makeDatasetVersion": "name form note licence " + " ".join(f"recipe.{name}" for name in _RECIPE.split()),
     "importDatasetVersion": "name form note licence source validation_share rows",
     "registerTrainer": "hostname pid world_size",
     "finishTraining": "Rollyard-Epoch",

@@ -17,7 +17,7 @@ Line = tuple[bytes, str]
 """A line of data and where it is from."""
 
 
-class Dataset:
+class TrainingData:
     """Lines to train on, and lines to validate on. Nothing but numbers of lines is kept in memory."""
 
     def __init__(self, config: RunConfig, train: "Part", validation: "Part | None") -> None:
@@ -59,7 +59,7 @@ class Part:
         return [self._table[index] for index in indices]
 
 
-def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = None) -> Dataset:
+def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = None) -> TrainingData:
     """Find, check and number every line that `config.data` names. Raises DataError naming file, line and fix.
 
     Files that are not JSONL are written out in `spool_dir`, without a name: they vanish with this process. Solutions of
@@ -78,11 +78,11 @@ def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = Non
         found = find_files(data.path, data.split, datasets=datasets)
     train = Table(found, spool_dir, check)
     if data.validation is None:
-        return Dataset(config, Part(train), None)
+        return TrainingData(config, Part(train), None)
     if data.validation.path:
         files = find_files(data.validation.path, data.validation.split, "data.validation", datasets)
-        return Dataset(config, Part(train), Part(Table(files, spool_dir, check)))
+        return TrainingData(config, Part(train), Part(Table(files, spool_dir, check)))
     if len(train) < 2:
         raise DataError(f"data.validation.share: {found[0]} has one example, and none to hold out. Give more data.")
     kept, held = hold_out(len(train), data.validation.share, config.seed)
-    return Dataset(config, Part(train, kept), Part(train, held))
+    return TrainingData(config, Part(train, kept), Part(train, held))

@@ -41,7 +41,9 @@ def version(request: HttpRequest, dataset_key: str, version: int) -> HttpRespons
     context = {
         "dataset": found.dataset,
         "version": found,
-        "recipe": {name: value for name, value in found.recipe.items() if value != getattr(plain, name, None)},
+        "recipe": {
+            name: value for name, value in found.recipe.items() if value and value != getattr(plain, name, None)
+        },
         "statistics": statistics,
         "bars": _bars(statistics.rewards) if statistics else [],
         "members": members,
@@ -84,7 +86,9 @@ def _given(value: int | None, otherwise: int) -> int:
     return otherwise if value is None else value
 
 
-def _changed(before: DatasetVersion, after: DatasetVersion, changes: list[datasets.Change]) -> list[dict[str, Any]]:
+def _changed(
+    before: DatasetVersion, after: DatasetVersion, changes: list[datasets.MemberChange]
+) -> list[dict[str, Any]]:
     """The first members of a change, each as it is in the version that has it, in the second one if both have."""
     earlier = _shown(before, [each.before for each in changes if each.after is None])
     later = _shown(after, [each.after for each in changes])

@@ -4,10 +4,12 @@ from typing import Any
 
 import msgspec
 from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.exceptions import UnsupportedMediaType
 from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
+from rollouts.doors.messages import JSON
 from rollouts.doors.native import wire
 from rollouts.doors.native.access import ROLE_FOR, actor_of, check_scope, get_project, token_of
 from rollouts.doors.native.runs import integer
@@ -18,6 +20,7 @@ from rollouts.services.curation.exchange import Line
 from rollouts.services.datasets import importing, making
 from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.datasets.statistics import Statistics, statistics_of
+from trainers.wire import MSGPACK
 
 MOST = 1_000
 PAGE = 50
@@ -182,6 +185,9 @@ class ImportApi(APIView):
     def post(self, request: Request) -> Response:
         """Make the next version of a dataset of rows. Bad ones are told by number; then nothing is made."""
         check_scope(request, Scope.CURATE)
+        # MessagePack has values that no line of JSON has.
+        if wire.media_type(request.content_type or "") == MSGPACK:
+            raise UnsupportedMediaType(MSGPACK, f"Rows are lines of JSON: send {JSON}.")
         asked = wire.decode(request, RowsIn)
         lines = (Line(f"rows.{number}", msgspec.json.encode(row)) for number, row in enumerate(asked.rows))
         version = importing.import_rows(

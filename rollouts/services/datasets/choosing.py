@@ -74,7 +74,7 @@ _OF_PAIRS = {"min_gap"}
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ResolvedRecipe:
     """A recipe whose names have been looked up in a project."""
 
     recipe: Recipe
@@ -87,7 +87,7 @@ class Chosen:
     """Of `sql/dataset_candidates.sql` and what goes on from it, but for `version_id`."""
 
 
-def choose(project: Project, form: str, recipe: Recipe) -> Chosen:
+def choose(project: Project, form: str, recipe: Recipe) -> ResolvedRecipe:
     """Look up what a recipe names. Raises Invalid, by field."""
     faults = _faults(form, recipe)
     if len(sources := [name for name in ("runs", "queue", "version") if getattr(recipe, name)]) != 1:
@@ -125,7 +125,7 @@ def choose(project: Project, form: str, recipe: Recipe) -> Chosen:
         "rejected": recipe.rejected or recipe.unwanted_below is not None,
         "has_tags": bool(recipe.tags),
     }
-    return Chosen(recipe, DatasetForm(form), parent, has_rows, parameters)
+    return ResolvedRecipe(recipe, DatasetForm(form), parent, has_rows, parameters)
 
 
 def find_version(project: Project, named: str) -> DatasetVersion:

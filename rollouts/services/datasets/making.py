@@ -19,7 +19,7 @@ from rollouts.errors import Invalid
 from rollouts.models import Dataset, DatasetForm, DatasetVersion, Project
 from rollouts.models.dataset import MAX_LICENCE, MAX_NOTES
 from rollouts.models.model import MODEL_NAME
-from rollouts.services.datasets.choosing import NOTHING, Chosen, Recipe, choose, told
+from rollouts.services.datasets.choosing import NOTHING, Recipe, ResolvedRecipe, choose, told
 from rollouts.sql import load
 from rollouts.storable import MAX_KEY, UNSTORABLE, is_storable
 
@@ -138,14 +138,14 @@ def _refuse(faults: dict[str, str]) -> None:
         raise Invalid(f"{NOTHING}: {told(faults.items())}.", fields=faults)
 
 
-def _statement(chosen: Chosen) -> tuple[str, dict[str, Any]]:
+def _statement(chosen: ResolvedRecipe) -> tuple[str, dict[str, Any]]:
     if chosen.has_rows:
         return load("insert_rows"), {"first": 0, "wanted": [], "rows": []}
     end = "choose_pairs" if chosen.form == DatasetForm.PAIRS else "choose_examples"
     return load("dataset_candidates") + load(end), {}
 
 
-def _empty(chosen: Chosen) -> Invalid:
+def _empty(chosen: ResolvedRecipe) -> Invalid:
     """What to say of a recipe that chooses nothing."""
     with connection.cursor() as cursor:
         cursor.execute(load("dataset_candidates") + load("count_left_out"), chosen.parameters)

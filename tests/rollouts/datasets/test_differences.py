@@ -5,7 +5,7 @@ import pytest
 from rollouts.errors import Forbidden, NotFound
 from rollouts.models import Role, Run, ScoredGroup
 from rollouts.selectors import datasets
-from rollouts.selectors.datasets import Change
+from rollouts.selectors.datasets import MemberChange
 from tests.factories import make_project, make_user
 from tests.rollouts import story
 from tests.rollouts.datasets.test_importing import read, told
@@ -27,10 +27,10 @@ def test_members_are_added_removed_and_relabelled(run: Run) -> None:
     after = make(run, unwanted_below=0.5, limit=4)
     found = datasets.difference(before, after)
     assert found.counts == {"added": 1, "removed": 0, "relabelled": 2, "moved": 0, "same": 1}
-    assert found.first["added"] == [Change(None, 3)]
-    assert found.first["relabelled"] == [Change(0, 0), Change(2, 2)]
+    assert found.first["added"] == [MemberChange(None, 3)]
+    assert found.first["relabelled"] == [MemberChange(0, 0), MemberChange(2, 2)]
     back = datasets.difference(after, before)
-    assert (back.counts["removed"], back.first["removed"]) == (1, [Change(3, None)])
+    assert (back.counts["removed"], back.first["removed"]) == (1, [MemberChange(3, None)])
     assert datasets.difference(after, after).counts["same"] == 4
 
 

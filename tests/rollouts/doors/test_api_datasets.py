@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from rollouts.models import Role, Run, Scope
@@ -65,6 +66,12 @@ def test_rows_are_imported_and_bad_ones_told_by_number() -> None:
     assert [(row["row"]["messages"][-1]["content"], row["is_wanted"]) for row in rows] == [("a", True), ("b", False)]
     refused = problem(api.post("datasets/import", {"name": "rows", "rows": [told("a"), {"x": 1}]}), 422, "invalid")
     assert list(refused["fields"]) == ["rows.1"]
+
+
+def test_rows_are_json() -> None:
+    body = msgspec.msgpack.encode({"name": "rows", "rows": [{"a": msgspec.msgpack.Ext(5, b"x")}]})
+    answer = curator().post("datasets/import", body, content_type="application/msgpack")
+    problem(answer, 415, "unsupported_media_type")
 
 
 def test_two_versions_are_compared(run: Run) -> None:

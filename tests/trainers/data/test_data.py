@@ -19,7 +19,7 @@ import pytest
 
 from tests import http_server
 from trainers.config import resolve
-from trainers.data.dataset import Dataset, open_dataset
+from trainers.data.dataset import TrainingData, open_dataset
 from trainers.data.examples import Conversation, parse_example
 from trainers.data.order import batch_indices, hold_out
 from trainers.data.sources import find_files
@@ -237,7 +237,7 @@ def test_held_out_examples_are_never_trained_on(count: int, share: float, held: 
 # --- a run's data -----------------------------------------------------------------------------------------------------
 
 
-def opened(tmp_path: Path, path: Path, **data: Any) -> Dataset:
+def opened(tmp_path: Path, path: Path, **data: Any) -> TrainingData:
     overrides = {f"data.{key}".replace("__", "."): value for key, value in data.items()}
     fixed = {"data.path": str(path), "data.batch_size": 8, "max_steps": 5, "seed": 3, "optimizer.warmup_steps": 0}
     return open_dataset(resolve("reverse-text-sft", overrides=fixed | overrides).config, tmp_path / "run")
