@@ -12,20 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import (
-    checkpoints,
-    curation,
-    data,
-    datasets,
-    endpoints,
-    envs,
-    evals,
-    examining,
-    exports,
-    models,
-    synthesis,
-    trust,
-)
+from controlplane.cli import commands
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
@@ -348,18 +335,7 @@ def _why(row: Any) -> dict[str, str]:
     return {"reason": str(row.reason or ""), "reason_code": row.reason_code}
 
 
-data.register(app)
-checkpoints.register(app)
-curation.register(app)
-exports.register(app)
-models.register(app)
-datasets.register(app)
-trust.register(app)
-endpoints.register(app)
-envs.register(app)
-evals.register(app)
-synthesis.register(app)
-examining.register(app)
+commands.register(app)
 
 if __name__ == "__main__":
     main()
