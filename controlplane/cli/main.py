@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli import commands
+from controlplane.cli import commands, models
 from controlplane.cli.completion import RunKey, complete_launch
 from controlplane.cli.terminal import (
     Json,
