@@ -141,13 +141,10 @@ def _filled(rollouts: int) -> int:
         for statement in _FILL.split(";\n"):
             if statement.strip():
                 cursor.execute(statement, values)
-        cursor.execute("ANALYZE rollouts_rollout; ANALYZE rollouts_scoredgroup; ANALYZE rollouts_grouptokens")
     began = time.perf_counter()
     recipe = Recipe(runs=[Run.objects.get(pk=run.pk).key])
     version = making.make(project, name=name, form="examples", recipe=recipe, actor="benchmark")
     _tell("made", seconds=round(time.perf_counter() - began, 1), members=version.member_count)
-    with connection.cursor() as cursor:
-        cursor.execute("ANALYZE rollouts_datasetmember")
     return version.pk
 
 

@@ -82,7 +82,7 @@ def export_sft(
     name: Annotated[
         str, typer.Option("--as", metavar="NAME", help="Make a version of this dataset of a run, and write that.")
     ] = "",
-    split: exports.Split = exports.Part.TRAIN,
+    split: exports.Split = exports.OneSplit.TRAIN,
     file_format: exports.Format = exports.Kind.PARQUET,
     push: exports.Push = "",
     project: Project = "default",

@@ -46,7 +46,7 @@ Push = Annotated[
 ]
 
 
-class Part(StrEnum):
+class OneSplit(StrEnum):
     """The split that a single file has."""
 
     TRAIN = "train"
@@ -60,7 +60,7 @@ class Kind(StrEnum):
     PARQUET = "parquet"
 
 
-Split = Annotated[Part, typer.Option(help="Which split a file has; a directory has a file of each.")]
+Split = Annotated[OneSplit, typer.Option(help="Which split a file has; a directory has a file of each.")]
 Format = Annotated[Kind, typer.Option("--format", help="What the files of a directory are.")]
 Source = Annotated[
     str, typer.Argument(metavar="NAME@VERSION | RUN", help="A version of a dataset; or a run, of which one is made.")
@@ -84,7 +84,7 @@ def export_dpo(
     state: State = None,
     environment: Environment = None,
     name: As = "",
-    split: Split = Part.TRAIN,
+    split: Split = OneSplit.TRAIN,
     file_format: Format = Kind.PARQUET,
     push: Push = "",
     project: Project = "default",
@@ -108,7 +108,7 @@ def export_kto(
     state: State = None,
     environment: Environment = None,
     name: As = "",
-    split: Split = Part.TRAIN,
+    split: Split = OneSplit.TRAIN,
     file_format: Format = Kind.PARQUET,
     push: Push = "",
     project: Project = "default",
@@ -132,7 +132,7 @@ def export(
     state: list[str] | None,
     name: str,
     output: Path | None,
-    split: Part,
+    split: OneSplit,
     file_format: Kind,
     push: str,
     project: str,
@@ -189,14 +189,14 @@ def _made(run: Any, form: str, recipe: dict[str, Any], state: list[str] | None, 
     return making.make(run.project, name=called, form=needs, recipe=chosen, actor=actor())
 
 
-def _write(version: Any, form: str, output: Path | None, split: Part, file_format: Kind) -> dict[str, Any]:
+def _write(version: Any, form: str, output: Path | None, split: OneSplit, file_format: Kind) -> dict[str, Any]:
     from environments.types import Split as Splits
     from rollouts.formats.tables import Untabular
     from rollouts.models import ExportForm
     from rollouts.services.datasets import files, rendering
 
     chosen = ExportForm(form)
-    wanted = Splits.TRAIN if split is Part.TRAIN else Splits.EVAL
+    wanted = Splits.TRAIN if split is OneSplit.TRAIN else Splits.EVAL
     if output is None:
         counts = {"rows": {split.value: 0}, "left_out": {}}
         for page in rendering.pages(version, chosen):

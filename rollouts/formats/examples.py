@@ -1,6 +1,6 @@
 """What supervised trainers want of a rollout: where the policy begins to speak, its tokens, and a line of it all.
 
-    messages of one branch, turns sampled in it ─► Conversation ─► prompt | completion
+    messages of one branch, turns sampled in it ─► Dialogue ─► prompt | completion
     lengths, mask and branches of a group       ─► Sampled      ─► turns of each branch, tokens of each
 
 Messages stay JSON as the store has it, cut where one ends. Environments never speak as the assistant once an episode
@@ -31,7 +31,7 @@ _decode_roles = msgspec.json.Decoder(list[_Said]).decode
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class Dialogue:
     """One branch of a rollout."""
 
     parts: Parts
@@ -54,23 +54,23 @@ class Conversation:
         return "assistant" in self.roles[at:]
 
 
-def read_conversation(messages: str, turns: int | None) -> Conversation:
+def read_conversation(messages: str, turns: int | None) -> Dialogue:
     """Messages as JSON, of which the policy said the assistant's last `turns`; None: all of the assistant's."""
     roles = [said.role for said in _decode_roles(messages)]
     spoken = [at for at, role in enumerate(roles) if role == "assistant"]
     own = spoken if turns is None else spoken[len(spoken) - min(turns, len(spoken)) :]
-    return Conversation(_decode_parts(messages), roles, own[0] if own else len(roles))
+    return Dialogue(_decode_parts(messages), roles, own[0] if own else len(roles))
 
 
-def edit(conversation: Conversation, edited: str) -> Conversation:
+def edit(conversation: Dialogue, edited: str) -> Dialogue:
     """What a person put in a conversation's place: as many of the assistant's first messages are of the prompt."""
     shown = conversation.roles[: conversation.begin].count("assistant")
     whole = read_conversation(edited, None)
     spoken = [at for at, role in enumerate(whole.roles) if role == "assistant"]
-    return Conversation(whole.parts, whole.roles, spoken[shown] if shown < len(spoken) else len(whole.roles))
+    return Dialogue(whole.parts, whole.roles, spoken[shown] if shown < len(spoken) else len(whole.roles))
 
 
-def branches(messages: str, earlier: str | None, turns: Sequence[int], asked: int | None = None) -> list[Conversation]:
+def branches(messages: str, earlier: str | None, turns: Sequence[int], asked: int | None = None) -> list[Dialogue]:
     """Each branch of a rollout, the last one last; `turns` were sampled in each. Of one that an endpoint played nobody
     has tokens: it was `asked` so often, None or 0 if nobody counted."""
     told = [*([] if earlier is None else (bytes(each).decode() for each in _decode_parts(earlier))), messages]
@@ -81,14 +81,14 @@ def branches(messages: str, earlier: str | None, turns: Sequence[int], asked: in
     return [read_conversation(each, count) for each, count in zip(told, counts, strict=True)]
 
 
-def common(one: Conversation, other: Conversation) -> int:
+def common(one: Dialogue, other: Dialogue) -> int:
     """How many messages two conversations begin with alike."""
     pairs = zip(one.parts, other.parts, strict=False)
     different = (at for at, (mine, theirs) in enumerate(pairs) if bytes(mine) != bytes(theirs))
     return next(different, min(len(one.parts), len(other.parts)))
 
 
-def answer_differently(one: Conversation, other: Conversation) -> bool:
+def answer_differently(one: Dialogue, other: Dialogue) -> bool:
     """Whether the policy speaks in both behind what they have in common."""
     at = common(one, other)
     is_end = at == min(len(one.parts), len(other.parts))

@@ -70,4 +70,10 @@ class Migration(migrations.Migration):
                 'constraints': [models.UniqueConstraint(fields=('run', 'split'), name='run_dataset_once_per_split')],
             },
         ),
+        migrations.RunSQL(
+            "CREATE TRIGGER keep_last_state BEFORE UPDATE OF state, state_at, reason_code, reason_params "
+            "ON rollouts_export FOR EACH ROW WHEN (OLD.state IN ('failed', 'cancelled', 'deleted')) "
+            "EXECUTE FUNCTION rollouts_keep()",
+            "DROP TRIGGER keep_last_state ON rollouts_export",
+        ),
     ]

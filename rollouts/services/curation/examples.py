@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from environments.types import Split, StopReason
-from rollouts.formats.examples import Conversation, Sampled, answer_differently, line_of
+from rollouts.formats.examples import Dialogue, Sampled, answer_differently, line_of
 from rollouts.formats.examples import branches as read_branches
 from rollouts.models import PolicyVersion, Run, RunKind, ScoredGroup
 from rollouts.selectors import sampled_masks
@@ -91,7 +91,7 @@ def export_examples(
                 yield line_of(form | group.source | which | {"reward": rollout.reward})
 
 
-def _form(branch: Conversation) -> dict[str, Any]:
+def _form(branch: Dialogue) -> dict[str, Any]:
     """All of it where every word of an assistant is the policy's; else what stands before those is never trained."""
     if not branch.shows_assistant:
         return {"messages": branch.parts}
@@ -131,7 +131,7 @@ class _Group:
     source: dict[str, Any]
     """Where its lines are from."""
 
-    def branches(self, rollout: _Rollout) -> list[Conversation]:
+    def branches(self, rollout: _Rollout) -> list[Dialogue]:
         """The rollout as each branch tells it, the last one last."""
         turns = self.sampled.turns(rollout.index)
         return read_branches(rollout.messages, rollout.earlier_branches, turns, rollout.asked)

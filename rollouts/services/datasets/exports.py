@@ -114,7 +114,7 @@ def write(export: Export, worker: str) -> None:
     """Write what was taken, to its end. Raises LeaseLost when another worker has it, or nobody wants it any more."""
     actor, suffix = f"worker:{worker}", f".{export.file_format}"
 
-    def told(progress: files.Progress) -> None:
+    def told(progress: files.ExportProgress) -> None:
         columns = {
             "members_done": progress.members,
             "row_count": progress.rows,

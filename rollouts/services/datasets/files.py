@@ -39,7 +39,7 @@ _PACKED = (".gz", ".parquet")
 _READ_BYTES = 2**20
 
 
-class Progress(NamedTuple):
+class ExportProgress(NamedTuple):
     """How far the files are."""
 
     members: int
@@ -73,7 +73,7 @@ def write_directory(
     directory: Path,
     *,
     suffix: str,
-    told: Callable[[Progress], None] = lambda _progress: None,
+    told: Callable[[ExportProgress], None] = lambda _progress: None,
 ) -> dict[str, Any]:
     """Write a directory that `datasets.load_dataset` loads: a file of each split, a card and the manifest it returns.
 
@@ -96,7 +96,7 @@ def write_file(
     path: Path,
     *,
     split: Split = Split.TRAIN,
-    told: Callable[[Progress], None] = lambda _progress: None,
+    told: Callable[[ExportProgress], None] = lambda _progress: None,
 ) -> dict[str, Any]:
     """Write the rows of one split to a file, and the manifest that it returns to NAME.manifest.json beside it.
 
@@ -109,7 +109,7 @@ def write_file(
 
 @contextmanager
 def writing(
-    version: DatasetVersion, form: ExportForm, paths: Mapping[str, Path], *, told: Callable[[Progress], None]
+    version: DatasetVersion, form: ExportForm, paths: Mapping[str, Path], *, told: Callable[[ExportProgress], None]
 ) -> Iterator[dict[str, Any]]:
     """Write the rows of some splits, yield what there is to say of them, and give the files their names at the end."""
     rendering.check_form(version, form)
@@ -167,7 +167,7 @@ class _Rows:
             for split, part in self._journal.packed.items()
         }
 
-    def write(self, told: Callable[[Progress], None]) -> None:
+    def write(self, told: Callable[[ExportProgress], None]) -> None:
         """Bring all rows to the disk, from where the journal ends."""
         chunk: dict[str, list[bytes]] = {split: [] for split in self._paths}
         size = 0
@@ -255,9 +255,9 @@ class _Rows:
         disk.write_file(self.journal_path, msgspec.json.encode(self._journal))
         crash_point(CrashPoint.MID_EXPORT)
 
-    def _progress(self) -> Progress:
+    def _progress(self) -> ExportProgress:
         parts = self._journal.parts.values()
-        return Progress(
+        return ExportProgress(
             self._journal.position, sum(each.rows for each in parts), sum(each.size_bytes for each in parts)
         )
 

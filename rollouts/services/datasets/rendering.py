@@ -21,7 +21,7 @@ import msgspec
 
 from rollouts.errors import Invalid
 from rollouts.formats import examples
-from rollouts.formats.examples import Conversation, Sampled, line_of
+from rollouts.formats.examples import Dialogue, Sampled, line_of
 from rollouts.models import DatasetVersion, ExportForm, PolicyVersion, Run, RunKind
 from rollouts.selectors import sampled_masks
 from rollouts.sql import binary_cursor, load
@@ -247,14 +247,14 @@ def _example(member: _Member, sampled: Sampled) -> tuple[list[dict[str, Any]], s
     return [each | _tools(member) for each in tokens], SPEECHLESS
 
 
-def _branches(member: _Member, sampled: Sampled) -> list[Conversation]:
+def _branches(member: _Member, sampled: Sampled) -> list[Dialogue]:
     """What is learned of a rollout: each of its branches, or what a person put in the place of them all."""
     turns = sampled.turns(member.rollout)
     told = examples.branches(member.messages, member.earlier_branches, turns, member.asked)
     return told if member.edited is None else [examples.edit(told[-1], member.edited)]
 
 
-def _split(branch: Conversation) -> dict[str, Any]:
+def _split(branch: Dialogue) -> dict[str, Any]:
     return {"prompt": branch.parts[: branch.begin], "completion": branch.parts[branch.begin :]}
 
 

@@ -74,7 +74,7 @@ def test_another_worker_goes_on_where_one_died_and_the_late_one_changes_nothing(
     class Died(Exception):
         pass
 
-    def die(progress: files.Progress) -> None:
+    def die(progress: files.ExportProgress) -> None:
         if progress.members:
             raise Died
 

@@ -110,7 +110,7 @@ def test_what_dies_at_any_moment_goes_on_to_the_same_bytes(run: Run, tmp_path: P
                 if not (target / "manifest.json").exists():
                     with path.open("ab") as file:
                         file.write(b'{"torn')
-            told: list[files.Progress] = []
+            told: list[files.ExportProgress] = []
             files.write_directory(version, SFT, target, suffix=suffix, told=told.append)
             assert tree(target) == tree(tmp_path / "whole")
             assert moment < 4 or not told or told[0].members > 0, "it began anew"
@@ -121,7 +121,7 @@ def test_what_dies_at_any_moment_goes_on_to_the_same_bytes(run: Run, tmp_path: P
 def test_only_one_process_writes_a_file(run: Run, tmp_path: Path) -> None:
     version = make(run)
 
-    def second(_: files.Progress) -> None:
+    def second(_: files.ExportProgress) -> None:
         with pytest.raises(Conflict, match="another process"):
             files.write_file(version, SFT, tmp_path / "a.jsonl")
 
@@ -132,7 +132,7 @@ def test_another_version_begins_anew_over_what_was_left(run: Run, tmp_path: Path
     class Stop(Exception):
         pass
 
-    def stop(progress: files.Progress) -> None:
+    def stop(progress: files.ExportProgress) -> None:
         if progress.members:
             raise Stop
 
