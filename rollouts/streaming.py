@@ -1,4 +1,4 @@
-"""A file as an answer, in constant memory: Django reads all of one before it sends it where a server is asynchronous."""
+"""A file as an answer, in constant memory: where a server is asynchronous, Django itself reads all of it first."""
 
 import asyncio
 from collections.abc import AsyncIterator
