@@ -11,6 +11,7 @@ from typing import Any
 
 from rollouts.doors.native.access import ROLE_FOR
 from rollouts.models import Role, Run, Scope
+from rollouts.services.datasets import exports
 from tests.access.people import Person
 from tests.access.world import Possessions
 from tests.frontend.test_launch import filled as launch_form
@@ -142,6 +143,14 @@ def form(need: Need, body: Callable[[Possessions], dict[str, str]] = lambda of: 
     return {"POST": Call(need, body, is_form=True, **facts)}
 
 
+def with_file(of: Possessions) -> dict[str, str]:
+    """Puts the file of the export back, which a call before may have removed: no rollback does."""
+    place = exports.directory(of.export)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "manifest.json").write_text("{}")
+    return {}
+
+
 def made_of(of: Possessions) -> dict[str, str]:
     """What makes another version of a dataset of the project."""
     return {"name": of.dataset.dataset.name, "project": of.project.slug}
@@ -237,7 +246,7 @@ PAGES: dict[str, Rule] = {
     "exports/new/": form(curator, lambda of: {"version": str(of.dataset.pk), "form": "sft", "file_format": "jsonl"}),
     "exports/<str:export_key>/cancel/": form(curator),
     "exports/<str:export_key>/remove/": form(curator),
-    "exports/<str:export_key>/files/<str:file>/": get(curator),
+    "exports/<str:export_key>/files/<str:file>/": get(curator, headers=with_file),
     "trust/": get(superuser),
     "trust/allow/": form(superuser, lambda of: {"kind": "loss", "name": "losses.another"}),
     "trust/withdraw/": form(superuser, lambda of: {"kind": "loss", "name": "losses.ours"}),
@@ -297,7 +306,7 @@ API: dict[str, Rule] = {
     # Of one that is done there is nothing to cancel: 409.
     f"{EXPORT}/cancel": post(unbound(Scope.CURATE)),
     f"{EXPORT}/remove": post(unbound(Scope.CURATE)),
-    f"{EXPORT}/files/<str:file>": get(unbound(Scope.CURATE)),
+    f"{EXPORT}/files/<str:file>": get(unbound(Scope.CURATE), headers=with_file),
     f"{RUN}/labels": get(api(Scope.READ))
     | post(api(Scope.CURATE), lambda of: {"group": of.group.key, "verdict": "accept"}),
     f"{RUN}/acts": get(api(Scope.READ))

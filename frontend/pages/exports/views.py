@@ -4,7 +4,7 @@ from typing import Any, cast
 
 from django.contrib import messages
 from django.contrib.auth.models import User
-from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect, QueryDict
 from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
@@ -16,6 +16,7 @@ from rollouts.selectors import exports as export_selectors
 from rollouts.selectors import runs
 from rollouts.services.datasets import exports
 from rollouts.storable import displayable
+from rollouts.streaming import StreamedFile
 
 SHOWN = 100
 
@@ -92,7 +93,7 @@ def download(request: HttpRequest, export_key: str, file: str) -> HttpResponse:
     except Conflict as error:
         messages.error(request, error.message)
         return HttpResponseRedirect(reverse("exports"))
-    answer = FileResponse(path.open("rb"), as_attachment=True, content_type="application/octet-stream")
+    answer = StreamedFile(path.open("rb"), as_attachment=True, content_type="application/octet-stream")
     return cast(HttpResponse, answer)
 
 

@@ -5,7 +5,6 @@ from typing import Any, cast
 import msgspec
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
-from django.http import FileResponse
 from drf_spectacular.types import OpenApiTypes
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.request import Request
@@ -19,6 +18,7 @@ from rollouts.errors import Forbidden, Invalid, NotFound
 from rollouts.models import DatasetVersion, Export, Scope
 from rollouts.selectors import exports as export_selectors
 from rollouts.services.datasets import exports
+from rollouts.streaming import StreamedFile
 
 PAGE = 100
 _BEFORE = OpenApiParameter("before", int, description="Only those older than this cursor.")
@@ -143,10 +143,10 @@ class ExportFileApi(APIView):
         operation_id="readExportFile",
         responses={(200, "application/octet-stream"): OpenApiTypes.BINARY},
     )
-    def get(self, request: Request, export_key: str, file: str) -> FileResponse:
+    def get(self, request: Request, export_key: str, file: str) -> StreamedFile:
         """A file of it, or `manifest.json`."""
         path = exports.file_of(_get(request, export_key, Scope.CURATE), file)
-        return FileResponse(path.open("rb"), as_attachment=True, content_type="application/octet-stream")
+        return StreamedFile(path.open("rb"), as_attachment=True, content_type="application/octet-stream")
 
 
 def _visible(request: Request, scope: Scope) -> QuerySet[Export]:
