@@ -8,7 +8,7 @@ from django.test import Client
 from django.urls import reverse
 
 from rollouts.models import DatasetVersion, Role, Run, ScoredGroup
-from rollouts.services.curation import queues
+from rollouts.services.curation import filling, queues
 from rollouts.services.datasets import counting
 from tests.factories import make_batch, make_project, make_user
 from tests.frontend.test_hostile_text import SCRIPT
@@ -61,7 +61,7 @@ def test_a_version_is_made_from_a_form_that_a_link_fills_in(curator: Client, run
     [
         ({"name": "No Name"}, "must have 1 to 64 lower-case letters"),
         ({"best": "some"}, "must be a whole number"),
-        ({"best": "0"}, "expected `int` >= 1"),
+        ({"best": "0"}, "must fit: Expected `int` >= 1"),
         ({"min_reward": "high"}, "must be a number"),
         ({"min_reward": "nan"}, "must be a finite number"),
         ({"runs": ""}, "exactly one of them"),
@@ -173,7 +173,7 @@ def test_a_group_and_a_queue_lead_to_datasets(curator: Client, run: Run) -> None
     assert "good@1" in read(curator, "group", run.key, "a")
     queue = queues.create(run.project, name="look", actor="user:cy")
     assert f"queue={queue.key}" in read(curator, "queue", queue.key)
-    queues.fill(queue)
+    filling.fill(queue)
     of_queue = make(run, queue=queue.key)
     assert "a queue" in read(curator, "dataset", version.dataset.key)
     assert queue.key in looked_at(curator, of_queue)

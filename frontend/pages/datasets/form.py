@@ -56,12 +56,13 @@ class RecipeForm:
                 chosen[name] = read(self.values[name])
             except ValueError:
                 fields[name] = "must be a number" if read is float else "must be a whole number"
+        for name, value in chosen.items():
+            try:
+                msgspec.convert({name: value}, Recipe)
+            except msgspec.ValidationError as error:
+                fields[name] = f"must fit: {error}"
         if fields:
             raise Invalid("Nothing was made.", fields=fields)
-        try:
-            recipe = msgspec.convert(chosen, Recipe)
-        except msgspec.ValidationError as error:
-            what, _, where = str(error).partition(" - at `$.")
-            raise Invalid("Nothing was made.", fields={where.rstrip("`") or "name": what.lower()}) from None
+        recipe = msgspec.convert(chosen, Recipe)
         said = {name: self.values[name] for name in ("name", "note", "licence")}
         return said | {"form": self.values["form"] or DatasetForm.EXAMPLES.value, "recipe": recipe}

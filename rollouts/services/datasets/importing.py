@@ -118,10 +118,10 @@ def _check(line: Line, form: DatasetForm) -> bool:
         raise BadLine(line.at, f"has more than {MAX_ROW_BYTES} bytes")
     parse = parse_pair if form == DatasetForm.PAIRS else parse_example
     try:
-        parse(line.text, line.at, _ROLES)
+        parse(line.text, "the row", _ROLES)
         row: Any = msgspec.json.decode(line.text)
     except DataError as error:
-        raise BadLine(line.at, str(error).removeprefix(f"{line.at}: ")) from None
+        raise BadLine(line.at, str(error)) from None
     if fault := next(data_faults(row), None):
         raise BadLine(line.at, " ".join(fault))
     return row.get("label") is not False
