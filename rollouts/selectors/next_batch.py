@@ -121,14 +121,15 @@ def explain(run: Run) -> Waiting | Stuck | None:
         attempt = Attempt.objects.filter(run=run, closed_at__isnull=True).first()
     demand = demand_of(run) if attempt is None else demand_of_attempt(attempt)
     found = preview(run, next_step(run), demand)
-    is_reviewed = any(ref.review is not None for ref in run.parsed.environments)
-    if isinstance(found, Waiting) and is_reviewed and (held := held_groups(run)):
+    if isinstance(found, Waiting) and (held := held_groups(run)):
         return Waiting(f"{found.reason}; {held} group{'s wait' if held > 1 else ' waits'} for a person's word")
     return None if isinstance(found, Chosen) else found
 
 
 def held_groups(run: Run) -> int:
-    """Groups that wait for people (`environments[].review`)."""
+    """Groups that wait for people (`environments[].review`). No query where people are in no loop."""
+    if all(ref.review is None for ref in run.parsed.environments):
+        return 0
     return ScoredGroup.objects.filter(run=run, state=GroupState.HELD).count()
 
 

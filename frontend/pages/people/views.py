@@ -15,7 +15,7 @@ from frontend.access import actor, may_curate, page
 from frontend.pages.run.views import head
 from rollouts.errors import Conflict, ControlPlaneError, Invalid
 from rollouts.models import QueueUnit, Role, Run, ScoredGroup, Verb
-from rollouts.selectors import calibration, curation, groups, runs
+from rollouts.selectors import calibration, curation, groups, next_batch, runs
 from rollouts.selectors.calibration import Acceptance
 from rollouts.services.curation import acts, reviews
 from rollouts.storable import MAX_INT
@@ -57,6 +57,7 @@ def people(request: HttpRequest, key: str) -> HttpResponse:
             "version": _linked(found.by_version),
             "environment": _linked(found.by_environment),
         },
+        "held": next_batch.held_groups(run),
         "may_curate": may_curate(request, run),
         "shown": SHOWN,
     }
