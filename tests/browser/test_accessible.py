@@ -11,9 +11,12 @@ from django.utils import timezone
 
 from rollouts.models import ScoredGroup, Verb
 from rollouts.services.curation import acts, labels, queues, turns
+from rollouts.services.datasets import making
+from rollouts.services.datasets.choosing import Recipe
 from tests import store
 from tests.browser.watched import Watched
 from tests.factories import make_batch, make_group, make_lively_run, somebody
+from tests.rollouts import story
 
 pytestmark = pytest.mark.browser
 
@@ -54,6 +57,8 @@ def test_nothing_serious_is_found(watched: Watched, operator: User, theme: str) 
     )
     for each in (pairs, corrected):
         turns.take(each, operator)
+    story.submit(run, [story.scored("chosen")], actor="api:t")
+    made = making.make(run.project, name="good", form="examples", recipe=Recipe(runs=[run.key]), actor="user:ada")
     watched.page.set_viewport_size({"width": 1280, "height": 900})
     watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     paths = [
@@ -63,6 +68,10 @@ def test_nothing_serious_is_found(watched: Watched, operator: User, theme: str) 
         "/queues/",
         f"/queues/{queue.key}/",
         *(f"/queues/{each.key}/annotate/" for each in (queue, pairs, corrected)),
+        "/datasets/",
+        f"/datasets/{made.dataset.key}/",
+        f"/datasets/{made.dataset.key}/1/",
+        "/exports/",
         "/admin/",
         "/admin/rollouts/scoredgroup/",
         f"/admin/rollouts/scoredgroup/{group.pk}/change/",
