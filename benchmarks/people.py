@@ -2,11 +2,14 @@
 
     python -m benchmarks.people scores     a run of 20 steps whose every reward is a person's score
     python -m benchmarks.people rejects    a curator rejects groups of the demo as they arrive
+    python -m benchmarks.people loop       what people accept and prefer is what SFT and DPO learn from
 
 Each warms the demo's model up in a home of its own first; the person sits before Chromium. `scores`: every group is
 held, and the person scores what is on the screen, so that no reward of the environment counts. `rejects`: of what was
-rejected in time nothing may be in a batch, and what came too late has to keep its step. Prints what was found as one
-JSON object; the exit status is 0 when every count is as it must be.
+rejected in time nothing may be in a batch, and what came too late has to keep its step. `loop`: rollouts of a short
+run, words by keys, a version of examples and one of pairs, a run of SFT and one of DPO from the same warm model,
+held-out reward before and after, and of every example the step at which its group was trained. Prints what was found as
+one JSON object; the exit status is 0 when every count is as it must be.
 """
 
 import argparse
@@ -15,7 +18,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from difflib import SequenceMatcher
 from pathlib import Path
@@ -43,7 +46,9 @@ def main() -> int:
     os.environ["DJANGO_ALLOW_ASYNC_UNSAFE"] = "1"
     django.setup()
     try:
-        found = {"scores": live_on_scores, "rejects": reject_as_they_arrive}[options.what](options)
+        found = {"scores": live_on_scores, "rejects": reject_as_they_arrive, "loop": learn_from_words}[options.what](
+            options
+        )
     except lessons.NotDone as reason:
         say(f"people: {reason}")
         return 1
@@ -53,9 +58,10 @@ def main() -> int:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["scores", "rejects"])
+    parser.add_argument("what", choices=["scores", "rejects", "loop"])
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--words", type=int, default=200, help="`loop`: said in each of its two queues")
     parser.add_argument("--screenshots", type=Path, help="directory for what the person sees")
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     return parser
@@ -68,7 +74,7 @@ def live_on_scores(options: argparse.Namespace) -> dict[str, Any]:
     run = _launch(options, [*_SMALL, "environments.0.review={share = 1.0, deadline_s = 36000.0}"])
     queue = _queue(run, QueueUnit.ROLLOUT, state="held")
     with _person() as page:
-        said = _work(page, run, queue, _score, options)
+        said = _work(page, run, queue, _score, options, lambda _words: run.is_over)
     trained = ScoredGroup.objects.filter(run=run, state="trained").prefetch_related("rollouts", "labels")
     by_people = 0
     for group in trained:
@@ -94,7 +100,7 @@ def reject_as_they_arrive(options: argparse.Namespace) -> dict[str, Any]:
     run = _launch(options, [*_SMALL, f"max_steps={options.steps}"])
     queue = _queue(run, QueueUnit.GROUP, on_reject=RejectEffect.REJECT)
     with _person() as page:
-        said = _work(page, run, queue, _reject_every_second, options)
+        said = _work(page, run, queue, _reject_every_second, options, lambda _words: run.is_over)
     rejected = ScoredGroup.objects.filter(run=run, withheld=Withholding.REJECTED)
     in_time, late = rejected.filter(state="rejected"), rejected.exclude(state="rejected")
     in_batches = set(BatchItem.objects.filter(batch__run=run).values_list("group", flat=True))
@@ -114,6 +120,58 @@ def reject_as_they_arrive(options: argparse.Namespace) -> dict[str, Any]:
     return found | {"is_sound": is_sound}
 
 
+def learn_from_words(options: argparse.Namespace) -> dict[str, Any]:
+    """From rollouts over words and versions of datasets to models that learned from them."""
+    from rollouts.models import DatasetForm, QueueUnit
+    from rollouts.services.datasets import making
+    from rollouts.services.datasets.choosing import Recipe
+
+    run = _launch(options, [*_SMALL, "evaluation.every=20"])
+    lessons.finish(run)
+    found: dict[str, Any] = {"run": run.key, "held_out_rl": _held_out(run)}
+    ways = [
+        ("good", QueueUnit.ROLLOUT, _accept_what_is_right, DatasetForm.EXAMPLES, [], "optimizer.lr=3e-4"),
+        ("pairs", QueueUnit.PAIR, _prefer, DatasetForm.PAIRS, ["data.preference={beta=0.1}"], "optimizer.lr=5e-5"),
+    ]
+    for name, unit, say_of, form, words, rate in ways:
+        queue = _queue(run, unit, state="trained")
+        with _person() as page:
+            said = _work(page, run, queue, say_of, options, lambda words: words >= options.words)
+        recipe = Recipe(queue=queue.key, accepted=form == DatasetForm.EXAMPLES)
+        version = making.make(run.project, name=name, form=form, recipe=recipe, actor="people")
+        learner = lessons.launch(
+            lessons.resolved(EXAMPLES / _EXAMPLE / "sft.toml", [*_learner(version), *words, rate]), actor="people"
+        )
+        lessons.finish(learner)
+        members = version.members.select_related("group")
+        found[name] = {
+            **said,
+            "version": str(version),
+            "members": version.member_count,
+            "with_a_step": sum(member.step is not None for member in members),
+            "learner": learner.key,
+            "learned_from": [str(each.version) for each in learner.datasets.select_related("version__dataset")],
+            "held_out": _held_out(learner),
+        }
+    learned = [found[name] for name, *_ in ways]
+    is_sound = all(each["members"] == each["with_a_step"] > 0 for each in learned)
+    return found | {"is_sound": is_sound and all(each["learned_from"] == [each["version"]] for each in learned)}
+
+
+def _learner(version: Any) -> list[str]:
+    return [
+        f"name=from-{version.dataset.name}",
+        "model.path=reverse-text-warm",
+        f"data.path=dataset:{version}",
+        "data.solutions=false",
+        "data.echo=0",
+        f"register_as=from-{version.dataset.name}",
+        "max_steps=30",
+        "trainer.checkpoint_every=30",
+        "evaluation={every = 30, problems = 128, temperature = 1.0}",
+    ]
+
+
 def _launch(options: argparse.Namespace, words: list[str]) -> Any:
     warm_up(_EXAMPLE, options.seed, [f"seed={options.seed}"], options.job)
     words = [f"seed={options.seed}", f"max_steps={options.steps}", *words]
@@ -125,7 +183,7 @@ def _queue(run: Any, unit: str, *, state: str = "", on_reject: str = "") -> Any:
 
     chosen = filters.QueueFilter(run=run.key, state=state)  # type: ignore[arg-type]
     return queues.create(
-        run.project, name=f"of {run.key}", actor="people", unit=unit, filter=chosen, on_reject=on_reject
+        run.project, name=f"{unit}s of {run.key}", actor="people", unit=unit, filter=chosen, on_reject=on_reject
     )
 
 
@@ -147,15 +205,22 @@ def _person() -> Iterator[Page]:
         browser.close()
 
 
-def _work(page: Page, run: Any, queue: Any, say_of: Any, options: argparse.Namespace) -> dict[str, Any]:
-    """Go through the queue until the run is over: how many words, in what time, and how long the next item took."""
+def _work(
+    page: Page,
+    run: Any,
+    queue: Any,
+    say_of: Callable[[Page, int], None],
+    options: argparse.Namespace,
+    is_done: Callable[[int], bool],
+) -> dict[str, Any]:
+    """Go through the queue until it is done: how many words, in what time, and how long the next item took."""
     page.goto(f"{os.environ['ROLLYARD_URL']}/queues/{queue.key}/annotate/")
     began, waits, words = time.monotonic(), [], 0
-    while not run.is_over:
-        if page.locator("[data-key~=a]").count() == 0:
+    while not is_done(words):
+        if page.locator("form[data-draft]").count() == 0:
             page.keyboard.press("Enter")
             page.wait_for_load_state()
-            if page.locator("[data-key~=a]").count() == 0:
+            if page.locator("form[data-draft]").count() == 0:
                 page.wait_for_timeout(_IDLE_S * 1_000)
                 run.refresh_from_db()
                 continue
@@ -183,14 +248,28 @@ def _work(page: Page, run: Any, queue: Any, say_of: Any, options: argparse.Names
     }
 
 
-def _score(page: Page, _number: int) -> None:
+def _nearness(page: Page, within: str) -> float:
     """How near what the policy said is to the text backwards: a person's own judgement, read from the screen."""
     asked = page.locator(".prompt-panel .message.user pre").last.inner_text().strip()
-    said = page.locator(".member .message.assistant pre").last.inner_text().strip()
+    said = page.locator(f"{within} .message.assistant pre").last.inner_text().strip()
+    return SequenceMatcher(None, asked[::-1], said).ratio()
+
+
+def _score(page: Page, _number: int) -> None:
+    nearness = _nearness(page, ".member")
     page.keyboard.press("c")
-    page.keyboard.type(f"{SequenceMatcher(None, asked[::-1], said).ratio():.2f}")
+    page.keyboard.type(f"{nearness:.2f}")
     page.keyboard.press("Escape")
     page.keyboard.press("a")
+
+
+def _accept_what_is_right(page: Page, _number: int) -> None:
+    page.keyboard.press("a" if _nearness(page, ".member") == 1 else "x")
+
+
+def _prefer(page: Page, _number: int) -> None:
+    left, right = _nearness(page, "#left"), _nearness(page, "#right")
+    page.keyboard.press("t" if left == right else "ArrowLeft" if left > right else "ArrowRight")
 
 
 def _reject_every_second(page: Page, number: int) -> None:
