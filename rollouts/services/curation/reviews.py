@@ -9,7 +9,7 @@ What an environment gave stays with the rollouts; what counts is `ScoredGroup.gi
 
 from collections import defaultdict
 from statistics import fmean
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.contrib.auth.models import User
 from django.db import transaction
@@ -53,10 +53,9 @@ def conclude(group: ScoredGroup, *, user: User, actor: str) -> Act | None:
         of_group = set(words.filter(rollout__isnull=True).values_list("verdict", flat=True))
         if LabelVerdict.REJECT in of_group:
             return acts.perform(group.run, Verb.REJECT, [group.pk], user=user, actor=actor)
-        rewards = _rewards(group, words)
-        is_scored = all(given is not None for reward, given in rewards if reward is not None)
-        if is_scored or LabelVerdict.ACCEPT in of_group:
-            _let_go(group, rewards, actor=actor)
+        reviewed = _reviewed(group, words)
+        if all(each.is_over for each in reviewed) or LabelVerdict.ACCEPT in of_group:
+            _let_go(group, reviewed, actor=actor)
     return None
 
 
@@ -81,30 +80,51 @@ def expire(run: Run) -> int:
     return moved
 
 
-def _let_go(group: ScoredGroup, rewards: list[tuple[float | None, float | None]], *, actor: str) -> None:
-    counts = [reward if given is None else given for reward, given in rewards]
-    number = sum(given is not None for _, given in rewards)
+def _let_go(group: ScoredGroup, reviewed: "list[_Reviewed]", *, actor: str) -> None:
+    counts = [each.reward if each.given is None else each.given for each in reviewed]
+    number = sum(each.given is not None for each in reviewed)
     columns: dict[str, Any] = {"review_until": None}
     if number:
         columns |= {"given_rewards": counts} | scores(group.run, group.environment.name, counts)
     dropped = verdict_after_review(group.run, group, counts)
-    reviewed = Reason(ReasonCode.REVIEWED, actor=actor, given=number or None)
+    released = Reason(ReasonCode.REVIEWED, actor=actor, given=number or None)
     to = GroupState.READY if dropped is None else GroupState.FILTERED
     transition(
-        ScoredGroup, [group.pk], to=to, expect=[GroupState.HELD], actor=actor, reason=dropped or reviewed, **columns
+        ScoredGroup, [group.pk], to=to, expect=[GroupState.HELD], actor=actor, reason=dropped or released, **columns
     )
 
 
-def _rewards(group: ScoredGroup, words: QuerySet[Label]) -> list[tuple[float | None, float | None]]:
-    """Of each rollout the reward that the environment gave, and that which people give in its place, if they do."""
+class _Reviewed(NamedTuple):
+    """A rollout of a held group."""
+
+    reward: float | None
+    """The environment's."""
+    given: float | None
+    """What people give in its place."""
+    is_accepted: bool
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it waits for nobody: it failed, has a reward from people, or is accepted with the one it has."""
+        return self.reward is None or self.given is not None or self.is_accepted
+
+
+def _reviewed(group: ScoredGroup, words: QuerySet[Label]) -> list[_Reviewed]:
+    """The rollouts of a group, in their order."""
     review = _review_of(group.run, group.environment.name)
     given: defaultdict[int, list[float]] = defaultdict(list)
+    accepted = set[int]()
     for rollout_id, verdict, score in words.filter(rollout__isnull=False).values_list("rollout", "verdict", "score"):
         value = score if review.rewards == "scores" else _VERDICTS.get(verdict)
         if value is not None and verdict not in {LabelVerdict.SKIP, LabelVerdict.WITHDRAWN}:
             given[rollout_id].append(value)
+        elif verdict == LabelVerdict.ACCEPT:
+            accepted.add(rollout_id)
     rollouts = Rollout.objects.filter(group=group).order_by("index").values_list("pk", "reward")
-    return [(reward, fmean(given[pk]) if pk in given and reward is not None else None) for pk, reward in rollouts]
+    return [
+        _Reviewed(reward, fmean(given[pk]) if pk in given and reward is not None else None, pk in accepted)
+        for pk, reward in rollouts
+    ]
 
 
 def _review_of(run: Run, environment: str) -> ReviewConfig:

@@ -196,3 +196,15 @@ def test_an_act_rejects_what_is_held() -> None:
     assert group("a").state == "rejected"
     score("a", 1.0, 0.0)
     assert group("a").state == "rejected"
+
+
+def test_a_rollout_that_is_accepted_without_a_score_keeps_the_reward_it_has() -> None:
+    run = launch()
+    submit(run, "a")
+    say("a", "accept", rollout=0)
+    assert group("a").state == "held"
+    say("a", "reject", rollout=1)
+    assert group("a").state == "held", "said no to, without saying what it is worth"
+    say("a", "reject", rollout=1, score=0.5)
+    assert (group("a").state, group("a").given_rewards) == ("ready", [1.0, 0.5])
+    assert run.groups.count() == 1
