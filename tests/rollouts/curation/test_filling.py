@@ -110,14 +110,14 @@ def test_the_best_is_compared_with_the_worst_and_among_equals_those_who_are_draw
     run = story.launch()
     rewards: list[tuple[float | None, ...]] = [(0.2, 1.0, 0.5), (0.5, None, 0.1), (1.0, None), (None, None)]
     story.submit(run, [story.scored(f"g{at}", each) for at, each in enumerate(rewards)], actor="api:t")
-    story.submit(run, [story.scored(f"equal{at}", (1.0, 1.0, 1.0, 1.0)) for at in range(12)], actor="api:t")
+    story.submit(run, [story.scored(f"equal{at}", (1.0, 1.0, 1.0, 1.0)) for at in range(40)], actor="api:t")
     queue, again = make(run, unit="pair"), make(run, name="again", unit="pair")
     filling.fill(queue)
     filling.fill(again)
     assert pairs(queue) == pairs(again)
     assert pairs(queue)[:2] == [(0, 1), (0, 2)]
     drawn = pairs(queue)[2:]
-    assert len(drawn) == 12
+    assert len(drawn) == 40
     assert len(set(drawn)) > 3
     assert all(one < other for one, other in drawn)
 
