@@ -102,7 +102,7 @@ class Possessions:
         """A row of this model that is the project's; of accounts its member's. None: there is none."""
         rows = model._default_manager.order_by("pk")
         ways = {Project: {"pk": self.project.pk}, User: {"pk": self.member.pk}, Run: {"pk": self.run.pk}}
-        names = {field.name for field in model._meta.get_fields()}
+        names = {field.name for field in model._meta.get_fields() if field.is_relation}
         for name, way in (
             ("run", {"run__project": self.project}),
             ("project", {"project": self.project}),

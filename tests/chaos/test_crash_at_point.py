@@ -120,4 +120,5 @@ def test_an_acknowledgement_that_was_lost_counts_once_when_it_is_sent_again(scen
 
 
 def test_every_crash_point_is_met_by_a_test_above() -> None:
-    assert {*WHILE_SUBMITTING, *WHILE_FETCHING, CrashPoint.BEFORE_ACK} == set(CrashPoint)
+    of_files = {CrashPoint.MID_EXPORT}  # met by tests/rollouts/datasets/test_files.py
+    assert {*WHILE_SUBMITTING, *WHILE_FETCHING, CrashPoint.BEFORE_ACK} == set(CrashPoint) - of_files

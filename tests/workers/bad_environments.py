@@ -96,12 +96,18 @@ def _grow() -> None:
         held.append(bytearray(os.urandom(1)) * 2**26)
 
 
+def _interrupt() -> None:
+    # Whoever is started in the background of a shell ignores it, and so does everything below.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.raise_signal(signal.SIGINT)
+
+
 IN_STEP: dict[str, Callable[[], Any]] = {
     "segfault": lambda: ctypes.string_at(0),
     "abort": lambda: os.abort(),
     "exit": lambda: os._exit(3),
     "system exit": lambda: sys.exit("leaving"),
-    "interrupt": lambda: signal.raise_signal(signal.SIGINT),
+    "interrupt": _interrupt,
     "kills its parent": lambda: [os.kill(os.getppid(), signal.SIGKILL), time.sleep(60)],
     "fork bomb": _fork_bomb,
     "ten gigabytes": lambda: bytes(10 * 2**30) + b"x",

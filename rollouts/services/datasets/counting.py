@@ -12,7 +12,7 @@ from django.db import connection, transaction
 
 from rollouts.models import DatasetVersion
 from rollouts.services.datasets.likeness import Alike, answers, find_alike
-from rollouts.services.datasets.statistics import Copies, Duplicates, Figures, Overlap, Statistics
+from rollouts.services.datasets.statistics import Copies, Duplicates, Figures, MembersOf, Overlap, Statistics
 from rollouts.sql import load
 
 MOST_COMPARED = 20_000
@@ -45,9 +45,9 @@ def count(version_id: int) -> bool:
 def _count(version: DatasetVersion) -> Statistics:
     [figures] = _rows("dataset_figures", version)
     found = Figures(**figures)
-    parts: dict[str, list[tuple[str, int]]] = {"environment": [], "run": [], "tag": []}
+    parts: dict[str, list[MembersOf]] = {"environment": [], "run": [], "tag": []}
     for row in _rows("dataset_parts", version, most=_MOST_NAMES):
-        parts[row["kind"]].append((row["name"], row["members"]))
+        parts[row["kind"]].append(MembersOf(row["name"], row["members"]))
     [overlap] = _rows("dataset_overlap", version, project_id=version.dataset.project_id, shown=SHOWN)
     return Statistics(
         figures=found,

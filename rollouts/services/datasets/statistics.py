@@ -59,16 +59,23 @@ class Figures(msgspec.Struct, frozen=True, kw_only=True):
     reward_max: float | None
 
 
+class MembersOf(msgspec.Struct, frozen=True):
+    """How many members are of something."""
+
+    name: str
+    members: int
+
+
 class Statistics(msgspec.Struct, frozen=True, kw_only=True):
     """All that is counted of a version."""
 
     figures: Figures
     rewards: list[int]
     """Members in each of equal parts from the least to the highest reward; empty where all are equal."""
-    environments: list[tuple[str, int]]
-    runs: list[tuple[str, int]]
-    tags: list[tuple[str, int]]
-    """The most frequent, with how many members."""
+    environments: list[MembersOf]
+    runs: list[MembersOf]
+    tags: list[MembersOf]
+    """The most frequent."""
     duplicates: Duplicates
     overlap: Overlap
 

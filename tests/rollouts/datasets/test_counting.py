@@ -8,7 +8,7 @@ import pytest
 from rollouts.models import DatasetVersion, Run
 from rollouts.services.datasets import counting
 from rollouts.services.datasets.likeness import find_alike
-from rollouts.services.datasets.statistics import Statistics, statistics_of
+from rollouts.services.datasets.statistics import MembersOf, Statistics, statistics_of
 from tests import store
 from tests.factories import make_evaluation, make_group
 from tests.rollouts import story
@@ -55,9 +55,9 @@ def test_figures_are_of_all_members(run: Run) -> None:
     assert (figures.reward_mean, figures.reward_min, figures.reward_max) == (0.4375, 0.0, 1.0)
     assert sum(found.rewards) == 4
     assert found.rewards[-1] == 1
-    assert found.environments == [("reverse_text", 4)]
-    assert found.runs == [(run.key, 4)]
-    assert found.tags == [("good", 2)]
+    assert found.environments == [MembersOf("reverse_text", 4)]
+    assert found.runs == [MembersOf(run.key, 4)]
+    assert found.tags == [MembersOf("good", 2)]
 
 
 def test_a_version_is_counted_once(run: Run) -> None:
@@ -72,7 +72,7 @@ def test_rows_of_a_file_have_the_rewards_and_environments_that_they_say() -> Non
     rows = [told("a", reward=1, environment="e", problem_key="p"), told("b", reward="x"), told("c", reward=10**400)]
     found = counted(read(*rows, told("d", reward=0.5)))
     assert (found.figures.rewarded, found.figures.reward_mean, found.figures.tokens) == (2, 0.75, 0)
-    assert found.environments == [("e", 1)]
+    assert found.environments == [MembersOf("e", 1)]
     assert found.runs == []
 
 
