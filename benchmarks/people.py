@@ -34,6 +34,7 @@ _EXAMPLE = "reverse-text"
 _SMALL = ["sampling.group_size=4", "batch.batch_size=16", "evaluation.every=10", "evaluation.problems=128"]
 _PATIENCE_MS = 20_000
 _IDLE_S = 1.0
+_IDLE_AT_MOST = 5
 
 
 def main() -> int:
@@ -215,7 +216,7 @@ def _work(
 ) -> dict[str, Any]:
     """Go through the queue until it is done: how many words, in what time, and how long the next item took."""
     page.goto(f"{os.environ['ROLLYARD_URL']}/queues/{queue.key}/annotate/")
-    began, waits, words = time.monotonic(), [], 0
+    began, waits, words, idle = time.monotonic(), [], 0, 0
     while not is_done(words):
         if page.locator("form[data-draft]").count() == 0:
             page.keyboard.press("Enter")
@@ -223,7 +224,11 @@ def _work(
             if page.locator("form[data-draft]").count() == 0:
                 page.wait_for_timeout(_IDLE_S * 1_000)
                 run.refresh_from_db()
+                idle += 1
+                if run.is_over and idle == _IDLE_AT_MOST:  # of a run that is over nothing more comes
+                    break
                 continue
+        idle = 0
         at = page.locator("[aria-current=page]").inner_text()
         say_of(page, words)
         pressed = time.monotonic()
