@@ -31,6 +31,8 @@ of_rollouts AS (
 picked AS (
     SELECT group_id, rollout_id, true AS is_wanted FROM rollouts_queueitem WHERE queue_id = %(queue_id)s
     UNION ALL
+    SELECT group_id, other_id, true FROM rollouts_queueitem WHERE queue_id = %(queue_id)s AND other_id IS NOT NULL
+    UNION ALL
     SELECT group_id, rollout_id, is_wanted FROM rollouts_datasetmember WHERE version_id = %(parent_id)s
     UNION ALL
     SELECT group_id, other_id, true FROM rollouts_datasetmember WHERE version_id = %(parent_id)s AND other_id IS NOT NULL

@@ -358,3 +358,14 @@ def test_rewards_that_people_gave_decide_what_is_chosen(run: Run) -> None:
     recipe = Recipe(runs=[held.key], best=1, min_reward=0.5)
     version = making.make(run.project, name="given", form="examples", recipe=recipe, actor="user:cy")
     assert [member.rollout.index for member in version.members.select_related("rollout")] == [1]
+
+
+def test_a_queue_of_pairs_gives_the_pairs_that_people_compared(run: Run) -> None:
+    story.submit(run, [story.scored("p", rewards=(1.0, 0.5, 0.0))], actor="api:t")
+    queue = queues.create(run.project, name="pairs", actor="user:cy", unit="pair", filter=QueueFilter(run=run.key))
+    cy = somebody("cy")
+    while (turn := turns.take(queue, cy)) is not None:
+        turns.answer(turn, user=cy, actor="user:cy", verdict="accept", preference="other")
+    version = making.make(run.project, name="compared", form="pairs", recipe=Recipe(queue=queue.key), actor="user:cy")
+    found = {(each.group.key, each.rollout.index, each.other.index) for each in version.members.all()}
+    assert ("p", 2, 0) in found, "the other one, of the best and the worst"
