@@ -159,6 +159,7 @@ def test_a_disagreement_is_decided_by_one_key(watched: Watched, theme: str) -> N
     page.screenshot(path=f"test-results/make-queue-{theme}.png", full_page=True)
     page.get_by_role("button", name="Make the queue").click()
     page.get_by_role("link", name="Look at items").click()
+    expect(page.get_by_role("button", name="Take the next item")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_text("di says so")).to_be_visible()
     page.screenshot(path=f"test-results/adjudicate-{theme}.png", full_page=True)
