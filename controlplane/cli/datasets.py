@@ -92,6 +92,7 @@ def show(
 def make(
     name: Name,
     run: Annotated[list[str] | None, typer.Option(metavar="KEY", help="A run; repeat for more.")] = None,
+    group: Annotated[list[str] | None, typer.Option(metavar="KEY", help="Only this one of the run.")] = None,
     queue: Annotated[str, typer.Option(metavar="KEY", help="A queue: what it holds.")] = "",
     version: Annotated[str, typer.Option(metavar="NAME@VERSION", help="What this one has, and less.")] = "",
     pairs: Form = False,
@@ -124,6 +125,7 @@ def make(
 
     values = {
         "runs": run or [],
+        "groups": group or [],
         "queue": queue,
         "version": version,
         "environment": environment,

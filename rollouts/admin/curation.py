@@ -1,13 +1,15 @@
 """What people say of groups and do with them, on the administration site: lists to look at, and acts on many groups."""
 
-from typing import Any, cast
+from typing import cast
 
 from django.contrib import admin, messages
 from django.contrib.auth.models import User
 from django.db.models import QuerySet
-from django.http import HttpRequest
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import urlencode
 
-from rollouts.admin.scope import OfRunAdmin, StoreAdmin, scoped
+from rollouts.admin.scope import CuratedAdmin, OfRunAdmin, StoreAdmin, scoped
 from rollouts.errors import ControlPlaneError
 from rollouts.models import (
     Act,
@@ -15,7 +17,6 @@ from rollouts.models import (
     Guideline,
     Label,
     LabelQueue,
-    Membership,
     QueueItem,
     QueueTurn,
     Role,
@@ -24,22 +25,13 @@ from rollouts.models import (
     Verb,
 )
 from rollouts.services.curation import acts
+from rollouts.services.curation.filters import MOST_NAMED
 
 
-class Curated(StoreAdmin):
-    """Groups, with which a curator of their project acts: by the same services as anywhere else."""
+class GroupActs(CuratedAdmin):
+    """What is done with groups: by the same services as anywhere else."""
 
-    actions = ("reject_groups", "exclude_groups", "restore_groups")
-
-    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
-        """For whoever is a curator somewhere; in whose projects a row is, the act looks itself."""
-        return {name: self.get_action(name) for name in self.actions} if self.has_curate_permission(request) else {}
-
-    def has_curate_permission(self, request: HttpRequest) -> bool:
-        """Whether the user is a curator of some project."""
-        user = cast(User, request.user)
-        roles = [role for role in Role if role.includes(Role.CURATOR)]
-        return user.is_superuser or Membership.objects.filter(user=user, role__in=roles).exists()
+    actions = ("reject_groups", "exclude_groups", "restore_groups", "queue_groups", "add_to_dataset")
 
     @admin.action(description="Reject from training")
     def reject_groups(self, request: HttpRequest, groups: QuerySet[ScoredGroup]) -> None:
@@ -55,6 +47,31 @@ class Curated(StoreAdmin):
     def restore_groups(self, request: HttpRequest, groups: QuerySet[ScoredGroup]) -> None:
         """See `Verb.RESTORE`."""
         self._act(request, Verb.RESTORE, groups)
+
+    @admin.action(description="Make a queue of them")
+    def queue_groups(self, request: HttpRequest, groups: QuerySet[ScoredGroup]) -> HttpResponse | None:
+        """To the form that makes one, in which they are named."""
+        return self._named_in(request, groups, "queues", run="run")
+
+    @admin.action(description="Add to a dataset")
+    def add_to_dataset(self, request: HttpRequest, groups: QuerySet[ScoredGroup]) -> HttpResponse | None:
+        """To the form that makes a version, in which they are named."""
+        return self._named_in(request, groups, "datasets", run="runs")
+
+    def _named_in(
+        self, request: HttpRequest, groups: QuerySet[ScoredGroup], page: str, *, run: str
+    ) -> HttpResponse | None:
+        """To a form with the keys of groups of one run, or a message that says what is asked for."""
+        rows = scoped(groups, request, Role.CURATOR).order_by("pk")
+        chosen = rows.values_list("run__key", "run__project__slug", "key")[: MOST_NAMED + 1]
+        keys = [key for _, _, key in chosen]
+        if len({run_key for run_key, _, _ in chosen}) != 1 or len(keys) > MOST_NAMED:
+            told = f"Choose up to {MOST_NAMED} groups of one run, in a project in which you are a curator."
+            self.message_user(request, f"{told} More are described by what they have in common.", messages.ERROR)
+            return None
+        [run_key, project, _] = chosen[0]
+        query = urlencode({run: run_key, "project": project, "groups": ",".join(keys)})
+        return HttpResponseRedirect(f"{reverse(page)}?{query}#make")
 
     def _act(self, request: HttpRequest, verb: Verb, groups: QuerySet[ScoredGroup]) -> None:
         """One act for each run of the groups."""

@@ -1,9 +1,13 @@
-"""Datasets on the administration site: to be looked at."""
+"""Datasets on the administration site: to be looked at, and a version to be exported."""
 
-from django.contrib import admin
+from django.contrib import admin, messages
+from django.db.models import QuerySet
+from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils.http import urlencode
 
-from rollouts.admin.scope import StoreAdmin
-from rollouts.models import Dataset, DatasetMember, DatasetVersion, Export, RunDataset
+from rollouts.admin.scope import CuratedAdmin, StoreAdmin, scoped
+from rollouts.models import Dataset, DatasetMember, DatasetVersion, Export, Role, RunDataset
 
 
 @admin.register(Dataset)
@@ -15,13 +19,23 @@ class DatasetAdmin(StoreAdmin):
 
 
 @admin.register(DatasetVersion)
-class DatasetVersionAdmin(StoreAdmin):
+class DatasetVersionAdmin(CuratedAdmin):
+    actions = ("export_version",)
     list_display = ("dataset", "version", "form", "member_count", "digest", "actor", "at")
     list_filter = ("form",)
     list_select_related = ("dataset",)
     defers = ("statistics",)
     search_fields = ("=dataset__key", "=dataset__name", "=digest")
     ordering = ("-id",)
+
+    @admin.action(description="Export as files")
+    def export_version(self, request: HttpRequest, versions: QuerySet[DatasetVersion]) -> HttpResponse | None:
+        """To the form that asks for it."""
+        if scoped(versions, request, Role.CURATOR).count() != 1:
+            self.message_user(request, "Choose one version, of a project in which you are a curator.", messages.ERROR)
+            return None
+        query = urlencode({"version": versions.get().pk})
+        return HttpResponseRedirect(f"{reverse('exports')}?{query}#make")
 
 
 @admin.register(DatasetMember)

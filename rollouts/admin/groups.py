@@ -7,7 +7,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.text import Truncator
 
 from rollouts.admin import filters
-from rollouts.admin.curation import Curated
+from rollouts.admin.curation import GroupActs
 from rollouts.admin.scope import RUN_PAYLOAD
 from rollouts.models import Rollout, ScoredGroup
 
@@ -16,7 +16,7 @@ _SHOWN = 32
 
 
 @admin.register(ScoredGroup)
-class ScoredGroupAdmin(Curated):
+class ScoredGroupAdmin(GroupActs):
     list_display = (
         *("problem", "run", "environment", "now", "why", "reward", "scored", "policy", "withheld", "token_count"),
         *("settled_at", "short_key"),

@@ -180,6 +180,20 @@ class StoreAdmin(ScopedAdmin):
         return False
 
 
+class CuratedAdmin(StoreAdmin):
+    """Rows with which a curator of their project does something."""
+
+    actions: tuple[str, ...] = ()
+
+    def get_actions(self, request: HttpRequest) -> dict[str, Any]:
+        """For whoever is a curator somewhere; in whose projects a row is, the act looks itself."""
+        return {name: self.get_action(name) for name in self.actions} if self._is_curator(request) else {}
+
+    def _is_curator(self, request: HttpRequest) -> bool:
+        memberships = Membership.objects.filter(user=cast(User, request.user), role__in=_roles_from(Role.CURATOR))
+        return _is_superuser(request) or memberships.exists()
+
+
 class OfRunAdmin(StoreAdmin):
     """Rows of a run, found by its key."""
 
@@ -195,9 +209,12 @@ def scoped(rows: QuerySet[Any], request: HttpRequest, least: Role = Role.VIEWER)
     way = path_to_project(rows.model)
     if way is None:
         return rows.none()
-    roles = [role for role in Role if role.includes(least)]
-    memberships = Membership.objects.filter(user=cast(User, request.user), role__in=roles)
+    memberships = Membership.objects.filter(user=cast(User, request.user), role__in=_roles_from(least))
     return rows.filter(**{f"{way}__in": memberships.values("project")})
+
+
+def _roles_from(least: Role) -> list[Role]:
+    return [role for role in Role if role.includes(least)]
 
 
 def _is_superuser(request: HttpRequest) -> bool:

@@ -46,6 +46,21 @@ def version(dataset: Dataset, number: int) -> DatasetVersion:
     return found
 
 
+def version_by_id(user: User | AnonymousUser, version_id: int) -> DatasetVersion:
+    """One version, by its row. Raises NotFound."""
+    found = DatasetVersion.objects.filter(dataset__project__in=runs.projects(user), pk=version_id)
+    version = found.select_related("dataset__project").first()
+    if version is None:
+        raise NotFound("There is no such version of a dataset, or you may not see it.")
+    return version
+
+
+def starting_model(version: DatasetVersion) -> str:
+    """What the run started from whose rollouts a version has first; empty: it has none, or no model played them."""
+    first = version.members.filter(group__isnull=False).select_related("group__run").order_by("position").first()
+    return first.group.run.parsed.model.path if first and first.group else ""
+
+
 def members(version: DatasetVersion) -> QuerySet[DatasetMember]:
     """The members of a version in their order, each with what it refers to but the groups' messages of others."""
     found = DatasetMember.objects.filter(version=version).order_by("position")

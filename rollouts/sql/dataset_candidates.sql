@@ -56,6 +56,7 @@ heard AS (
     LEFT JOIN of_rollouts AS own ON own.rollout_id = rollout.id
     LEFT JOIN picked AS avoided ON avoided.rollout_id = rollout.id AND NOT avoided.is_wanted
     WHERE scored.run_id = ANY(%(run_ids)s)
+      AND (%(groups)s::varchar[] = '{}' OR scored.key = ANY(%(groups)s))
       AND (
           NOT %(is_picked)s
           OR EXISTS (

@@ -1,18 +1,22 @@
 """Datasets are made and looked at on pages: versions with their members, what they have, and how two differ."""
 
 import html
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
+from frontend.pages.launch.draft import as_posted
 from rollouts.models import DatasetVersion, Role, Run, ScoredGroup
 from rollouts.services.curation import filling, queues
 from rollouts.services.datasets import counting
 from tests.factories import make_batch, make_project, make_user
 from tests.frontend.test_hostile_text import SCRIPT
 from tests.frontend.test_queues import read, send, signed_in
+from tests.model_files import make_model, write_model
 from tests.rollouts import story
 from tests.rollouts.datasets.test_counting import LONG, evaluate
 from tests.rollouts.datasets.test_importing import read as read_rows
@@ -185,3 +189,36 @@ def test_markup_in_members_stays_text(curator: Client) -> None:
     page = curator.get(address).content.decode()
     assert "<script>alert" not in page
     assert "&lt;script&gt;" in page
+
+
+@pytest.mark.parametrize(("form", "beta"), [("examples", None), ("pairs", 0.1)])
+def test_a_run_that_learns_from_a_version_is_launched_from_its_page(
+    form: str, beta: float | None, tmp_path: Path
+) -> None:
+    model = make_model(make_project(), "mine", write_model(tmp_path / "mine"))
+    run = story.launch(model={"path": model.source})
+    story.submit(run, [played("a", [0.5, 1.0])], actor="api:t")
+    version = make(run, form=form)
+    operator = signed_in(Role.OPERATOR)
+    [gallery] = re.findall(r'href="([^"]+)">Train on it', looked_at(operator, version))
+    chosen = html.unescape(operator.get(gallery).content.decode())
+    assert "preset=reverse-text-rl" not in chosen
+    [address] = re.findall(r'href="([^"]+preset=reverse-text-sft[^"]*)"', chosen)
+    filled = operator.get(address).context["filled"]
+    operator.post(address, as_posted(filled) | {"project": run.project.slug})
+    learner = Run.objects.latest("pk")
+    data = learner.parsed.data
+    assert data is not None
+    assert (data.path, data.solutions) == (f"dataset:{version}", False)
+    assert (data.preference and data.preference.beta) == beta
+    assert learner.parsed.model.path == model.source
+    assert [str(each.version) for each in learner.datasets.all()] == [str(version)]
+    assert operator.get(f"{reverse('launch')}?version={version.pk}&preset=reverse-text-rl").status_code == 404
+
+
+def test_a_version_of_others_is_not_learned_from(run: Run) -> None:
+    version = make(run)
+    stranger = Client()
+    stranger.force_login(make_user("stranger", project=make_project("elsewhere")))
+    for query in (f"version={version.pk}", f"version={version.pk}&preset=reverse-text-sft", "version=x", "version="):
+        assert stranger.get(f"{reverse('launch')}?{query}").status_code == 404

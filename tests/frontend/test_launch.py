@@ -8,8 +8,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from frontend.pages.launch.draft import blank, from_preset
+from frontend.pages.launch.draft import blank
 from frontend.pages.launch.form import read, show
+from frontend.pages.launch.sources import from_preset
 from frontend.pages.launch.summary import summarise
 from rollouts.models import Model, Role, Run
 from rollouts.states import RunState

@@ -19,7 +19,7 @@ _NUMBERS: dict[str, Callable[[str], float]] = {
     "validation_share": float,
     "limit": int,
 }
-_LISTS = ("runs", "states", "tags")
+_LISTS = ("runs", "groups", "states", "tags")
 _TEXTS = ("queue", "version", "environment")
 _TICKS = ("truncated", "accepted", "rejected", "has_correction")
 _SAID = ("name", "project", "form", "note", "licence")

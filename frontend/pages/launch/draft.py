@@ -1,97 +1,20 @@
-"""From a source (preset or run to clone) and what a person changed in the form to a resolved config, or to errors."""
+"""From a source and what a person changed in the form to a resolved config, or to errors."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
-from importlib.resources import files
+from dataclasses import dataclass, field
 from typing import Any
 
 from frontend.pages.launch.form import EnvironmentRow, Field, FormSection, build_environments, build_sections, read
+from frontend.pages.launch.sources import FORM, Source, merged
 from rollouts.errors import Invalid, ModelMissing, Untrusted
-from rollouts.models import Run
 from rollouts.services.trust import Need
-from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, leaves, load_preset, preset_names, resolve
-from trainers.origins import DEFAULT, Origin, OriginKind
+from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, leaves, resolve
+from trainers.origins import Origin, OriginKind
 from trainers.run_config.typed import read_table
 
-FORM = Origin(OriginKind.FORM)
 TOML = Origin(OriginKind.FORM_TOML)
 _SOURCE = Origin(OriginKind.RUN)
 """Of a value that the form began with, which keeps the origin that it has there."""
-_KINDS = ("rl", "sft", "external")
-
-
-@dataclass(frozen=True)
-class Preset:
-    """A vetted config that ships with the trainers."""
-
-    name: str
-    about: str
-    kind: str
-    model: str
-    environments: list[str]
-    max_steps: int
-
-
-def list_presets() -> list[Preset]:
-    """Every preset with the comment at the top of its file; what most people come for is first."""
-    found = []
-    for name in preset_names():
-        values = load_preset(name)
-        found.append(
-            Preset(
-                name=name,
-                about=_about(name),
-                kind=values.get("kind", "rl"),
-                model=values.get("model", {}).get("path", ""),
-                environments=[row["name"] for row in values.get("environments", [])],
-                max_steps=values.get("max_steps", 0),
-            )
-        )
-    return sorted(found, key=lambda preset: _KINDS.index(preset.kind))
-
-
-def _about(name: str) -> str:
-    lines = (files("trainers") / "presets" / f"{name}.toml").read_text(encoding="utf-8").splitlines()
-    comment = []
-    for line in lines:
-        if not line.startswith("#"):
-            break
-        comment.append(line.lstrip("# ").rstrip())
-    return " ".join(comment)
-
-
-@dataclass(frozen=True)
-class Source:
-    """Where the form's values begin."""
-
-    label: str
-    config: dict[str, Any]
-    origins: dict[str, Origin]
-    preset: str | None = None
-    chosen: dict[str, Any] = field(default_factory=dict)
-    """What differs from the preset before anybody has typed."""
-
-
-def from_preset(name: str) -> Source:
-    """Raises ConfigError when there is no such preset."""
-    resolved = resolve(name)
-    return Source(f"preset {name}", resolved.config.model_dump(mode="json"), resolved.origins, preset=name)
-
-
-def from_run(run: Run) -> Source:
-    """The config of a run, to launch it again with differences."""
-    cloned, known = Origin(OriginKind.RUN, run.key), run.origins
-    origins = {
-        key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(run.config)
-    }
-    return Source(str(cloned), dict(run.config), origins)
-
-
-def with_model(source: Source, name: str) -> Source:
-    """The same, but starting from another model."""
-    chosen = {"model": {"path": name}}
-    origins = {**source.origins, "model.path": FORM}
-    return replace(source, config=_merged(source.config, chosen), origins=origins, chosen=chosen)
 
 
 @dataclass
@@ -183,7 +106,7 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
 def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
     """What was typed as TOML wins over the fields, and both over the source."""
     base = [] if source.preset is not None else [Layer(_SOURCE, source.config)]
-    values = _merged(source.chosen, inline)
+    values = merged(source.chosen, inline)
     resolved = resolve(
         source.preset, layers=base, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML
     )
@@ -191,14 +114,6 @@ def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> R
         key: source.origins.get(key, from_) if from_ == _SOURCE else from_ for key, from_ in resolved.origins.items()
     }
     return Resolved(resolved.config, origins)
-
-
-def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(base)
-    for key, value in changes.items():
-        is_table = isinstance(value, dict) and isinstance(merged.get(key), dict)
-        merged[key] = _merged(merged[key], value) if is_table else value
-    return merged
 
 
 def _read_fields(request: LaunchRequest, posted: Mapping[str, str]) -> dict[str, Any]:

@@ -8,12 +8,14 @@ from django.urls import reverse
 from django.views.decorators.http import require_http_methods, require_POST
 
 from frontend.access import actor, page
-from frontend.pages.launch import draft
-from frontend.pages.launch.draft import LaunchRequest, Source
+from frontend.pages.launch import draft, sources
+from frontend.pages.launch.draft import LaunchRequest
+from frontend.pages.launch.sources import Source
 from frontend.pages.launch.summary import summarise
+from frontend.query import number
 from rollouts.errors import Invalid, NotFound, Unavailable
-from rollouts.models import Project, Role, Run
-from rollouts.selectors import models, runs
+from rollouts.models import DatasetVersion, Project, Role, Run
+from rollouts.selectors import datasets, models, runs
 from rollouts.services.runs import launches
 from trainers.config import ConfigError, Resolved, resolve
 
@@ -25,7 +27,11 @@ def new(request: HttpRequest) -> HttpResponse:
     projects = _projects(request)
     source = _source(request)
     if source is None:
-        context = {"presets": draft.list_presets(), "query": request.GET.urlencode()}
+        version = _version(request)
+        context = {
+            "presets": [each for each in sources.list_presets() if version is None or each.kind == "sft"],
+            "version": version,
+        }
         return render(request, "launch/gallery.html", context)
     project = _chosen(request, projects)
     filled = _filled(request, source, project)
@@ -119,15 +125,26 @@ def _needed_source(request: HttpRequest) -> Source:
 
 
 def _source(request: HttpRequest) -> Source | None:
-    key, preset, model = (request.GET.get(name) for name in ("clone", "preset", "model"))
+    key, preset, model = (request.GET.get(name, "") for name in ("clone", "preset", "model"))
     if not key and not preset:
         return None
     try:
-        source = draft.from_run(runs.get(request.user, key)) if key else None
-        source = source or draft.from_preset(preset or "")
+        source = sources.from_run(runs.get(request.user, key)) if key else sources.from_preset(preset)
     except ConfigError as error:
         raise NotFound(str(error)) from None
-    return draft.with_model(source, model) if model else source
+    version = _version(request)
+    if version is None:
+        return sources.with_model(source, model) if model else source
+    if source.config["kind"] != "sft":
+        raise NotFound("A version of a dataset is learned from by a supervised run: choose such a preset.")
+    return sources.with_version(source, version, model or datasets.starting_model(version))
+
+
+def _version(request: HttpRequest) -> DatasetVersion | None:
+    """The version of a dataset that a link says to learn from (`?version=4`). Raises NotFound."""
+    if "version" not in request.GET:
+        return None
+    return datasets.version_by_id(request.user, number(request, "version") or 0)
 
 
 def _projects(request: HttpRequest) -> list[Project]:
@@ -138,7 +155,9 @@ def _projects(request: HttpRequest) -> list[Project]:
 
 
 def _chosen(request: HttpRequest, projects: list[Project]) -> Project:
-    slug = request.POST.get("project", projects[0].slug)
+    version = _version(request)
+    begin = projects[0].slug if version is None else version.dataset.project.slug
+    slug = request.POST.get("project", begin)
     project = next((project for project in projects if project.slug == slug), None)
     if project is None:
         raise PermissionDenied("You may not launch in that project.")

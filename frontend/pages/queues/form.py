@@ -44,6 +44,7 @@ class QueueForm:
             for name in (
                 "name",
                 "project",
+                "groups",
                 "unit",
                 "tags",
                 "words_per_item",
@@ -85,7 +86,12 @@ class QueueForm:
             "is_blind": self.ticked["is_blind"],
             "on_reject": self.values["on_reject"],
             "guideline": self.values["guideline"],
-            "filter": QueueFilter(**texts, **chosen, **{name: self.ticked[name] for name in _TICKS}),  # type: ignore[arg-type]
+            "filter": QueueFilter(
+                groups=listed(self.values["groups"]),
+                **texts,  # type: ignore[arg-type]
+                **chosen,  # type: ignore[arg-type]
+                **{name: self.ticked[name] for name in _TICKS},  # type: ignore[arg-type]
+            ),
         }
 
     def _number(self, name: str, read: Callable[[str], float], fields: dict[str, str]) -> float | None:

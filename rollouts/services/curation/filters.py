@@ -19,12 +19,14 @@ from rollouts.errors import Invalid
 from rollouts.models import LabelQueue, Project, QueueUnit, Rollout, Run, ScoredGroup
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
-from rollouts.storable import MAX_ENVIRONMENT, MAX_INT, UNSTORABLE, is_storable
+from rollouts.storable import MAX_ENVIRONMENT, MAX_INT, MAX_KEY, UNSTORABLE, is_storable
 
 PAGE = 200
 """Groups whose rollouts are read at a time."""
 MOST_AT_ONCE = 20_000
 """Groups that one act takes: somebody waits for it."""
+MOST_NAMED = 200
+"""Groups that a filter or a recipe names one by one."""
 MAX_SEARCHED = 200
 """Characters of a text that is looked for."""
 _MIXED = 2_654_435_761
@@ -40,6 +42,8 @@ class QueueFilter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
 
     run: str = ""
     """Key of one run; empty: every run of the project."""
+    groups: list[str] = []
+    """Only these, by their keys, of which a run has one each: so `run` says whose. Empty: all."""
     environment: str = ""
     state: FilterState | Literal[""] = ""
     min_version: int | None = None
@@ -83,6 +87,8 @@ def candidates(queue: LabelQueue, *, with_rejected: bool = False) -> QuerySet[Sc
     groups = ScoredGroup.objects.filter(run__project=queue.project_id, settled_at__isnull=False)
     if chosen.run:
         groups = groups.filter(run__key=chosen.run)
+    if chosen.groups:
+        groups = groups.filter(key__in=chosen.groups)
     if chosen.environment:
         groups = groups.filter(environment__name=chosen.environment)
     if chosen.state:
@@ -151,6 +157,8 @@ def faults(project: Project, chosen: QueueFilter) -> dict[str, str]:
         fields["filter.environment"] = f"must have at most {MAX_ENVIRONMENT} characters"
     if chosen.run and not project.runs.filter(key=chosen.run).exists():
         fields["filter.run"] = "is no run of this project"
+    if fault := fault_of_keys(chosen.groups, is_of_one_run=bool(chosen.run)):
+        fields["filter.groups"] = fault
     if chosen.error and chosen.error not in [kind.value for kind in ErrorKind]:
         fields["filter.error"] = f"must be one of {', '.join(kind.value for kind in ErrorKind)}"
     if len(chosen.text) > MAX_SEARCHED:
@@ -158,6 +166,17 @@ def faults(project: Project, chosen: QueueFilter) -> dict[str, str]:
     elif not is_storable(chosen.text):
         fields["filter.text"] = UNSTORABLE
     return fields
+
+
+def fault_of_keys(keys: list[str], *, is_of_one_run: bool) -> str:
+    """What is wrong with keys by which groups are named; empty: nothing."""
+    if keys and not is_of_one_run:
+        return "are keys within one run: name the run too, and no other one"
+    if len(keys) > MOST_NAMED:
+        return f"must be at most {MOST_NAMED}: describe so many by what they have in common"
+    if not all(len(key) <= MAX_KEY and is_storable(key) for key in keys):
+        return f"must be keys of groups, of at most {MAX_KEY} characters"
+    return ""
 
 
 def _saying(chosen: QueueFilter, group_ids: list[int]) -> QuerySet[Rollout]:

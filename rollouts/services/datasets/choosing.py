@@ -20,6 +20,7 @@ from rollouts.models import (
     ScoredGroup,
 )
 from rollouts.services.curation.examples import CURATED, curated_states
+from rollouts.services.curation.filters import fault_of_keys
 from rollouts.states import GroupState
 from rollouts.storable import FINITE, MAX_INT
 
@@ -33,6 +34,8 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     runs: list[str] = []
     """Keys of runs of the project."""
+    groups: list[str] = []
+    """Only these of the one run that `runs` names, by their keys. Empty: all."""
     queue: str = ""
     """Key of a queue of the project: what it holds."""
     version: str = ""
@@ -167,6 +170,8 @@ def _faults(form: str, recipe: Recipe) -> dict[str, str]:
     given = _given(recipe)
     others, what = (_OF_EXAMPLES, "examples") if form == DatasetForm.PAIRS else (_OF_PAIRS, "pairs")
     faults |= dict.fromkeys(sorted(given & others), f"is asked of {what}")
+    if fault := fault_of_keys(recipe.groups, is_of_one_run=len(recipe.runs) == 1):
+        faults["groups"] = fault
     for name in ("min_reward", "max_reward", "min_gap", "unwanted_below"):
         if (number := getattr(recipe, name)) is not None and not abs(number) <= FINITE:
             faults[name] = "must be a finite number"

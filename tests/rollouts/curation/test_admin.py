@@ -345,6 +345,40 @@ def test_a_curator_acts_on_the_groups_of_own_projects_and_a_viewer_on_none(role:
     assert not ScoredGroup.objects.filter(state="rejected").exists()
 
 
+@pytest.mark.parametrize(
+    ("action", "page", "field"), [("queue_groups", "queues", "run"), ("add_to_dataset", "datasets", "runs")]
+)
+def test_chosen_groups_of_a_run_are_named_in_the_form_that_an_action_leads_to(
+    action: str, page: str, field: str
+) -> None:
+    own, other = story.launch(), story.launch()
+    for run in (own, other):
+        story.submit(run, [story.scored("a"), story.scored("b"), story.scored("c")], actor="api:t")
+    client = staff(Role.CURATOR, own.project)
+    two = chosen(own.groups.exclude(key="b"))
+    form = {"action": action, "_selected_action": two}
+    answer = client.post(address(ScoredGroup, "changelist"), form, follow=True)
+    assert answer.resolver_match.url_name == page
+    assert (answer.context["form"].values[field], answer.context["form"].values["groups"]) == (own.key, "a,c")
+    of_both = form | {"_selected_action": [*two, *chosen(other.groups.all())]}
+    answer = client.post(address(ScoredGroup, "changelist"), of_both, follow=True)
+    assert "groups of one run" in answer.content.decode()
+
+
+def test_a_version_of_ones_own_is_led_to_its_export() -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("a")], actor="api:t")
+    version = making.make(run.project, name="good", form="examples", recipe=Recipe(runs=[run.key]), actor="test")
+    form = {"action": "export_version", "_selected_action": [version.pk]}
+    answer = staff(Role.CURATOR, run.project).post(address(type(version), "changelist"), form, follow=True)
+    assert answer.context["given"]["version"] == str(version.pk)
+    viewer = staff(Role.VIEWER, run.project)
+    curator_elsewhere = User.objects.get(username=f"staff-viewer-{run.project.slug}")
+    Membership.objects.create(user=curator_elsewhere, project=make_project("elsewhere"), role=Role.CURATOR)
+    answer = viewer.post(address(type(version), "changelist"), form, follow=True)
+    assert "in which you are a curator" in answer.content.decode()
+
+
 @pytest.mark.slow
 def test_staff_sees_the_rows_of_its_own_projects_and_no_others(world: Run) -> None:
     foreign, own = staff(Role.ADMIN, make_project("elsewhere")), staff(Role.ADMIN, world.project)

@@ -80,6 +80,19 @@ def test_a_filter_reads_what_the_policy_said_and_was_given_for_it(chosen: dict[s
     assert "".join(sorted(keys(queue))) == found
 
 
+def test_groups_are_named_by_their_keys_within_a_run() -> None:
+    run = story.launch()
+    story.submit(run, [replying(key, "no", "yes") for key in "abc"], actor="api:t")
+    story.submit(story.launch(), [replying("a", "no", "yes")], actor="api:t")
+    queue = make(run, filter=QueueFilter(run=run.key, groups=["a", "c", "none"]))
+    filling.fill(queue)
+    assert keys(queue) == ["a", "c"]
+    for chosen in (QueueFilter(groups=["a"]), QueueFilter(run=run.key, groups=["a"] * 201)):
+        with pytest.raises(Invalid) as refused:
+            make(run, name="other", filter=chosen)
+        assert list(refused.value.fields) == ["filter.groups"]
+
+
 def test_of_a_queue_of_rollouts_those_who_say_it_are_in_it() -> None:
     run = story.launch()
     story.submit(run, [replying("a", "no", "yes")], actor="api:t")
