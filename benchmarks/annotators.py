@@ -2,12 +2,14 @@
 
     python -m benchmarks.annotators --people 8 --items 2000
     python -m benchmarks.annotators --words 2 --blind --kill-every-s 60
+    python -m benchmarks.annotators --people 1 --more 100000 --minutes 10 --kill-every-s 60
 
 Everybody has a session of their own and uses the pages as a browser does: the word is posted, and the page of the next
 item comes with the answer. Starts a Rollyard in an empty home. With --kill-every-s a web process is killed again and
 again (SIGKILL), whichever is next, and who was asking asks again. Prints one JSON object: items a minute, milliseconds
 from a word to the next item, how many requests were lost, and what went wrong. The exit status is 0 if every item has
-its words, each of another person, and nobody ever saw an item of others.
+its words, each of another person, and nobody ever saw an item of others. With --minutes it ends then, and what was said
+until then is looked at: every word that was answered is there, once.
 """
 
 import argparse
@@ -29,6 +31,7 @@ from typing import Any
 import httpx
 import psutil
 
+from benchmarks import large_store
 from benchmarks.examples import in_own_home
 from controlplane.cli import lessons
 from controlplane.cli.lessons import say
@@ -103,6 +106,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--people", type=int, default=8)
     parser.add_argument("--items", type=int, default=2_000)
+    parser.add_argument("--more", type=int, default=0, help="groups besides, which fill the same queue")
+    parser.add_argument("--minutes", type=float, default=0.0, help="0: until every item has its words")
     parser.add_argument("--words", type=int, default=1, help="people an item")
     parser.add_argument("--blind", action="store_true")
     parser.add_argument("--unit", choices=["group", "rollout", "pair"], default="group")
@@ -127,7 +132,8 @@ def _measure(options: argparse.Namespace) -> int:
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads[: len(people)]):
-        if _is_done(queue, options) or time.monotonic() > began + options.deadline_s:
+        limit_s = 60 * options.minutes or options.deadline_s
+        if (not options.minutes and _is_done(queue, options)) or time.monotonic() > began + limit_s:
             break
         time.sleep(0.25)
     seconds = time.monotonic() - began
@@ -168,6 +174,8 @@ def _prepare(options: argparse.Namespace) -> tuple[Any, list[Person]]:
         ]
         packed = [pack_group(group, ("groups", at)) for at, group in enumerate(groups)]
         intake.submit(run, packed, actor="api:annotators")
+    if options.more:
+        large_store.fill(run, options.more, size=2)
     queue = queues.create(
         projects.ensure_default(),
         name="annotators",
@@ -242,12 +250,14 @@ def _report(queue: Any, people: list[Person], options: argparse.Namespace, secon
     rows = Label.objects.filter(queue=queue, superseded_by__isnull=True, turn__isnull=False)
     for item_id, person in rows.values_list("turn__item_id", "person__username"):
         counting[item_id].append(person)
-    for item in queue.items.all():
+    for item in queue.items.filter(words__gt=0) if options.minutes else queue.items.all():
         by = counting[item.pk]
         if item.words != options.words or len(by) != options.words or len(set(by)) != options.words:
             faults.append(f"item {item.pk} counts {item.words} words and has those of {sorted(by)}")
-    if len(counting) != options.items:
+    if not options.minutes and len(counting) != options.items:
         faults.append(f"{len(counting)} of {options.items} items have a word")
+    if len(rows) < len(waited):
+        faults.append(f"{len(waited)} words were answered, and {len(rows)} are there")
     return {
         "people": options.people,
         "items": options.items,
