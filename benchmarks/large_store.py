@@ -39,10 +39,11 @@ CROSS JOIN generate_series(0, %(size)s - 1) AS i
 CROSS JOIN LATERAL (
     SELECT string_agg(md5(scored.id::text || i || k), ' ') AS text FROM generate_series(1, 20) AS k
 ) AS said
-WHERE scored.run_id = %(run)s;
+WHERE scored.run_id = %(run)s AND starts_with(scored.key, 'm');
 
 INSERT INTO rollouts_grouptokens (group_id, lengths, token_ids, loss_mask, inference_logprobs)
-SELECT id, %(lengths)s, %(ids)s, %(mask)s, %(ids)s FROM rollouts_scoredgroup WHERE run_id = %(run)s;
+SELECT id, %(lengths)s, %(ids)s, %(mask)s, %(ids)s FROM rollouts_scoredgroup
+WHERE run_id = %(run)s AND starts_with(key, 'm');
 """
 """Conversations of five messages and about 1 kB, of 200 tokens each."""
 

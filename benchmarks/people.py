@@ -7,7 +7,7 @@
 Each warms the demo's model up in a home of its own first; the person sits before Chromium. `scores`: every group is
 held, and the person scores what is on the screen, so that no reward of the environment counts. `rejects`: of what was
 rejected in time nothing may be in a batch, and what came too late has to keep its step. `loop`: rollouts of a short
-run, words by keys, a version of examples and one of pairs, a run of SFT and one of DPO from the same warm model,
+run, words by keys, a version of examples and one of pairs, a run of SFT and one of DPO launched from their pages,
 held-out reward before and after, and of every example the step at which its group was trained. Prints what was found as
 one JSON object; the exit status is 0 when every count is as it must be.
 """
@@ -15,6 +15,7 @@ one JSON object; the exit status is 0 when every count is as it must be.
 import argparse
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -34,6 +35,10 @@ _EXAMPLE = "reverse-text"
 _SMALL = ["sampling.group_size=4", "batch.batch_size=16", "evaluation.every=10", "evaluation.problems=128"]
 _SLOW = ["sampling.group_size=4", "batch.batch_size=128", "workers.concurrency=4", "evaluation.every=20"]
 """A batch takes some seconds to come together: time for somebody to look at what waits for it."""
+_LEARNER = """max_steps = 30
+trainer.checkpoint_every = 30
+evaluation = {every = 30, problems = 128, temperature = 1.0}
+"""
 _PATIENCE_MS = 20_000
 _IDLE_S = 1.0
 _IDLE_AT_MOST = 5
@@ -133,18 +138,17 @@ def learn_from_words(options: argparse.Namespace) -> dict[str, Any]:
     lessons.finish(run)
     found: dict[str, Any] = {"run": run.key, "held_out_rl": _held_out(run)}
     ways = [
-        ("good", QueueUnit.ROLLOUT, _accept_what_is_right, DatasetForm.EXAMPLES, [], "optimizer.lr=3e-4"),
-        ("pairs", QueueUnit.PAIR, _prefer, DatasetForm.PAIRS, ["data.preference={beta=0.1}"], "optimizer.lr=5e-5"),
+        ("good", QueueUnit.ROLLOUT, _accept_what_is_right, DatasetForm.EXAMPLES, "optimizer.lr = 3e-4\n"),
+        ("pairs", QueueUnit.PAIR, _prefer, DatasetForm.PAIRS, ""),
     ]
-    for name, unit, say_of, form, words, rate in ways:
+    for name, unit, say_of, form, more in ways:
         queue = _queue(run, unit, state="trained")
         with _person() as page:
             said = _work(page, run, queue, say_of, options, lambda words: words >= options.words)
         recipe = Recipe(queue=queue.key, accepted=form == DatasetForm.EXAMPLES)
         version = making.make(run.project, name=name, form=form, recipe=recipe, actor="people")
-        learner = lessons.launch(
-            lessons.resolved(EXAMPLES / _EXAMPLE / "sft.toml", [*_learner(version), *words, rate]), actor="people"
-        )
+        with _person() as page:
+            learner = _launch_from_its_page(page, version, _LEARNER + more)
         lessons.finish(learner)
         members = version.members.select_related("group")
         found[name] = {
@@ -161,18 +165,17 @@ def learn_from_words(options: argparse.Namespace) -> dict[str, Any]:
     return found | {"is_sound": is_sound and all(each["learned_from"] == [each["version"]] for each in learned)}
 
 
-def _learner(version: Any) -> list[str]:
-    return [
-        f"name=from-{version.dataset.name}",
-        "model.path=reverse-text-warm",
-        f"data.path=dataset:{version}",
-        "data.solutions=false",
-        "data.echo=0",
-        f"register_as=from-{version.dataset.name}",
-        "max_steps=30",
-        "trainer.checkpoint_every=30",
-        "evaluation={every = 30, problems = 128, temperature = 1.0}",
-    ]
+def _launch_from_its_page(page: Page, version: Any, toml: str) -> Any:
+    """The run that the buttons of a version's page lead to, with what is typed besides."""
+    from rollouts.models import Run
+
+    page.goto(f"{os.environ['ROLLYARD_URL']}/datasets/{version.dataset.key}/{version.version}/")
+    page.get_by_role("link", name="Train on it").click()
+    page.get_by_role("link", name=f"{_EXAMPLE}-sft", exact=True).click()
+    page.locator("textarea[name=toml]").fill(toml)
+    page.locator("form button.primary[type=submit]").click()
+    page.wait_for_url(re.compile(r"/runs/(?!new)\w+/"))
+    return Run.objects.get(key=page.url.rstrip("/").rsplit("/", 1)[1])
 
 
 def _launch(options: argparse.Namespace, words: list[str]) -> Any:

@@ -96,7 +96,7 @@ class GroupActs(CuratedAdmin):
 class LabelAdmin(OfRunAdmin):
     list_display = ("at", "run", "group_id", "rollout_id", "actor", "verdict", "preference", "tags", "score", "note")
     list_filter = ("verdict", "preference")
-    search_fields = ("=run__key", "=group__key", "=actor")
+    search_fields = ("run__key__exact", "group__key__exact", "actor__exact")
     ordering = ("-id",)
 
 
@@ -105,14 +105,14 @@ class ActAdmin(OfRunAdmin):
     list_display = ("key", "at", "run", "verb", "actor", "note", "undoes")
     list_filter = ("verb",)
     list_select_related = ("run", "undoes")
-    search_fields = ("=run__key", "=key", "=actor")
+    search_fields = ("run__key__exact", "key__exact", "actor__exact")
     ordering = ("-id",)
 
 
 @admin.register(ActItem)
 class ActItemAdmin(StoreAdmin):
     list_display = ("id", "act_id", "group_id", "withheld_before")
-    search_fields = ("=act__key", "=group__key")
+    search_fields = ("act__key__exact", "group__key__exact")
     ordering = ("-id",)
 
 
@@ -131,7 +131,7 @@ class LabelQueueAdmin(StoreAdmin):
     )
     list_filter = ("unit", "is_blind")
     list_select_related = ("project", "source")
-    search_fields = ("=key", "name")
+    search_fields = ("key__exact", "name")
     ordering = ("-id",)
 
 
@@ -139,7 +139,7 @@ class LabelQueueAdmin(StoreAdmin):
 class GuidelineAdmin(StoreAdmin):
     list_display = ("queue", "version", "actor", "at")
     list_select_related = ("queue",)
-    search_fields = ("=queue__key",)
+    search_fields = ("queue__key__exact",)
     ordering = ("-id",)
 
 
@@ -148,7 +148,7 @@ class QueueItemAdmin(StoreAdmin):
     list_display = ("id", "queue", "group_id", "rollout_id", "other_id", "words", "is_open")
     list_filter = ("is_open",)
     list_select_related = ("queue",)
-    search_fields = ("=queue__key", "=group__key")
+    search_fields = ("queue__key__exact", "group__key__exact")
     ordering = ("-id",)
 
 
@@ -156,5 +156,5 @@ class QueueItemAdmin(StoreAdmin):
 class QueueTurnAdmin(StoreAdmin):
     list_display = ("id", "item_id", "person", "taken_at", "expires_at", "label_id")
     list_select_related = ("person",)
-    search_fields = ("=item__queue__key",)
+    search_fields = ("item__queue__key__exact",)
     ordering = ("-id",)

@@ -14,7 +14,7 @@ from rollouts.models import Dataset, DatasetMember, DatasetVersion, Export, Role
 class DatasetAdmin(StoreAdmin):
     list_display = ("name", "project", "licence", "actor", "created_at")
     list_select_related = ("project",)
-    search_fields = ("=key", "=name")
+    search_fields = ("key__exact", "name__exact")
     ordering = ("-id",)
 
 
@@ -25,7 +25,7 @@ class DatasetVersionAdmin(CuratedAdmin):
     list_filter = ("form",)
     list_select_related = ("dataset",)
     defers = ("statistics",)
-    search_fields = ("=dataset__key", "=dataset__name", "=digest")
+    search_fields = ("dataset__key__exact", "dataset__name__exact", "digest__exact")
     ordering = ("-id",)
 
     @admin.action(description="Export as files")
@@ -43,7 +43,7 @@ class DatasetMemberAdmin(StoreAdmin):
     list_display = ("id", "version_id", "position", "split", "group_id", "rollout_id", "other_id", "is_wanted")
     list_filter = ("split", "is_wanted")
     defers = ("row",)
-    search_fields = ("=group__key", "=version__dataset__key")
+    search_fields = ("group__key__exact", "version__dataset__key__exact")
     ordering = ("-id",)
 
 
@@ -62,7 +62,7 @@ class ExportAdmin(StoreAdmin):
     )
     list_filter = ("state", "form")
     defers = ("manifest",)
-    search_fields = ("=key", "=version__dataset__name")
+    search_fields = ("key__exact", "version__dataset__name__exact")
     ordering = ("-id",)
 
 
@@ -70,5 +70,5 @@ class ExportAdmin(StoreAdmin):
 class RunDatasetAdmin(StoreAdmin):
     list_display = ("id", "run_id", "version_id", "split", "row_count", "sha256")
     list_filter = ("split",)
-    search_fields = ("=run__key", "=version__dataset__name")
+    search_fields = ("run__key__exact", "version__dataset__name__exact")
     ordering = ("-id",)

@@ -28,7 +28,7 @@ class ScoredGroupAdmin(GroupActs):
     )
     list_select_related = ("run", "environment")
     defers = (*RUN_PAYLOAD, "environment__args")
-    search_fields = ("=run__key", "=key", "=problem_key")
+    search_fields = ("run__key__exact", "key__exact", "problem_key__exact")
 
     @admin.display(description="problem")
     def problem(self, row: ScoredGroup) -> str:

@@ -41,7 +41,7 @@ class ApiTokenAdmin(StoreAdmin):
     list_display = ("name", "user", "project", "run", "scopes", "created", "expiry")
     list_select_related = ("user", "project", "run")
     defers = RUN_PAYLOAD
-    search_fields = ("name", "user__username", "=run__key")
+    search_fields = ("name", "user__username", "run__key__exact")
     date_hierarchy = "created"
     fields = ("name", "user", "project", "run", "scopes", "created", "expiry")
 
@@ -55,7 +55,7 @@ class TrustAdmin(StoreAdmin):
 
     list_display = ("kind", "name", "allowed_actor", "allowed_at", "withdrawn_actor", "withdrawn_at")
     list_filter = ("kind",)
-    search_fields = ("=name",)
+    search_fields = ("name__exact",)
 
 
 @admin.register(Endpoint)
@@ -63,4 +63,4 @@ class EndpointAdmin(StoreAdmin):
     """Added and removed by `rollyard endpoints`; here is the record."""
 
     list_display = ("name", "base_url", "model", "is_for_all", "added_actor", "added_at", "removed_actor", "removed_at")
-    search_fields = ("=name",)
+    search_fields = ("name__exact",)

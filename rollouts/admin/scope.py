@@ -17,11 +17,12 @@ from django.db.models import ForeignKey, Model, QuerySet
 from django.http import HttpRequest
 from django.utils.functional import cached_property
 
-from rollouts.models import Event, Membership, Project, Role
+from rollouts.models import Event, Membership, Project, Role, Run
 from rollouts.storable import is_storable
 
 MAX_COUNTED = 10_000
 """Rows that a list counts and pages through; what lies behind is found by search and filters."""
+_OF_RUN = "run__project"
 RUN_PAYLOAD = ("run__config", "run__config_origins")
 
 
@@ -199,7 +200,7 @@ class OfRunAdmin(StoreAdmin):
 
     list_select_related: ClassVar[tuple[str, ...]] = ("run",)
     defers: ClassVar[tuple[str, ...]] = RUN_PAYLOAD
-    search_fields: ClassVar[tuple[str, ...]] = ("=run__key",)
+    search_fields: ClassVar[tuple[str, ...]] = ("run__key__exact",)
 
 
 def scoped(rows: QuerySet[Any], request: HttpRequest, least: Role = Role.VIEWER) -> QuerySet[Any]:
@@ -210,7 +211,14 @@ def scoped(rows: QuerySet[Any], request: HttpRequest, least: Role = Role.VIEWER)
     if way is None:
         return rows.none()
     memberships = Membership.objects.filter(user=cast(User, request.user), role__in=_roles_from(least))
-    return rows.filter(**{f"{way}__in": memberships.values("project")})
+    projects = list(memberships.values_list("project", flat=True))
+    before_run, of_run, _ = way.rpartition(_OF_RUN)
+    if not of_run:
+        return rows.filter(**{f"{way}__in": projects})
+    # As ids: a join with the runs of the memberships is one of whose size the planner knows nothing.
+    return rows.filter(
+        **{f"{before_run}run__in": list(Run.objects.filter(project__in=projects).values_list("pk", flat=True))}
+    )
 
 
 def _roles_from(least: Role) -> list[Role]:

@@ -46,7 +46,7 @@ class RunAdmin(StoreAdmin):
     list_filter = ("state", "kind", _OWN_PROJECTS)
     list_select_related = ("project",)
     defers = ("config", "config_origins")
-    search_fields = ("=key", "name")
+    search_fields = ("key__exact", "name")
     date_hierarchy = "created_at"
 
 
@@ -64,7 +64,7 @@ class RunEnvironmentAdmin(StoreAdmin):
     list_display = ("name", "run", "weight", "cursor", "problems")
     list_select_related = ("run",)
     defers = (*RUN_PAYLOAD, "args")
-    search_fields = ("=run__key", "=name")
+    search_fields = ("run__key__exact", "name__exact")
 
 
 @admin.register(KnownProblem)
@@ -73,20 +73,20 @@ class KnownProblemAdmin(StoreAdmin):
     list_filter = ("pool",)
     list_select_related = ("environment__run",)
     defers = (*(f"environment__{name}" for name in RUN_PAYLOAD), "environment__args")
-    search_fields = ("=environment__run__key",)
+    search_fields = ("environment__run__key__exact",)
     ordering = ("-id",)
 
 
 @admin.register(Lease)
 class LeaseAdmin(OfRunAdmin):
     list_display = ("group_id", "run", "holder", "claimed_at", "expires_at")
-    search_fields = ("=run__key", "=holder")
+    search_fields = ("run__key__exact", "holder__exact")
 
 
 @admin.register(DriverLoad)
 class DriverLoadAdmin(OfRunAdmin):
     list_display = ("run", "holder", "reported_at", "sessions", "queued", "asking", "scoring", "tokens")
-    search_fields = ("=run__key", "=holder")
+    search_fields = ("run__key__exact", "holder__exact")
 
 
 @admin.register(Rollout)
@@ -107,7 +107,7 @@ class RolloutAdmin(StoreAdmin):
     )
     list_filter = ("stop_reason", "error_kind")
     defers = ("messages", "earlier_branches", "tools", "metrics", "error", "spans")
-    search_fields = ("=group__key",)
+    search_fields = ("group__key__exact",)
     ordering = ("-id",)
 
 
@@ -116,7 +116,7 @@ class GroupTokensAdmin(StoreAdmin):
     """The arrays themselves are never loaded: their sizes come from the database."""
 
     list_display = fields = readonly_fields = ("group_id", "ids_bytes", "mask_bytes", "logprobs_bytes")
-    search_fields = ("=group__key",)
+    search_fields = ("group__key__exact",)
     ordering = ("-group_id",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -145,7 +145,7 @@ class GroupTokensAdmin(StoreAdmin):
 class BatchAdmin(OfRunAdmin):
     list_display = ("id", "run", "step", "state", "epoch", "token_count", "size_bytes", "deliveries", "formed_at")
     list_filter = ("state",)
-    search_fields = ("=run__key", "=sha256")
+    search_fields = ("run__key__exact", "sha256__exact")
     ordering = ("-id",)
 
 
@@ -153,7 +153,7 @@ class BatchAdmin(OfRunAdmin):
 class BatchItemAdmin(StoreAdmin):
     list_display = ("id", "batch_id", "position", "group_id", "replay")
     defers = ("advantages",)
-    search_fields = ("=batch__run__key", "=group__key")
+    search_fields = ("batch__run__key__exact", "group__key__exact")
     ordering = ("-id",)
 
 
@@ -162,7 +162,7 @@ class TokenValuesAdmin(StoreAdmin):
     """The arrays themselves are never loaded; they are looked at on the pages of the run."""
 
     list_display = fields = readonly_fields = ("id", "batch_id", "rollout_id")
-    search_fields = ("=batch__run__key",)
+    search_fields = ("batch__run__key__exact",)
     ordering = ("-id",)
 
     def get_queryset(self, request: HttpRequest) -> QuerySet[Any]:
@@ -175,7 +175,7 @@ class ReplayAdmin(StoreAdmin):
     list_display = ("id", "run", "source", "first_step", "last_step", "taken", "actor", "reason", "created_at")
     list_select_related = ("run", "source")
     defers = (*RUN_PAYLOAD, "source__config", "source__config_origins")
-    search_fields = ("=run__key", "=source__key")
+    search_fields = ("run__key__exact", "source__key__exact")
     ordering = ("-id",)
 
 
@@ -199,7 +199,7 @@ class AgentSessionAdmin(OfRunAdmin):
     )
     list_select_related = ("run", "owner")
     defers = (*OfRunAdmin.defers, "problem", "record")
-    search_fields = ("=run__key", "=group_key")
+    search_fields = ("run__key__exact", "group_key__exact")
     ordering = ("-id",)
 
 
@@ -210,14 +210,14 @@ class EnvironmentClientAdmin(StoreAdmin):
         *("state", "seen_at", "lapsed_at"),
     )
     list_filter = ("state",)
-    search_fields = ("=attempt__run__key", "wandb_name")
+    search_fields = ("attempt__run__key__exact", "wandb_name")
     ordering = ("-id",)
 
 
 @admin.register(Delivery)
 class DeliveryAdmin(StoreAdmin):
     list_display = ("batch_id", "attempt_id", "taken_at", "expires_at", "sent_at", "abandoned_at")
-    search_fields = ("=batch__run__key",)
+    search_fields = ("batch__run__key__exact",)
     ordering = ("-batch_id",)
 
 
@@ -234,7 +234,7 @@ class RegisteredModelAdmin(StoreAdmin):
     list_filter = ("origin",)
     list_select_related = ("project", "run")
     defers = RUN_PAYLOAD
-    search_fields = ("=name", "=run__key")
+    search_fields = ("name__exact", "run__key__exact")
 
 
 @admin.register(Checkpoint)
@@ -250,14 +250,14 @@ class EvaluationAdmin(StoreAdmin):
     list_filter = ("state",)
     list_select_related = ("run", "environment")
     defers = (*RUN_PAYLOAD, "environment__args")
-    search_fields = ("=run__key",)
+    search_fields = ("run__key__exact",)
 
 
 @admin.register(Replica)
 class ReplicaAdmin(OfRunAdmin):
     list_display = ("name", "run", "state", "state_reason", "loaded_version", "answered_at", "exit_code", "created_at")
     list_filter = ("state", "kind")
-    search_fields = ("=run__key", "=token")
+    search_fields = ("run__key__exact", "token__exact")
 
 
 @admin.register(EnvironmentSource)
@@ -266,7 +266,7 @@ class EnvironmentSourceAdmin(StoreAdmin):
 
     list_display = ("name", "version", "sha256", "first_seen_at")
     defers = ("files",)
-    search_fields = ("=name",)
+    search_fields = ("name__exact",)
 
 
 @admin.register(Trial)
@@ -275,7 +275,7 @@ class TrialAdmin(OfRunAdmin):
     list_filter = ("state",)
     list_select_related = ("run", "created_by")
     defers = (*RUN_PAYLOAD, "record")
-    search_fields = ("=key", "=run__key", "=name")
+    search_fields = ("key__exact", "run__key__exact", "name__exact")
 
 
 class ObjectKindFilter(admin.SimpleListFilter):
@@ -300,5 +300,5 @@ class EventAdmin(OfRunAdmin):
 @admin.register(MetricPoint)
 class MetricPointAdmin(OfRunAdmin):
     list_display = ("id", "run", "key", "step", "value", "recorded_at")
-    search_fields = ("=run__key", "=key")
+    search_fields = ("run__key__exact", "key__exact")
     ordering = ("-id",)
