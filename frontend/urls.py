@@ -56,6 +56,7 @@ urlpatterns = [
     path("environments/<str:name>/try/", environment_trials.attempt, name="environment-try"),
     path("runs/<str:key>/trials/<str:trial>/", environment_trials.trial, name="trial"),
     path("evaluations/", evaluations.index, name="evaluations"),
+    path("evaluations/new/", evaluations.make, name="evaluation-make"),
     path("evaluations/compare/", evaluations.compare, name="evaluations-compare"),
     path("evaluations/<str:key>/", evaluations.of_run, name="run-evaluations"),
     path("queues/", queues.index, name="queues"),

@@ -179,15 +179,9 @@ def _show(run: Any, as_json: bool) -> None:
 
 def environment_of(text: str) -> Any:
     """An environment as the command line names it, NAME or NAME:JSON. Raises typer.BadParameter."""
-    from rollouts.services.runs.evaluating import EnvironmentIn
+    from rollouts.services.runs import evaluating
 
-    name, separator, args = text.partition(":")
     try:
-        values = json.loads(args) if separator else {}
-    except ValueError:
-        values = None
-    if not name or not isinstance(values, dict):
-        raise typer.BadParameter(
-            f'{text!r} is not NAME or NAME:JSON, such as calculator:{{"max_digits": 2}}', param_hint="--env"
-        )
-    return EnvironmentIn(name=name, args=values)
+        return evaluating.environment_of(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--env") from None

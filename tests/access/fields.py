@@ -77,6 +77,11 @@ NAMING: dict[str, tuple[str, ...]] = {
     "makeDatasetVersion recipe.version": ("version of another dataset over the API",),
     "importDatasetVersion project": ("project of rows over the API",),
     "queues/<str:queue_key>/say/ turn": ("test_a_turn_of_somebody_else_is_not_answered",),
+    "runs/new/ version": ("version that is learned from", "version that is learned from in the form"),
+    "runs/new/check/ version": ("version in the check of the form",),
+    "runs/new/make-model/ version": ("version where a model is made",),
+    "evaluations/new/ project": ("project of an evaluation",),
+    "evaluations/new/ target": ("model that is measured", "run that is measured", "endpoint that is measured by name"),
     "runs/new/ clone": ("run that is cloned", "run that is cloned in the form"),
     "runs/new/ model": ("model that the form begins with",),
     "runs/new/ policies": ("endpoint in the form", "model beside the policy in the form"),
@@ -127,9 +132,10 @@ _ITEM = (
     " overrides group_overrides generation_params images env_id"
 )
 _RECIPE = (
-    "environment states best min_reward max_reward min_gap truncated accepted rejected unwanted_below tags"
+    "groups environment states best min_reward max_reward min_gap truncated accepted rejected unwanted_below tags"
     " has_correction validation_share limit"
 )
+_MEASURED = "environments split name samples problems max_tokens max_turns temperature threshold"
 HARMLESS: dict[str, str] = {
     "listRuns": "before",
     "listExports": "before",
@@ -153,7 +159,7 @@ HARMLESS: dict[str, str] = {
     "makeQueue": "name unit guideline tags words_per_item is_blind on_reject lease_s filter.environment filter.state"
     " filter.min_version filter.max_version filter.min_reward filter.max_reward filter.min_gap filter.max_gap"
     " filter.equal_rewards filter.min_deviation filter.error filter.truncated filter.text filter.min_tokens"
-    " filter.max_tokens filter.share",
+    " filter.max_tokens filter.share filter.groups",
     "guideQueue": "text",
     "sayWord": "verdict preference tags score note seconds edited",
     "readActs": "before",
@@ -162,12 +168,12 @@ HARMLESS: dict[str, str] = {
     "runs/<str:key>/label/": "group verdict rollout tags score note",
     "runs/<str:key>/act/": "group verb note",
     # Fills the form in.
-    "queues/": "name project unit tags words_per_item is_blind on_reject guideline run environment state error"
+    "queues/": "groups name project unit tags words_per_item is_blind on_reject guideline run environment state error"
     " min_reward max_reward min_deviation min_tokens max_tokens share equal_rewards truncated source people text"
     " min_gap max_gap min_version max_version",
     "queues/new/": "name unit tags words_per_item is_blind on_reject guideline environment state error min_reward"
     " max_reward min_deviation min_tokens max_tokens share equal_rewards truncated text min_gap max_gap min_version"
-    " max_version",
+    " max_version groups",
     "runs/<str:key>/people/": "min_reward max_reward min_version max_version environment",
     "queues/<str:queue_key>/guide/": "guideline",
     "queues/<str:queue_key>/bulk/": "verb",
@@ -210,6 +216,9 @@ HARMLESS: dict[str, str] = {
     " data.roles.0 data.split data.validation.split"
     " model.lora.target_modules.0 tracking.wandb_entity tracking.wandb_project",
     "environments/<str:name>/": "run",
+    # Fills the form in.
+    "evaluations/": "target project " + _MEASURED,
+    "evaluations/new/": _MEASURED,
     "environments/<str:name>/try/": "args max_turns problem_index python split temperature",
     "trust/": "kind name",
     "trust/allow/": "kind name",

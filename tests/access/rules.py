@@ -220,6 +220,10 @@ PAGES: dict[str, Rule] = {
         path="/environments/reverse_text/try/",
     ),
     "evaluations/": get(member_of_any),
+    "evaluations/new/": form(
+        operator,
+        lambda of: {"project": of.project.slug, "target": of.only.name, "environments": "reverse_text"},
+    ),
     "evaluations/compare/": get(nobody, query="first=0&second=0"),
     "evaluations/<str:key>/": get(viewer),
     "queues/": get(member_of_any),

@@ -143,6 +143,25 @@ def dataset_of_api(recipe: Callable[[Possessions], dict[str, Any]]) -> Case:
     return api("/api/v1/datasets", lambda world, of: {"name": "made", "project": "ours", "recipe": recipe(of)})
 
 
+def learning(page: str) -> Case:
+    """The form of a run that learns from a version."""
+    return Case(
+        "POST",
+        lambda world, of: f"/runs/new/{page}?preset=reverse-text-sft&version={of.dataset.pk}",
+        lambda world, of: filled("reverse-text-sft") | {"project": "ours"},
+    )
+
+
+def measured(naming: Callable[[Possessions], str]) -> Case:
+    """An evaluation of what is named, by the form."""
+    return Case(
+        "POST",
+        lambda world, of: "/evaluations/new/",
+        lambda world, of: {"project": "ours", "target": naming(of), "environments": "reverse_text"},
+        refused=frozenset({422}),
+    )
+
+
 def policies_of(of: Possessions) -> dict[str, str]:
     """A judge behind the project's own endpoint, as the form has it."""
     return {"policies": json.dumps([{"name": "judge", "endpoint": endpoint_of(of)}])}
@@ -244,6 +263,20 @@ CASES: dict[str, Case] = {
     "run that is cloned in the form": cloned(""),
     "run that is cloned in the check of the form": cloned("check/"),
     "run that is cloned where a model is made": cloned("make-model/"),
+    "version that is learned from": page(
+        lambda world, of: f"/runs/new/?preset=reverse-text-sft&version={of.dataset.pk}"
+    ),
+    "version that is learned from in the form": learning(""),
+    "version in the check of the form": learning("check/"),
+    "version where a model is made": learning("make-model/"),
+    "project of an evaluation": Case(
+        "POST",
+        lambda world, of: "/evaluations/new/",
+        lambda world, of: {"project": of.project.slug, "target": of.only.name, "environments": "reverse_text"},
+    ),
+    "model that is measured": measured(model_of),
+    "run that is measured": measured(fork_of),
+    "endpoint that is measured by name": measured(lambda of: f"endpoint:{endpoint_of(of)}"),
     "version that is exported": Case(
         "POST",
         lambda world, of: "/exports/new/",

@@ -1,13 +1,19 @@
 """The pages of evaluations: what was measured, over versions, and how two differ."""
 
+import html
+import re
+from pathlib import Path
+from typing import Any
+
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from rollouts.models import Evaluation, Run
+from rollouts.models import Evaluation, Model, Run
 from rollouts.selectors import evaluations
 from rollouts.services.runs import life
 from tests.factories import make_evaluation, make_group, make_project, make_run
+from tests.model_files import make_model, write_model
 from trainers.config import resolve
 
 
@@ -97,3 +103,66 @@ def test_the_pages_of_an_eval_run_speak_of_versions_and_show_no_trainer(client: 
     assert "of 1 versions" in page_of_run
     assert "Ledger" not in page_of_run
     assert client.get(reverse("launch"), {"clone": measuring.key}).status_code == 200
+
+
+ASKED = {"target": "measured", "environments": 'calculator:{"max_digits": 2}\nreverse_text', "samples": "4"}
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Model:
+    return make_model(make_project(), "measured", write_model(tmp_path / "measured"))
+
+
+def ask(client: Client, **changes: str) -> Any:
+    return client.post(reverse("evaluation-make"), ASKED | {"project": make_project().slug} | changes)
+
+
+def test_what_is_measured_is_asked_for_by_a_form_that_a_link_fills_in(client: Client, model: Model) -> None:
+    page = client.get(reverse("model", args=[model.project.slug, model.name])).content.decode()
+    [link] = re.findall(r'href="([^"]+)">Measure it', page)
+    assert 'value="measured"' in client.get(html.unescape(link)).content.decode()
+    answer = ask(client, problems="8", temperature="0", max_tokens="16", threshold=".5", split="train", name="mine")
+    run = Run.objects.get()
+    assert answer["Location"] == reverse("run-evaluations", args=[run.key])
+    config = run.parsed
+    assert (config.kind, config.name, config.model.path) == ("eval", "mine", model.source)
+    assert [(each.name, each.args) for each in config.environments] == [
+        ("calculator", {"max_digits": 2}),
+        ("reverse_text", {}),
+    ]
+    measured = config.evaluation
+    assert measured is not None
+    assert (measured.problems, measured.rollouts_per_problem, measured.temperature) == (8, 4, 0.0)
+    assert (measured.threshold, measured.split, config.sampling.max_tokens) == (0.5, "train", 16)
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"target": ""}, "target"),
+        ({"target": "nosuch"}, "target"),
+        ({"target": "endpoint:nobody"}, "target"),
+        ({"environments": ""}, "environments"),
+        ({"environments": "nosuch"}, "environments"),
+        ({"environments": "calculator:[]"}, "environments"),
+        ({"environments": 'calculator:{"max_digit": 2}'}, "environments"),
+        ({"samples": "many"}, "samples"),
+        ({"samples": "0"}, "samples"),
+        ({"temperature": "nan"}, "temperature"),
+        ({"max_tokens": "0"}, "max_tokens"),
+        ({"split": "all"}, "split"),
+    ],
+)
+def test_what_cannot_be_measured_is_told_at_its_field(
+    client: Client, model: Model, changes: dict[str, str], field: str
+) -> None:
+    answer = ask(client, **changes)
+    assert answer.status_code == 422
+    form = answer.context["form"]
+    assert (list(form.errors), form.faults) == ([field], [])
+    assert not Run.objects.exists()
+
+
+def test_a_viewer_measures_nothing(viewer_client: Client, model: Model) -> None:
+    assert ask(viewer_client).status_code == 403
+    assert "evaluation-make" not in viewer_client.get(reverse("evaluations")).content.decode()

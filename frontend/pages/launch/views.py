@@ -142,7 +142,7 @@ def _source(request: HttpRequest) -> Source | None:
 
 def _version(request: HttpRequest) -> DatasetVersion | None:
     """The version of a dataset that a link says to learn from (`?version=4`). Raises NotFound."""
-    if "version" not in request.GET:
+    if request.GET.get("version") is None:
         return None
     return datasets.version_by_id(request.user, number(request, "version") or 0)
 

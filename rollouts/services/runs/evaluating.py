@@ -7,6 +7,7 @@
 A run it is, so everything that is there for runs serves it: leases, drivers, stop, roles, pages, kills at any line.
 """
 
+import json
 from typing import Any
 
 import msgspec
@@ -55,6 +56,18 @@ class EvaluationIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     project: str | None = None
     overrides: dict[str, Any] = {}
     """Dotted key of the run's config -> value, such as `inference.max_model_len`."""
+
+
+def environment_of(text: str) -> EnvironmentIn:
+    """An environment as people name it, NAME or NAME:JSON. Raises ValueError, whose message says what is meant."""
+    name, separator, args = text.partition(":")
+    try:
+        values = json.loads(args) if separator else {}
+    except (ValueError, RecursionError):
+        values = None
+    if not name or not isinstance(values, dict):
+        raise ValueError(f'{text!r} is not NAME or NAME:JSON, such as calculator:{{"max_digits": 2}}')
+    return EnvironmentIn(name=name, args=values)
 
 
 def launch(
