@@ -55,10 +55,11 @@ def version_by_id(user: User | AnonymousUser, version_id: int) -> DatasetVersion
     return version
 
 
-def starting_model(version: DatasetVersion) -> str:
-    """What the run started from whose rollouts a version has first; empty: it has none, or no model played them."""
-    first = version.members.filter(group__isnull=False).select_related("group__run").order_by("position").first()
-    return first.group.run.parsed.model.path if first and first.group else ""
+def first_group(version: DatasetVersion) -> ScoredGroup | None:
+    """The group that a version has a rollout of first, with its run and environment; None: it has lines of a file."""
+    members = version.members.filter(group__isnull=False).select_related("group__run", "group__environment")
+    first = members.order_by("position").first()
+    return first.group if first else None
 
 
 def members(version: DatasetVersion) -> QuerySet[DatasetMember]:

@@ -203,8 +203,11 @@ def test_a_run_that_learns_from_a_version_is_launched_from_its_page(
     [gallery] = re.findall(r'href="([^"]+)">Train on it', looked_at(operator, version))
     chosen = html.unescape(operator.get(gallery).content.decode())
     assert "preset=reverse-text-rl" not in chosen
-    [address] = re.findall(r'href="([^"]+preset=reverse-text-sft[^"]*)"', chosen)
+    presets = re.findall(r'href="([^"]+preset=([^"&]+)[^"]*)"', chosen)
+    address, preset = presets[0]
+    assert (preset, len(presets) > 1) == ("reverse-text-sft", True)
     filled = operator.get(address).context["filled"]
+    assert "<code>data.path</code>" in operator.get(address).content.decode()
     operator.post(address, as_posted(filled) | {"project": run.project.slug})
     learner = Run.objects.latest("pk")
     data = learner.parsed.data

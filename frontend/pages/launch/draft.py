@@ -63,9 +63,9 @@ class LaunchRequest:
 
 def blank(source: Source) -> LaunchRequest:
     """The form as it is first shown."""
-    kind = source.config["kind"]
+    kind, values = source.config["kind"], source.values
     return LaunchRequest(
-        source, build_sections(kind, source.config, source.origins), build_environments(source.config, source.origins)
+        source, build_sections(kind, values, source.origins), build_environments(values, source.origins)
     )
 
 

@@ -6,6 +6,7 @@ from importlib.resources import files
 from typing import Any
 
 from rollouts.models import DatasetForm, DatasetVersion, Run
+from rollouts.selectors import datasets
 from trainers.config import leaves, load_preset, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
 from trainers.run_config.data import dataset_path
@@ -29,8 +30,11 @@ class Preset:
     max_steps: int
 
 
-def list_presets() -> list[Preset]:
-    """Every preset with the comment at the top of its file; what most people come for is first."""
+def list_presets(version: DatasetVersion | None = None) -> list[Preset]:
+    """Every preset with the comment at the top of its file; what most people come for is first.
+
+    With a version those that could learn from it, of the environment that its first rollout is of before others.
+    """
     found = []
     for name in preset_names():
         values = load_preset(name)
@@ -44,7 +48,12 @@ def list_presets() -> list[Preset]:
                 max_steps=values.get("max_steps", 0),
             )
         )
-    return sorted(found, key=lambda preset: _KINDS.index(preset.kind))
+    if version is None:
+        return sorted(found, key=lambda preset: _KINDS.index(preset.kind))
+    first = datasets.first_group(version)
+    played = first.environment.name if first else ""
+    supervised = [preset for preset in found if preset.kind == "sft"]
+    return sorted(supervised, key=lambda preset: played not in preset.environments)
 
 
 def _about(name: str) -> str:
@@ -63,10 +72,16 @@ class Source:
 
     label: str
     config: dict[str, Any]
+    """Of the preset or the run."""
     origins: dict[str, Origin]
     preset: str | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
-    """What differs from the preset before anybody has typed."""
+    """What differs from that before anybody has typed."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """With which the form begins."""
+        return merged(self.config, self.chosen)
 
 
 def from_preset(name: str) -> Source:
@@ -89,11 +104,13 @@ def with_model(source: Source, name: str) -> Source:
     return _with_values(source, {"model": {"path": name}})
 
 
-def with_version(source: Source, version: DatasetVersion, model: str) -> Source:
+def with_version(source: Source, version: DatasetVersion) -> Source:
     """A supervised source whose examples, or pairs, are those of a version, and whose result is named after it.
 
-    ``model`` is where it starts; empty: where the source does.
+    It starts from the model that the run started from whose rollouts the version has first, if there is one.
     """
+    first = datasets.first_group(version)
+    model = first.run.parsed.model.path if first else ""
     name = f"{version.dataset.name}-{version.version}"
     data: dict[str, Any] = {"path": dataset_path(str(version)), "solutions": False, "echo": 0.0, "preference": None}
     values: dict[str, Any] = {"name": name, "register_as": name, "data": data}
@@ -116,4 +133,4 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 def _with_values(source: Source, chosen: dict[str, Any]) -> Source:
     origins = {**source.origins, **{key: FORM for key, _ in leaves(chosen)}}
-    return replace(source, config=merged(source.config, chosen), origins=origins, chosen=merged(source.chosen, chosen))
+    return replace(source, origins=origins, chosen=merged(source.chosen, chosen))

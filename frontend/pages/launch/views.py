@@ -29,7 +29,7 @@ def new(request: HttpRequest) -> HttpResponse:
     if source is None:
         version = _version(request)
         context = {
-            "presets": [each for each in sources.list_presets() if version is None or each.kind == "sft"],
+            "presets": sources.list_presets(version),
             "version": version,
         }
         return render(request, "launch/gallery.html", context)
@@ -132,12 +132,11 @@ def _source(request: HttpRequest) -> Source | None:
         source = sources.from_run(runs.get(request.user, key)) if key else sources.from_preset(preset)
     except ConfigError as error:
         raise NotFound(str(error)) from None
-    version = _version(request)
-    if version is None:
-        return sources.with_model(source, model) if model else source
-    if source.config["kind"] != "sft":
-        raise NotFound("A version of a dataset is learned from by a supervised run: choose such a preset.")
-    return sources.with_version(source, version, model or datasets.starting_model(version))
+    if (version := _version(request)) is not None:
+        if source.config["kind"] != "sft":
+            raise NotFound("A version of a dataset is learned from by a supervised run: choose such a preset.")
+        source = sources.with_version(source, version)
+    return sources.with_model(source, model) if model else source
 
 
 def _version(request: HttpRequest) -> DatasetVersion | None:
