@@ -10,6 +10,7 @@ import "./live/live-status.ts";
 import "./charts/metric-chart.ts";
 import { startDialogs } from "./dialogs.ts";
 import { startPreferences } from "./preferences.ts";
+import { startUpload } from "./upload/upload.ts";
 
 // The content security policy allows neither inline styles nor eval.
 htmx.config.includeIndicatorStyles = false;
@@ -25,4 +26,5 @@ startCopy();
 startFilters();
 startKeyboard();
 startDrafts();
+startUpload();
 startLive();

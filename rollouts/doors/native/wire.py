@@ -50,11 +50,11 @@ def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
 
 
 def read(request: Request) -> bytes:
-    """The body; empty if it was a form, which the check of a session has read. The kernel has bounded it."""
+    """The body, also one that the check of a session has read; of a form then nothing. The kernel has bounded it."""
     try:
         body: bytes = request._request.body
     except RawPostDataException:
-        return b""
+        return request.data if isinstance(request.data, bytes) else b""
     return body
 
 

@@ -236,7 +236,10 @@ def test_a_session_reads_freely_and_writes_only_with_the_csrf_token(run: Run) ->
     client.get("/login/")
     token = "x" * 32
     client.cookies["rollyard_csrf"] = token
-    answered = client.post(path, data=b"{}", content_type="application/json", headers={"X-CSRFToken": token})
+    headers = {"X-CSRFToken": token}
+    unfit = client.post(path, data=b'{"reason": 5}', content_type="application/json", headers=headers)
+    assert "reason" in problem(unfit, 422, "invalid")["detail"], "the body was read, not only checked"
+    answered = client.post(path, data=b"{}", content_type="application/json", headers=headers)
     assert answered.status_code == 200
     assert msgspec.json.decode(answered.content)["state"] == "stopping"
 
