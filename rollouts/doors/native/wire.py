@@ -52,10 +52,10 @@ def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
 def read(request: Request) -> bytes:
     """The body, also one that the check of a session has read; of a form then nothing. The kernel has bounded it."""
     try:
-        body: bytes = request._request.body
+        body: Any = request._request.body
     except RawPostDataException:
-        return request.data if isinstance(request.data, bytes) else b""
-    return body
+        body = request.data
+    return body if isinstance(body, bytes) else b""
 
 
 def response(answer: Answer) -> HttpResponse:
