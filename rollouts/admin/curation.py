@@ -65,7 +65,8 @@ class GroupActs(CuratedAdmin):
         rows = scoped(groups, request, Role.CURATOR).order_by("pk")
         chosen = rows.values_list("run__key", "run__project__slug", "key")[: MOST_NAMED + 1]
         keys = [key for _, _, key in chosen]
-        if len({run_key for run_key, _, _ in chosen}) != 1 or len(keys) > MOST_NAMED:
+        is_whole = len(keys) == groups.count() and not any("," in key for key in keys)  # commas part them in the form
+        if not is_whole or len({run_key for run_key, _, _ in chosen}) != 1 or len(keys) > MOST_NAMED:
             told = f"Choose up to {MOST_NAMED} groups of one run, in a project in which you are a curator."
             self.message_user(request, f"{told} More are described by what they have in common.", messages.ERROR)
             return None

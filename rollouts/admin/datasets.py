@@ -31,7 +31,7 @@ class DatasetVersionAdmin(CuratedAdmin):
     @admin.action(description="Export as files")
     def export_version(self, request: HttpRequest, versions: QuerySet[DatasetVersion]) -> HttpResponse | None:
         """To the form that asks for it."""
-        if scoped(versions, request, Role.CURATOR).count() != 1:
+        if versions.count() != 1 or not scoped(versions, request, Role.CURATOR).exists():
             self.message_user(request, "Choose one version, of a project in which you are a curator.", messages.ERROR)
             return None
         query = urlencode({"version": versions.get().pk})

@@ -39,6 +39,7 @@ def test_a_file_is_made_a_version_line_by_line(watched: Watched, tmp_path: Path)
         ([row(0), "", "{"], "Line 3 is no JSON object"),
         ([row(0), "", '{"question": "why"}'], "line 3"),
         ([""], "Choose a file that is not empty"),
+        ([row(0), "\udcff"], "no text in UTF-8"),
     ],
 )
 def test_a_line_that_is_no_example_is_named_and_nothing_is_made(
@@ -46,7 +47,7 @@ def test_a_line_that_is_no_example_is_named_and_nothing_is_made(
 ) -> None:
     make_project()
     file = tmp_path / "bad.jsonl"
-    file.write_text("\n".join(lines))
+    file.write_text("\n".join(lines), errors="surrogateescape")
     page = watched.open("/datasets/")
     form = page.locator("form[data-upload]")
     form.get_by_label("File").set_input_files(file)

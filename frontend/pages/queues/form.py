@@ -3,6 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import msgspec
+
 from rollouts.errors import Invalid
 from rollouts.models import QueueUnit, RejectEffect
 from rollouts.services.curation.filters import FILTER_STATES, QueueFilter
@@ -86,11 +88,10 @@ class QueueForm:
             "is_blind": self.ticked["is_blind"],
             "on_reject": self.values["on_reject"],
             "guideline": self.values["guideline"],
-            "filter": QueueFilter(
-                groups=listed(self.values["groups"]),
-                **texts,  # type: ignore[arg-type]
-                **chosen,  # type: ignore[arg-type]
-                **{name: self.ticked[name] for name in _TICKS},  # type: ignore[arg-type]
+            "filter": msgspec.convert(
+                {"groups": listed(self.values["groups"]), **texts, **chosen}
+                | {name: self.ticked[name] for name in _TICKS},
+                QueueFilter,
             ),
         }
 

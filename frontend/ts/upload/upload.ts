@@ -39,7 +39,7 @@ async function send(form: HTMLFormElement): Promise<string> {
   if (file.size > MOST_BYTES) {
     throw new Error("The file is too large for a page: `rollyard datasets import` reads it.");
   }
-  const { text, lines } = rowsOf(await file.text());
+  const { text, lines } = rowsOf(textOf(await file.arrayBuffer()));
   const said = { ...chosen(data), source: file.name };
   const response = await fetch(form.dataset.upload as string, {
     method: "POST",
@@ -56,6 +56,15 @@ async function send(form: HTMLFormElement): Promise<string> {
   }
   const { dataset, version } = answer as Made;
   return `${form.dataset.then}${encodeURIComponent(dataset)}/${version}/`;
+}
+
+/** Whatever is no UTF-8 is refused: replaced, it would be learned. */
+function textOf(bytes: ArrayBuffer): string {
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(bytes);
+  } catch {
+    throw new Error("The file is no text in UTF-8. Nothing was made.");
+  }
 }
 
 function chosen(data: FormData): Record<string, string | number> {

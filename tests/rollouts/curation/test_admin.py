@@ -360,9 +360,10 @@ def test_chosen_groups_of_a_run_are_named_in_the_form_that_an_action_leads_to(
     answer = client.post(address(ScoredGroup, "changelist"), form, follow=True)
     assert answer.resolver_match.url_name == page
     assert (answer.context["form"].values[field], answer.context["form"].values["groups"]) == (own.key, "a,c")
-    of_both = form | {"_selected_action": [*two, *chosen(other.groups.all())]}
-    answer = client.post(address(ScoredGroup, "changelist"), of_both, follow=True)
-    assert "groups of one run" in answer.content.decode()
+    story.submit(own, [story.scored("a,b")], actor="api:t")
+    for groups in ([*two, *chosen(other.groups.all())], chosen(own.groups.filter(key="a,b"))):
+        answer = client.post(address(ScoredGroup, "changelist"), form | {"_selected_action": groups}, follow=True)
+        assert "groups of one run" in answer.content.decode()
 
 
 def test_a_version_of_ones_own_is_led_to_its_export() -> None:
@@ -375,8 +376,13 @@ def test_a_version_of_ones_own_is_led_to_its_export() -> None:
     viewer = staff(Role.VIEWER, run.project)
     curator_elsewhere = User.objects.get(username=f"staff-viewer-{run.project.slug}")
     Membership.objects.create(user=curator_elsewhere, project=make_project("elsewhere"), role=Role.CURATOR)
-    answer = viewer.post(address(type(version), "changelist"), form, follow=True)
-    assert "in which you are a curator" in answer.content.decode()
+    other = story.launch(project=make_project("elsewhere"))
+    story.submit(other, [story.scored("a")], actor="api:t")
+    own = making.make(other.project, name="good", form="examples", recipe=Recipe(runs=[other.key]), actor="test")
+    for chosen_versions in ([version.pk], [version.pk, own.pk]):
+        form["_selected_action"] = chosen_versions
+        answer = viewer.post(address(type(version), "changelist"), form, follow=True)
+        assert "in which you are a curator" in answer.content.decode()
 
 
 @pytest.mark.slow
