@@ -13,7 +13,10 @@ from django.db import DEFAULT_DB_ALIAS, connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.migrations.executor import MigrationExecutor
 
-from controlplane import rights
+from controlplane import rights, schema
+
+_NOT_ALL = ("app_label", "plan", "check_unapplied", "fake", "fake_initial", "prune")
+"""Options of a `migrate` that does something else than to bring a database up to today."""
 
 
 class Command(migrate.Command):
@@ -21,16 +24,22 @@ class Command(migrate.Command):
         """Migrate as the owner, if there is one apart from the application."""
         connection = connections[options["database"]]
         if settings.DATABASE_OWNER is None or options["database"] != DEFAULT_DB_ALIAS:
-            super().handle(*args, **options)
+            self._migrate(connection, options)
             return
         application = _role(connection)
         with _logged_in(connection, settings.DATABASE_OWNER):
-            super().handle(*args, **options)
+            self._migrate(connection, options)
             executor = MigrationExecutor(connection)
             if executor.migration_plan(executor.loader.graph.leaf_nodes()):
                 self.stderr.write("Not everything is migrated: the rights of the application stay what they were.")
             elif application != _role(connection):
                 rights.grant(connection, application)
+
+    def _migrate(self, connection: BaseDatabaseWrapper, options: dict[str, Any]) -> None:
+        """Begin with the snapshot where all is asked for; what it does not have yet, migrations add."""
+        if not any(options[name] for name in _NOT_ALL):
+            schema.load(connection)
+        super().handle(**options)
 
 
 @contextmanager
@@ -39,13 +48,14 @@ def _logged_in(connection: BaseDatabaseWrapper, as_whom: dict[str, Any]) -> Iter
     before = connection.settings_dict
     login = {key: as_whom[key] for key in ("USER", "PASSWORD", "HOST", "PORT", "OPTIONS")}
     try:
-        _reopen(connection, {**before, **login})
+        reopen(connection, {**before, **login})
         yield
     finally:
-        _reopen(connection, before)
+        reopen(connection, before)
 
 
-def _reopen(connection: BaseDatabaseWrapper, settings_dict: dict[str, Any]) -> None:
+def reopen(connection: BaseDatabaseWrapper, settings_dict: dict[str, Any]) -> None:
+    """Let a connection be another's, or to another database, from its next query on."""
     connection.close()
     connection.close_pool()  # type: ignore[attr-defined]
     connection.settings_dict = settings_dict
