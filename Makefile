@@ -72,8 +72,8 @@ types: setup ## Type checks: Python and TypeScript
 
 ui: frontend/static/frontend/.built ## Build the front-end bundle
 
-snapshots: setup ## Write the golden files anew (config schema, OpenAPI, query counts, states); look at the difference
-	ROLLYARD_UPDATE_SNAPSHOTS=1 $(BIN)/pytest -q tests/trainers/test_config.py tests/rollouts/doors/test_openapi.py tests/frontend/test_query_counts.py
+snapshots: setup ## Write the golden files anew (config schema, OpenAPI, query counts, tables, states); look at the difference
+	ROLLYARD_UPDATE_SNAPSHOTS=1 $(BIN)/pytest -q tests/trainers/test_config.py tests/rollouts/doors/test_openapi.py tests/frontend/test_query_counts.py tests/controlplane/test_schema.py
 	$(CHECK_ENV) $(BIN)/python manage.py states_doc
 
 e2e: setup chromium venvs ## The tests that start the whole product

@@ -67,24 +67,11 @@ def address(model: type[Model], page: str, of: Possessions) -> str | None:
 
 CALLS = [(page, method) for page in PAGES for method in ("GET", "POST") if (page, method) != ("history", "POST")]
 """(page, method) of every model."""
-FOREIGN = {("history", "GET"), ("change", "GET"), ("change", "POST"), ("delete", "POST")}
-NEAREST = {
-    "staff-admin": set(CALLS),
-    "staff-viewer": {("changelist", "GET"), ("change", "GET"), ("change", "POST"), ("delete", "POST")},
-    "root": {("changelist", "GET"), ("change", "POST"), ("delete", "POST"), ("add", "POST")},
-    "admin": {("changelist", "GET"), ("change", "POST")},
-    "nobody": {("change", "POST")},
-    "dismissed": {("changelist", "GET")},
-    "superuser through the socket of runs": {("changelist", "GET")},
-}
-"""Whose calls say most: the others come no further."""
 
 
-def cells(world: World, *, is_full: bool) -> Iterator[tuple[str, str, Person, Possessions]]:
-    """(page, method, person, of whom) of every model; in full, or what lies next to the borders."""
+def cells(world: World) -> Iterator[tuple[str, str, Person, Possessions]]:
+    """(page, method, person, of whom) of every model."""
     for page, method in CALLS:
         for person in (*world.people, *world.staff):
-            if is_full or (page, method) in NEAREST.get(person.name, ()):
-                yield page, method, person, world.ours
-            if is_full or (person.name == "staff-admin" and (page, method) in FOREIGN):
-                yield page, method, person, world.theirs
+            yield page, method, person, world.ours
+            yield page, method, person, world.theirs

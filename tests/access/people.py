@@ -45,8 +45,6 @@ class Person:
     """Key of the one run that the token is bound to."""
     is_known: bool = True
     """Whether the credential opens anything at all."""
-    reaches: bool = False
-    """Whether it is worth so much that they are asked of what is another project's as well."""
 
     def __str__(self) -> str:
         return self.name
@@ -76,10 +74,7 @@ def with_sessions(ours: Possessions, theirs: Possessions) -> list[Person]:
     """People who are signed in, as far as that goes."""
     mine, foreign = ours.project.slug, theirs.project.slug
     root = User.objects.create_superuser("root")
-    people = [
-        _signed_in(make_user(f"{role}", role=role, project=ours.project), {mine: role}, reaches=role is Role.ADMIN)
-        for role in Role
-    ]
+    people = [_signed_in(make_user(f"{role}", role=role, project=ours.project), {mine: role}) for role in Role]
     admin = people[-1]
     stranger = make_user("stranger", role=Role.ADMIN, project=theirs.project)
     dismissed = _signed_in(make_user("dismissed", role=Role.ADMIN, project=ours.project), {}, is_known=False)
@@ -129,14 +124,14 @@ def with_tokens(ours: Possessions, theirs: Possessions) -> list[Person]:
     gone, late = (make_user(name, project=project) for name in ("gone", "late"))
     found = [_machine(f"{scope} alone", operator, project, [scope]) for scope in Scope]
     found += [
-        _machine("everything", operator, project, reaches=True),
+        _machine("everything", operator, project),
         _machine("everything, of a viewer", make_user("onlooker", role=Role.VIEWER, project=project), project),
         _machine("everything, of a curator", make_user("labeller", role=Role.CURATOR, project=project), project),
-        _machine("bound to the run", operator, project, run=ours.run, reaches=True),
+        _machine("bound to the run", operator, project, run=ours.run),
         _machine("bound to another run", operator, project, run=ours.other),
         _machine("of the run's trainer", operator, project, [Scope.TRAIN], run=ours.run),
-        _machine("of somebody in both projects", both, project, reaches=True),
-        _machine("of a superuser", root, project, reaches=True),
+        _machine("of somebody in both projects", both, project),
+        _machine("of a superuser", root, project),
         _machine("of somebody who left the project", left, project),
         _machine("expired", late, project, ttl=-HOUR, is_known=False),
         _machine("revoked", operator, project, is_known=False),
@@ -234,14 +229,11 @@ class World:
     machines: list[Person]
     keys: list[Key]
 
-    def cells(self, *, with_tokens: bool, is_full: bool) -> Iterator[tuple[Person, Possessions]]:
-        """Everybody with what is ours, and with what is theirs. Unless in full: of tokens where they mean nothing one
-        will do, and of what is theirs only those are asked who are worth so much that it might open."""
-        machines = self.machines if with_tokens or is_full else self.machines[len(Scope) : len(Scope) + 1]
-        for person in (*self.people, *machines):
+    def cells(self) -> Iterator[tuple[Person, Possessions]]:
+        """Everybody with what is ours, and with what is theirs."""
+        for person in (*self.people, *self.machines):
             yield person, self.ours
-            if person.reaches or is_full:
-                yield person, self.theirs
+            yield person, self.theirs
 
     def marks_hidden_from(self, person: Person) -> list[str]:
         """Words that no answer to this person may hold."""

@@ -123,48 +123,31 @@ def test_a_method_that_no_rule_names_changes_nothing(world: World, method: str) 
     assert not faults, "\n".join(faults)
 
 
-def faults_of_route(world: World, route: str, *, is_full: bool) -> list[str]:
-    return [
-        fault
-        for method, call in RULES[route].items()
-        for person, of in world.cells(with_tokens=route in API, is_full=is_full)
-        for fault in check(method, route, call, person, of, world)
-    ]
-
-
-def faults_of_model(world: World, model: type[Model], *, is_full: bool) -> list[str]:
-    faults = []
-    for page, method, person, of in admin.cells(world, is_full=is_full):
-        if (path := admin.address(model, page, of)) is not None:
-            may = admin.may(person, model, page, method, of) and not person.is_forged
-            outcome = ask(method, path, person.headers | FORM, b"post=yes", person.state)
-            faults += judged(f"{method} {path} by {person}", outcome, person, may=may, world=world)
-    return faults
-
-
 def label(model: type[Model]) -> str:
     return model._meta.label_lower
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("route", RULES)
-def test_a_route_opens_to_those_whom_its_rule_names(world: World, route: str) -> None:
-    assert not (faults := faults_of_route(world, route, is_full=False)), "\n".join(faults)
+def test_a_route_opens_to_those_whom_its_rule_names_and_to_nobody_else(world: World, route: str) -> None:
+    faults = [
+        fault
+        for method, call in RULES[route].items()
+        for person, of in world.cells()
+        for fault in check(method, route, call, person, of, world)
+    ]
+    assert not faults, "\n".join(faults)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("model", admin.MODELS, ids=label)
-def test_the_administration_site_opens_a_model_to_staff_of_the_project(world: World, model: type[Model]) -> None:
-    assert not (faults := faults_of_model(world, model, is_full=False)), "\n".join(faults)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("route", RULES)
-def test_a_route_opens_to_nobody_else(world: World, route: str) -> None:
-    assert not (faults := faults_of_route(world, route, is_full=True)), "\n".join(faults)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("model", admin.MODELS, ids=label)
-def test_the_administration_site_opens_to_nobody_else(world: World, model: type[Model]) -> None:
-    assert not (faults := faults_of_model(world, model, is_full=True)), "\n".join(faults)
+def test_the_administration_site_opens_a_model_to_staff_of_the_project_and_to_nobody_else(
+    world: World, model: type[Model]
+) -> None:
+    faults = []
+    for page, method, person, of in admin.cells(world):
+        if (path := admin.address(model, page, of)) is not None:
+            may = admin.may(person, model, page, method, of) and not person.is_forged
+            outcome = ask(method, path, person.headers | FORM, b"post=yes", person.state)
+            faults += judged(f"{method} {path} by {person}", outcome, person, may=may, world=world)
+    assert not faults, "\n".join(faults)
