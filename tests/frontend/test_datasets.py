@@ -67,7 +67,7 @@ def test_a_version_is_made_from_a_form_that_a_link_fills_in(curator: Client, run
         ({"best": "some"}, "must be a whole number"),
         ({"best": "0"}, "must fit: Expected `int` >= 1"),
         ({"min_reward": "high"}, "must be a number"),
-        ({"min_reward": "nan"}, "must be a finite number"),
+        ({"min_reward": "nan"}, "must be a number of at most 1,000,000,000"),
         ({"runs": ""}, "exactly one of them"),
         ({"queue": "q"}, "exactly one of them"),
         ({"states": "rejected"}, "must be of"),

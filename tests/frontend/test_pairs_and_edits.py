@@ -162,7 +162,7 @@ def test_a_form_has_every_filter_and_says_what_is_wrong_with_each(curator: Clien
     bad = {"text": "x" * 201, "min_version": "1.5", "people": "nobody", "on_reject": "reject", "unit": "pair"}
     page = send(curator, "queue-make", status=422, **form | bad | {"min_version": "1"})
     assert page.count('class="field-error"') == 3
-    assert "must be a number" in send(curator, "queue-make", status=422, **form | bad)
+    assert "must be a whole number" in send(curator, "queue-make", status=422, **form | bad)
 
 
 def test_a_line_of_the_calibration_leads_to_its_words_and_to_a_queue_of_them(curator: Client, run: Run) -> None:

@@ -1,16 +1,17 @@
 """The form that makes a version of a dataset: its values as they were typed, and what the service takes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from frontend.typed import Readers, listed, numbers
 from rollouts.errors import Invalid
 from rollouts.models import DatasetForm
 from rollouts.services.datasets.choosing import CHOOSABLE, Recipe
 from rollouts.storable import displayable
 
-_NUMBERS: dict[str, Callable[[str], float]] = {
+_NUMBERS: Readers = {
     "best": int,
     "min_reward": float,
     "max_reward": float,
@@ -45,17 +46,9 @@ class RecipeForm:
 
     def options(self) -> dict[str, Any]:
         """What `making.make` takes besides the project. Raises Invalid for what is no recipe."""
-        fields: dict[str, str] = {}
-        chosen: dict[str, Any] = {name: self.values[name] for name in _TEXTS} | self.ticked
-        for name in _LISTS:
-            chosen[name] = [each.strip() for each in self.values[name].split(",") if each.strip()]
-        for name, read in _NUMBERS.items():
-            if not self.values[name]:
-                continue
-            try:
-                chosen[name] = read(self.values[name])
-            except ValueError:
-                fields[name] = "must be a number" if read is float else "must be a whole number"
+        found, fields = numbers(self.values, _NUMBERS)
+        chosen: dict[str, Any] = {name: self.values[name] for name in _TEXTS} | self.ticked | found
+        chosen |= {name: listed(self.values[name]) for name in _LISTS}
         for name, value in chosen.items():
             try:
                 msgspec.convert({name: value}, Recipe)

@@ -1,16 +1,17 @@
 """The form that launches an evaluation: its values as they were typed, and what the service takes."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
 from environments.types import Split
+from frontend.typed import Readers, numbers
 from rollouts.errors import Invalid
 from rollouts.services.runs.evaluating import EvaluationIn, environment_of
 from rollouts.storable import displayable
 
-_NUMBERS: dict[str, Callable[[str], float]] = {
+_NUMBERS: Readers = {
     "samples": int,
     "problems": int,
     "max_tokens": int,
@@ -53,19 +54,13 @@ class EvaluationForm:
 
     def asked(self) -> EvaluationIn:
         """What the service takes. Raises Invalid, by field."""
-        fields: dict[str, str] = {}
         chosen: dict[str, Any] = {name: self.values[name] for name in ("target", "name")}
+        found, fields = numbers(self.values, _NUMBERS)
+        chosen |= found
         if not chosen["target"]:
             fields["target"] = "must name what is measured"
         if self.values["split"]:
             chosen["split"] = self.values["split"]
-        for name, read in _NUMBERS.items():
-            if not self.values[name]:
-                continue
-            try:
-                chosen[name] = read(self.values[name])
-            except ValueError:
-                fields[name] = "must be a number" if read is float else "must be a whole number"
         try:
             lines = filter(None, map(str.strip, self.values["environments"].splitlines()))
             chosen["environments"] = [environment_of(line) for line in lines]

@@ -1,16 +1,17 @@
 """The form that makes a queue: its values as they were typed, and what the service takes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from frontend.typed import Readers, listed, numbers
 from rollouts.errors import Invalid
 from rollouts.models import QueueUnit, RejectEffect
 from rollouts.services.curation.filters import FILTER_STATES, QueueFilter
 from rollouts.storable import displayable
 
-_NUMBERS: dict[str, Callable[[str], float]] = {
+_NUMBERS: Readers = {
     "min_reward": float,
     "max_reward": float,
     "min_gap": float,
@@ -22,13 +23,9 @@ _NUMBERS: dict[str, Callable[[str], float]] = {
     "max_tokens": int,
     "share": float,
 }
+_WORDS = "words_per_item"
 _TEXTS = ("run", "environment", "state", "error", "text")
 _TICKS = ("equal_rewards", "truncated")
-
-
-def listed(text: str) -> list[str]:
-    """What stands between commas."""
-    return [each.strip() for each in text.split(",") if each.strip()]
 
 
 class QueueForm:
@@ -49,7 +46,7 @@ class QueueForm:
                 "groups",
                 "unit",
                 "tags",
-                "words_per_item",
+                _WORDS,
                 "on_reject",
                 "guideline",
                 "source",
@@ -67,10 +64,8 @@ class QueueForm:
 
     def options(self) -> dict[str, Any]:
         """What `queues.create` takes besides the project. Raises Invalid for what is no number."""
-        fields: dict[str, str] = {}
-        numbers = {name: self._number(name, read, fields) for name, read in _NUMBERS.items()}
-        words = self._number("words_per_item", int, fields)
-        chosen = {name: number for name, number in numbers.items() if number is not None}
+        chosen, fields = numbers(self.values, {**_NUMBERS, _WORDS: int})
+        words = int(chosen.pop(_WORDS, 1))
         if not 0 < chosen.get("share", 1.0) <= 1:
             fields["share"] = "must be above 0 and at most 1"
         if self.values["state"] not in ("", *FILTER_STATES):
@@ -84,7 +79,7 @@ class QueueForm:
             "source": self.values["source"],
             "people": listed(self.values["people"]),
             "tags": listed(self.values["tags"]),
-            "words_per_item": 1 if words is None else int(words),
+            _WORDS: words,
             "is_blind": self.ticked["is_blind"],
             "on_reject": self.values["on_reject"],
             "guideline": self.values["guideline"],
@@ -94,14 +89,3 @@ class QueueForm:
                 QueueFilter,
             ),
         }
-
-    def _number(self, name: str, read: Callable[[str], float], fields: dict[str, str]) -> float | None:
-        """The number of a field; None: there is none. What is none is a fault."""
-        try:
-            number = read(self.values[name]) if self.values[name] else None
-        except ValueError:
-            number = float("nan")
-        if number is not None and not abs(number) <= 1e9:
-            fields[name] = "must be a number"
-            return None
-        return number

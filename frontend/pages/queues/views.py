@@ -11,7 +11,8 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, page
-from frontend.pages.queues.form import QueueForm, listed
+from frontend.pages.queues.form import QueueForm
+from frontend.typed import listed
 from rollouts.errors import Conflict, Forbidden, Invalid
 from rollouts.models import LabelQueue, Role, ScoredGroup
 from rollouts.selectors import agreement, curation, label_queues, runs
