@@ -44,7 +44,7 @@ def test_those_who_ask_at_once_for_the_description_get_one_that_is_made_once(
             return super().get_schema(request, public)  # type: ignore[no-untyped-call]
 
     monkeypatch.setattr(description, "SchemaGenerator", Generator)
-    description.made_schema.cache_clear()
+    description.written.cache_clear()
     path = "/api/v1/schema?format=json&version=x%0d%0aY:1"
     answers = story.together(*[lambda: Client().get(path)] * 8)
     assert [json.loads(each.content) for each in answers] == [schema] * 8
