@@ -27,8 +27,7 @@ def test_the_newest_migrations_go_back_and_forth() -> None:
     applied = MigrationRecorder.Migration.objects.filter(app="rollouts").order_by("name").values_list("name", flat=True)
     names = list(applied)
     try:
-        for name in reversed(names[:-1]):
-            call_command("migrate", "rollouts", name, verbosity=0)
+        call_command("migrate", "rollouts", names[0], verbosity=0)  # by way of each
     finally:
         call_command("migrate", "rollouts", verbosity=0)
     assert list(applied) == names
