@@ -54,3 +54,8 @@ def test_trainer_beside_servers_on_cpu_leaves_them_half_of_the_cores(monkeypatch
     monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: True)
     assert accelerators.trainer_environ(2, beside_servers=True)["OMP_NUM_THREADS"] == "2"
     assert accelerators.trainer_environ(2, beside_servers=False)["OMP_NUM_THREADS"] == "4"
+
+
+@pytest.mark.parametrize("beside_servers", [True, False])
+def test_threads_that_wait_give_their_core_away(beside_servers: bool) -> None:
+    assert accelerators.trainer_environ(1, beside_servers=beside_servers)["OMP_WAIT_POLICY"] == "PASSIVE"
