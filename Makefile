@@ -41,8 +41,10 @@ demo: setup ## Set up, then train a tiny model before your eyes and open it to t
 up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
 	@$(BIN)/rollyard up $(UP_ARGS)
 
-test: setup ## All checks and all tests that need no GPU
-	@$(BESIDE) lint types fast chromium venvs
+test: ## All checks and all tests that need no GPU
+	@# Installing takes one core; what does not need .venv is installed beside it.
+	@$(MAKE) --no-print-directory --jobs setup chromium agents-venv atropos-venv
+	@$(BESIDE) lint types fast games-venv verifiers-venv
 	$(SLOW_TESTS)
 
 gpu: setup ## Tests and benchmarks that need a GPU, into test-results/gpu.json; without one it says so (GPU_ARGS=--help)
