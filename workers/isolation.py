@@ -8,6 +8,7 @@ import contextlib
 import math
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -23,7 +24,7 @@ from environments.env import Environment
 from environments.errors import RegistryError
 from environments.isolated import Isolated
 from environments.isolated.frames import GATEWAY_SOCKET, TOKENIZER
-from environments.sandbox import tools
+from environments.sandbox import cell, tools
 from environments.sandbox.bubblewrap import Bubblewrap
 from environments.sandbox.engine import Engine
 from environments.sandbox.remote import SandboxService
@@ -93,6 +94,40 @@ async def close(environment: Environment[Any]) -> None:
 
 
 async def _start(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> asyncio.subprocess.Process:
+    """Start the process of an environment, and wait until it begins, or is gone again. Given up, it leaves nothing."""
+    # Not cancelled with us: bwrap that is killed before it told of its child leaves that behind.
+    making = asyncio.create_task(_make(run, ref, gateway_socket))
+    try:
+        made = await asyncio.shield(making)
+        if made.first is not None:
+            await _let_begin(made.process)
+    except BaseException:
+        with contextlib.suppress(Exception):
+            (await making).end()
+        raise
+    if made.first is not None:
+        os.close(made.first)
+    return made.process
+
+
+class _Made(NamedTuple):
+    """A process, and the descriptor of its sandbox's first one; None: it has no sandbox, or none any more."""
+
+    process: asyncio.subprocess.Process
+    first: int | None
+
+    def end(self) -> None:
+        """End all of it, and let go of it. Not left to bwrap's own death: a sandbox half made is not tied to it yet."""
+        if self.first is not None:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self.first, signal.SIGKILL)
+            os.close(self.first)
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        self.process._transport.close()  # type: ignore[attr-defined]
+
+
+async def _make(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> _Made:
     interpreter = _interpreter(ref)
     command = [interpreter.python, "-m", "environments.isolated.host"]
     scratch = scratch_of(run, ref)
@@ -103,7 +138,7 @@ async def _start(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> 
     ours = [*lifecycle.own_places(), settings.ROLLYARD_HOME / venvs.DIRECTORY]
     room = await asyncio.to_thread(confinement.make, scratch, reads=shown, ours=ours)
     with contextlib.ExitStack() as starting:
-        entry = starting.enter_context(sandbox.Entry(room, command)) if room else None
+        entry = starting.enter_context(sandbox.Entry(room, cell.waiting(command))) if room else None
         process = await asyncio.create_subprocess_exec(
             *limits.capping(_limits(ref)),
             *("nice", "-n", str(_NICENESS)),
@@ -121,14 +156,30 @@ async def _start(run: Run, ref: EnvironmentRef, gateway_socket: Path | None) -> 
                 **({"HF_HUB_CACHE": str(hub.cache())} if registry.data_of(ref.name, ref.args) else {}),
             },
         )
-    if entry:
-        try:
-            await asyncio.to_thread(entry.pid_one)
-        except BaseException:
-            process.kill()
-            process._transport.close()  # type: ignore[attr-defined]
-            raise
-    return process
+    if entry is None:
+        return _Made(process, None)
+    try:
+        pid = await asyncio.to_thread(entry.pid_one)
+        return _Made(process, os.pidfd_open(pid) if pid else None)
+    except ProcessLookupError:
+        return _Made(process, None)
+    except BaseException:
+        _Made(process, None).end()
+        raise
+
+
+async def _let_begin(process: asyncio.subprocess.Process) -> None:
+    """Wait until its sandbox is made, and let it begin. Raises TimeoutError."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        async with asyncio.timeout(sandbox.SETUP_DEADLINE_S):
+            await process.stdout.readexactly(len(cell.BEGINNING))
+    except TimeoutError:
+        raise TimeoutError(sandbox.TOOK_TOO_LONG) from None
+    except asyncio.IncompleteReadError:
+        return  # gone: who asks it something is told so, with its last words
+    process.stdin.write(cell.BEGINNING)
 
 
 def _interpreter(ref: EnvironmentRef) -> _Interpreter:

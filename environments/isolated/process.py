@@ -46,6 +46,8 @@ _GREETING_S = 60.0
 """For an interpreter to start."""
 _LAST_WORDS_S = 1.0
 """For what a process wrote to stderr before it died to arrive."""
+_DEATH_S = 10.0
+"""For a process to be gone after SIGKILL: one in uninterruptible sleep may never be."""
 
 
 class EnvironmentDied(Exception):
@@ -244,16 +246,24 @@ class Isolated(Environment[Any]):
             if not isinstance(error, asyncio.IncompleteReadError | ConnectionError):
                 self._end_reason = self._end_reason or words_of(error)[:MAX_WORDS]
             await self._kill()
-            await asyncio.wait(self._tasks[1:], timeout=_LAST_WORDS_S)
         finally:
             for _, answer in self._waiting.values():
                 if not answer.done():
                     answer.set_exception(EnvironmentDied(self._last_words()))
 
     async def _kill(self) -> None:
+        """End the process, and hear its last words."""
         self._is_ended = True
         self._signal()
-        await self._process.wait()
+        await asyncio.wait(self._tasks[1:], timeout=_LAST_WORDS_S)
+        # `wait` waits for the pipes too, which something over there may still hold, or nobody reads any more.
+        for pipe in map(self._process._transport.get_pipe_transport, (1, 2)):  # type: ignore[attr-defined]
+            pipe.close()
+        if self._process.stdin is not None and not self._process.stdin.is_closing():
+            self._process.stdin.transport.abort()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_DEATH_S):
+                await self._process.wait()
 
     def _signal(self) -> None:
         if self._process.returncode is None:

@@ -1,6 +1,7 @@
 """Environments from elsewhere, played by a real driver: their code is in a process that reaches nothing of ours."""
 
 import asyncio
+import contextlib
 import sys
 import textwrap
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from environments.isolated import EnvironmentDied, Isolated
 from environments.types import Message, PlayedRollout, Problem, Split
 from rollouts.models import Run
 from tests.workers.making import make_run
+from tests.workers.waiting import eventually
 from trainers.run_config import EnvironmentRef
 from workers import isolation
 from workers.launchers import confinement
@@ -203,3 +205,29 @@ def test_arguments_it_does_not_take_are_refused(guest: Run) -> None:
 
     with pytest.raises(RegistryError, match="unknown field `colour`"):
         played(guest, act, colour="red")
+
+
+def test_one_that_is_given_up_while_it_starts_leaves_nothing(guest: Run) -> None:
+    ref = EnvironmentRef(name="guest")
+    mark = f"\0HOME={isolation.scratch_of(guest, ref)}\0".encode()
+
+    def left() -> set[int]:
+        found = set()
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark in b"\0" + path.read_bytes():
+                    found.add(int(path.parent.name))
+        return found
+
+    async def give_up_after(seconds: float) -> None:
+        loading = asyncio.create_task(isolation.load(guest, ref))
+        await asyncio.wait({loading}, timeout=seconds)
+        loading.cancel()
+        await asyncio.wait({loading}, timeout=10)
+        assert loading.done(), f"given up after {seconds} s it does not end"
+        if not loading.cancelled():
+            await isolation.close(loading.result())
+
+    for milliseconds in range(3, 90, 3):
+        asyncio.run(give_up_after(milliseconds / 1000))
+    eventually(lambda: not left(), what=lambda: f"processes {left()}")

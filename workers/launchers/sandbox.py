@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import select
+import signal
 import subprocess
 import sys
 import sysconfig
@@ -33,12 +34,14 @@ from environments.sandbox.program import ACCOUNT as ACCOUNT
 from environments.sandbox.program import SandboxUnavailable as SandboxUnavailable
 from environments.sandbox.program import find_program as find_program
 from workers.launchers import limits
+from workers.launchers.processes import send, start_time
 
 _TMP_BYTES = 2 * 2**30
 _SHM_SHARE = 0.5
 """Of the machine's memory, as Linux has it for /dev/shm."""
-_SETUP_DEADLINE_S = 30.0
+SETUP_DEADLINE_S = 30.0
 """For bwrap to make its mounts: a file system of the network that hangs would hold it for ever."""
+TOOK_TOO_LONG = f"bwrap made no sandbox within {SETUP_DEADLINE_S:.0f} s: does a file system hang?"
 _KEPT_BYTES = 64 * 2**10
 """Of what a command writes to each of its outputs, for who started it."""
 _ETC = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd")
@@ -156,9 +159,9 @@ class Entry:
     def pid_one(self) -> int | None:
         """Process id, out here, of the sandbox's first process. None: bwrap died before it made one.
 
-        Blocks until the sandbox is made; once. Raises TimeoutError.
+        Blocks until there is that process, before any mount; once. Raises TimeoutError.
         """
-        give_up_at = time.monotonic() + _SETUP_DEADLINE_S
+        give_up_at = time.monotonic() + SETUP_DEADLINE_S
         told = b""
         with open(self._info, "rb", buffering=0) as file:
             while chunk := self._read(file, give_up_at - time.monotonic()):
@@ -172,7 +175,7 @@ class Entry:
     @staticmethod
     def _read(file: FileIO, within_s: float) -> bytes:
         if not select.select([file], [], [], max(within_s, 0))[0]:
-            raise TimeoutError(f"bwrap made no sandbox within {_SETUP_DEADLINE_S:.0f} s: does a file system hang?")
+            raise TimeoutError(TOOK_TOO_LONG)
         return file.read(65_536) or b""
 
 
@@ -195,11 +198,14 @@ def run(
                 stdout=out,
                 stderr=err,
             )
+        first: tuple[int, int] | None = None
         try:
-            if entry:
-                entry.pid_one()
+            if entry and (pid := entry.pid_one()) and (started := start_time(pid)):
+                first = pid, started
             limits.attend(child, bounds, [Path(f"/proc/self/fd/{file.fileno()}") for file in (out, err)], timeout_s)
         finally:
+            if first:  # not left to bwrap's own death: a sandbox half made is not tied to it yet
+                send(first[0], signal.SIGKILL, started=first[1])
             child.kill()
             child.wait()
         return subprocess.CompletedProcess(argv, child.returncode, _end_of(out), _end_of(err))
