@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlsplit
 import environ
 from csp.constants import NONE, SELF
 from kombu import Exchange, Queue
+from whitenoise.compress import Compressor
 
 from controlplane import safety
 from controlplane.home import OWNER_ONLY, Home
@@ -50,7 +51,7 @@ INSTALLED_APPS = [
     "django.contrib.sessions",
     "django.contrib.messages",
     "whitenoise.runserver_nostatic",
-    "django.contrib.staticfiles",
+    "controlplane.apps.StaticFilesConfig",
     "django.contrib.postgres",
     "axes",
     "channels",
@@ -264,6 +265,8 @@ STORAGES = {
     },
 }
 WHITENOISE_USE_FINDERS = DEBUG
+# Source maps are for who looks for a fault in a browser, and a third of what there is to compress.
+WHITENOISE_SKIP_COMPRESS_EXTENSIONS = (*Compressor.SKIP_COMPRESS_EXTENSIONS, "map")
 
 # --- logs ------------------------------------------------------------------------------------------------------------
 LOG_LEVEL = env.str("ROLLYARD_LOG_LEVEL", default="INFO").upper()

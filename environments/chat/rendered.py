@@ -10,11 +10,9 @@ import logging
 import uuid
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from renderers import config_from_name, create_renderer
-from renderers.base import ParsedToolCall, Renderer, ToolCallParseStatus
 
 from environments.chat.base import Chat
 from environments.chat.template import TemplateChat
@@ -22,6 +20,9 @@ from environments.chat.tokenizer import ChatTokenizer
 from environments.errors import PolicyRefused
 from environments.policy import Completion, Policy
 from environments.types import FunctionCall, JsonObject, Message, ToolCall
+
+if TYPE_CHECKING:  # it takes a second to load, and most processes that know of it speak with no model
+    from renderers.base import ParsedToolCall, Renderer
 
 log = logging.getLogger(__name__)
 
@@ -72,6 +73,8 @@ class RenderedChat:
 
     def __init__(self, tokenizer: ChatTokenizer, family: str) -> None:
         """Raises whatever the renderer raises for a tokenizer that lacks the family's tokens."""
+        from renderers import config_from_name, create_renderer
+
         self.family = family
         self._tokenizer = tokenizer
         # By default a further question drops the reasoning behind, and with it the tokens that were sampled.
@@ -165,8 +168,10 @@ def _with_objects(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _call(parsed: ParsedToolCall) -> ToolCall:
+def _call(parsed: "ParsedToolCall") -> ToolCall:
     """Raises ValueError, RecursionError for what is no call."""
+    from renderers.base import ToolCallParseStatus
+
     arguments, name = parsed.arguments, parsed.name
     text = arguments if isinstance(arguments, str) else json.dumps(arguments or {}, ensure_ascii=False)
     if parsed.status is not ToolCallParseStatus.OK or not isinstance(name, str):
@@ -181,7 +186,7 @@ async def find(policy: Policy, directory: Path) -> RenderedChat | None:
     Raises PolicyError when the policy cannot be asked.
     """
     try:
-        tokenizer = await asyncio.to_thread(ChatTokenizer, directory)
+        tokenizer = await asyncio.to_thread(_load, directory)
     except (OSError, ValueError) as error:
         log.info("no tokenizer in %s (%s): its chat template alone is used", directory, error)
         return None
@@ -207,3 +212,10 @@ async def _rendered_by(chat: Chat) -> list[list[int] | None]:
         except PolicyRefused:
             found.append(None)
     return found
+
+
+def _load(directory: Path) -> ChatTokenizer:
+    """Raises OSError, ValueError where there is none. Others are not held up while `renderers` is loaded."""
+    import renderers  # noqa: F401
+
+    return ChatTokenizer(directory)

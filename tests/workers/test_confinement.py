@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import py_compile
 import stat
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -141,6 +142,20 @@ def test_what_others_keep_in_a_closed_directory_is_not_shown(
     monkeypatch.setenv(confinement.READABLE_VARIABLE, str(data))
     assert tried(home, program, reads=[data]) == {"read": "bob's"}
     assert confinement.closed_to_runs(data, [home]) == ""
+
+
+def test_code_whose_cache_is_closed_is_shown_and_imported(home: Path, open_directory: Path) -> None:
+    code = open_directory / "code"
+    cache = code / "package" / "__pycache__"
+    cache.mkdir(parents=True)
+    (code / "package" / "__init__.py").write_text("WORD = 'from the source'")
+    py_compile.compile(str(code / "package" / "__init__.py"))
+    for path in (code, *code.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    cache.chmod(0o700)  # as a control plane makes it, whose umask keeps others out
+    assert confinement.closed_to_runs(code, [home]) == ""
+    program = f"import sys; sys.path.append({str(code)!r}); import json, package; print(json.dumps(package.WORD))"
+    assert tried(home, program, reads=[code]) == "from the source"
 
 
 def test_variables_of_the_control_plane_stay_outside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from peft import LoraConfig as PeftLoraConfig
-from peft import inject_adapter_in_model
-from peft.tuners.tuners_utils import BaseTunerLayer
 from safetensors.torch import load_file, save_file
 
 from trainers.errors import AdapterUnsuitable
@@ -34,6 +31,10 @@ def add_adapter(model: torch.nn.Module, config: LoraConfig) -> None:
     Comes before sharding. A is drawn from torch's global generator: seed it alike on every rank.
     Raises AdapterUnsuitable.
     """
+    # Here, since it takes a third of a second, and most runs have no adapter.
+    from peft import LoraConfig as PeftLoraConfig
+    from peft import inject_adapter_in_model
+
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
@@ -74,6 +75,8 @@ def merge_adapter(model: torch.nn.Module) -> None:
 
     For a model in one piece; in float32 nothing is lost but rounding.
     """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
     for name, module in list(model.named_modules()):
         if isinstance(module, BaseTunerLayer):
             module.merge()

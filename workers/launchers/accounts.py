@@ -91,10 +91,14 @@ def open_to(account: str, paths: Iterable[Path]) -> None:
 
 
 def find_closed(account: str, path: Path, *, at_most: int | None = None) -> Path | None:
-    """The first of this path and of what lies in it that the account cannot read, of the first so many at most."""
+    """The first of this path and of what lies in it that the account cannot read, of the first so many at most.
+
+    But for Python's caches: our processes make them for themselves, and who cannot read one reads the source.
+    """
     if not account:
         return None
-    below: Iterable[Path] = path.rglob("*") if path.is_dir() else ()
+    within = path.rglob("*") if path.is_dir() else ()
+    below = (each for each in within if "__pycache__" not in each.parts)
     for each in (path, *islice(below, at_most)):
         try:
             status = each.lstat()

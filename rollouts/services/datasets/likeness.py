@@ -9,8 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from datasketch import MinHash, MinHashLSH
-
 LIKE = 0.85
 """Share of pieces that two texts have in common (Jaccard) from which they are nearly the same."""
 SHORTEST = 80
@@ -33,6 +31,8 @@ def find_alike(texts: Iterable[tuple[int, str]]) -> list[Alike]:
 
     About 3 kB of memory for each text that is like none before. Of a text the first 8,000 characters count.
     """
+    from datasketch import MinHash, MinHashLSH  # here, since it loads scipy: a second for every process of ours
+
     seen = MinHashLSH(threshold=LIKE, num_perm=_MINIMA)
     minima: dict[int, MinHash] = {}
     alike: dict[int, list[int]] = {}
