@@ -1,5 +1,6 @@
-"""Migrations describe the models, and go one step back."""
+"""Migrations describe the models, go back, and bring along what was stored before them."""
 
+from collections.abc import Callable
 from io import StringIO
 
 import pytest
@@ -8,10 +9,12 @@ from django.db import connection
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
 
-from rollouts.models import Address, Attempt, RunEnvironment
+from rollouts.models import Address, Attempt, Event, Run, RunEnvironment, ScoredGroup
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import projects
 from rollouts.states import AttemptState, RunState
-from tests.factories import make_run, make_user
+from tests import store
+from tests.factories import make_group, make_run, make_user, words
 from tests.rollouts.doors.atropos.api import make_external_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -34,7 +37,23 @@ def test_the_newest_migrations_go_back_and_forth() -> None:
 
 
 @pytest.mark.slow
-def test_addresses_from_before_belong_to_whoever_launched_the_run_and_reset_by_get_only_where_it_was_in_use() -> None:
+def test_what_was_stored_before_a_migration_is_read_as_ever() -> None:
+    """One journey for all: it takes half a minute, since Django draws the models anew at every step."""
+    run = make_run()
+    checks, groups = [_addresses()], [make_group(run) for _ in SENTENCES]
+    try:
+        call_command("migrate", "rollouts", "0008", verbosity=0)
+        checks.append(_sentences(run, groups))
+        call_command("migrate", "rollouts", "0028", verbosity=0)
+        checks.append(_turns(run))
+    finally:
+        call_command("migrate", "rollouts", verbosity=0)
+    for check in checks:
+        check()
+
+
+def _addresses() -> Callable[[], None]:
+    """Those from before 0013 belong to whoever launched the run, and reset by GET only where that was in use."""
     olga = make_user("olga")
     admin = projects.ensure_admin()
     idle, over = make_external_run(user=olga), make_external_run(user=olga, state=RunState.STOPPED)
@@ -46,31 +65,81 @@ def test_addresses_from_before_belong_to_whoever_launched_the_run_and_reset_by_g
             **{"run": run, "number": 1, "save_checkpoint_interval": 0, "starting_step": 0},
             **{"state": AttemptState.CLOSED, "closed_at": Now()},
         )
-    keys = dict(Address.objects.values_list("run_id", "key"))
-    try:
-        call_command("migrate", "rollouts", "0012", verbosity=0)
-    finally:
-        call_command("migrate", "rollouts", verbosity=0)
-    found = {row.run_id: (row.owner, row.resets_on_get) for row in Address.objects.select_related("owner")}
-    assert found == {
-        idle.pk: (olga, False),
-        over.pk: (olga, False),
-        was_reset.pk: (admin, True),
-        ours.pk: (olga, False),
-    }
-    assert dict(Address.objects.values_list("run_id", "key")) == keys
-    assert not Address.objects.filter(run=supervised).exists()
+    runs = [idle, over, was_reset, ours, supervised]
+    keys = dict(Address.objects.filter(run__in=runs).values_list("run_id", "key"))
+
+    def check() -> None:
+        rows = Address.objects.filter(run__in=runs).select_related("owner")
+        assert {row.run_id: (row.owner, row.resets_on_get) for row in rows} == {
+            idle.pk: (olga, False),
+            over.pk: (olga, False),
+            was_reset.pk: (admin, True),
+            ours.pk: (olga, False),
+        }
+        assert {row.run_id: row.key for row in rows} == keys
+
+    return check
 
 
-@pytest.mark.slow
-def test_turns_of_before_took_the_time_that_their_weight_says() -> None:
-    run = make_run()
-    RunEnvironment.objects.filter(run=run).update(cursor=6, passed=3, weight=4.0)
-    try:
-        call_command("migrate", "rollouts", "0028", verbosity=0)
-    finally:
-        call_command("migrate", "rollouts", verbosity=0)
-    assert RunEnvironment.objects.get(run=run).turn_time == 2.25
+def _turns(run: Run) -> Callable[[], None]:
+    """Those from before 0029 took the time that their weight says."""
+    with store.beyond_rights(), connection.cursor() as cursor:
+        turns = "UPDATE rollouts_runenvironment SET cursor = 6, passed = 3, weight = 4.0 WHERE run_id = %s"
+        cursor.execute(turns, [run.pk])
+
+    def check() -> None:
+        assert RunEnvironment.objects.get(run=run).turn_time == 2.25
+
+    return check
+
+
+SENTENCES = {
+    "lag over 4 steps at step 9": Reason(ReasonCode.LAGGED, limit=4, step=9),
+    "step 3": Reason(ReasonCode.STEP, step=3),
+    "zero advantage: all rewards are equal": Reason(ReasonCode.ZERO_ADVANTAGE),
+    "every rollout failed, the first with timeout: 'x' \\ {y}": Reason(
+        ReasonCode.ALL_FAILED, error="timeout: 'x' \\ {y}"
+    ),
+    "something else at step 3": words("something else at step 3"),
+    "": None,
+}
+"""What reasons were before 0009, and what is read of them."""
+
+
+def _sentences(run: Run, groups: list[ScoredGroup]) -> Callable[[], None]:
+    """Store them as they were then: what ledgers count gets its code, everything else keeps its words."""
+    with store.beyond_rights(), connection.cursor() as cursor:
+        for group, text in zip(groups, SENTENCES, strict=True):
+            cursor.execute("UPDATE rollouts_scoredgroup SET state_reason = %s WHERE id = %s", [text, group.pk])
+            cursor.execute(
+                "INSERT INTO rollouts_event (run_id, object_kind, object_id, from_state, to_state, reason, actor)"
+                " VALUES (%s, 'scoredgroup', %s, '', 'ready', %s, '')",
+                [run.pk, group.pk, text],
+            )
+        cursor.execute(
+            "UPDATE rollouts_run SET config_origins = %s WHERE id = %s",
+            ['{"seed": "command line", "max_steps": "preset a b", "name": "moon"}', run.pk],
+        )
+        cursor.execute(
+            "INSERT INTO rollouts_attempt (run_id, number, opened_at, started_at, closed_at, wandb_group,"
+            " wandb_project, batch_size, max_token_len, checkpoint_dir, save_checkpoint_interval, starting_step,"
+            " num_steps) VALUES (%(run)s, 1, now(), NULL, now(), '', '', 4, 1, '', 0, 0, 9),"
+            " (%(run)s, 2, now(), now(), NULL, '', '', 4, 1, '', 0, 0, 9)",
+            {"run": run.pk},
+        )
+
+    def check() -> None:
+        assert [ScoredGroup.objects.get(pk=group.pk).reason for group in groups] == list(SENTENCES.values())
+        assert [event.reason for event in Event.objects.filter(run=run).order_by("id")] == list(SENTENCES.values())
+        run.refresh_from_db()
+        assert {key: str(origin) for key, origin in run.origins.items()} == {
+            "seed": "command line",
+            "max_steps": "preset a b",
+            "name": "moon",
+        }
+        assert [attempt.state for attempt in run.attempts.order_by("number")] == ["closed", "started"]
+
+    return check
 
 
 def test_token_arrays_are_stored_out_of_line_and_uncompressed() -> None:

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 from django.conf import settings
-from django.db import connection
 
 from rollouts.models import Event, Run, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import addresses, life
 from rollouts.services.transitions import stored, transition
 from rollouts.states import GroupState, RunState
-from tests import store
 from tests.factories import make_event, make_group, make_run, somebody, words
 
 PACKAGES = ("controlplane", "environments", "frontend", "rollouts", "trainers", "workers")
@@ -184,55 +182,3 @@ def _is_sentence(node: ast.AST) -> bool:
     if isinstance(node, ast.Name):
         return node.id in _TEXTS - {"message"}  # which is one of a conversation
     return isinstance(node, ast.Attribute) and node.attr in _TEXTS
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.slow
-def test_what_was_a_sentence_once_is_read_as_before() -> None:
-    """The migration: what ledgers count gets its code, everything else keeps its words."""
-    from django.core.management import call_command
-
-    run = make_run()
-    old = {
-        "lag over 4 steps at step 9": Reason(ReasonCode.LAGGED, limit=4, step=9),
-        "step 3": Reason(ReasonCode.STEP, step=3),
-        "zero advantage: all rewards are equal": Reason(ReasonCode.ZERO_ADVANTAGE),
-        "every rollout failed, the first with timeout: 'x' \\ {y}": Reason(
-            ReasonCode.ALL_FAILED, error="timeout: 'x' \\ {y}"
-        ),
-        "something else at step 3": words("something else at step 3"),
-        "": None,
-    }
-    groups = [make_group(run) for _ in old]
-    try:
-        call_command("migrate", "rollouts", "0008", verbosity=0)
-        with store.beyond_rights(), connection.cursor() as cursor:
-            for group, text in zip(groups, old, strict=True):
-                cursor.execute("UPDATE rollouts_scoredgroup SET state_reason = %s WHERE id = %s", [text, group.pk])
-                cursor.execute(
-                    "INSERT INTO rollouts_event (run_id, object_kind, object_id, from_state, to_state, reason, actor)"
-                    " VALUES (%s, 'scoredgroup', %s, '', 'ready', %s, '')",
-                    [run.pk, group.pk, text],
-                )
-            cursor.execute(
-                "UPDATE rollouts_run SET config_origins = %s WHERE id = %s",
-                ['{"seed": "command line", "max_steps": "preset a b", "name": "moon"}', run.pk],
-            )
-            cursor.execute(
-                "INSERT INTO rollouts_attempt (run_id, number, opened_at, started_at, closed_at, wandb_group,"
-                " wandb_project, batch_size, max_token_len, checkpoint_dir, save_checkpoint_interval, starting_step,"
-                " num_steps) VALUES (%(run)s, 1, now(), NULL, now(), '', '', 4, 1, '', 0, 0, 9),"
-                " (%(run)s, 2, now(), now(), NULL, '', '', 4, 1, '', 0, 0, 9)",
-                {"run": run.pk},
-            )
-    finally:
-        call_command("migrate", "rollouts", verbosity=0)
-    assert [ScoredGroup.objects.get(pk=group.pk).reason for group in groups] == list(old.values())
-    assert [event.reason for event in Event.objects.order_by("id")] == list(old.values())
-    run.refresh_from_db()
-    assert {key: str(origin) for key, origin in run.origins.items()} == {
-        "seed": "command line",
-        "max_steps": "preset a b",
-        "name": "moon",
-    }
-    assert [attempt.state for attempt in run.attempts.order_by("number")] == ["closed", "started"]
