@@ -15,6 +15,8 @@ import pytest
 
 DJANGO = {"django", "rest_framework", "celery", "channels", "psycopg"}
 TORCH = {"torch", "vllm", "transformers"}
+SLOW = TORCH | {"openai", "scipy"}
+"""What takes a second or more to load."""
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("controlplane", "environments", "frontend", "rollouts", "trainers", "workers")
 
@@ -34,7 +36,9 @@ def loaded_by(statement: str) -> set[str]:
         (["environments.types", "environments.config", "environments.registry"], DJANGO | TORCH | {"trainers"}),
         (["environments.env", "environments.policy", "environments.runner"], DJANGO | TORCH | {"trainers"}),
         (["trainers.config", "trainers.client", "trainers.advantages", "trainers.wire"], DJANGO | TORCH | {"rollouts"}),
-        pytest.param(["trainers.rl", "trainers.sft"], DJANGO | {"vllm", "rollouts", "workers"}, marks=pytest.mark.slow),
+        pytest.param(
+            ["trainers.rl", "trainers.sft"], DJANGO | {"peft", "vllm", "rollouts", "workers"}, marks=pytest.mark.slow
+        ),
     ],
 )
 def test_package_loads_nothing_that_it_must_not(modules: list[str], forbidden: set[str]) -> None:
@@ -45,10 +49,12 @@ def test_package_loads_nothing_that_it_must_not(modules: list[str], forbidden: s
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
-        ("controlplane.asgi", TORCH),
+        ("controlplane.asgi", SLOW),
         ("rollouts.doors.native.urls", TORCH | {"workers", "frontend"}),
         ("frontend.urls", TORCH | {"workers"}),
-        ("workers.tasks", TORCH),
+        ("workers.tasks", SLOW),
+        ("workers.reconciler", SLOW),
+        ("workers.gateway", SLOW),
     ],
 )
 def test_django_process_loads_nothing_that_it_must_not(module: str, forbidden: set[str]) -> None:
