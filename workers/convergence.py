@@ -212,7 +212,7 @@ def _try_environment(run: Run, ref: EnvironmentRef) -> None:
         async with asyncio.timeout(_ENVIRONMENT_DEADLINE_S):
             environment = await isolation.load(run, ref)
             try:
-                if plan is not None:
+                if plan is not None and plan.problems:
                     held_out = await isolation.count(environment, Split(plan.split))
                     await in_database(evaluations.note_count, run, ref.run_name, held_out)
                 return 0 if run.kind == RunKind.EVAL else await isolation.count(environment, Split.TRAIN)

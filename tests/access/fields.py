@@ -53,6 +53,7 @@ NAMING: dict[str, tuple[str, ...]] = {
     "config data.validation.path": ("validation data of another run",),
     "environments/<str:name>/try/ run": ("run whose policy plays a trial",),
     "environments/<str:name>/try/ endpoint": ("endpoint that plays a trial",),
+    "environments/<str:name>/try/ project": ("project of a trial",),
     "exports/new/ version": ("version that is exported",),
     "createExport version": ("version that is exported over the API",),
     "createExport project": ("version that is exported over the API",),

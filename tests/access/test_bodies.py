@@ -356,6 +356,17 @@ CASES: dict[str, Case] = {
         },
         refused=frozenset({422}),
     ),
+    "project of a trial": Case(
+        "POST",
+        lambda world, of: "/environments/reverse_text/try/",
+        lambda world, of: {
+            "project": of.project.slug,
+            "endpoint": endpoint_of(of),
+            "args": "{}",
+            "split": "train",
+            "problem_index": "0",
+        },
+    ),
     "evaluation that is compared": compared("/api/v1/", "first", by="token: everything"),
     "evaluation that another is compared with": compared("/api/v1/", "second", by="token: everything"),
     "evaluation that is compared on the page": compared("/", "first"),

@@ -1,6 +1,7 @@
 """Trying an environment: the form, and the page on which an episode grows."""
 
 import json
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -8,6 +9,7 @@ from django.test import Client
 from django.urls import reverse
 
 from rollouts.models import Run, Trial
+from rollouts.services import endpoints
 from rollouts.services.runs import trials
 from tests.factories import make_project, make_replica, make_run
 
@@ -96,7 +98,7 @@ def test_how_a_trial_broke_is_shown(client: Client, run: Run) -> None:
         ({"split": "test"}, "must be train or eval"),
         ({"max_turns": "0"}, "must be 1 to"),
         ({"max_turns": "many"}, "must be a whole number"),
-        ({"run": ""}, "choose one"),
+        ({"run": ""}, "choose one, or an endpoint"),
     ],
 )
 def test_what_is_wrong_is_said_at_its_field_and_what_was_typed_stays(
@@ -124,3 +126,30 @@ def test_a_run_of_another_project_is_not_there(stranger_client: Client, client: 
     hidden = make_run(name="their-run", project=make_project("others"))
     make_replica(hidden)
     assert "their-run" not in client.get(PAGE).content.decode()
+
+
+def test_an_endpoint_plays_alone_where_no_run_is_live(client: Client, operator: User) -> None:
+    assert "Play it" not in client.get(PAGE).content.decode()
+    endpoints.add(name="teacher", base_url="http://127.0.0.1:9/v1", model="m", is_for_all=True, actor="user:root")
+    form = client.get(PAGE)
+    assert "none: an endpoint plays alone" in form.content.decode()
+    [project] = form.context["trial_form"].projects
+    asked = FILLED | {"run": "", "endpoint": "teacher", "project": project.slug}
+    answer = client.post(TRY, asked, follow=True)
+    trial = Trial.objects.get()
+    assert answer.redirect_chain == [(reverse("trial", args=[trial.run.key, trial.key]), 302)]
+    assert (trial.run.kind, trial.run.project, trial.endpoint) == ("eval", project, "teacher")
+    assert "Waits for a driver" in answer.content.decode()
+    assert client.get(reverse("run", args=[trial.run.key])).status_code == 200
+
+
+def test_an_endpoint_of_others_plays_nothing_alone(client: Client, operator: User) -> None:
+    theirs = make_project("others")
+    given: dict[str, Any] = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "actor": "user:root"}
+    endpoints.add(name="teacher", projects=[theirs], **given)
+    asked = FILLED | {"run": "", "endpoint": "teacher"}
+    assert client.post(TRY, asked | {"project": theirs.slug}).status_code == 403
+    answer = client.post(TRY, asked | {"project": make_project().slug})
+    assert answer.status_code == 422
+    assert "has no endpoint teacher" in answer.content.decode()
+    assert not Run.objects.exists()

@@ -227,6 +227,7 @@ def test_null_override_removes_an_optional_section() -> None:
         ),
         ({"trainer__activation_offload": True}, "trainer.activation_offload", "Set trainer.activation_checkpointing"),
         ({"trainer__pipeline_parallel": 2}, "trainer.world_size", "Use 2, or lower"),
+        ({"evaluation__problems": 0}, "evaluation.problems", "leave the section evaluation out"),
         ({"optimizer__schedule": "cosine", "optimizer__decay_steps": 5}, "optimizer.decay_steps", "max_steps (4)"),
         ({"optimizer__lr": float("nan")}, "optimizer.lr", "finite"),
         ({"optimzer__lr": 1.0}, "optimzer", "spelling"),

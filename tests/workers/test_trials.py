@@ -6,12 +6,19 @@ from typing import Any
 import pytest
 
 from rollouts.models import Run, ScoredGroup, Trial
+from rollouts.services import endpoints
+from rollouts.services.groups import evaluations
 from rollouts.services.runs import projects, trials
-from rollouts.states import TrialState
+from rollouts.states import RunState, TrialState
+from tests import chat_server
+from tests.chat_server import completion
+from tests.factories import make_project
+from tests.rollouts.runs.test_eval_runs import begun
 from tests.workers.making import make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
 from tests.workers.test_episodes import driving
 from tests.workers.waiting import eventually
+from trainers.run_config import SamplingConfig
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # drivers live for seconds
 
@@ -25,9 +32,8 @@ def stub() -> Iterator[StubServer]:
 def begin(run: Run, name: str = "reverse_text", **asked: Any) -> Trial:
     wanted = {"name": name, "args": {}} | asked
     user = projects.ensure_admin()
-    return trials.begin(
-        run, trials.TrialRequest(run, **wanted), user=user, readable=Run.objects.all(), actor="user:admin"
-    )
+    request = trials.TrialRequest(run.project, run.parsed.sampling, **wanted)
+    return trials.begin(run, request, user=user, readable=Run.objects.all(), actor="user:admin")
 
 
 def over(trial: Trial) -> Trial:
@@ -82,3 +88,21 @@ def test_a_driver_that_ends_gives_its_trial_up_and_says_so(stub: StubServer) -> 
         assert shown["messages"][-1]["role"] == "user"
     trial.refresh_from_db()
     assert (trial.state, trial.state_reason) == (TrialState.FAILED, "its driver ended")
+
+
+def test_an_endpoint_alone_is_asked_by_the_driver_of_its_own_run() -> None:
+    with chat_server.serving(lambda body: completion("olleh")) as server:
+        endpoints.add(name="teacher", base_url=server.base_url, model="m", is_for_all=True, actor="user:root")
+        project = make_project()
+        asked = trials.TrialRequest(project, SamplingConfig(), name="reverse_text", args={}, endpoint="teacher")
+        who = {"user": projects.ensure_admin(), "readable": Run.objects.all(), "actor": "user:admin"}
+        trial = trials.begin_alone(project, asked, **who)
+        with driving(begun(trial.run)):
+            trial = over(trial)
+    assert (trial.state, trial.state_reason) == (TrialState.FINISHED, "")
+    assert trial.record["messages"][-1] == {"role": "assistant", "content": "olleh"}
+    assert trial.record["replica"] == "endpoint teacher"
+    assert not ScoredGroup.objects.filter(run=trial.run).exists()
+    evaluations.advance(trial.run)
+    trial.run.refresh_from_db()
+    assert trial.run.state == RunState.FINISHING

@@ -27,8 +27,8 @@ class EvaluationConfig(Section):
 
     every: int = Field(default=0, ge=0)
     """Policy versions between evaluations. 0: only the first and the last version."""
-    problems: int = Field(default=64, ge=1)
-    """Held-out problems per environment."""
+    problems: int = Field(default=64, ge=0)
+    """Held-out problems per environment. 0: an eval run that is there for what somebody tries, and ends with it."""
     rollouts_per_problem: int = Field(default=1, ge=1)
     """Rollouts of each problem."""
     temperature: float = Field(default=0.0, ge=0, le=10)

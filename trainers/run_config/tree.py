@@ -137,6 +137,7 @@ class RunConfig(Section):
         problems = [
             *self.optimizer.problems(self.max_steps),
             *self.trainer.problems(),
+            *self._evaluation_problems(),
             *self._model_problems(),
             *self._policy_problems(),
             *of_kind(),
@@ -144,6 +145,11 @@ class RunConfig(Section):
         if problems:
             raise CrossFieldError([ConfigProblem(path, message) for path, message in problems])
         return self
+
+    def _evaluation_problems(self) -> list[tuple[str, str]]:
+        if self.evaluation is None or self.evaluation.problems or self.kind == "eval":
+            return []
+        return [("evaluation.problems", "0 evaluates nothing. Use at least 1, or leave the section evaluation out.")]
 
     def _model_problems(self) -> list[tuple[str, str]]:
         problems = []

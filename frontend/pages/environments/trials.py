@@ -15,13 +15,14 @@ from frontend.access import actor, page
 from frontend.conversation import spoken, told
 from frontend.pages.environments.trial_form import TrialForm
 from frontend.pages.environments.views import described
-from rollouts.errors import Conflict, Invalid, StateConflict
-from rollouts.models import Role, Trial
+from rollouts.errors import Conflict, Forbidden, Invalid, StateConflict
+from rollouts.models import Project, Role, Trial
 from rollouts.selectors import runs
 from rollouts.selectors import trials as selected
 from rollouts.services.runs import trials
+from trainers.run_config import SamplingConfig
 
-_WHOLE_KEYS = {"environments.0.name": "name", "environments.0.python": "python"}
+_WHOLE_KEYS = {"environments.0.name": "name", "environments.0.python": "python", "model.endpoint": "endpoint"}
 
 
 @page
@@ -32,7 +33,7 @@ def attempt(request: HttpRequest, name: str) -> HttpResponse:
     form = context["trial_form"]
     if form is None or not isinstance(request.user, User):
         raise PermissionDenied("Trying an environment needs the role operator in a project.")
-    for key in ("run", "endpoint", "args", "python", "split", "problem_index", "temperature", "max_turns"):
+    for key in ("run", "project", "endpoint", "args", "python", "split", "problem_index", "temperature", "max_turns"):
         setattr(form, key, request.POST.get(key, "").strip())
     try:
         trial = _begin(request, request.user, name, form)
@@ -41,7 +42,7 @@ def attempt(request: HttpRequest, name: str) -> HttpResponse:
     except (Conflict, StateConflict) as error:
         form.errors = {"run": error.message}
     else:
-        return HttpResponseRedirect(reverse("trial", args=[form.run, trial.key]))
+        return HttpResponseRedirect(reverse("trial", args=[trial.run.key, trial.key]))
     return render(request, "environments/environment.html", context | {"trial_form": form}, status=422)
 
 
@@ -78,13 +79,15 @@ def _begin(request: HttpRequest, user: User, name: str, form: TrialForm) -> Tria
         fields["temperature"] = "must be a number, or empty: that of the run"
     if form.max_turns and not form.max_turns.isdecimal():
         fields["max_turns"] = "must be a whole number, or empty: that of the run"
-    if not form.run:
-        fields["run"] = "choose one"
+    if not (form.run or form.endpoint):
+        fields["run"] = "choose one, or an endpoint that plays alone"
     if fields:
         raise Invalid("Nothing is tried.", fields=fields)
-    run = runs.get(user, form.run, Role.OPERATOR)
+    run = runs.get(user, form.run, Role.OPERATOR) if form.run else None
+    project = run.project if run else _project(user, form.project)
     asked = trials.TrialRequest(
-        run,
+        project,
+        run.parsed.sampling if run else SamplingConfig(),
         name=name,
         args=args,
         python=form.python,
@@ -94,7 +97,16 @@ def _begin(request: HttpRequest, user: User, name: str, form: TrialForm) -> Tria
         max_turns=int(form.max_turns[:9]) if form.max_turns else None,
         endpoint=form.endpoint,
     )
-    return trials.begin(run, asked, user=user, readable=runs.for_user(user, Role.OPERATOR), actor=actor(request))
+    who: Any = {"user": user, "readable": runs.for_user(user, Role.OPERATOR), "actor": actor(request)}
+    return trials.begin(run, asked, **who) if run else trials.begin_alone(project, asked, **who)
+
+
+def _project(user: User, slug: str) -> Project:
+    """Where a run may be launched for it. Raises Forbidden."""
+    found = runs.projects(user, Role.OPERATOR).filter(slug=slug).first()
+    if found is None:
+        raise Forbidden("A run is launched by an operator of its project, and you are none of this one.")
+    return found
 
 
 def _read_json(text: str) -> Any:

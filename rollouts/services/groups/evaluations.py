@@ -12,6 +12,7 @@ from rollouts.errors import Invalid
 from rollouts.models import Evaluation, Lease, PolicyVersion, Rollout, Run, RunEnvironment, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import evaluations as evaluation_selectors
+from rollouts.selectors import trials
 from rollouts.services import metrics
 from rollouts.services.groups import leases
 from rollouts.services.transitions import DB_NOW, transition
@@ -42,7 +43,7 @@ def note_count(run: Run, environment: str, count: int) -> None:
 
 
 def advance(run: Run) -> None:
-    """Count what an eval run has measured; the last version ends it. Locks the run's row."""
+    """Count what an eval run has measured; the last version ends it, unless a trial goes on. Locks the run's row."""
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         was_live = [PolicyVersionState.LIVE, PolicyVersionState.SUPERSEDED]
@@ -51,7 +52,7 @@ def advance(run: Run) -> None:
         if measured > run.next_step:
             run.next_step = measured
             run.save(update_fields=["next_step"])
-        if measured == run.max_steps:
+        if measured == run.max_steps and not trials.are_open(run):
             transition(
                 Run,
                 [run.pk],

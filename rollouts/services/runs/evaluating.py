@@ -16,8 +16,9 @@ from django.db.models import QuerySet
 
 from rollouts.models import Project, Run
 from rollouts.services.runs import launches
-from trainers.config import Resolved, resolve
+from trainers.config import ConfigError, Resolved, resolve
 from trainers.origins import COMMAND_LINE, Origin
+from trainers.run_config import ConfigProblem
 
 ENDPOINT = "endpoint:"
 DEADLINE_S = 30 * 86_400.0
@@ -77,6 +78,8 @@ def launch(
 
     Raises ConfigError with every value that cannot be, and what `launches.launch` raises.
     """
+    if asked.problems < 1:
+        raise ConfigError([ConfigProblem("evaluation.problems", "must be at least 1")])
     return launches.launch(
         project=project, user=user, resolved=config_of(asked, forkable, origin), actor=actor, forkable=forkable
     )

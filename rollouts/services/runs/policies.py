@@ -122,7 +122,7 @@ def _open_evaluations(run: Run, before: int) -> None:
     """Open what is due by the version that became live after ``before``: those between were never live."""
     plan = run.parsed.evaluation
     version = run.live_version
-    if plan is None:
+    if plan is None or not plan.problems:
         return
     due = range(before + 1, version + 1)
     if run.kind != RunKind.EVAL and not any(plan.is_due(each, run.max_steps) for each in due):

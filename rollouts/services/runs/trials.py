@@ -1,12 +1,16 @@
 """Trials: one episode of any environment, played by the live policy of a run or by an endpoint, to be looked at.
 
-    begin ─► waiting ─► a driver of the run: claim ─► tell, turn by turn ─► finish
+    begin, begin_alone ─► waiting ─► a driver of the run: claim ─► tell, turn by turn ─► finish
                                      deadline, or the run ended: failed
+
+An endpoint needs no run that is there already: it is tried in one of its own, which evaluates nothing.
 
 Every write of a driver names its holder and finds the trial playing: one that comes late changes nothing.
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
@@ -18,19 +22,22 @@ from django.db.models.functions import Now
 from environments.types import JsonObject, Split
 from rollouts import bell
 from rollouts.errors import Conflict, Invalid, StateConflict
-from rollouts.models import Run, Trial
+from rollouts.models import Project, Run, Trial
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import trials
 from rollouts.services import endpoints, trust
-from rollouts.services.runs import places
+from rollouts.services.runs import launches, life, places
 from rollouts.services.transitions import DB_NOW, record_creation, transition
 from rollouts.states import RUN_ACTIVE, TRIAL_TERMINAL, TrialState
 from rollouts.storable import MAX_INT, check_fits, displayable_values
-from trainers.config import ConfigError, resolve
+from trainers.config import ConfigError, Resolved, resolve
+from trainers.origins import Origin, OriginKind
+from trainers.run_config import SamplingConfig
 
 DEADLINE_S = 300.0
 """From the moment that somebody asks for it."""
 MOST_TURNS = 1_000
+_MESSAGE = "Nothing is tried."
 
 
 class TrialRequest:
@@ -38,7 +45,8 @@ class TrialRequest:
 
     def __init__(
         self,
-        run: Run,
+        project: Project,
+        sampling: SamplingConfig,
         *,
         name: str,
         args: Mapping[str, Any],
@@ -49,8 +57,10 @@ class TrialRequest:
         max_turns: int | None = None,
         endpoint: str = "",
     ) -> None:
-        """Raises Invalid, with what is wrong at `problem_index`, `temperature`, `max_turns` or `endpoint`."""
-        sampling = run.parsed.sampling
+        """`project`, `sampling`: of the run. None: as that says.
+
+        Raises Invalid, with what is wrong at `problem_index`, `temperature`, `max_turns` or `endpoint`.
+        """
         self.split = split
         self.problem_index = problem_index
         self.temperature = sampling.temperature if temperature is None else temperature
@@ -66,10 +76,10 @@ class TrialRequest:
             fields["temperature"] = "must be 0 (greedy) to 10"
         if not 1 <= self.max_turns <= MOST_TURNS:
             fields["max_turns"] = f"must be 1 to {MOST_TURNS}"
-        if endpoint and not endpoints.usable(run.project).filter(name=endpoint).exists():
-            fields["endpoint"] = endpoints.fault(run.project, endpoint)
+        if endpoint and not endpoints.usable(project).filter(name=endpoint).exists():
+            fields["endpoint"] = endpoints.fault(project, endpoint)
         if fields:
-            raise Invalid("Nothing is tried.", fields=fields)
+            raise Invalid(_MESSAGE, fields=fields)
 
 
 def begin(run: Run, asked: TrialRequest, *, user: User, readable: QuerySet[Run], actor: str) -> Trial:
@@ -78,29 +88,72 @@ def begin(run: Run, asked: TrialRequest, *, user: User, readable: QuerySet[Run],
     ``readable``: the runs whose files the user may use. Raises Invalid for what no run could play or the user may not
     name, Untrusted, StateConflict where no replica of the run answers, Conflict for a second trial of the same person.
     """
-    _check(run, asked, readable)
+    config = _resolved({**run.config, "environments": [asked.environment]}).config
+    check_fits(config)
+    trust.check(config, source=run.forked_from.run if run.forked_from else None)
+    places.check(config, project=run.project, readable=readable, forks=True)
     if not trials.answering(Run.objects.filter(pk=run.pk)).exists():
         raise StateConflict(f"Run {run} has no policy live now. Choose a run whose inference servers are ready.")
+    with _one_at_a_time():
+        return _store(run, asked, user, actor)
+
+
+def begin_alone(project: Project, asked: TrialRequest, *, user: User, readable: QuerySet[Run], actor: str) -> Trial:
+    """Ask an endpoint for an episode, in a run that is there for nothing else and ends with it.
+
+    The caller has made sure that the user may launch in the project. Raises as `begin` does.
+    """
+    values = {
+        "kind": "eval",
+        "name": re.sub("[^a-z0-9]+", "-", f"try-{asked.name}".lower())[:64],
+        "max_steps": 1,
+        "model": {"endpoint": asked.endpoint},
+        "inference": {"replicas": 0},
+        "environments": [asked.environment],
+        "evaluation": {"problems": 0},
+    }
+    start = launches.find_start(project, _resolved(values), forkable=readable)
+    with _one_at_a_time(), transaction.atomic():
+        run = life.create(project=project, user=user, resolved=start.resolved, actor=actor)
+        return _store(run, asked, user, actor)
+
+
+def _resolved(values: dict[str, Any]) -> Resolved:
+    """The config of a run that plays what is asked for. Raises Invalid with what is wrong with its environment."""
     try:
-        with transaction.atomic():
-            trial = Trial.objects.create(
-                run=run,
-                created_by=user,
-                environment=asked.environment,
-                endpoint=asked.endpoint,
-                name=asked.name,
-                split=asked.split,
-                problem_index=asked.problem_index,
-                temperature=asked.temperature,
-                max_tokens=asked.max_tokens,
-                max_turns=asked.max_turns,
-                deadline_at=Now() + Value(timedelta(seconds=DEADLINE_S)),
-            )
-            record_creation([trial], run_id=run.pk, state=TrialState.WAITING, actor=actor)
-    except IntegrityError:
-        raise Conflict("Another trial of yours is still being played. Wait until it is over.") from None
+        return resolve(inline=values, inline_from=Origin(OriginKind.FORM))
+    except ConfigError as error:
+        own = {problem.path: problem.message for problem in error.problems if problem.path.startswith("environments.")}
+        raise Invalid(_MESSAGE, fields=own or {"name": str(error)}) from None
+
+
+def _store(run: Run, asked: TrialRequest, user: User, actor: str) -> Trial:
+    with transaction.atomic():
+        trial = Trial.objects.create(
+            run=run,
+            created_by=user,
+            environment=asked.environment,
+            endpoint=asked.endpoint,
+            name=asked.name,
+            split=asked.split,
+            problem_index=asked.problem_index,
+            temperature=asked.temperature,
+            max_tokens=asked.max_tokens,
+            max_turns=asked.max_turns,
+            deadline_at=Now() + Value(timedelta(seconds=DEADLINE_S)),
+        )
+        record_creation([trial], run_id=run.pk, state=TrialState.WAITING, actor=actor)
     trial.refresh_from_db()
     return trial
+
+
+@contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    """Tell a person whose other trial is still open."""
+    try:
+        yield
+    except IntegrityError:
+        raise Conflict("Another trial of yours is still being played. Wait until it is over.") from None
 
 
 def claim(run: Run, *, holder: str, limit: int) -> list[Trial]:
@@ -147,20 +200,3 @@ def fail_overdue() -> list[int]:
         reason = Reason(ReasonCode.RUN_ENDED, state=state)
         failed += transition(Trial, [pk], to=TrialState.FAILED, actor="reconciler", reason=reason, finished_at=DB_NOW)
     return failed
-
-
-def _check(run: Run, asked: TrialRequest, readable: QuerySet[Run]) -> None:
-    """Raise Invalid at what the run could not play if it stood in its config, Untrusted for what nobody allowed."""
-    tree: dict[str, Any] = {**run.config, "environments": [asked.environment]}
-    try:
-        config = resolve(inline=tree).config
-    except ConfigError as error:
-        own = {problem.path: problem.message for problem in error.problems if _is_about(problem.path)}
-        raise Invalid("Nothing is tried.", fields=own or {"name": str(error)}) from None
-    check_fits(config)
-    trust.check(config, source=run.forked_from.run if run.forked_from else None)
-    places.check(config, project=run.project, readable=readable, forks=True)
-
-
-def _is_about(path: str) -> bool:
-    return path.startswith("environments.")

@@ -64,6 +64,11 @@ def play_all(run: Run, rewards: list[float]) -> int:
     return played
 
 
+def test_an_evaluation_of_nothing_is_refused(model: str) -> None:
+    with pytest.raises(ConfigError, match=r"evaluation\.problems must be at least 1|evaluation\.problems: "):
+        launch(model, problems=0)
+
+
 def test_a_model_is_measured_on_every_problem_and_its_run_goes_on_to_its_end(model: str) -> None:
     run = begun(launch(model, problems=20, samples=2))
     assert run.state == RunState.RUNNING

@@ -10,11 +10,16 @@ from django.db.models.functions import Now
 from environments import registry
 from environments.types import Split
 from rollouts.errors import Conflict, Invalid, StateConflict, Untrusted
-from rollouts.models import Event, ReplicaKind, Run, Trial
+from rollouts.models import Evaluation, Event, ReplicaKind, Run, Trial
+from rollouts.services import endpoints
+from rollouts.services.groups import evaluations
 from rollouts.services.runs import life, trials
 from rollouts.states import ReplicaState, RunState, TrialState
 from tests import store
-from tests.factories import make_replica, make_run, make_user
+from tests.factories import make_project, make_replica, make_run, make_user
+from tests.rollouts import story
+from tests.rollouts.runs.test_eval_runs import begun
+from trainers.run_config import SamplingConfig
 from workers.tasks import wants_driver
 
 pytestmark = pytest.mark.django_db
@@ -35,9 +40,20 @@ def run() -> Run:
 
 def begin(run: Run, user: User, **asked: Any) -> Trial:
     wanted = {"name": "reverse_text", "args": {}} | asked
-    return trials.begin(
-        run, trials.TrialRequest(run, **wanted), user=user, readable=Run.objects.all(), actor=f"user:{user.username}"
-    )
+    request = trials.TrialRequest(run.project, run.parsed.sampling, **wanted)
+    return trials.begin(run, request, user=user, readable=Run.objects.all(), actor=f"user:{user.username}")
+
+
+def begin_alone(user: User, **asked: Any) -> Trial:
+    """By the endpoint teacher."""
+    project, wanted = make_project(), {"name": "reverse_text", "args": {}, "endpoint": "teacher"} | asked
+    request = trials.TrialRequest(project, SamplingConfig(), **wanted)
+    return trials.begin_alone(project, request, user=user, readable=Run.objects.all(), actor="user:ada")
+
+
+@pytest.fixture
+def teacher() -> None:
+    endpoints.add(name="teacher", base_url="http://127.0.0.1:9/v1", model="m", is_for_all=True, actor="user:root")
 
 
 def test_a_trial_is_stored_with_what_was_asked_and_who_asked(run: Run, user: User) -> None:
@@ -147,3 +163,45 @@ def test_a_supervised_run_gets_a_driver_for_a_trial(user: User) -> None:
     assert not wants_driver(run)
     begin(run, user, name="calculator")
     assert wants_driver(run)
+
+
+@pytest.mark.usefixtures("teacher")
+def test_an_endpoint_alone_plays_in_a_run_that_evaluates_nothing_and_ends_with_the_trial(user: User) -> None:
+    trial = begin_alone(user, name="wordle", problem_index=7)
+    run = begun(trial.run)
+    assert (run.kind, run.name, run.created_by) == ("eval", "try-wordle", user)
+    assert not Evaluation.objects.filter(run=run).exists()
+    assert story.claim(run, 7) == []
+    evaluations.advance(run)
+    assert story.fresh(run).state == RunState.RUNNING
+    assert wants_driver(run)
+    [claimed] = trials.claim(run, holder="a:1", limit=1)
+    assert (claimed.endpoint, claimed.problem_index) == ("teacher", 7)
+    trials.finish(claimed, {"reward": 1.0})
+    evaluations.advance(run)
+    assert story.fresh(run).state == RunState.FINISHING
+
+
+@pytest.mark.usefixtures("teacher")
+@pytest.mark.parametrize(
+    ("asked", "key"),
+    [
+        ({"endpoint": "nobody"}, "endpoint"),
+        ({"name": "no_such"}, "environments.0.name"),
+        ({"args": {"wrods": 2}}, "environments.0.args.wrods"),
+        ({"name": "gsm8k", "args": {"data": "/etc"}}, "environments.0.args.data"),
+    ],
+)
+def test_what_an_endpoint_alone_could_not_play_leaves_no_run(user: User, asked: dict[str, Any], key: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        begin_alone(user, **asked)
+    assert key in refused.value.fields
+    assert not Run.objects.exists()
+
+
+@pytest.mark.usefixtures("teacher")
+def test_a_second_trial_of_an_endpoint_alone_launches_nothing(user: User) -> None:
+    begin_alone(user)
+    with pytest.raises(Conflict, match="still being played"):
+        begin_alone(user)
+    assert Run.objects.count() == Trial.objects.count() == 1
