@@ -74,4 +74,5 @@ def cells(world: World) -> Iterator[tuple[str, str, Person, Possessions]]:
     for page, method in CALLS:
         for person in (*world.people, *world.staff):
             yield page, method, person, world.ours
-            yield page, method, person, world.theirs
+            if page in OF_ROWS:
+                yield page, method, person, world.theirs
