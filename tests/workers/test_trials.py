@@ -18,7 +18,6 @@ from tests.workers.making import make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
 from tests.workers.test_episodes import driving
 from tests.workers.waiting import eventually
-from trainers.run_config import SamplingConfig
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # drivers live for seconds
 
@@ -94,7 +93,7 @@ def test_an_endpoint_alone_is_asked_by_the_driver_of_its_own_run() -> None:
     with chat_server.serving(lambda body: completion("olleh")) as server:
         endpoints.add(name="teacher", base_url=server.base_url, model="m", is_for_all=True, actor="user:root")
         project = make_project()
-        asked = trials.TrialRequest(project, SamplingConfig(), name="reverse_text", args={}, endpoint="teacher")
+        asked = trials.TrialRequest(project, trials.ALONE, name="reverse_text", args={}, endpoint="teacher")
         who = {"user": projects.ensure_admin(), "readable": Run.objects.all(), "actor": "user:admin"}
         trial = trials.begin_alone(project, asked, **who)
         with driving(begun(trial.run)):

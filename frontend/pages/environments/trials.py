@@ -20,7 +20,6 @@ from rollouts.models import Project, Role, Trial
 from rollouts.selectors import runs
 from rollouts.selectors import trials as selected
 from rollouts.services.runs import trials
-from trainers.run_config import SamplingConfig
 
 _WHOLE_KEYS = {"environments.0.name": "name", "environments.0.python": "python", "model.endpoint": "endpoint"}
 
@@ -87,7 +86,7 @@ def _begin(request: HttpRequest, user: User, name: str, form: TrialForm) -> Tria
     project = run.project if run else _project(user, form.project)
     asked = trials.TrialRequest(
         project,
-        run.parsed.sampling if run else SamplingConfig(),
+        run.parsed.sampling if run else trials.ALONE,
         name=name,
         args=args,
         python=form.python,

@@ -37,6 +37,8 @@ from trainers.run_config import SamplingConfig
 DEADLINE_S = 300.0
 """From the moment that somebody asks for it."""
 MOST_TURNS = 1_000
+ALONE = SamplingConfig(max_tokens=1024, max_turns=16)
+"""Of an endpoint without a run that says otherwise."""
 _MESSAGE = "Nothing is tried."
 
 
@@ -110,6 +112,7 @@ def begin_alone(project: Project, asked: TrialRequest, *, user: User, readable: 
         "model": {"endpoint": asked.endpoint},
         "inference": {"replicas": 0},
         "environments": [asked.environment],
+        "sampling": {"max_tokens": asked.max_tokens, "max_turns": asked.max_turns},
         "evaluation": {"problems": 0},
     }
     start = launches.find_start(project, _resolved(values), forkable=readable)

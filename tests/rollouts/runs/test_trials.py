@@ -19,7 +19,6 @@ from tests import store
 from tests.factories import make_project, make_replica, make_run, make_user
 from tests.rollouts import story
 from tests.rollouts.runs.test_eval_runs import begun
-from trainers.run_config import SamplingConfig
 from workers.tasks import wants_driver
 
 pytestmark = pytest.mark.django_db
@@ -47,7 +46,7 @@ def begin(run: Run, user: User, **asked: Any) -> Trial:
 def begin_alone(user: User, **asked: Any) -> Trial:
     """By the endpoint teacher."""
     project, wanted = make_project(), {"name": "reverse_text", "args": {}, "endpoint": "teacher"} | asked
-    request = trials.TrialRequest(project, SamplingConfig(), **wanted)
+    request = trials.TrialRequest(project, trials.ALONE, **wanted)
     return trials.begin_alone(project, request, user=user, readable=Run.objects.all(), actor="user:ada")
 
 
@@ -176,7 +175,8 @@ def test_an_endpoint_alone_plays_in_a_run_that_evaluates_nothing_and_ends_with_t
     assert story.fresh(run).state == RunState.RUNNING
     assert wants_driver(run)
     [claimed] = trials.claim(run, holder="a:1", limit=1)
-    assert (claimed.endpoint, claimed.problem_index) == ("teacher", 7)
+    assert (claimed.endpoint, claimed.problem_index, claimed.max_turns) == ("teacher", 7, 16)
+    assert run.parsed.sampling.max_turns == 16
     trials.finish(claimed, {"reward": 1.0})
     evaluations.advance(run)
     assert story.fresh(run).state == RunState.FINISHING
