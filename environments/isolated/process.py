@@ -257,8 +257,8 @@ class Isolated(Environment[Any]):
         self._signal()
         await asyncio.wait(self._tasks[1:], timeout=_LAST_WORDS_S)
         # `wait` waits for the pipes too, which something over there may still hold, or nobody reads any more.
-        for pipe in map(self._process._transport.get_pipe_transport, (1, 2)):  # type: ignore[attr-defined]
-            pipe.close()
+        for descriptor in (1, 2):
+            self._process._transport.get_pipe_transport(descriptor).close()  # type: ignore[attr-defined]
         if self._process.stdin is not None and not self._process.stdin.is_closing():
             self._process.stdin.transport.abort()
         with contextlib.suppress(TimeoutError):

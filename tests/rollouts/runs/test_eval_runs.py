@@ -65,7 +65,7 @@ def play_all(run: Run, rewards: list[float]) -> int:
 
 
 def test_an_evaluation_of_nothing_is_refused(model: str) -> None:
-    with pytest.raises(ConfigError, match=r"evaluation\.problems must be at least 1|evaluation\.problems: "):
+    with pytest.raises(ConfigError, match="must be at least 1"):
         launch(model, problems=0)
 
 
