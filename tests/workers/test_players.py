@@ -146,7 +146,9 @@ def test_an_endpoint_plays_a_trial_in_place_of_the_policy(teacher: ChatServer) -
     with stub_server() as stub:
         make_server(run, stub.url)
         with driving(run):
-            asked = trials.TrialRequest(run, name="reverse_text", args={}, endpoint="teacher")
+            asked = trials.TrialRequest(
+                run.project, run.parsed.sampling, name="reverse_text", args={}, endpoint="teacher"
+            )
             user = projects.ensure_admin()
             trial = trials.begin(run, asked, user=user, readable=Run.objects.all(), actor="user:admin")
             eventually(lambda: Trial.objects.get(pk=trial.pk).is_over)
@@ -155,7 +157,7 @@ def test_an_endpoint_plays_a_trial_in_place_of_the_policy(teacher: ChatServer) -
     assert trial.record["replica"] == "endpoint teacher"
     assert trial.record["messages"][-1]["role"] == "assistant"
     with pytest.raises(Invalid, match="Nothing is tried"):
-        trials.TrialRequest(run, name="reverse_text", args={}, endpoint="nobody")
+        trials.TrialRequest(run.project, run.parsed.sampling, name="reverse_text", args={}, endpoint="nobody")
 
 
 def test_what_a_teacher_solved_becomes_data_with_where_it_is_from(teacher: ChatServer) -> None:
