@@ -1,5 +1,6 @@
 """Django's record of the wiring application."""
 
+import gc
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -23,6 +24,8 @@ class ControlplaneConfig(AppConfig):
 
         model_checks.confined = confined
         model_checks.closed_to_runs = closed_to_runs
+        gc.freeze()  # what is loaded stays
+        gc.enable()
 
 
 class StaticFilesConfig(staticfiles.StaticFilesConfig):

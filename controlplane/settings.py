@@ -3,6 +3,7 @@
 With nothing set it describes the embedded servers of `rollyard up` in ROLLYARD_HOME.
 """
 
+import gc
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +18,8 @@ from whitenoise.compress import Compressor
 from controlplane import safety
 from controlplane.home import OWNER_ONLY, Home
 
+# A fifth of a start would go into looking for garbage in what is being loaded. `controlplane.apps` ends this.
+gc.disable()
 # Whatever a process of the control plane writes, and what it starts, is its account's alone.
 os.umask(OWNER_ONLY)
 env = environ.Env()

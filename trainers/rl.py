@@ -13,6 +13,11 @@ groups. Ends when `max_steps` steps are done or when the control plane says that
 0. Anything else is an error, and the restarted trainer goes on from the newest checkpoint: it asks for the same batches
 again and gets the same bytes. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_RUN.
 """
+# ruff: noqa: E402
+
+import gc
+
+gc.disable()  # What is being loaded is no garbage: a fifth of a start would go into looking. `run_rank` ends this.
 
 import logging
 import time

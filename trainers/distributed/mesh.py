@@ -13,6 +13,7 @@ dimensions share theirs. Neighbouring ranks differ in the last dimensions, which
 """
 
 import faulthandler
+import gc
 import json
 import logging
 import math
@@ -164,6 +165,8 @@ def make_world(config: TrainerConfig) -> World:
 
 def run_rank(train: Callable[[], None]) -> None:
     """Be one rank of a trainer from start to end: the body of `python -m trainers.<kind>`."""
+    gc.freeze()  # what is loaded stays
+    gc.enable()
     die_with_parent()  # torchrun: an orphaned rank would hold its device and wait for ever
     faulthandler.enable()  # a crash in native code says which line was running, on every thread
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")

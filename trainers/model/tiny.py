@@ -19,8 +19,6 @@ from tokenizers.models import BPE
 from tokenizers.pre_tokenizers import ByteLevel
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
-from trainers.model.tiny_tools import tool_tokenizer
-
 PAD, START, END = "<pad>", "<start>", "<end>"
 CHAT_TEMPLATE = (
     "{% for message in messages %}"
@@ -69,12 +67,18 @@ def tiny_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
 
 def write_tiny_model(directory: Path, seed: int = 0, *, tools: bool = False) -> None:
     """Write model and tokenizer to `directory`; the same seed gives the same weights."""
-    tokenizer = tool_tokenizer() if tools else tiny_tokenizer()
+    tokenizer = _tool_tokenizer() if tools else tiny_tokenizer()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = Qwen3ForCausalLM(tiny_config(tokenizer))
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+
+
+def _tool_tokenizer() -> PreTrainedTokenizerFast:
+    from trainers.model.tiny_tools import tool_tokenizer  # a second of imports, for those who want it
+
+    return tool_tokenizer()
 
 
 def main() -> None:

@@ -8,6 +8,7 @@ a process that looks at the model's class, and in the engine's. The last two are
 initialised before a fork.
 """
 
+import gc
 import os
 import runpy
 from typing import Any
@@ -17,6 +18,7 @@ from rollyard_faults import blaming_input  # type: ignore[import-not-found]
 
 def main() -> None:
     """Serve."""
+    gc.disable()  # what is being loaded is no garbage, and a fifth of that time would go into looking
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.models import registry
     from vllm.platforms import current_platform
@@ -27,6 +29,7 @@ def main() -> None:
         registry._run_in_subprocess = lambda look: look()
 
     def create(*args: Any, **kwargs: Any) -> Any:
+        gc.enable()
         with blaming_input():
             config = create_engine_config(*args, **kwargs)
         if on_cpu:  # after vLLM, which asks for "spawn" while it makes its config
