@@ -186,7 +186,7 @@ def check_tokens(rollout: Stored) -> list[Message]:
 
 
 def _called(call: str) -> dict[str, Any]:
-    """What a sampled call asks for: as the chat format has it, a key of another name says nothing, and none is no argument."""
+    """What a sampled call asks for. As the chat format has it, a key of another name says nothing."""
     asked = json.loads(call)
     return {"name": asked["name"], "arguments": asked.get("arguments", {})}
 

@@ -15,7 +15,7 @@ from tests.rollouts.api import row_counts
 from tests.rollouts.doors.atropos.api import item
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
-EXAMPLES = amount(150, 3000)
+EXAMPLES = amount(100, 3000)
 FULL = good() | {"key": None}
 FULL["rollouts"][0] |= {
     "metrics": {"a": 1.0},
