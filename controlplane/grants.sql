@@ -85,6 +85,10 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, problem_key, environm
               max_policy_version, withheld, review_until, given_rewards)
     ON rollouts_scoredgroup TO {application};
 
+-- GPUs that runs were promised: given back once.
+GRANT SELECT, INSERT ON rollouts_placement TO {application};
+GRANT UPDATE (released_at) ON rollouts_placement TO {application};
+
 -- Episodes that programs outside play: finished once, and once a member of a group.
 GRANT SELECT, INSERT ON rollouts_agentsession TO {application};
 GRANT UPDATE (finished_at, record, grouped_at) ON rollouts_agentsession TO {application};

@@ -36,6 +36,11 @@ class ReasonCode(TextChoices):
     MODEL_NOT_MADE = "model_not_made", "{error}"
     FETCHING = "fetching", "its {kind} {name} is being fetched from the hub, for at most {hours:g} hours"
     FETCH_WAITS = "fetch_waits", "{others} other runs are being fetched or exported, and it has its turn after them"
+    GPUS_TAKEN = (
+        "gpus_taken",
+        "it wants {wanted} GPUs of {host}, of which {free} are free[; others are run {holders}'s][; run {before} was "
+        "launched before it and has its turn first]",
+    )
     NOT_FETCHED = (
         "not_fetched",
         "the {kind} {name} could not be fetched from the hub: {error}. Check its name and the network, or fetch it by "
@@ -150,7 +155,7 @@ class ReasonCode(TextChoices):
         return _names(self.label)
 
 
-WAITS = (ReasonCode.FETCHING, ReasonCode.FETCH_WAITS)
+WAITS = (ReasonCode.FETCHING, ReasonCode.FETCH_WAITS, ReasonCode.GPUS_TAKEN)
 """What a run that has not begun may wait for."""
 
 

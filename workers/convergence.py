@@ -8,6 +8,7 @@ Blocks while it probes, publishes or ends replicas; each of these has a deadline
 
 import asyncio
 import logging
+import platform
 import time
 from threading import BoundedSemaphore
 
@@ -24,12 +25,12 @@ from rollouts.services.curation import reviews
 from rollouts.services.datasets import learning
 from rollouts.services.groups import cancelling, evaluations, leases, problems
 from rollouts.services.outside import sessions
-from rollouts.services.runs import life, policies, tokens
+from rollouts.services.runs import life, placements, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
 from trainers.run_config import EnvironmentRef
 from workers import isolation
 from workers.database import in_database
-from workers.fleet import commands, fetching, forking, hub, lifecycle, publishing, retention, training
+from workers.fleet import accelerators, commands, fetching, forking, hub, lifecycle, publishing, retention, training
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 from workers.launchers import confinement
@@ -134,7 +135,7 @@ def _begin(run: Run) -> None:
     _ask_for_leave(run)
     if complaint := confinement.complaint_here():
         raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
-    if not _bring(run):
+    if not _bring(run) or not _place(run):
         return
     _make_model(run)
     if run.parsed.is_played:
@@ -164,6 +165,16 @@ def _bring(run: Run) -> bool:
     finally:
         _bringing.release()
     return True
+
+
+def _place(run: Run) -> bool:
+    """Have the run its GPUs promised, where this machine has any; False while it waits for them. Of more processes than
+    there are GPUs some share."""
+    here = accelerators.list_gpus()
+    wait = placements.promise(run, platform.node(), here, min(len(here), commands.gpus_wanted(run.parsed)))
+    if wait is not None:
+        life.note_wait(run, wait)
+    return wait is None
 
 
 def _ask_for_leave(run: Run) -> None:

@@ -11,7 +11,7 @@ from controlplane.cli.terminal import config_line, print_json, say
 from controlplane.home import Home
 from environments.client.address import SCHEME
 from trainers.config import Resolved
-from workers.fleet import commands
+from workers.fleet import accelerators, commands
 
 RUN, PROJECT, SOCKET, SECRET = "RUN", "PROJECT", "SOCKET", "SECRET"
 
@@ -22,6 +22,7 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
     found: dict[str, commands.Command] = {}
     if config.kind == "external":
         return found
+    gpus = accelerators.list_gpus()[: commands.gpus_wanted(config)]
     if config.is_played:
         for slot in commands.slots(config):
             found[slot.name] = commands.server(
@@ -32,10 +33,12 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
                 socket=Path(SOCKET),
                 caches=Home.from_environ().caches / PROJECT,
                 api_key=SECRET,
+                gpus=gpus,
             )
     url = os.environ.get("ROLLYARD_RUNS_URL") or f"{SCHEME}{Home.from_environ().runs_socket}"
     if config.is_trained:
-        found["trainer-0"] = commands.trainer(config, run=RUN, directory=_runs_directory() / RUN, url=url, token=SECRET)
+        directory = _runs_directory() / RUN
+        found["trainer-0"] = commands.trainer(config, run=RUN, directory=directory, url=url, token=SECRET, gpus=gpus)
     return found
 
 

@@ -25,6 +25,7 @@ from rollouts.models import (
     KnownProblem,
     Lease,
     MetricPoint,
+    Placement,
     PolicyVersion,
     Replay,
     Replica,
@@ -87,6 +88,12 @@ class LeaseAdmin(OfRunAdmin):
 class DriverLoadAdmin(OfRunAdmin):
     list_display = ("run", "holder", "reported_at", "sessions", "queued", "asking", "scoring", "tokens")
     search_fields = ("run__key__exact", "holder__exact")
+
+
+@admin.register(Placement)
+class PlacementAdmin(OfRunAdmin):
+    list_display = ("host", "gpu", "run", "promised_at", "released_at")
+    search_fields = ("run__key__exact", "host__exact")
 
 
 @admin.register(Rollout)

@@ -17,6 +17,7 @@ from rollouts.models import (
     Evaluation,
     Event,
     MetricPoint,
+    Placement,
     PolicyVersion,
     Replica,
     Run,
@@ -210,6 +211,11 @@ def list_replicas(run: Run, *, ended: int = 3) -> list[Replica]:
     alive = Replica.objects.filter(run=run, state__in=REPLICA_ALIVE).order_by("kind", "policy", "slot")
     over = Replica.objects.filter(run=run).exclude(state__in=REPLICA_ALIVE).order_by("-ended_at")[:ended]
     return [*alive, *over]
+
+
+def list_gpus(run: Run) -> list[Placement]:
+    """The GPUs that the run has now."""
+    return list(Placement.objects.filter(run=run, released_at=None).order_by("id"))
 
 
 @dataclass(frozen=True)

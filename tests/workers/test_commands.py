@@ -22,7 +22,7 @@ def test_ranks_without_a_sandbox_listen_on_the_loopback_alone(tmp_path: Path, mo
     launcher, token = LocalLauncher(), "a token of this test"
     with socket.create_server(("127.0.0.1", 0)) as control_plane:
         url = f"http://127.0.0.1:{control_plane.getsockname()[1]}"
-        command = commands.trainer(config, run="RUN", directory=tmp_path / "run", url=url, token="t")
+        command = commands.trainer(config, run="RUN", directory=tmp_path / "run", url=url, token="t", gpus=[])
         handle = launcher.start(LaunchSpec(token, tmp_path / "replica", command.argv, command.environ))
         try:
             control_plane.settimeout(120)
@@ -42,9 +42,17 @@ def servers(tmp_path: Path, **overrides: object) -> list[commands.Command]:
     """Of a run with two opponents that it starts from, and a judge."""
     policies = [{"name": "rival", "model": "start", "replicas": 2}, {"name": "judge", "model": "/models/judge"}]
     config = resolve(overrides={**SMALL, "policies": policies, **overrides}, environ={}).config
-    own = {"directory": tmp_path / "replicas" / "x", "socket": tmp_path / "s" / "socket", "caches": tmp_path / "caches"}
     return [
-        commands.server(config, slot, weights=commands.start_weights(config, slot.policy), api_key="secret", **own)
+        commands.server(
+            config,
+            slot,
+            weights=commands.start_weights(config, slot.policy),
+            directory=tmp_path / "replicas" / "x",
+            socket=tmp_path / "s" / "socket",
+            caches=tmp_path / "caches",
+            api_key="secret",
+            gpus=accelerators.list_gpus(),
+        )
         for slot in commands.slots(config)
     ]
 

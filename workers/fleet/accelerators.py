@@ -1,16 +1,19 @@
-"""Which GPUs of this machine a replica gets. Trainers take the first ones, inference servers those behind them."""
+"""Which GPUs of this machine there are, and which of a run's a replica gets: trainers take the first, inference servers
+those behind them."""
 
 import itertools
 import os
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
 DEVICES = Path("/dev")
+VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 def list_gpus() -> list[str]:
     """The GPUs that may be used here, as CUDA_VISIBLE_DEVICES names them; empty on a machine without."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = os.environ.get(VISIBLE)
     if visible is not None:
         names = (name.strip() for name in visible.split(","))
         # As CUDA reads it: the first name that is none, such as -1, ends the list.
@@ -28,8 +31,8 @@ def serves_on_cpu() -> bool:
     return True
 
 
-def trainer_environ(world_size: int, *, beside_servers: bool) -> dict[str, str]:
-    """Variables that give a trainer one GPU per process, and each process its share of the cores.
+def trainer_environ(world_size: int, gpus: Sequence[str], *, beside_servers: bool) -> dict[str, str]:
+    """Variables that give a trainer one of the run's GPUs per process, and each process its share of the cores.
 
     Where inference runs on the same CPU it has half of the cores. Idle threads sleep rather than spin: a thread that
     spins at a barrier takes the core from the one it waits for. Alone on two cores a trainer that sleeps does .78 of
@@ -38,16 +41,20 @@ def trainer_environ(world_size: int, *, beside_servers: bool) -> dict[str, str]:
     cores = os.cpu_count() or 1
     shared = beside_servers and serves_on_cpu()
     threads = max(1, (cores // 2 if shared else cores) // world_size)
-    gpus = list_gpus()[:world_size]
     return {
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",
-        **({"CUDA_VISIBLE_DEVICES": ",".join(gpus)} if gpus else {}),
+        **only(gpus[:world_size]),
     }
 
 
-def server_environ(number: int, trainer_world_size: int) -> dict[str, str]:
-    """Variables that give an inference server, by its number in the run, a GPU of its own if there are enough."""
-    gpus = list_gpus()
-    own = gpus[trainer_world_size:] or gpus
-    return {"CUDA_VISIBLE_DEVICES": own[number % len(own)]} if own else {}
+def server_environ(number: int, gpus: Sequence[str], trainers: int) -> dict[str, str]:
+    """Variables that give an inference server, by its number in the run, a GPU of its own if the run has enough behind
+    those of its ``trainers``."""
+    own = gpus[trainers:] or gpus
+    return only([own[number % len(own)]] if own else [])
+
+
+def only(gpus: Sequence[str]) -> dict[str, str]:
+    """Variables with which a process sees these GPUs of the machine and no other."""
+    return {VISIBLE: ",".join(gpus)} if gpus or list_gpus() else {}

@@ -4,6 +4,7 @@
 """
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -60,11 +61,29 @@ def idle_adapter(directory: Path) -> Path:
     return directory / _IDLE_ADAPTER
 
 
+def gpus_wanted(config: RunConfig) -> int:
+    """One for each process of a run that computes on a GPU where there is one."""
+    servers = len(slots(config)) if config.is_played and not accelerators.serves_on_cpu() else 0
+    return _trainers_on_gpus(config) + servers
+
+
+def _trainers_on_gpus(config: RunConfig) -> int:
+    return config.trainer.world_size if config.is_trained and config.trainer.device != "cpu" else 0
+
+
 def server(
-    config: RunConfig, slot: Slot, *, weights: str, directory: Path, socket: Path, caches: Path, api_key: str
+    config: RunConfig,
+    slot: Slot,
+    *,
+    weights: str,
+    directory: Path,
+    socket: Path,
+    caches: Path,
+    api_key: str,
+    gpus: Sequence[str],
 ) -> Command:
     """The inference server of a slot, starting with `weights`. With LoRA those are an adapter, or a whole model, which
-    is then served without one. `directory` is its own, in that of its run; `caches` its project's."""
+    is then served without one. `directory` is its own, in that of its run; `caches` its project's; `gpus` its run's."""
     cpu, everywhere = accelerators.serves_on_cpu(), slots(config)
     model, adapter = _model_of(config, slot, weights, directory)
     return Command(
@@ -74,7 +93,7 @@ def server(
         ],
         {
             **inference.environ(config.inference, cpu=cpu, api_key=api_key, servers=len(everywhere)),
-            **({} if cpu else accelerators.server_environ(everywhere.index(slot), config.trainer.world_size)),
+            **accelerators.server_environ(everywhere.index(slot), () if cpu else gpus, _trainers_on_gpus(config)),
             # Kept: a GPU server without it takes ten seconds longer to start. Not shared: what one leaves, others run.
             "VLLM_CACHE_ROOT": str(caches / "vllm"),
             "HF_HUB_CACHE": str(hub.cache()),
@@ -101,16 +120,28 @@ def _model_of(
     return config.model.path, inference.StartAdapter(served, adapters.room_for(lora))
 
 
-def trainer(config: RunConfig, *, run: str, directory: Path, url: str, token: str, resumes_from: str = "") -> Command:
+def trainer(
+    config: RunConfig,
+    *,
+    run: str,
+    directory: Path,
+    url: str,
+    token: str,
+    gpus: Sequence[str],
+    resumes_from: str = "",
+) -> Command:
     """The trainer of a run: what it trains, where it fetches it and with which right is in its environment.
 
-    `directory` is the run's; `resumes_from` is the checkpoint of another run whose optimizer state it starts with.
+    `directory` and `gpus` are the run's; `resumes_from` is the checkpoint of another run whose optimizer state it
+    starts with.
     """
     world_size = config.trainer.world_size
     return Command(
         [sys.executable, "-m", *_ranks("rl" if config.kind == "rl" else "sft", world_size)],
         {
-            **accelerators.trainer_environ(world_size, beside_servers=config.is_played),
+            **accelerators.trainer_environ(
+                world_size, gpus[: _trainers_on_gpus(config)], beside_servers=config.is_played
+            ),
             "ROLLYARD_URL": url,
             "ROLLYARD_TOKEN": token,
             "ROLLYARD_RUN": run,

@@ -97,7 +97,7 @@ def launch(replica: Replica, command: Command) -> None:
         reads=command.reads,
         writes=command.writes,
         ours=own_places(),
-        gpus=bool(accelerators.list_gpus()),
+        gpus=bool(command.environ.get(accelerators.VISIBLE)),
     )
     try:
         launcher_of(replica).start(spec)

@@ -22,7 +22,7 @@ from environments.client.address import SCHEME
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services.runs import replicas
+from rollouts.services.runs import placements, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
 from workers.fleet import adapters, commands, lifecycle
 from workers.fleet.inference import InferenceError, VllmAdmin, WeightsNotLoaded
@@ -211,6 +211,7 @@ def _start(run: Run, slot: commands.Slot) -> None:
         socket=socket,
         caches=settings.HOME.caches / str(run.project_id),
         api_key=api_key(replica),
+        gpus=placements.held(run),
     )
     lifecycle.launch(replica, command)
 

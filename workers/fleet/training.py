@@ -16,7 +16,7 @@ from django.utils import timezone
 from rollouts.models import Batch, Replica, ReplicaKind, Run, Scope
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services.runs import projects, replicas, tokens, trainer_writes
+from rollouts.services.runs import placements, projects, replicas, tokens, trainer_writes
 from rollouts.states import BatchState, ReplicaState
 from workers.fleet import commands, lifecycle
 from workers.fleet.lifecycle import UnrecoverableError
@@ -116,6 +116,7 @@ def _start(run: Run) -> None:
         url=settings.RUNS_URL,
         token=token,
         resumes_from=run.forked_from.path if run.forked_from and run.fork_optimizer else "",
+        gpus=placements.held(run),
     )
     lifecycle.launch(replica, command)
     replica.refresh_from_db()

@@ -21,7 +21,7 @@ from rollouts.reasons import WAITS, Reason, ReasonCode
 from rollouts.services.datasets import learning
 from rollouts.services.groups import leases
 from rollouts.services.groups.intake import close_gate
-from rollouts.services.runs import addresses, forks
+from rollouts.services.runs import addresses, forks, placements
 from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, stored, transition
 from rollouts.states import (
     GROUP_WAITING,
@@ -110,7 +110,8 @@ def start(run: Run, *, actor: str = "reconciler") -> Run:
 
 
 def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | None = None) -> Run:
-    """Close a run for good: what is left of its groups becomes surplus, its leases and open evaluations end with it.
+    """Close a run for good: what is left of its groups becomes surplus, its leases and open evaluations end with it,
+    and its GPUs are free.
 
     Call it when no process of the run is alive. A claim or a settle that is on its way is waited for. Locks the run,
     then in the order of ``services.groups.leases`` its environments, evaluations, leases and groups.
@@ -142,4 +143,5 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | N
                 reason=Reason(ReasonCode.RUN_ENDED, state=str(to)),
                 **columns,
             )
+        placements.release(run)
         return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)

@@ -1,0 +1,94 @@
+"""No GPU is promised to two runs, and whoever was launched first has its turn first."""
+
+from threading import Barrier, Thread
+
+import pytest
+from django.db import IntegrityError, connection, transaction
+
+from rollouts.models import Placement, Run
+from rollouts.reasons import Reason
+from rollouts.services.runs import life, placements
+from rollouts.states import RunState
+from tests.factories import make_run
+
+HOST = "gpu-box"
+GPUS = ["0", "1", "2", "3"]
+
+
+def pending() -> Run:
+    return make_run(state=RunState.PENDING)
+
+
+def promise(run: Run, wanted: int, *, host: str = HOST) -> Reason | None:
+    """As the reconciler asks: what it waits for is noted."""
+    wait = placements.promise(run, host, GPUS, wanted)
+    if wait is not None:
+        life.note_wait(run, wait)
+    return wait
+
+
+@pytest.mark.django_db
+def test_a_run_has_its_gpus_until_it_is_over_and_the_next_waits_for_them_by_name() -> None:
+    first, second = pending(), pending()
+    assert promise(first, 3) is None
+    assert promise(first, 3) is None, "asked again, it has what it has"
+    assert placements.held(first) == ["0", "1", "2"]
+    told = f"it wants 2 GPUs of {HOST}, of which 1 are free; others are run {first.key}'s"
+    assert str(promise(second, 2)) == told
+    assert placements.held(second) == []
+    life.end(first, to=RunState.FAILED)
+    assert placements.held(first) == []
+    assert promise(second, 2) is None
+    assert placements.held(second) == ["0", "1"]
+    assert Placement.objects.filter(run=first).count() == 3, "who had what stays"
+
+
+@pytest.mark.django_db
+def test_a_large_run_is_not_passed_by_small_ones_that_were_launched_later() -> None:
+    holder, large, small = pending(), pending(), pending()
+    assert promise(holder, 1) is None
+    assert promise(large, 4) is not None
+    assert str(promise(small, 1)).endswith(f"; run {large.key} was launched before it and has its turn first")
+    assert promise(small, 1, host="another") is None, "of which nobody waits"
+    life.end(large, to=RunState.FAILED)
+    assert promise(small, 1) is None
+    assert promise(pending(), 2) is None
+
+
+@pytest.mark.django_db
+def test_a_run_that_computes_on_no_gpu_waits_for_none() -> None:
+    large = pending()
+    assert promise(pending(), 4) is None
+    assert promise(large, 4) is not None
+    assert promise(pending(), 0) is None
+
+
+@pytest.mark.django_db
+def test_the_store_refuses_a_gpu_that_is_promised() -> None:
+    assert promise(pending(), 1) is None
+    with pytest.raises(IntegrityError, match="placement_gpu_promised_once"), transaction.atomic():
+        Placement.objects.create(run=pending(), host=HOST, gpu="0")
+
+
+@pytest.mark.slow
+@pytest.mark.django_db(transaction=True)
+def test_of_runs_that_ask_at_the_same_moment_each_gpu_goes_to_one() -> None:
+    runs = [pending() for _ in range(8)]
+    barrier = Barrier(len(runs))
+
+    def ask(run: Run) -> None:
+        barrier.wait(20)
+        placements.promise(run, HOST, GPUS, 1)
+        connection.close()
+
+    threads = [Thread(target=ask, args=(run,)) for run in runs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    given = list(Placement.objects.values_list("gpu", flat=True))
+    assert given
+    assert len(given) == len(set(given))
+    for run in runs:  # as the reconciler does, in later passes
+        placements.promise(run, HOST, GPUS, 1)
+    assert sorted(Placement.objects.values_list("gpu", flat=True)) == GPUS

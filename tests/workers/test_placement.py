@@ -1,0 +1,64 @@
+"""A run begins when the machine has GPUs for it, and its processes see its own alone."""
+
+import pytest
+
+from rollouts.models import Run
+from rollouts.selectors import runs
+from rollouts.services.runs import life, placements
+from rollouts.states import RunState
+from tests.workers.making import make_run
+from trainers.config import resolve
+from workers import convergence
+from workers.fleet import accelerators, commands
+
+
+@pytest.fixture(autouse=True)
+def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three GPUs, and nothing is started on them."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: False)
+    monkeypatch.setattr(convergence, "_make_model", lambda run: None)
+    monkeypatch.setattr(convergence, "_try_environment", lambda run, ref: None)
+    monkeypatch.setattr(convergence.Convergence, "_tend", lambda self, run: None)
+
+
+def converged(run: Run) -> Run:
+    convergence.Convergence().converge(run.pk)
+    return Run.objects.get(pk=run.pk)
+
+
+@pytest.mark.django_db
+def test_a_second_run_waits_for_the_gpus_of_the_first_and_says_so() -> None:
+    first, second = (make_run(trainer__device="cuda") for _ in range(2))
+    assert converged(first).state == RunState.STARTING
+    assert placements.held(first) == ["0", "1"]
+    waiting = converged(second)
+    assert waiting.state == RunState.PENDING
+    assert "it wants 2 GPUs of " in runs.health(waiting).sentence
+    assert f"others are run {first.key}'s" in runs.health(waiting).sentence
+    life.end(first, to=RunState.FAILED)
+    assert converged(second).state == RunState.STARTING
+    assert placements.held(second) == ["0", "1"]
+
+
+@pytest.mark.django_db
+def test_more_processes_than_gpus_share_them_and_what_runs_on_cpu_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = make_run(trainer__device="cuda", inference__replicas=4)
+    assert converged(large).state == RunState.STARTING
+    assert placements.held(large) == ["0", "1", "2"]
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: True)
+    small = make_run(trainer__device="cpu")
+    assert converged(small).state == RunState.STARTING
+    assert placements.held(small) == []
+
+
+@pytest.mark.parametrize(
+    ("overrides", "wanted"),
+    [
+        ({"trainer.device": "auto", "trainer.world_size": 2}, 3),
+        ({"trainer.device": "cpu"}, 1),
+        ({"trainer.device": "cuda", "policies": [{"name": "judge", "model": "/models/judge", "replicas": 2}]}, 4),
+    ],
+)
+def test_a_run_wants_a_gpu_for_each_of_its_processes(overrides: dict[str, object], wanted: int) -> None:
+    assert commands.gpus_wanted(resolve("reverse-text-rl", overrides=overrides, environ={}).config) == wanted
