@@ -38,7 +38,7 @@ class ReasonCode(TextChoices):
     FETCH_WAITS = "fetch_waits", "{others} other runs are being fetched or exported, and it has its turn after them"
     GPUS_TAKEN = (
         "gpus_taken",
-        "it wants {wanted} GPUs of {host}, of which {free} are free[; others are run {holders}'s][; run {before} was "
+        "it wants {wanted} GPUs of {host}, of which {free} are free[; others belong to {holders}][; {before} was "
         "launched before it and has its turn first]",
     )
     NOT_FETCHED = (

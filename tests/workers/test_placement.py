@@ -35,7 +35,7 @@ def test_a_second_run_waits_for_the_gpus_of_the_first_and_says_so() -> None:
     waiting = converged(second)
     assert waiting.state == RunState.PENDING
     assert "it wants 2 GPUs of " in runs.health(waiting).sentence
-    assert f"others are run {first.key}'s" in runs.health(waiting).sentence
+    assert f"others belong to run {first.key}" in runs.health(waiting).sentence
     life.end(first, to=RunState.FAILED)
     assert converged(second).state == RunState.STARTING
     assert placements.held(second) == ["0", "1"]

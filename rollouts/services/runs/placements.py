@@ -25,17 +25,22 @@ def promise(run: Run, host: str, gpus: Sequence[str], wanted: int) -> Reason | N
     """
     if not wanted or held(run):
         return None
-    taken = dict(Placement.objects.filter(host=host, released_at=None).values_list("gpu", "run__key"))
-    free = [gpu for gpu in gpus if gpu not in taken]
+    taken = Placement.objects.filter(host=host, released_at=None, gpu__in=gpus).select_related("run")
+    busy = {each.gpu: _named(each.run, run) for each in taken}
+    free = [gpu for gpu in gpus if gpu not in busy]
     before = _waits_before(run, host)
     if before is None and len(free) >= wanted:
         with suppress(IntegrityError), transaction.atomic():  # one of them was promised to another just now
             Placement.objects.bulk_create(Placement(run=run, host=host, gpu=gpu) for gpu in free[:wanted])
             return None
-    holders = ", ".join(sorted({key for gpu, key in taken.items() if gpu in gpus}))
-    return Reason(
-        ReasonCode.GPUS_TAKEN, wanted=wanted, host=host, free=len(free), holders=holders, before=before and before.key
-    )
+    holders = ", ".join(sorted(set(busy.values())))
+    turn = before and _named(before, run)
+    return Reason(ReasonCode.GPUS_TAKEN, wanted=wanted, host=host, free=len(free), holders=holders, before=turn)
+
+
+def _named(run: Run, reader: Run) -> str:
+    """A run, as those who see another may read of it: of other projects they learn no key."""
+    return f"run {run.key}" if run.project_id == reader.project_id else "a run of another project"
 
 
 def release(run: Run) -> None:

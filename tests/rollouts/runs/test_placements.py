@@ -9,7 +9,7 @@ from rollouts.models import Placement, Run
 from rollouts.reasons import Reason
 from rollouts.services.runs import life, placements
 from rollouts.states import RunState
-from tests.factories import make_run
+from tests.factories import make_project, make_run
 
 HOST = "gpu-box"
 GPUS = ["0", "1", "2", "3"]
@@ -33,7 +33,7 @@ def test_a_run_has_its_gpus_until_it_is_over_and_the_next_waits_for_them_by_name
     assert promise(first, 3) is None
     assert promise(first, 3) is None, "asked again, it has what it has"
     assert placements.held(first) == ["0", "1", "2"]
-    told = f"it wants 2 GPUs of {HOST}, of which 1 are free; others are run {first.key}'s"
+    told = f"it wants 2 GPUs of {HOST}, of which 1 are free; others belong to run {first.key}"
     assert str(promise(second, 2)) == told
     assert placements.held(second) == []
     life.end(first, to=RunState.FAILED)
@@ -53,6 +53,15 @@ def test_a_large_run_is_not_passed_by_small_ones_that_were_launched_later() -> N
     life.end(large, to=RunState.FAILED)
     assert promise(small, 1) is None
     assert promise(pending(), 2) is None
+
+
+@pytest.mark.django_db
+def test_of_another_project_a_run_that_waits_tells_no_key() -> None:
+    elsewhere = make_run(state=RunState.PENDING, project=make_project("elsewhere"))
+    assert promise(elsewhere, 4) is None
+    told = str(promise(pending(), 1))
+    assert "others belong to a run of another project" in told
+    assert elsewhere.key not in told
 
 
 @pytest.mark.django_db
