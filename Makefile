@@ -29,7 +29,7 @@ SLOW_TESTS = $(BIN)/pytest -n 3 --dist loadgroup --no-loadscope-reorder --durati
 # Several targets at once, each of whose output is shown when it is done.
 BESIDE = $(MAKE) --no-print-directory --jobs --output-sync=target
 
-.PHONY: help setup demo up test test-long gpu check fast lint types ui e2e snapshots chromium venvs agents-venv atropos-venv games-venv verifiers-venv clean
+.PHONY: help setup demo up test test-long gpu check fast lint types ui e2e snapshots chromium slurm venvs agents-venv atropos-venv games-venv verifiers-venv clean
 
 help: ## Print this help
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  %-12s %s\n", $$1, $$2}'
@@ -44,14 +44,14 @@ up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
 
 test: ## All checks and all tests that need no GPU
 	@# Installing takes one core; what does not need .venv is installed beside it.
-	@$(MAKE) --no-print-directory --jobs setup chromium agents-venv atropos-venv
+	@$(MAKE) --no-print-directory --jobs setup slurm agents-venv atropos-venv
 	@$(BESIDE) lint types fast games-venv verifiers-venv
 	$(SLOW_TESTS)
 
 gpu: setup ## Tests and benchmarks that need a GPU, into test-results/gpu.json; without one it says so (GPU_ARGS=--help)
 	$(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
 
-test-long: setup chromium venvs ## The slow tests with many times the kills and random examples (hours)
+test-long: setup slurm venvs ## The slow tests with many times the kills and random examples (hours)
 	ROLLYARD_TEST_LONG=1 $(SLOW_TESTS)
 
 check: setup ## Lint, types and the fast tests beside each other, under two minutes
@@ -115,6 +115,15 @@ chromium:
 	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi && \
 	  $$sudo apt-get -qq update && $$sudo apt-get -qq install -y chromium > /dev/null \
 	) || echo "NO CHROMIUM: the browser tests are skipped. Install chromium and run again."
+
+# After Chromium: two of apt would wait for one lock.
+slurm: chromium ## Install SLURM's daemons, without which the tests that start jobs are skipped
+	@PATH="$$PATH:/usr/sbin:/sbin"; command -v slurmctld slurmd munged sbatch > /dev/null || ( \
+	  echo "Installing SLURM for the tests of jobs ..." && \
+	  if [ "$$(id -u)" = 0 ]; then sudo=; else sudo="sudo -n"; fi && \
+	  $$sudo apt-get -qq update && \
+	  $$sudo apt-get -qq install -y --no-install-recommends slurmctld slurmd slurm-client munge > /dev/null \
+	) || echo "NO SLURM: the tests that start jobs are skipped. Install slurmctld, slurmd, slurm-client and munge."
 
 # What the tests of agents and bridges play.
 venvs: agents-venv atropos-venv games-venv verifiers-venv ## Make the virtual environments of other libraries, whose tests are skipped without them

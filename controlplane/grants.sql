@@ -69,7 +69,7 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, published_at, path)
     ON rollouts_policyversion TO {application};
 GRANT UPDATE (taken)
     ON rollouts_replay TO {application};
-GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, loaded_version, probe_failures,
+GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, begun_at, loaded_version, probe_failures,
               answered_at, exit_code, ended_at)
     ON rollouts_replica TO {application};
 -- Neither its config, nor whose it is, nor what it was forked from.

@@ -1173,6 +1173,7 @@ CREATE TABLE public.rollouts_replica (
     reason_code character varying(32) NOT NULL,
     reason_params jsonb NOT NULL,
     policy character varying(64) NOT NULL,
+    begun_at timestamp with time zone,
     CONSTRAINT replica_ended_at_in_terminal_states CHECK ((((ended_at IS NOT NULL) AND ((state)::text = ANY (ARRAY[('exited'::character varying)::text, ('lost'::character varying)::text]))) OR ((NOT ((state)::text = ANY (ARRAY[('exited'::character varying)::text, ('lost'::character varying)::text]))) AND (ended_at IS NULL)))),
     CONSTRAINT replica_state_known CHECK (((state)::text = ANY (ARRAY[('starting'::character varying)::text, ('ready'::character varying)::text, ('suspect'::character varying)::text, ('stopping'::character varying)::text, ('exited'::character varying)::text, ('lost'::character varying)::text]))),
     CONSTRAINT rollouts_replica_probe_failures_check CHECK ((probe_failures >= 0)),
@@ -2478,4 +2479,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0036_corrections_beside_originals', now()),
     ('rollouts', '0037_exports', now()),
     ('rollouts', '0038_placements', now()),
+    ('rollouts', '0039_replica_begun_at', now()),
     ('sessions', '0001_initial', now());

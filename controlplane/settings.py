@@ -36,6 +36,8 @@ ROLLYARD_URL = env.str("ROLLYARD_URL", default="http://127.0.0.1:8000").rstrip("
 """Where people and programs elsewhere reach the control plane; `rollyard up` sets it to the port it got."""
 ROLLYARD_GATEWAY_URL = env.str("ROLLYARD_GATEWAY_URL", default="").rstrip("/")
 """Where programs elsewhere reach the gateway for sessions; `rollyard up` sets it. Empty: none runs."""
+NODES_URL = env.str("ROLLYARD_NODES_URL", default=ROLLYARD_URL).rstrip("/")
+"""Where jobs on other machines reach the control plane."""
 RUNS_URL = env.str("ROLLYARD_RUNS_URL", default=f"unix://{HOME.runs_socket}")
 """Where trainers reach the control plane. They have no network: another address serves only without sandboxes."""
 SECRET_KEY = env.str("ROLLYARD_SECRET_KEY", default="") or HOME.secret_key()

@@ -41,6 +41,8 @@ class ReasonCode(TextChoices):
         "it wants {wanted} GPUs of {host}, of which {free} are free[; others belong to {holders}][; {before} was "
         "launched before it and has its turn first]",
     )
+    SLURM_AWAY = "slurm_away", "it has its turn once SLURM answers: {error}"
+    SLURM_REFUSED = "slurm_refused", "SLURM does not take its jobs: {error}"
     NOT_FETCHED = (
         "not_fetched",
         "the {kind} {name} could not be fetched from the hub: {error}. Check its name and the network, or fetch it by "
@@ -134,6 +136,16 @@ class ReasonCode(TextChoices):
         "limit_exceeded",
         "it used {used:,} {what}, of {allowed:,} that {setting} allows[: exit code {exit_code}]",
     )
+    QUEUED = "queued", "{why}"
+    TIME_LIMIT = "time_limit", "the time of its job was over[: exit code {exit_code}][: {last_words}]"
+    PREEMPTED = "preempted", "SLURM gave its node to another job[: exit code {exit_code}][: {last_words}]"
+    CANCELLED_OUTSIDE = "cancelled_outside", "its job was cancelled by somebody else[: exit code {exit_code}]"
+    NODE_FAILED = "node_failed", "its node failed[: exit code {exit_code}]"
+    OUT_OF_MEMORY = (
+        "out_of_memory",
+        "it used more memory than its job may: ask for more by launcher.{kind}.memory_gib[: exit code {exit_code}]",
+    )
+    JOB_VANISHED = "job_vanished", "SLURM has known of no such job for five minutes[: {last_words}]"
     NO_HEARTBEAT = "no_heartbeat", "no heartbeat for {age_s:.0f} s[: exit code {exit_code}][: {last_words}]"
     TRAINER_FINISHED = "trainer_finished", "finished"
     EXIT_OVERDUE = "exit_overdue", "it had finished but did not exit"
@@ -155,7 +167,7 @@ class ReasonCode(TextChoices):
         return _names(self.label)
 
 
-WAITS = (ReasonCode.FETCHING, ReasonCode.FETCH_WAITS, ReasonCode.GPUS_TAKEN)
+WAITS = (ReasonCode.FETCHING, ReasonCode.FETCH_WAITS, ReasonCode.GPUS_TAKEN, ReasonCode.SLURM_AWAY)
 """What a run that has not begun may wait for."""
 
 

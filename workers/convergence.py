@@ -34,6 +34,7 @@ from workers.fleet import accelerators, commands, fetching, forking, hub, lifecy
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 from workers.launchers import confinement
+from workers.slurm.queue import SlurmAway
 
 log = logging.getLogger(__name__)
 
@@ -135,7 +136,7 @@ def _begin(run: Run) -> None:
     _ask_for_leave(run)
     if complaint := confinement.complaint_here():
         raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
-    if not _bring(run) or not _place(run):
+    if not _bring(run) or not _place(run) or not _would_be_taken(run):
         return
     _make_model(run)
     if run.parsed.is_played:
@@ -175,6 +176,19 @@ def _place(run: Run) -> bool:
     if wait is not None:
         life.note_wait(run, wait)
     return wait is None
+
+
+def _would_be_taken(run: Run) -> bool:
+    """Ask SLURM, where a run is made of jobs, whether it takes such; False while it does not answer. Raises
+    UnrecoverableError."""
+    try:
+        complaint = lifecycle.complaint_of_jobs(run)
+    except SlurmAway as error:
+        life.note_wait(run, Reason(ReasonCode.SLURM_AWAY, error=str(error)))
+        return False
+    if complaint:
+        raise UnrecoverableError(Reason(ReasonCode.SLURM_REFUSED, error=complaint))
+    return True
 
 
 def _ask_for_leave(run: Run) -> None:

@@ -43,6 +43,8 @@ class Replica(Stateful):
     """Last answer to a real generation, or last call of a trainer."""
     exit_code = models.IntegerField(null=True)
     created_at = models.DateTimeField(auto_now_add=True)
+    begun_at = models.DateTimeField(null=True)
+    """Since when its process runs: a job may wait for its node for days."""
     ended_at = models.DateTimeField(null=True)
 
     class Meta:

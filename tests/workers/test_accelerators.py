@@ -58,7 +58,7 @@ def test_a_process_without_a_gpu_sees_none_of_a_machine_that_has_some(monkeypatc
 
 def test_trainer_beside_servers_on_cpu_leaves_them_half_of_the_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: True)
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)
     assert accelerators.trainer_environ(2, [], beside_servers=True)["OMP_NUM_THREADS"] == "2"
     assert accelerators.trainer_environ(2, [], beside_servers=False)["OMP_NUM_THREADS"] == "4"
 

@@ -59,14 +59,14 @@ def servers(tmp_path: Path, **overrides: object) -> list[commands.Command]:
 
 def test_all_servers_of_a_run_share_the_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 24)
-    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: True)
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)
     assert [each.environ["OMP_NUM_THREADS"] for each in servers(tmp_path)] == ["3"] * 4
     assert [each.environ["OMP_NUM_THREADS"] for each in servers(tmp_path, policies=[])] == ["12"]
 
 
 def test_each_server_of_a_run_has_the_next_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: False)
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: False)
     assert [each.environ["CUDA_VISIBLE_DEVICES"] for each in servers(tmp_path)] == ["1", "2", "3", "1"]
 
 

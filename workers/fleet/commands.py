@@ -13,6 +13,7 @@ from environments.unconfined import is_unconfined
 from trainers.run_config import RunConfig
 from trainers.run_config.data import dataset_name
 from workers.fleet import accelerators, adapters, hub, inference
+from workers.launchers.base import Demand
 
 _IDLE_ADAPTER = "idle_adapter"
 
@@ -61,10 +62,25 @@ def idle_adapter(directory: Path) -> Path:
     return directory / _IDLE_ADAPTER
 
 
+def is_on_jobs(config: RunConfig) -> bool:
+    """Whether the processes of a run are jobs, somewhere else than here."""
+    return config.launcher.type != "local"
+
+
 def gpus_wanted(config: RunConfig) -> int:
-    """One for each process of a run that computes on a GPU where there is one."""
+    """One for each process of a run that computes on a GPU of this machine where there is one."""
+    if is_on_jobs(config):
+        return 0
     servers = len(slots(config)) if config.is_played and not accelerators.serves_on_cpu() else 0
     return _trainers_on_gpus(config) + servers
+
+
+def need(config: RunConfig, kind: str) -> Demand:
+    """What the job of a replica of this kind asks for."""
+    if kind == "trainer":
+        return Demand(**config.launcher.trainer.model_dump(), gpus=_trainers_on_gpus(config))
+    gpus = 0 if accelerators.serves_on_cpu(elsewhere=True) else 1
+    return Demand(**config.launcher.inference.model_dump(), gpus=gpus)
 
 
 def _trainers_on_gpus(config: RunConfig) -> int:
@@ -81,10 +97,12 @@ def server(
     caches: Path,
     api_key: str,
     gpus: Sequence[str],
+    cores: int | None = None,
 ) -> Command:
     """The inference server of a slot, starting with `weights`. With LoRA those are an adapter, or a whole model, which
-    is then served without one. `directory` is its own, in that of its run; `caches` its project's; `gpus` its run's."""
-    cpu, everywhere = accelerators.serves_on_cpu(), slots(config)
+    is then served without one. `directory` is its own, in that of its run; `caches` its project's; `gpus` its run's;
+    `cores` those of its job."""
+    cpu, everywhere = accelerators.serves_on_cpu(elsewhere=is_on_jobs(config)), slots(config)
     model, adapter = _model_of(config, slot, weights, directory)
     return Command(
         [
@@ -92,7 +110,7 @@ def server(
             *(["--trust-remote-code"] if config.model.trust_remote_code else []),
         ],
         {
-            **inference.environ(config.inference, cpu=cpu, api_key=api_key, servers=len(everywhere)),
+            **inference.environ(config.inference, cpu=cpu, api_key=api_key, servers=len(everywhere), cores=cores),
             **accelerators.server_environ(everywhere.index(slot), () if cpu else gpus, _trainers_on_gpus(config)),
             # Kept: a GPU server without it takes ten seconds longer to start. Not shared: what one leaves, others run.
             "VLLM_CACHE_ROOT": str(caches / "vllm"),
@@ -129,18 +147,19 @@ def trainer(
     token: str,
     gpus: Sequence[str],
     resumes_from: str = "",
+    cores: int | None = None,
 ) -> Command:
     """The trainer of a run: what it trains, where it fetches it and with which right is in its environment.
 
     `directory` and `gpus` are the run's; `resumes_from` is the checkpoint of another run whose optimizer state it
-    starts with.
+    starts with; `cores` are those of its job.
     """
     world_size = config.trainer.world_size
     return Command(
         [sys.executable, "-m", *_ranks("rl" if config.kind == "rl" else "sft", world_size)],
         {
             **accelerators.trainer_environ(
-                world_size, gpus[: _trainers_on_gpus(config)], beside_servers=config.is_played
+                world_size, gpus[: _trainers_on_gpus(config)], beside_servers=config.is_played, cores=cores
             ),
             "ROLLYARD_URL": url,
             "ROLLYARD_TOKEN": token,

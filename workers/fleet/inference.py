@@ -100,8 +100,11 @@ def argv(
     return command
 
 
-def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None, servers: int = 1) -> dict[str, str]:
-    """Return the variables that one of so many servers of a run needs on top of the process's own."""
+def environ(
+    config: InferenceConfig, *, cpu: bool, api_key: str | None = None, servers: int = 1, cores: int | None = None
+) -> dict[str, str]:
+    """Return the variables that one of so many servers of a run needs on top of the process's own. `cores`: which it
+    has to itself; None: the run is on this machine."""
     inherited = os.environ.get("PYTHONPATH")
     variables = {
         "PYTHONPATH": os.pathsep.join([str(EXTENSION), *([inherited] if inherited else [])]),
@@ -115,7 +118,7 @@ def environ(config: InferenceConfig, *, cpu: bool, api_key: str | None = None, s
         variables |= {
             # Lets the CPU platform accept the "uni" executor; the API server keeps its own process all the same.
             "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "OMP_NUM_THREADS": str(_threads(servers)),
+            "OMP_NUM_THREADS": str(_threads(servers) if cores is None else cores),
             "OMP_WAIT_POLICY": "PASSIVE",  # a trainer may want the core that a waiting thread would spin on
             # Without it the first request waits about 15 s for a small kernel to be compiled.
             "TORCHDYNAMO_DISABLE": "1",

@@ -16,15 +16,18 @@ from pathlib import Path
 from django.conf import settings
 
 from environments import disk
+from environments.client.address import SCHEME
 from rollouts.errors import StateConflict
 from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
-from workers.fleet import accelerators, hub
+from workers.fleet import accelerators, commands, hub
 from workers.fleet.commands import Command
-from workers.launchers.base import End, Handle, Launcher, LaunchError, LaunchSpec, Observation, scratch
+from workers.launchers.base import Demand, End, Handle, Launcher, LaunchError, LaunchSpec, Observation, scratch
 from workers.launchers.local import LocalLauncher
+from workers.slurm.launcher import SlurmLauncher, sockets_of
+from workers.slurm.templates import TemplateError
 
 log = logging.getLogger(__name__)
 
@@ -45,7 +48,8 @@ _TORCHRUN_SUMMARY = "ChildFailedError"
 _FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
 """Names the file in which a replica that dies of its input says so; see `fault_of`."""
 
-_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher()}
+_SLURM = SlurmLauncher(settings.HOME.path)
+_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher(), "slurm": _SLURM}
 
 
 _ENDS = {
@@ -55,8 +59,19 @@ _ENDS = {
     End.UNWATCHED: ReasonCode.SHEPHERD_DIED,
     End.UNSTARTED: ReasonCode.NEVER_STARTED,
     End.SILENT: ReasonCode.NO_HEARTBEAT,
+    End.TIME_LIMIT: ReasonCode.TIME_LIMIT,
+    End.PREEMPTED: ReasonCode.PREEMPTED,
+    End.CANCELLED: ReasonCode.CANCELLED_OUTSIDE,
+    End.NODE_FAILED: ReasonCode.NODE_FAILED,
+    End.OUT_OF_MEMORY: ReasonCode.OUT_OF_MEMORY,
+    End.VANISHED: ReasonCode.JOB_VANISHED,
     End.LIMIT: ReasonCode.LIMIT_EXCEEDED,
 }
+
+
+OUTSIDE_ENDS = frozenset({End.ASKED, End.ABANDONED, End.PREEMPTED, End.CANCELLED, End.NODE_FAILED, End.VANISHED})
+"""Ends that say nothing about what has ended: it may be started again however often."""
+OUTSIDE_REASONS = [_ENDS[end].value for end in OUTSIDE_ENDS]
 
 
 class UnrecoverableError(Exception):
@@ -85,9 +100,46 @@ def own_places() -> list[Path]:
     return [settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR), hub.cache()]
 
 
-def launch(replica: Replica, command: Command) -> None:
-    """Start a reserved replica. One that cannot be started is lost, with the reason."""
+def server_socket(replica: Replica) -> Path:
+    """Where an inference server listens on its node."""
+    if replica.launcher == "local":
+        return settings.HOME.server_socket(replica.pk)
+    return sockets_of(str(replica.token)) / "serve" / "vllm.sock"
+
+
+def way_here(replica: Replica) -> str:
+    """The URL at which a trainer asks the control plane, which from its sandbox is a socket's."""
+    if replica.launcher == "local":
+        return str(settings.RUNS_URL)
+    return f"{SCHEME}{sockets_of(str(replica.token)) / 'ask' / 'api.sock'}"
+
+
+def cores_of(run: Run, kind: ReplicaKind) -> int | None:
+    """The cores that a replica has to itself; None where it shares this machine."""
+    config = run.parsed
+    if not commands.is_on_jobs(config):
+        return None
+    try:
+        return _SLURM.cores(config.launcher.template, commands.need(config, kind))
+    except TemplateError:
+        return 1  # said when it is started
+
+
+def complaint_of_jobs(run: Run) -> str:
+    """Why no job of a run would be taken; empty where it has none, or they would be. Raises SlurmAway."""
+    config = run.parsed
+    if not commands.is_on_jobs(config):
+        return ""
+    kinds = [ReplicaKind.TRAINER] * config.is_trained + [ReplicaKind.INFERENCE] * bool(commands.slots(config))
+    return _SLURM.complaint(config.launcher.template, [commands.need(config, kind) for kind in kinds])
+
+
+def launch(replica: Replica, command: Command, *, key: str = "") -> None:
+    """Start a reserved replica. One that cannot be started is lost, with the reason. `key`: of the door to a server."""
     variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
+    config, is_here = replica.run.parsed, replica.launcher == "local"
+    is_server = replica.kind == ReplicaKind.INFERENCE
+    need = Demand() if is_here else commands.need(config, replica.kind)
     spec = LaunchSpec(
         str(replica.token),
         Path(replica.directory),
@@ -96,8 +148,14 @@ def launch(replica: Replica, command: Command) -> None:
         grace_s=GRACE_S,
         reads=command.reads,
         writes=command.writes,
-        ours=own_places(),
-        gpus=bool(command.environ.get(accelerators.VISIBLE)),
+        ours=[*own_places(), *([] if is_here else [sockets_of(str(replica.token))])],
+        gpus=bool(command.environ.get(accelerators.VISIBLE)) if is_here else need.gpus > 0,
+        need=need,
+        template=config.launcher.template,
+        serves=server_socket(replica) if is_server else None,
+        key=key,
+        asks=None if is_server or is_here else Path(way_here(replica).removeprefix(SCHEME)),
+        url=settings.NODES_URL,
     )
     try:
         launcher_of(replica).start(spec)
@@ -114,22 +172,34 @@ def observe(replica: Replica) -> Observation:
     return seen
 
 
+def has_begun(replica: Replica, seen: Observation) -> bool:
+    """Note what a replica waits for, or, once it is at work, where it answers; return whether it is."""
+    if seen.waiting:
+        replicas.waits(replica, reason=Reason(ReasonCode.QUEUED, why=seen.waiting))
+        return False
+    if replica.begun_at is None:
+        replicas.begun(replica, base_url=seen.base_url)
+    return True
+
+
 def mark_lost(replica: Replica, seen: Observation) -> None:
     """Record that a replica's process has ended unasked, after ending every process that it left behind.
 
     Blocks for up to SWEEP_DEADLINE_S.
     """
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
-    reason = reason_of(seen, fault_of(replica) or last_log_lines(replica))
+    reason = reason_of(seen, fault_of(replica) or last_log_lines(replica), replica.kind)
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 
-def reason_of(seen: Observation, words: str = "") -> Reason:
+def reason_of(seen: Observation, words: str = "", kind: str = "") -> Reason:
     """The reason that is stored for an exit: how the process ended, its exit code, the end of its log or its limit."""
     if seen.end is End.LIMIT:  # of which the process knew nothing
         return Reason(_ENDS[seen.end], exit_code=seen.exit_code, **seen.excess)
-    silence = {"age_s": seen.heartbeat_age_s} if seen.end is End.SILENT else {}
-    return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **silence)
+    if seen.end is End.OUT_OF_MEMORY:
+        return Reason(_ENDS[seen.end], exit_code=seen.exit_code, kind=kind)
+    more = {"age_s": seen.heartbeat_age_s} if seen.end is End.SILENT else {}
+    return Reason(_ENDS[seen.end], exit_code=seen.exit_code, last_words=words, **more)
 
 
 def eject(replica: Replica, *, reason: Reason) -> None:

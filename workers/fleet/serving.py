@@ -62,7 +62,7 @@ class Servers:
                 lifecycle.mark_lost(replica, seen)
             elif replica.state == ReplicaState.STOPPING:
                 lifecycle.end([replica], reason=replica.reason)
-            elif self._is_due(replica):
+            elif lifecycle.has_begun(replica, seen) and self._is_due(replica):
                 due.append(replica)
         self._examine(run, due)
         alive = fleet.list_alive(run, ReplicaKind.INFERENCE)
@@ -156,7 +156,7 @@ def _handle_failed_probe(replica: Replica, failure: InferenceError) -> None:
     """Mark a replica as suspect, or eject it: one that is starting when it cannot load its weights or takes longer than
     START_DEADLINE_S, any other after EJECT_AFTER failed probes in a row."""
     if replica.state == ReplicaState.STARTING:
-        age_s = _age_s(replica.created_at)
+        age_s = _age_s(replica.begun_at or replica.created_at)
         if isinstance(failure, WeightsNotLoaded) or age_s > START_DEADLINE_S:
             lifecycle.eject(replica, reason=Reason(ReasonCode.EJECTED_UNREADY, age_s=age_s, complaint=str(failure)))
         return
@@ -175,7 +175,7 @@ def _start(run: Run, slot: commands.Slot) -> None:
         run=run, kind=ReplicaKind.INFERENCE, policy=slot.policy, slot=slot.number, state__in=REPLICA_TERMINAL
     )
     failed = []
-    for replica in past.order_by("-id")[:MAX_FAILED_STARTS]:
+    for replica in past.exclude(reason_code__in=lifecycle.OUTSIDE_REASONS).order_by("-id")[:MAX_FAILED_STARTS]:
         if replica.answered_at is not None:
             break
         failed.append(replica)
@@ -193,8 +193,9 @@ def _start(run: Run, slot: commands.Slot) -> None:
         return
     config = run.parsed
     replica = lifecycle.reserve(run, kind=ReplicaKind.INFERENCE, policy=slot.policy, slot=slot.number)
-    socket = settings.HOME.server_socket(replica.pk)
-    replicas.address(replica, base_url=f"{SCHEME}{socket}")
+    socket = lifecycle.server_socket(replica)
+    if replica.launcher == "local":
+        replicas.address(replica, base_url=f"{SCHEME}{socket}")
     directory = Path(replica.directory)
     directory.mkdir(parents=True, exist_ok=True)
     if not slot.policy:
@@ -212,8 +213,9 @@ def _start(run: Run, slot: commands.Slot) -> None:
         caches=settings.HOME.caches / str(run.project_id),
         api_key=api_key(replica),
         gpus=placements.held(run),
+        cores=lifecycle.cores_of(run, ReplicaKind.INFERENCE),
     )
-    lifecycle.launch(replica, command)
+    lifecycle.launch(replica, command, key=api_key(replica))
 
 
 def _started_with(replica: Replica) -> int | None:

@@ -10,7 +10,6 @@ One that died of its input, and said so, is not started again: the run fails wit
 import logging
 from datetime import datetime
 
-from django.conf import settings
 from django.utils import timezone
 
 from rollouts.models import Batch, Replica, ReplicaKind, Run, Scope
@@ -32,8 +31,6 @@ STEP_DEADLINE_S = 3600.0
 """After this without an acknowledgement of a delivered batch a trainer is taken for hung."""
 EXIT_DEADLINE_S = 60.0
 """Between saying that it has finished and its exit."""
-_OUTSIDE_ENDS = frozenset({End.ASKED, End.ABANDONED})
-"""Ends that say nothing about the trainer: they are not counted as a restart."""
 
 
 def tend(run: Run) -> None:
@@ -42,7 +39,8 @@ def tend(run: Run) -> None:
     if replica is not None:
         seen = lifecycle.observe(replica)
         if seen.alive:
-            _watch(run, replica)
+            if replica.state == ReplicaState.STOPPING or lifecycle.has_begun(replica, seen):
+                _watch(run, replica)
             return
         _record_exit(run, replica, seen)
     run.refresh_from_db()
@@ -61,7 +59,7 @@ def _watch(run: Run, replica: Replica) -> None:
     elif run.trainer_finished_at is not None:
         if _age_s(run.trainer_finished_at) > EXIT_DEADLINE_S:
             lifecycle.end([replica], reason=Reason(ReasonCode.EXIT_OVERDUE))
-    elif replica.state == ReplicaState.STARTING and _age_s(replica.created_at) > START_DEADLINE_S:
+    elif replica.state == ReplicaState.STARTING and _age_s(replica.begun_at or replica.created_at) > START_DEADLINE_S:
         _eject(run, replica, Reason(ReasonCode.EJECTED_UNREGISTERED, deadline_s=START_DEADLINE_S))
     elif replica.state == ReplicaState.READY and _age_s(replica.state_at) > STEP_DEADLINE_S:
         waiting = Batch.objects.filter(run=run, state=BatchState.DELIVERED).order_by("step").first()
@@ -83,7 +81,7 @@ def _record_exit(run: Run, replica: Replica, seen: Observation) -> None:
         replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
         return
     lifecycle.mark_lost(replica, seen)
-    if seen.end not in _OUTSIDE_ENDS:
+    if seen.end not in lifecycle.OUTSIDE_ENDS:
         restarts = trainer_writes.count_trainer_restart(run)
         log.warning(
             "run %s: trainer died, %s of %s without progress: %s", run.key, restarts, MAX_RESTARTS, replica.state_reason
@@ -113,10 +111,11 @@ def _start(run: Run) -> None:
         run.parsed,
         run=run.key,
         directory=run.directory,
-        url=settings.RUNS_URL,
+        url=lifecycle.way_here(replica),
         token=token,
         resumes_from=run.forked_from.path if run.forked_from and run.fork_optimizer else "",
         gpus=placements.held(run),
+        cores=lifecycle.cores_of(run, ReplicaKind.TRAINER),
     )
     lifecycle.launch(replica, command)
     replica.refresh_from_db()

@@ -10,9 +10,23 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Protocol
 
+JOB_VARIABLE = "ROLLYARD_JOB"
+"""Of the environment of a job: what of a `LaunchSpec` must not be written into a file."""
+
 
 class LaunchError(Exception):
     """The process could not be started; the message says why."""
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a process wants of the node it runs on, where that is chosen for it."""
+
+    cores: int = 0
+    """0: what the launcher's template says; so with the others."""
+    memory_gib: float = 0.0
+    hours: float = 0.0
+    gpus: int = 0
 
 
 @dataclass(frozen=True)
@@ -36,6 +50,15 @@ class LaunchSpec:
     """Whether it sees the GPUs of the machine."""
     grace_s: float = 10.0
     """Seconds between asking the process to end and killing it."""
+    need: Demand = Demand()
+    template: str = ""
+    """Which of the installation's templates for jobs it is started by."""
+    serves: Path | None = None
+    """The socket on which it will answer HTTP. Where that is not this machine, a door with `key` leads to it."""
+    key: str = field(default="", repr=False)
+    asks: Path | None = None
+    """The socket over which it asks `url`. Where that is not this machine, a door leads there."""
+    url: str = ""
 
 
 @dataclass(frozen=True)
@@ -66,6 +89,14 @@ class End(StrEnum):
     """Its shepherd's heartbeat is too old."""
     LIMIT = "limit"
     """It used more than it may, see `Observation.excess`."""
+    TIME_LIMIT = "time_limit"
+    """The time that its job may take was over; so with the others, which a scheduler alone does."""
+    PREEMPTED = "preempted"
+    CANCELLED = "cancelled"
+    NODE_FAILED = "node_failed"
+    OUT_OF_MEMORY = "out_of_memory"
+    VANISHED = "vanished"
+    """The scheduler knows of no such job any more, and nothing was heard of it."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +112,10 @@ class Observation:
     """Of one that is not alive."""
     excess: Mapping[str, Any] = field(default_factory=dict)
     """`what` was exceeded, how much was `used` and how much is `allowed`: of an end by LIMIT."""
+    waiting: str = ""
+    """Why one that is alive has not begun yet, in words; empty once it has."""
+    base_url: str = ""
+    """Where it answers HTTP, where only its launcher can say."""
 
 
 class Launcher(Protocol):

@@ -89,14 +89,19 @@ class LocalLauncher:
         return sorted(end(lambda: carriers(token) - {me}, deadline_s))
 
     def logs(self, handle: Handle, lines: int) -> str:
-        try:
-            with (handle.directory / "log.txt").open("rb") as file:
-                size = file.seek(0, os.SEEK_END)
-                file.seek(max(0, size - _LOG_TAIL_BYTES))
-                tail = file.read().decode(errors="replace")
-        except FileNotFoundError:
-            return ""
-        return "\n".join(tail.splitlines()[-lines:])
+        return last_lines(handle.directory / "log.txt", lines)
+
+
+def last_lines(file: Path, lines: int) -> str:
+    """The end of a log; empty where there is none."""
+    try:
+        with file.open("rb") as log:
+            size = log.seek(0, os.SEEK_END)
+            log.seek(max(0, size - _LOG_TAIL_BYTES))
+            tail = log.read().decode(errors="replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(tail.splitlines()[-lines:])
 
 
 def _environ(spec: LaunchSpec, *, confined: bool) -> dict[str, str]:

@@ -27,6 +27,26 @@ def address(replica: Replica, *, base_url: str) -> None:
     replica.base_url = base_url
 
 
+def waits(replica: Replica, *, reason: Reason) -> None:
+    """Note why a starting replica is not at work yet. No state changes, so no event."""
+    code, params = stored(reason)
+    if (replica.reason_code, replica.reason_params) != (code, params):
+        Replica.objects.filter(pk=replica.pk, begun_at=None).update(reason_code=code, reason_params=params)
+        replica.refresh_from_db()
+
+
+def begun(replica: Replica, *, base_url: str = "") -> None:
+    """Note that its process runs, and where it will answer if that was not known."""
+    columns = {
+        "begun_at": Now(),
+        "reason_code": "",
+        "reason_params": {},
+        **({"base_url": base_url} if base_url else {}),
+    }
+    Replica.objects.filter(pk=replica.pk, begun_at=None).update(**columns)
+    replica.refresh_from_db()
+
+
 def ready(replica: Replica, *, loaded_version: int | None = None, reason: Reason | None = None) -> Replica:
     """It answered a real request."""
     return move(

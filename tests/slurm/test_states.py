@@ -1,0 +1,76 @@
+"""What is said of a job, whatever SLURM and the job's own files say, in any order."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.lanes import amount
+from workers.launchers.base import End
+from workers.slurm import states
+from workers.slurm.queue import Job, _read
+from workers.slurm.states import Written, judge
+
+LIVING = ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING", "SIGNALING"]
+ENDED = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"]
+REASONS = ["None", "Resources", "Priority", "JobHeldUser", "BeginTime", "QOSMaxJobsPerUserLimit", "{odd} words"]
+
+jobs = st.builds(Job, st.just("7"), st.sampled_from(LIVING + ENDED), st.sampled_from(REASONS), st.just("n1"))
+exits = st.fixed_dictionaries({"code": st.none() | st.integers(-15, 9), "end": st.sampled_from(["", "asked", "limit"])})
+writings = st.builds(
+    Written,
+    exit=st.none() | exits,
+    end=st.sampled_from([None, End.ASKED, End.TIME_LIMIT, End.CANCELLED]),
+    was_stopped=st.booleans(),
+    base_url=st.just("http://n1:1"),
+    has_begun=st.booleans(),
+    heartbeat_age_s=st.none() | st.floats(0, 1e6),
+)
+ages = st.floats(0, 1e6)
+
+
+@given(st.none() | jobs, writings, st.none() | ages, ages)
+def test_every_job_has_one_thing_said_of_it(
+    job: Job | None, written: Written, absent_s: float | None, submitted_s: float
+) -> None:
+    seen = judge(job, written, absent_s=None if job else absent_s, submitted_s=submitted_s)
+    if seen.alive:
+        assert job is None or not job.has_ended, "an ended job keeps nobody waiting"
+        assert not (seen.waiting and written.has_begun) or (job is not None and job.state not in {"RUNNING"})
+    else:
+        assert not seen.waiting
+        assert isinstance(seen.end, End)
+
+
+@given(writings, ages)
+def test_silence_of_slurm_ends_nothing_that_has_not_said_so_itself(written: Written, submitted_s: float) -> None:
+    seen = judge(None, written, absent_s=None, submitted_s=submitted_s)
+    assert seen.alive == (written.exit is None)
+
+
+@given(st.floats(0, states.ABSENT_S, exclude_max=True), ages)
+def test_job_at_work_is_not_given_up_before_five_minutes_of_absence(absent_s: float, submitted_s: float) -> None:
+    assert judge(None, Written(has_begun=True), absent_s=absent_s, submitted_s=submitted_s).alive
+    gone = judge(None, Written(has_begun=True), absent_s=states.ABSENT_S, submitted_s=submitted_s)
+    assert (gone.alive, gone.end) == (False, End.VANISHED)
+
+
+@given(st.sampled_from(["asked", "abandoned"]), st.sampled_from(["PREEMPTED", "NODE_FAIL", "TIMEOUT", "CANCELLED"]))
+def test_who_took_a_job_that_was_signalled_is_what_slurm_says_at_its_end(end: str, state: str) -> None:
+    written = Written(exit={"code": -15, "end": end}, has_begun=True, end=End.CANCELLED)
+    going = judge(Job("7", "COMPLETING", "None", "n1"), written, absent_s=None, submitted_s=9)
+    assert going.alive
+    seen = judge(Job("7", state, "None", "n1"), written, absent_s=None, submitted_s=9)
+    expected = {"PREEMPTED": End.PREEMPTED, "NODE_FAIL": End.NODE_FAILED, "TIMEOUT": End.TIME_LIMIT}
+    assert seen.end is expected.get(state, End.CANCELLED)
+
+
+@given(st.lists(st.text(alphabet="|abc \n\t%0", max_size=60), max_size=amount(10, 100)))
+def test_other_jobs_names_are_never_taken_for_ours(lines: list[str]) -> None:
+    assert _read("\n".join(lines)) == {}
+
+
+def test_last_of_several_jobs_under_one_name_counts_and_a_living_one_before_it() -> None:
+    name = "rollyard-3b0a5c3e-0000-4000-8000-000000000001"
+    said: dict[str, Any] = _read(f"7|FAILED|None|{name}|n1\n9|RUNNING|None|{name}|n2\n8|FAILED|None|{name}|n3\n")
+    assert [job.number for job in said.values()] == ["9"]

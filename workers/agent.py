@@ -1,0 +1,150 @@
+"""What a job runs on its node: `python -m workers.agent DIRECTORY [ADDRESS]`, from its script.
+
+It starts the replica that `job.json` in the directory describes, in the isolation that this node offers, opens the
+doors that it needs, and holds the job until the replica has ended. It ends it when there is a file `stop` in the
+directory, a minute before the job's time is over (SIGUSR1), and when SLURM takes the node back (SIGTERM). Without
+Django: a node needs no database, only the directory, and the way to the control plane.
+"""
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from trainers.child import adopt_orphans
+from workers import doors
+from workers.launchers import accounts
+from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec
+from workers.launchers.local import LocalLauncher
+from workers.launchers.shepherd import SUPERVISOR_VARIABLE, write_json
+
+_POLL_S = 0.5
+_SAVE_S = 45.0
+"""For which a command may save what it has, of the minute before its time is over."""
+_LEAVE_S = 15.0
+_SIGNALS = {signal.SIGUSR1: End.TIME_LIMIT, signal.SIGTERM: End.CANCELLED, signal.SIGINT: End.CANCELLED}
+
+
+class Agent:
+    """One replica of one job."""
+
+    def __init__(self, directory: Path, host: str) -> None:
+        described = json.loads((directory / "job.json").read_text())
+        # Gone from the environment before anything else starts.
+        secrets = json.loads(os.environ.pop(JOB_VARIABLE))
+        self._spec = LaunchSpec(
+            token=described["token"],
+            directory=directory,
+            argv=described["argv"],
+            environ=secrets["environ"],
+            reads=[Path(path) for path in described["reads"]],
+            writes=[Path(path) for path in described["writes"]],
+            ours=[Path(path) for path in described["ours"]],
+            gpus=described["gpus"],
+            grace_s=described["grace_s"],
+            serves=Path(described["serves"]) if described["serves"] else None,
+            key=secrets["key"],
+            asks=Path(described["asks"]) if described["asks"] else None,
+            url=described["url"],
+        )
+        self._host = host or address_towards(self._spec.url)
+        self._launcher = LocalLauncher()
+        self._why: End | None = None
+
+    async def run(self) -> int:
+        """Start the replica and stay until it has ended. Returns 0 where its command did."""
+        loop = asyncio.get_running_loop()
+        for signum, end in _SIGNALS.items():
+            loop.add_signal_handler(signum, self._be_asked, end)
+        async with contextlib.AsyncExitStack() as opened:
+            for place in filter(None, (self._spec.serves, self._spec.asks)):
+                opened.callback(shutil.rmtree, _own_directory(place.parent.parent), ignore_errors=True)
+            if self._spec.asks is not None:
+                await opened.enter_async_context(_asking(self._spec.asks, self._spec.url))
+            base_url = ""
+            if self._spec.serves is not None:
+                base_url = await opened.enter_async_context(
+                    doors.to_socket(self._spec.serves, self._spec.key, self._host)
+                )
+            try:
+                handle = await asyncio.to_thread(self._launcher.start, self._spec)
+            except (LaunchError, OSError) as error:
+                self._note_failed_start(str(error))
+                return 1
+            self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
+            return await self._stay(handle)
+
+    async def _stay(self, handle: Handle) -> int:
+        while (seen := self._launcher.poll(handle)).alive:
+            if self._why is None and (self._spec.directory / "stop").exists():
+                self._why = End.ASKED
+            if self._why is not None:
+                self._write("why.json", end=self._why)
+                patience_s = _SAVE_S if self._why is End.TIME_LIMIT else _LEAVE_S
+                seen = await asyncio.to_thread(self._launcher.stop, handle, patience_s)
+                break
+            await asyncio.sleep(_POLL_S)
+        await asyncio.to_thread(self._launcher.sweep, self._spec.token, 0.0)
+        return 0 if seen.exit_code == 0 else 1
+
+    def _be_asked(self, end: End) -> None:
+        self._why = self._why or end
+
+    def _note_failed_start(self, error: str) -> None:
+        with (self._spec.directory / "log.txt").open("a") as log:
+            log.write(f"{socket.gethostname()}: {error}\n")
+        self._write("exit.json", code=1, end=End.DIED)
+
+    def _write(self, name: str, **content: Any) -> None:
+        write_json(self._spec.directory / name, {"token": self._spec.token, **content})
+
+
+def address_towards(url: str) -> str:
+    """The address of this machine by which it reaches the host of a URL. Sends nothing."""
+    there = urlsplit(url)
+    port = there.port or (443 if there.scheme == "https" else 80)
+    family, _, _, _, where = socket.getaddrinfo(there.hostname, port, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, socket.SOCK_DGRAM) as way:
+        way.connect(where)
+        host: str = way.getsockname()[0]
+    return host
+
+
+def _own_directory(path: Path) -> Path:
+    """Make a directory of this job alone, which its sandbox may pass. Raises FileExistsError where somebody has."""
+    if not path.exists():
+        path.mkdir(mode=0o700)
+        accounts.show(accounts.account_of_runs(), path)
+    return path
+
+
+@contextlib.asynccontextmanager
+async def _asking(place: Path, url: str) -> AsyncIterator[None]:
+    place.parent.mkdir(mode=0o700)
+    accounts.show(accounts.account_of_runs(), place.parent)
+    async with doors.to_url(url, place):
+        yield
+
+
+def main() -> int:
+    """Be the agent of a job."""
+    if len(sys.argv) not in (2, 3) or JOB_VARIABLE not in os.environ:
+        sys.stderr.write("An agent is started by a job, as python -m workers.agent DIRECTORY [ADDRESS].\n")
+        return 2
+    # What a shepherd leaves behind when it is killed stays below us, where SLURM finds it.
+    adopt_orphans()
+    os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
+    directory, host = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
+    return asyncio.run(Agent(directory, host).run())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

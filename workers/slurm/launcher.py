@@ -1,0 +1,200 @@
+"""Start replicas as jobs of SLURM. A job is an agent on a node, which starts what it finds in the replica's directory.
+
+    sbatch ──▶ workers.agent, on the node ──▶ shepherd ──▶ the command in its sandbox
+                   │
+    DIRECTORY, seen by the node too: job.json  agent.json  started.json  log.txt  heartbeat  stop  why.json  exit.json
+
+A job is never put back by SLURM: where one is preempted or loses its node, another replica takes its place, with a
+token and a directory of its own, so nothing that starts twice writes the same files.
+"""
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from workers.launchers.base import JOB_VARIABLE, Demand, End, Handle, LaunchError, LaunchSpec, Observation
+from workers.launchers.local import last_lines
+from workers.launchers.shepherd import write_json
+from workers.slurm import queue, states, templates
+
+log = logging.getLogger(__name__)
+
+_NODE_TEMPORARY = Path("/tmp")
+_POLL_S = 0.5
+_CANCEL_S = 10.0
+_AMBIGUOUS_S = 10.0
+"""After a submission that was not answered, for which the queue is searched for the job."""
+
+
+def sockets_of(token: str) -> Path:
+    """Where on its node a replica has its sockets, each in a directory of its own. Not on the disk that nodes share."""
+    return _NODE_TEMPORARY / f"rollyard-{token}"
+
+
+class SlurmLauncher:
+    """Jobs. What it remembers is since when a job has been absent, and that may be lost."""
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+        self._queue = queue.Queue()
+        self._absent_since: dict[str, float] = {}
+        self._lock = threading.Lock()
+
+    def start(self, spec: LaunchSpec) -> Handle:
+        try:
+            template = templates.read(self._home, spec.template)
+        except templates.TemplateError as error:
+            raise LaunchError(str(error)) from None
+        spec.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_json(spec.directory / "job.json", _described(spec))
+        secrets = {JOB_VARIABLE: json.dumps({"environ": dict(spec.environ), "key": spec.key})}
+        options = templates.options(template, spec.need, spec.token, spec.directory)
+        try:
+            number = queue.submit(options, templates.script(template, spec.directory), secrets)
+        except queue.SlurmRefused as error:
+            raise LaunchError(f"SLURM refused the job: {error}") from None
+        except queue.SlurmAway as error:
+            if not self._was_queued(spec.token):
+                raise LaunchError(f"the job could not be given to SLURM: {error}") from None
+            number = ""
+        finally:
+            self._queue.forget()
+        log.info("job %s is %s", number, spec.directory.name)
+        return Handle(spec.token, spec.directory)
+
+    def cores(self, template: str, need: Demand) -> int:
+        """How many a job has. Raises TemplateError."""
+        return need.cores or templates.read(self._home, template).cores
+
+    def complaint(self, template: str, needs: list[Demand]) -> str:
+        """Why SLURM would not take a job that wants so much; empty when it would. Raises queue.SlurmAway."""
+        try:
+            found = templates.read(self._home, template)
+            for need in needs:
+                nobody = "00000000-0000-0000-0000-000000000000"
+                options = templates.options(found, need, nobody, self._home)
+                queue.would_take(options, templates.script(found, self._home))
+        except templates.TemplateError as error:
+            return str(error)
+        except queue.SlurmRefused as error:
+            return f"by the template {template}: {error}"
+        return ""
+
+    def poll(self, handle: Handle) -> Observation:
+        # The queue first: what it says has ended has written its last by then.
+        try:
+            job = self._queue.jobs().get(handle.token)
+            absent_s = self._absent_s(handle.token, is_absent=job is None)
+        except queue.SlurmAway as error:
+            log.warning("the queue cannot be read: %s", error)
+            job, absent_s = None, None
+        given_s = _age_s(handle.directory, "job.json")
+        # Without the file it was never given to SLURM.
+        submitted_s = states.SUBMITTED_S if given_s is None else given_s
+        return states.judge(job, _written(handle), absent_s=absent_s, submitted_s=submitted_s)
+
+    def stop(self, handle: Handle, deadline_s: float) -> Observation:
+        expires = time.monotonic() + deadline_s
+        handle.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # By a file, which the agent looks for: SLURM need not answer for that.
+        (handle.directory / "stop").touch()
+        while _of(handle, "exit.json") is None and time.monotonic() < expires:
+            seen = self.poll(handle)
+            if seen.waiting or not seen.alive:
+                break
+            time.sleep(_POLL_S)
+        self.sweep(handle.token, max(0.0, expires - time.monotonic()))
+        return self.poll(handle)
+
+    def living(self) -> set[str]:
+        if not queue.is_installed():
+            return set()
+        try:
+            return {token for token, job in self._queue.jobs().items() if not job.has_ended}
+        except queue.SlurmAway:
+            return set()
+
+    def sweep(self, token: str, deadline_s: float) -> list[int]:
+        """Cancel what is left of a job. One that does not end is left to the next look for orphans: the ids of its
+        processes are its node's, so none is returned."""
+        expires = time.monotonic() + max(deadline_s, _CANCEL_S)
+        try:
+            if not self._is_left(token):
+                return []
+            queue.cancel(token)
+            while self._is_left(token) and time.monotonic() < expires:
+                time.sleep(_POLL_S)
+        except (queue.SlurmAway, queue.SlurmRefused) as error:
+            log.warning("a job could not be cancelled: %s", error)
+        return []
+
+    def logs(self, handle: Handle, lines: int) -> str:
+        """Of the command; before there is one, of the job."""
+        return last_lines(handle.directory / "log.txt", lines) or last_lines(handle.directory / "job.txt", lines)
+
+    def _is_left(self, token: str) -> bool:
+        job = self._queue.jobs(anew=True).get(token)
+        return job is not None and not job.has_ended
+
+    def _was_queued(self, token: str) -> bool:
+        expires = time.monotonic() + _AMBIGUOUS_S
+        while time.monotonic() < expires:
+            try:
+                return token in self._queue.jobs(anew=True)
+            except queue.SlurmAway:
+                time.sleep(_POLL_S)
+        return False
+
+    def _absent_s(self, token: str, *, is_absent: bool) -> float:
+        with self._lock:
+            if not is_absent:
+                self._absent_since.pop(token, None)
+                return 0.0
+            return time.monotonic() - self._absent_since.setdefault(token, time.monotonic())
+
+
+def _described(spec: LaunchSpec) -> dict[str, Any]:
+    """What the agent is to start, but for what is secret."""
+    described = asdict(spec)
+    for secret in ("environ", "key", "need", "template", "directory"):
+        del described[secret]
+    return json.loads(json.dumps(described, default=str))  # type: ignore[no-any-return]
+
+
+def _written(handle: Handle) -> states.Written:
+    exit_file = _of(handle, "exit.json")
+    agent = _of(handle, "agent.json")
+    why = _of(handle, "why.json")
+    return states.Written(
+        exit=exit_file,
+        end=End(why["end"]) if why else None,
+        was_stopped=(handle.directory / "stop").exists(),
+        base_url=agent["base_url"] if agent else "",
+        has_begun=agent is not None,
+        heartbeat_age_s=_age_s(handle.directory, "heartbeat"),
+    )
+
+
+def _of(handle: Handle, name: str) -> Mapping[str, Any] | None:
+    """A file that a job wrote, if it is of this replica."""
+    try:
+        content: Mapping[str, Any] = json.loads((handle.directory / name).read_text())
+    except (FileNotFoundError, ValueError):
+        return None
+    return content if content.get("token") == handle.token else None
+
+
+def _age_s(directory: Path, name: str) -> float | None:
+    """How old a file is by the clock of the file system that both machines write to: their own differ."""
+    try:
+        written = (directory / name).stat().st_mtime
+        now = directory / "looked"
+        now.touch()
+        return max(0.0, now.stat().st_mtime - written)
+    except OSError:
+        return None

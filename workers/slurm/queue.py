@@ -1,0 +1,185 @@
+"""What SLURM is asked, by its own programs: `sbatch`, `squeue`, `scancel`. Every call has a deadline.
+
+Jobs are known by their names, which hold the token of a replica: SLURM uses the numbers of jobs again after a reset,
+and a submission that timed out may have succeeded, without a number that anybody was told.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+_CALL_S = 15.0
+_VIEW_S = 1.0
+"""For which a look at the queue serves everybody who asks."""
+_PAUSE_S = 15.0
+"""For which nobody looks again after SLURM did not answer: each try takes as long as its clients wait, about ten."""
+_NAME = re.compile(r"^rollyard-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$")
+_FORMAT = "%i|%T|%r|%j|%N"
+_ENDED = frozenset(
+    {
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
+    }
+)
+_MAX_WORDS = 300
+
+
+class SlurmAway(Exception):
+    """SLURM did not answer, or is not installed: nothing is known of any job."""
+
+
+class SlurmRefused(Exception):
+    """SLURM does not take this job; the message is its own."""
+
+
+class Job(NamedTuple):
+    """What `squeue` says of one."""
+
+    number: str
+    state: str
+    """Such as PENDING: the long form, as in squeue(1)."""
+    reason: str
+    """Why it is in this state, a word of SLURM's; `None` where it gives none."""
+    node: str
+
+    @property
+    def has_ended(self) -> bool:
+        return self.state in _ENDED
+
+
+def name_of(token: str) -> str:
+    """The name of the job of a replica."""
+    return f"rollyard-{token}"
+
+
+class Queue:
+    """The queue as it was a moment ago. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._jobs: dict[str, Job] = {}
+        self._looked_at = -_VIEW_S
+        self._away: SlurmAway | None = None
+
+    def jobs(self, *, anew: bool = False) -> dict[str, Job]:
+        """Our jobs by their tokens, also those that have ended, for as long as SLURM remembers them (minutes). Of
+        several under one name the last. Raises SlurmAway."""
+        with self._lock:
+            age_s = time.monotonic() - self._looked_at
+            if self._away is not None and age_s < _PAUSE_S:
+                raise SlurmAway(str(self._away))
+            if anew or self._away is not None or age_s >= _VIEW_S:
+                try:
+                    self._jobs, self._away = _read(_ask(_SQUEUE)), None
+                except SlurmRefused as error:
+                    self._away = SlurmAway(str(error))
+                except SlurmAway as error:
+                    self._away = error
+                self._looked_at = time.monotonic()
+            if self._away is not None:
+                raise SlurmAway(str(self._away))
+            return self._jobs
+
+    def forget(self) -> None:
+        """Have the next look be a new one: something was changed."""
+        with self._lock:
+            if self._away is None:
+                self._looked_at = -_VIEW_S
+
+
+def is_installed() -> bool:
+    """Whether this machine has SLURM's programs."""
+    return shutil.which("sbatch") is not None
+
+
+_SQUEUE = ["squeue", "--noheader", "--states=all", f"--user={os.getuid()}", f"--format={_FORMAT}"]
+
+
+def _read(lines: str) -> dict[str, Job]:
+    found: dict[str, Job] = {}
+    for line in lines.splitlines():
+        fields = line.split("|")
+        if len(fields) == len(_FORMAT.split("|")) and (named := _NAME.match(fields[3].strip())):
+            job = Job(*(fields[at].strip() for at in (0, 1, 2, 4)))
+            before = found.get(named[1])
+            if before is None or before.has_ended or not job.has_ended:
+                found[named[1]] = job
+    return found
+
+
+def submit(options: Sequence[str], script: str, secrets: Mapping[str, str]) -> str:
+    """Queue a job, and return its number. What is secret goes in SLURM's copy of the environment, which only the
+    job's account and SLURM's read.
+
+    Raises SlurmRefused, and SlurmAway: then it may have been queued all the same.
+    """
+    exported = f"--export={','.join(secrets)}" if secrets else "--export=NIL"
+    number = _ask(["sbatch", "--parsable", exported, *options], script, secrets)
+    return number.strip().partition(";")[0]
+
+
+def would_take(options: Sequence[str], script: str) -> None:
+    """Ask whether a job could be queued. Raises SlurmRefused, SlurmAway."""
+    _ask(["sbatch", "--test-only", *options], script)
+
+
+def cancel(token: str) -> None:
+    """End a job, waiting or not, and all of its processes. Raises SlurmAway."""
+    _ask(["scancel", "--quiet", f"--name={name_of(token)}", f"--user={os.getuid()}"])
+
+
+def _ask(argv: Sequence[str], given: str = "", environ: Mapping[str, str] | None = None) -> str:
+    try:
+        done = subprocess.run(
+            argv,
+            input=given,
+            env={**os.environ, **(environ or {})},
+            capture_output=True,
+            text=True,
+            timeout=_CALL_S,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise SlurmAway(f"there is no program {argv[0]} on this machine: install SLURM's clients") from None
+    except subprocess.TimeoutExpired:
+        raise SlurmAway(f"{argv[0]} did not answer within {_CALL_S:.0f} s") from None
+    if done.returncode == 0:
+        return done.stdout
+    told = _words(done.stderr) or f"{argv[0]} ended with {done.returncode}"
+    raise SlurmAway(told) if _is_away(told) else SlurmRefused(told)
+
+
+def _words(complaint: str) -> str:
+    """What SLURM's program said, without its own name before every line."""
+    lines = (re.sub(r"^\w+: (error: )?", "", line.strip()) for line in complaint.splitlines())
+    return "; ".join(line for line in lines if line)[:_MAX_WORDS]
+
+
+def _is_away(told: str) -> bool:
+    marks = (
+        "Unable to contact",
+        "Socket timed out",
+        "Connection refused",
+        "Zero Bytes were transmitted",
+        "Transport endpoint",
+        "Protocol authentication error",
+        "Invalid authentication credential",
+        "Could not establish a configuration source",
+        "Munge",
+        "munge",
+        "backup controller",
+    )
+    return any(mark in told for mark in marks)

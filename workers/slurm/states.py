@@ -1,0 +1,121 @@
+"""What became of a job: from what SLURM says of it and what it wrote itself, without asking anybody anything.
+
+What a job wrote counts more than any memory of SLURM's: that forgets jobs after minutes, and says of one that it was
+asked to end that it has FAILED.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from workers.launchers.base import End, Observation
+from workers.slurm.queue import Job
+
+SUBMITTED_S = 30.0
+"""After which a job that the queue does not have was never queued."""
+ABSENT_S = 300.0
+"""Of continuous absence, after which a job that had begun is gone."""
+AWAY = "SLURM does not answer"
+_ENDS = {
+    "CANCELLED": End.CANCELLED,
+    "DEADLINE": End.TIME_LIMIT,
+    "TIMEOUT": End.TIME_LIMIT,
+    "NODE_FAIL": End.NODE_FAILED,
+    "BOOT_FAIL": End.NODE_FAILED,
+    "OUT_OF_MEMORY": End.OUT_OF_MEMORY,
+    "PREEMPTED": End.PREEMPTED,
+    "REVOKED": End.CANCELLED,
+}
+_REASONS = {
+    "Resources": "no node with what it wants is free",
+    "Priority": "others have their turn before it",
+    "JobHeldUser": "somebody holds it: scontrol release {number}",
+    "JobHeldAdmin": "an administrator of SLURM holds it: scontrol release {number}",
+    "BeginTime": "SLURM starts it only at a set time: scontrol release {number}",
+    "Dependency": "it waits for another job",
+    "PartitionDown": "its partition is down",
+    "PartitionTimeLimit": "it wants more time than its partition allows",
+    "PartitionNodeLimit": "it wants more than its partition has",
+    "Licenses": "it waits for a licence",
+    "None": "SLURM has not looked at it yet",
+}
+
+
+class Written(NamedTuple):
+    """What a job and the shepherd in it have written, as far as it can be read now."""
+
+    exit: Mapping[str, Any] | None = None
+    """How the command ended, by the shepherd."""
+    end: End | None = None
+    """Why the agent ended it; None where the command ended by itself, or has not."""
+    was_stopped: bool = False
+    """Whether we have asked it to end."""
+    base_url: str = ""
+    has_begun: bool = False
+    heartbeat_age_s: float | None = None
+
+
+def judge(job: Job | None, written: Written, *, absent_s: float | None, submitted_s: float) -> Observation:
+    """What is to be said of a replica now.
+
+    `absent_s`: seconds for which SLURM has been saying that there is no such job; None where it has one, or does not
+    answer (then `job` is None too). `submitted_s`: seconds since it was given to SLURM.
+    """
+    age_s = written.heartbeat_age_s
+    if written.exit is not None:
+        end = End(written.exit.get("end", ""))
+        if end in (End.ASKED, End.ABANDONED):
+            end = End.ASKED if written.was_stopped else written.end or End.CANCELLED
+            if end is End.CANCELLED and job is not None:
+                if not job.has_ended:
+                    return Observation(True)  # by what it was, SLURM says only when it is gone
+                end = _ENDS.get(job.state, end)
+        elif end is End.DIED and job is not None and job.state == "OUT_OF_MEMORY":
+            end = End.OUT_OF_MEMORY
+        return Observation(False, written.exit.get("code"), age_s, end, written.exit.get("excess", {}))
+    if job is None:
+        return _of_unknown(written, absent_s, submitted_s)
+    if job.has_ended:
+        end = _ENDS.get(job.state) or written.end or (End.UNWATCHED if written.has_begun else End.UNSTARTED)
+        return Observation(False, None, age_s, end)
+    if job.state == "RUNNING" and written.has_begun:
+        return Observation(True, None, age_s, base_url=written.base_url)
+    if job.state in ("COMPLETING", "SUSPENDED", "STOPPED") and written.has_begun:
+        # Its heart does not beat, and that says nothing.
+        return Observation(True, base_url=written.base_url)
+    return Observation(True, waiting=words_for(job))
+
+
+def _of_unknown(written: Written, absent_s: float | None, submitted_s: float) -> Observation:
+    age_s = written.heartbeat_age_s
+    if absent_s is None:
+        if written.has_begun:
+            # Whether it is silent because its node is gone, SLURM will say once it is back.
+            return Observation(True, base_url=written.base_url)
+        return Observation(True, waiting=AWAY)
+    if written.has_begun and absent_s < ABSENT_S:
+        return Observation(True, base_url=written.base_url)
+    if written.has_begun:
+        return Observation(False, None, age_s, End.VANISHED)
+    if submitted_s < SUBMITTED_S or absent_s < SUBMITTED_S:
+        return Observation(True, waiting="it is being given to SLURM")
+    return Observation(False, end=End.UNSTARTED)
+
+
+def words_for(job: Job) -> str:
+    """Why a job is not at work yet, in a sentence without its end."""
+    if job.state == "RUNNING" or job.state == "CONFIGURING":
+        return f"job {job.number} starts on {job.node or 'its node'}"
+    if job.state != "PENDING":
+        return f"job {job.number} is {job.state.lower()}"
+    begins = (f"{words} ({job.reason})" for start, words in _BEGINNINGS.items() if job.reason.startswith(start))
+    why = _REASONS.get(job.reason) or next(begins, job.reason)
+    return f"job {job.number} is queued: {why.format(number=job.number)}"
+
+
+_BEGINNINGS = {
+    "Nodes required for job": "the nodes that it may have are down, drained or reserved",
+    "ReqNodeNotAvail": "the nodes that it wants are down, drained or reserved",
+    "QOS": "a limit of its quality of service is reached",
+    "Assoc": "a limit of its account is reached",
+    "MaxJobs": "so many jobs are not allowed at a time",
+}

@@ -1,0 +1,155 @@
+"""Templates of jobs: `cluster.toml` in the home, which whoever keeps the installation writes.
+
+    [templates.default]
+    partition = "gpu"
+    account = "lab"
+    hours = 12
+    modules = ["cuda/12.4"]
+    environment = { NCCL_SOCKET_IFNAME = "ib0" }
+
+They are no rows: what they name runs on the nodes outside of any sandbox and as this account, so who may only sign in
+must not write them. A launch chooses one by its name and says how much it wants of a node.
+"""
+
+import re
+import shlex
+import sys
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from workers.launchers.base import Demand
+from workers.slurm.queue import name_of
+
+FILE = "cluster.toml"
+WARNING_S = 60
+"""Before its time is over a job is told, and ends what it runs while that can still save."""
+_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_LINE = r"^[^\x00-\x1f\x7f]*$"
+
+
+class TemplateError(Exception):
+    """There is no such template, or the file of templates is wrong; the message says which and what to do."""
+
+
+class Template(BaseModel):
+    """How the jobs of a run are given to SLURM. What is not said, SLURM's own defaults say."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    partition: str = Field(default="", pattern=_LINE)
+    account: str = Field(default="", pattern=_LINE)
+    qos: str = Field(default="", pattern=_LINE)
+    constraint: str = Field(default="", pattern=_LINE)
+    gres: str = Field(default="gpu", pattern=_LINE)
+    """What SLURM calls a GPU, such as `gpu:h100`; a job asks for so many of it as it has processes on GPUs."""
+    cores: int = Field(default=1, ge=1)
+    """Of a job that does not say."""
+    memory_gib: float = Field(default=0.0, ge=0)
+    """Of a job that does not say; 0: what SLURM gives."""
+    hours: float = Field(default=0.0, ge=0)
+    """Of a job that does not say; 0: what SLURM gives."""
+    exclusive: bool = False
+    """Whether a job has its node to itself."""
+    modules: list[str] = []
+    """Loaded before anything starts."""
+    environment: dict[str, str] = {}
+    """Variables of the agent, which passes on what tunes programs (as `NCCL_`), and of nothing that is secret."""
+    python: str = Field(default="", pattern=_LINE)
+    """The interpreter on the nodes; the one of the control plane when it is not said."""
+    address: str = Field(default="", pattern=_LINE)
+    """The address of a node on which its doors listen; found by the way to the control plane when it is not said."""
+
+    @field_validator("modules")
+    @classmethod
+    def _lines(cls, modules: list[str]) -> list[str]:
+        if any(not re.match(_LINE, name) or not name for name in modules):
+            raise ValueError("a module is named in one line")
+        return modules
+
+    @field_validator("environment")
+    @classmethod
+    def _variables(cls, environment: dict[str, str]) -> dict[str, str]:
+        if wrong := next((name for name in environment if not _VARIABLE.match(name)), None):
+            raise ValueError(f"{wrong!r} is no name of a variable")
+        if "\0" in "".join(environment.values()):
+            raise ValueError("a variable holds no NUL")
+        return environment
+
+
+def read(home: Path, name: str) -> Template:
+    """The template of this name; without a file there is one called `default`. Raises TemplateError."""
+    file = home / FILE
+    try:
+        content = tomllib.loads(file.read_text())
+    except FileNotFoundError:
+        content = {}
+    except (OSError, ValueError) as error:
+        raise TemplateError(f"{file} cannot be read: {error}") from None
+    templates = content.get("templates", {})
+    if unknown := set(content) - {"templates"}:
+        raise TemplateError(f"{file} has {', '.join(sorted(unknown))}, which means nothing: write [templates.NAME]")
+    if not isinstance(templates, Mapping):
+        raise TemplateError(f"{file}: templates are tables: write [templates.NAME]")
+    templates = {"default": {}, **templates}
+    if name not in templates:
+        raise TemplateError(f"there is no template {name} for jobs in {file}; there are: {', '.join(templates)}")
+    try:
+        return Template.model_validate(templates[name], strict=False)
+    except ValidationError as error:
+        told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise TemplateError(f"the template {name} in {file} is wrong: {told}") from None
+
+
+def options(template: Template, need: Demand, token: str, directory: Path) -> list[str]:
+    """The words of `sbatch` for a job; no shell reads them."""
+    hours, memory_gib = need.hours or template.hours, need.memory_gib or template.memory_gib
+    said = {
+        "job-name": name_of(token),
+        # A job that is given back starts anew, as another replica, without the two minutes that SLURM holds it.
+        "no-requeue": None,
+        "nodes": "1",
+        "ntasks": "1",
+        "cpus-per-task": str(need.cores or template.cores),
+        "signal": f"B:USR1@{WARNING_S}",
+        "chdir": "/",
+        # SLURM puts numbers and names in place of what follows a % there.
+        "output": str(directory / "job.txt").replace("\\", "\\\\").replace("%", "%%"),
+        "open-mode": "append",
+        "partition": template.partition,
+        "account": template.account,
+        "qos": template.qos,
+        "constraint": template.constraint,
+        "gres": f"{template.gres}:{need.gpus}" if need.gpus else "",
+        "mem": f"{max(1, round(memory_gib * 1024))}M" if memory_gib else "",
+        "time": str(max(1, round(hours * 60))) if hours else "",
+    }
+    words = [f"--{key}" if value is None else f"--{key}={value}" for key, value in said.items() if value != ""]
+    return [*words, "--exclusive"] if template.exclusive else words
+
+
+def script(template: Template, directory: Path) -> str:
+    """What a job runs: the agent, in the place of the shell, so that it gets the job's signals."""
+    packages = Path(__file__).resolve().parents[2]
+    python = template.python or sys.executable
+    lines = [
+        # A login shell: elsewhere there is no `module`.
+        "#!/bin/bash -l",
+        *(_line("module", "load", name) for name in template.modules),
+        *(f"export {name}={_quoted(value)}" for name, value in template.environment.items()),
+        "umask 077",
+        f"export PYTHONPATH={_quoted(str(packages))}",
+        _line("exec", python, "-m", "workers.agent", str(directory), template.address),
+    ]
+    return "\n".join([*lines, ""])
+
+
+def _line(*words: str) -> str:
+    return " ".join(_quoted(word) for word in words)
+
+
+def _quoted(word: str) -> str:
+    """The only way in which anything comes into a script."""
+    return shlex.quote(word)
