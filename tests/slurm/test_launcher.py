@@ -18,7 +18,7 @@ import pytest
 from tests.slurm.cluster import Cluster
 from tests.workers.test_launchers import FAMILY, POLITE, STAY, STUBBORN
 from tests.workers.waiting import eventually
-from workers.launchers.base import Demand, End, Handle, LaunchError, LaunchSpec, Observation
+from workers.launchers.base import End, Handle, JobSize, LaunchError, LaunchSpec, Observation
 from workers.launchers.processes import carriers, send
 from workers.slurm.launcher import SlurmLauncher, sockets_of
 
@@ -214,7 +214,7 @@ def test_job_of_a_node_that_is_gone_says_so(launcher: SlurmLauncher, spec: Launc
 
 def test_job_is_told_a_minute_before_its_time_is_over(launcher: SlurmLauncher, spec: LaunchSpec) -> None:
     # SLURM counts in minutes: of one minute the warning is due at once.
-    handle = launcher.start(running(spec, POLITE, need=Demand(hours=1 / 60), grace_s=10.0))
+    handle = launcher.start(running(spec, POLITE, need=JobSize(hours=1 / 60), grace_s=10.0))
     seen = wait_for(launcher, handle, has_ended)
     assert (seen.exit_code, seen.end) == (0, End.TIME_LIMIT)
 
@@ -234,11 +234,11 @@ def test_template_that_is_refused_says_why(
     launcher: SlurmLauncher, home: Path, template: str, gpus: int, said: str
 ) -> None:
     (home / "cluster.toml").write_text(f"[templates.wrong]\n{template}\n")
-    assert said in launcher.complaint("wrong", [Demand(gpus=gpus)])
+    assert said in launcher.complaint("wrong", [JobSize(gpus=gpus)])
 
 
 def test_more_than_a_node_has_is_refused_before_it_is_queued(launcher: SlurmLauncher) -> None:
-    assert "not available" in launcher.complaint("default", [Demand(cores=64)])
+    assert "not available" in launcher.complaint("default", [JobSize(cores=64)])
 
 
 def test_job_that_slurm_refuses_was_not_started(launcher: SlurmLauncher, spec: LaunchSpec, home: Path) -> None:

@@ -13,7 +13,7 @@ from environments.unconfined import is_unconfined
 from trainers.run_config import RunConfig
 from trainers.run_config.data import dataset_name
 from workers.fleet import accelerators, adapters, hub, inference
-from workers.launchers.base import Demand
+from workers.launchers.base import JobSize
 
 _IDLE_ADAPTER = "idle_adapter"
 
@@ -75,12 +75,12 @@ def gpus_wanted(config: RunConfig) -> int:
     return _trainers_on_gpus(config) + servers
 
 
-def need(config: RunConfig, kind: str) -> Demand:
+def need(config: RunConfig, kind: str) -> JobSize:
     """What the job of a replica of this kind asks for."""
     if kind == "trainer":
-        return Demand(**config.launcher.trainer.model_dump(), gpus=_trainers_on_gpus(config))
+        return JobSize(**config.launcher.trainer.model_dump(), gpus=_trainers_on_gpus(config))
     gpus = 0 if accelerators.serves_on_cpu(elsewhere=True) else 1
-    return Demand(**config.launcher.inference.model_dump(), gpus=gpus)
+    return JobSize(**config.launcher.inference.model_dump(), gpus=gpus)
 
 
 def _trainers_on_gpus(config: RunConfig) -> int:

@@ -24,7 +24,7 @@ from rollouts.services.runs import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
 from workers.fleet import accelerators, commands, hub
 from workers.fleet.commands import Command
-from workers.launchers.base import Demand, End, Handle, Launcher, LaunchError, LaunchSpec, Observation, scratch
+from workers.launchers.base import End, Handle, JobSize, Launcher, LaunchError, LaunchSpec, Observation, scratch
 from workers.launchers.local import LocalLauncher
 from workers.slurm.launcher import SlurmLauncher, sockets_of
 from workers.slurm.templates import TemplateError
@@ -139,7 +139,7 @@ def launch(replica: Replica, command: Command, *, key: str = "") -> None:
     variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
     config, is_here = replica.run.parsed, replica.launcher == "local"
     is_server = replica.kind == ReplicaKind.INFERENCE
-    need = Demand() if is_here else commands.need(config, replica.kind)
+    need = JobSize() if is_here else commands.need(config, replica.kind)
     spec = LaunchSpec(
         str(replica.token),
         Path(replica.directory),

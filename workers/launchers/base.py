@@ -19,7 +19,7 @@ class LaunchError(Exception):
 
 
 @dataclass(frozen=True)
-class Demand:
+class JobSize:
     """What a process wants of the node it runs on, where that is chosen for it."""
 
     cores: int = 0
@@ -50,7 +50,7 @@ class LaunchSpec:
     """Whether it sees the GPUs of the machine."""
     grace_s: float = 10.0
     """Seconds between asking the process to end and killing it."""
-    need: Demand = Demand()
+    need: JobSize = JobSize()
     template: str = ""
     """Which of the installation's templates for jobs it is started by."""
     serves: Path | None = None

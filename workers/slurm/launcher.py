@@ -17,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from workers.launchers.base import JOB_VARIABLE, Demand, End, Handle, LaunchError, LaunchSpec, Observation
+from workers.launchers.base import JOB_VARIABLE, End, Handle, JobSize, LaunchError, LaunchSpec, Observation
 from workers.launchers.local import last_lines
 from workers.launchers.shepherd import write_json
 from workers.slurm import queue, states, templates
@@ -67,11 +67,11 @@ class SlurmLauncher:
         log.info("job %s is %s", number, spec.directory.name)
         return Handle(spec.token, spec.directory)
 
-    def cores(self, template: str, need: Demand) -> int:
+    def cores(self, template: str, need: JobSize) -> int:
         """How many a job has. Raises TemplateError."""
         return need.cores or templates.read(self._home, template).cores
 
-    def complaint(self, template: str, needs: list[Demand]) -> str:
+    def complaint(self, template: str, needs: list[JobSize]) -> str:
         """Why SLURM would not take a job that wants so much; empty when it would. Raises queue.SlurmAway."""
         try:
             found = templates.read(self._home, template)

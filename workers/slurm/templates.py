@@ -20,7 +20,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
-from workers.launchers.base import Demand
+from workers.launchers.base import JobSize
 from workers.slurm.queue import name_of
 
 FILE = "cluster.toml"
@@ -103,7 +103,7 @@ def read(home: Path, name: str) -> Template:
         raise TemplateError(f"the template {name} in {file} is wrong: {told}") from None
 
 
-def options(template: Template, need: Demand, token: str, directory: Path) -> list[str]:
+def options(template: Template, need: JobSize, token: str, directory: Path) -> list[str]:
     """The words of `sbatch` for a job; no shell reads them."""
     hours, memory_gib = need.hours or template.hours, need.memory_gib or template.memory_gib
     said = {
