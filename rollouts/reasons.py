@@ -139,13 +139,19 @@ class ReasonCode(TextChoices):
     QUEUED = "queued", "{why}"
     TIME_LIMIT = "time_limit", "the time of its job was over[: exit code {exit_code}][: {last_words}]"
     PREEMPTED = "preempted", "SLURM gave its node to another job[: exit code {exit_code}][: {last_words}]"
-    CANCELLED_OUTSIDE = "cancelled_outside", "its job was cancelled by somebody else[: exit code {exit_code}]"
-    NODE_FAILED = "node_failed", "its node failed[: exit code {exit_code}]"
+    CANCELLED_OUTSIDE = (
+        "cancelled_outside",
+        "its job was cancelled by somebody else[: exit code {exit_code}][: {last_words}]",
+    )
+    NODE_FAILED = "node_failed", "its node failed[: exit code {exit_code}][: {last_words}]"
     OUT_OF_MEMORY = (
         "out_of_memory",
         "it used more memory than its job may: ask for more by launcher.{kind}.memory_gib[: exit code {exit_code}]",
     )
-    JOB_VANISHED = "job_vanished", "SLURM has known of no such job for five minutes[: {last_words}]"
+    JOB_VANISHED = (
+        "job_vanished",
+        "SLURM has known of no such job for five minutes[: exit code {exit_code}][: {last_words}]",
+    )
     NO_HEARTBEAT = "no_heartbeat", "no heartbeat for {age_s:.0f} s[: exit code {exit_code}][: {last_words}]"
     TRAINER_FINISHED = "trainer_finished", "finished"
     EXIT_OVERDUE = "exit_overdue", "it had finished but did not exit"

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.lanes import amount
-from workers.launchers.base import End
+from workers.fleet import lifecycle
+from workers.launchers.base import End, Observation
 from workers.slurm import states
 from workers.slurm.queue import Job, _read
 from workers.slurm.states import Written, judge
@@ -68,6 +70,13 @@ def test_who_took_a_job_that_was_signalled_is_what_slurm_says_at_its_end(end: st
 @given(st.lists(st.text(alphabet="|abc \n\t%0", max_size=60), max_size=amount(10, 100)))
 def test_other_jobs_names_are_never_taken_for_ours(lines: list[str]) -> None:
     assert _read("\n".join(lines)) == {}
+
+
+@pytest.mark.parametrize("end", End)
+def test_every_end_is_a_sentence_with_its_last_words(end: End) -> None:
+    excess = {"what": "bytes of log", "used": 2, "allowed": 1, "setting": "X"} if end is End.LIMIT else {}
+    seen = Observation(False, 1, 70.0, end, excess)
+    assert str(lifecycle.reason_of(seen, "the last words", "trainer"))
 
 
 def test_last_of_several_jobs_under_one_name_counts_and_a_living_one_before_it() -> None:
