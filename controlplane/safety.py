@@ -8,6 +8,7 @@ from functools import cache
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import urlsplit
 
 from controlplane.home import CLOSED, OWNER_ONLY
 from environments import unconfined
@@ -100,8 +101,10 @@ def flag(environ: Mapping[str, str], name: str) -> bool:
 
 
 def hosts_of(environ: Mapping[str, str]) -> list[str]:
-    """The names under which people reach this server, as these variables say."""
-    return [*_LOOPBACK, *(each for each in environ.get("ROLLYARD_ALLOWED_HOSTS", "").split(",") if each)]
+    """The names under which people and nodes reach this server, as these variables say."""
+    named = [each for each in environ.get("ROLLYARD_ALLOWED_HOSTS", "").split(",") if each]
+    nodes = urlsplit(environ.get("ROLLYARD_NODES_URL", "")).hostname
+    return [*_LOOPBACK, *named, *([nodes] if nodes and nodes not in (*_LOOPBACK, *named) else [])]
 
 
 def refusals(judged: Installation) -> list[Refusal]:

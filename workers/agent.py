@@ -1,4 +1,4 @@
-"""What a job runs on its node: `python -m workers.agent DIRECTORY [ADDRESS]`, from its script.
+"""What a job runs on each of its nodes: `python -m workers.agent DIRECTORY [INTERFACE]`, from its script.
 
 It starts the replica that `job.json` in the directory describes, in the isolation that this node offers, opens the
 doors that it needs, and holds the job until the replica has ended. It ends it when there is a file `stop` in the
@@ -19,7 +19,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+import psutil
+
 from trainers.child import adopt_orphans
+from trainers.distributed.node import INTERFACE_VARIABLE, NODE_VARIABLE
 from workers import doors
 from workers.launchers import accounts
 from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec
@@ -36,26 +39,29 @@ _SIGNALS = {signal.SIGUSR1: End.TIME_LIMIT, signal.SIGTERM: End.CANCELLED, signa
 class Agent:
     """One replica of one job."""
 
-    def __init__(self, directory: Path, host: str) -> None:
+    def __init__(self, directory: Path, interface: str, node: int) -> None:
         described = json.loads((directory / "job.json").read_text())
         # Gone from the environment before anything else starts.
         secrets = json.loads(os.environ.pop(JOB_VARIABLE))
+        self._directory, self._node = directory, node
+        self._host, name = address_of(interface) if interface else address_towards(described["url"])
         self._spec = LaunchSpec(
             token=described["token"],
-            directory=directory,
-            argv=described["argv"],
-            environ=secrets["environ"],
+            # What the control plane looks at is of the first node.
+            directory=directory / f"node-{node}" if node else directory,
+            argv=[sys.executable if word == described["python"] else word for word in described["argv"]],
+            environ={**secrets["environ"], NODE_VARIABLE: str(node), INTERFACE_VARIABLE: name},
             reads=[Path(path) for path in described["reads"]],
             writes=[Path(path) for path in described["writes"]],
             ours=[Path(path) for path in described["ours"]],
             gpus=described["gpus"],
+            network=described["network"],
             grace_s=described["grace_s"],
-            serves=Path(described["serves"]) if described["serves"] else None,
+            serves=Path(described["serves"]) if described["serves"] and not node else None,
             key=secrets["key"],
-            asks=Path(described["asks"]) if described["asks"] else None,
+            asks=Path(described["asks"]) if described["asks"] and not node else None,
             url=described["url"],
         )
-        self._host = host or address_towards(self._spec.url)
         self._launcher = LocalLauncher()
         self._why: End | None = None
 
@@ -79,15 +85,18 @@ class Agent:
             except (LaunchError, OSError) as error:
                 self._note_failed_start(str(error))
                 return 1
+            if self._node:
+                return await self._stay(handle)
             self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
             return await self._stay(handle)
 
     async def _stay(self, handle: Handle) -> int:
         while (seen := self._launcher.poll(handle)).alive:
-            if self._why is None and (self._spec.directory / "stop").exists():
+            if self._why is None and (self._directory / "stop").exists():
                 self._why = End.ASKED
             if self._why is not None:
-                self._write("why.json", end=self._why)
+                if not self._node:
+                    self._write("why.json", end=self._why)
                 patience_s = _SAVE_S if self._why is End.TIME_LIMIT else _LEAVE_S
                 seen = await asyncio.to_thread(self._launcher.stop, handle, patience_s)
                 break
@@ -107,15 +116,25 @@ class Agent:
         write_json(self._spec.directory / name, {"token": self._spec.token, **content})
 
 
-def address_towards(url: str) -> str:
-    """The address of this machine by which it reaches the host of a URL. Sends nothing."""
+def address_of(interface: str) -> tuple[str, str]:
+    """The first IPv4 address of a network interface, and its name. Raises ValueError with those that there are."""
+    for found in psutil.net_if_addrs().get(interface, []):
+        if found.family == socket.AF_INET:
+            return found.address, interface
+    there = ", ".join(sorted(psutil.net_if_addrs()))
+    raise ValueError(f"{socket.gethostname()} has no interface {interface!r} with an address: it has {there}")
+
+
+def address_towards(url: str) -> tuple[str, str]:
+    """The address of this machine by which it reaches the host of a URL, and its interface. Sends nothing."""
     there = urlsplit(url)
     port = there.port or (443 if there.scheme == "https" else 80)
     family, _, _, _, where = socket.getaddrinfo(there.hostname, port, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, socket.SOCK_DGRAM) as way:
         way.connect(where)
         host: str = way.getsockname()[0]
-    return host
+    named = (name for name, each in psutil.net_if_addrs().items() if any(one.address == host for one in each))
+    return host, next(named, "")
 
 
 def _own_directory(path: Path) -> Path:
@@ -137,13 +156,14 @@ async def _asking(place: Path, url: str) -> AsyncIterator[None]:
 def main() -> int:
     """Be the agent of a job."""
     if len(sys.argv) not in (2, 3) or JOB_VARIABLE not in os.environ:
-        sys.stderr.write("An agent is started by a job, as python -m workers.agent DIRECTORY [ADDRESS].\n")
+        sys.stderr.write("An agent is started by a job, as python -m workers.agent DIRECTORY [INTERFACE].\n")
         return 2
     # What a shepherd leaves behind when it is killed stays below us, where SLURM finds it.
     adopt_orphans()
     os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
-    directory, host = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
-    return asyncio.run(Agent(directory, host).run())
+    directory, interface = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
+    node = int(os.environ.get("SLURM_PROCID", "0"))
+    return asyncio.run(Agent(directory, interface, node).run())
 
 
 if __name__ == "__main__":

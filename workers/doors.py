@@ -35,7 +35,7 @@ _HOPS = frozenset(
 @asynccontextmanager
 async def to_socket(socket: Path, key: str, host: str) -> AsyncIterator[str]:
     """Open a port of `host` that leads to what listens on a socket; yields its URL. Asks for the key first."""
-    async with _door(f"unix://{socket}", key) as runner:
+    async with _door(f"unix://{socket}", key=key) as runner:
         site = web.TCPSite(runner, host, 0)
         await site.start()
         _, port = runner.addresses[0][:2]
@@ -44,15 +44,16 @@ async def to_socket(socket: Path, key: str, host: str) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def to_url(url: str, socket: Path) -> AsyncIterator[None]:
-    """Listen on a socket that leads to a URL. Who may enter its directory may use it."""
-    async with _door(url, "") as runner:
+    """Listen on a socket that leads to the API at a URL, and to nothing else there: the code of runs has no business
+    with pages and passwords. Who may enter its directory may use it."""
+    async with _door(url, below="/api/") as runner:
         await web.UnixSite(runner, str(socket)).start()
         socket.chmod(0o666)
         yield
 
 
 @asynccontextmanager
-async def _door(url: str, key: str) -> AsyncIterator[web.ServerRunner]:
+async def _door(url: str, *, key: str = "", below: str = "/") -> AsyncIterator[web.ServerRunner]:
     root, socket = address(url)
     connector = aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S)  # how long an answer may take is for who asks
@@ -61,6 +62,8 @@ async def _door(url: str, key: str) -> AsyncIterator[web.ServerRunner]:
         async def passed_on(request: web.BaseRequest) -> web.StreamResponse:
             if key and not _is_known(request, key):
                 return web.Response(status=401, text="This needs the key of the replica.\n")
+            if not request.path.startswith(below) or ".." in request.path:
+                return web.Response(status=404)
             return await _pass_on(request, session, root)
 
         runner = web.ServerRunner(web.Server(passed_on))

@@ -1,4 +1,4 @@
-"""`rollyard doctor`: the command; what it looks at is in `doctor` and `security`, which need Django."""
+"""`rollyard doctor`: the command; what it looks at is in `doctor`, `security` and `cluster`, which need Django."""
 
 from typing import Annotated
 
@@ -14,14 +14,16 @@ def register(app: typer.Typer) -> None:
 
 def _doctor(
     security: Annotated[bool, typer.Option("--security", help="What it defends, and what is weaker here.")] = False,
+    cluster: Annotated[bool, typer.Option("--cluster", help="SLURM and its nodes, by a job of a minute.")] = False,
     as_json: Json = False,
 ) -> None:
     """Say what is wrong with this installation, and how to mend it."""
     connect(check_database=False)
+    from controlplane.cli import cluster as jobs
     from controlplane.cli import doctor
     from controlplane.cli import security as defences
 
-    rows = defences.examine() if security else doctor.examine()
+    rows = jobs.examine() if cluster else defences.examine() if security else doctor.examine()
     if as_json:
         print_json([row.as_dict() for row in rows])
     else:

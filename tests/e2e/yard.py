@@ -66,8 +66,8 @@ class Yard:
         self.url: str = record["url"]
         self.login_url: str = record["login_url"]
 
-    def rollyard(self, *arguments: str) -> Any:
-        """Run a command and return its JSON answer."""
+    def rollyard(self, *arguments: str, code: int = 0) -> Any:
+        """Run a command that ends with this code and return its JSON answer."""
         done = subprocess.run(
             [*self.become, sys.executable, "-m", "controlplane.cli.main", *arguments, "--json"],
             env=self.environ,
@@ -76,7 +76,7 @@ class Yard:
             timeout=120,
             check=False,
         )
-        assert done.returncode == 0, f"rollyard {' '.join(arguments)}: {done.stderr[-2000:]}"
+        assert done.returncode == code, f"rollyard {' '.join(arguments)}: {done.stderr[-2000:]}"
         return json.loads(done.stdout.strip().splitlines()[-1])
 
     def sql(self, query: str, *values: Any) -> list[tuple[Any, ...]]:

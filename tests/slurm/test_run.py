@@ -8,6 +8,8 @@ import pytest
 
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
 from tests.slurm.cluster import Cluster
+from trainers.distributed.node import NODE_VARIABLE
+from workers.launchers.processes import carriers, send
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -24,8 +26,12 @@ environment = { OMP_NUM_THREADS = "1" }
 @pytest.fixture(scope="module")
 def yard(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     with running_yard(tmp_path_factory.mktemp("yard") / "up.log") as yard:
-        (yard.home.path / "cluster.toml").write_text(TEMPLATE)
         yield yard
+
+
+@pytest.fixture(autouse=True)
+def template(yard: Yard) -> None:
+    (yard.home.path / "cluster.toml").write_text(TEMPLATE)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +79,51 @@ def test_run_finishes_whatever_is_cancelled_preempted_or_lost(yard: Yard, cluste
     assert ("trainer", "cancelled_outside") in reasons
     assert ("inference", "node_failed") in reasons
     assert cluster.jobs() == [], "a run that is over leaves no job"
+
+
+def test_trainer_over_two_nodes_ends_and_starts_again_as_one(yard: Yard, cluster: Cluster, model: Path) -> None:
+    spread = ["trainer.nodes=2", "trainer.world_size=2", "trainer.replicas=2", "max_steps=9"]
+    run = yard.rollyard("launch", "reverse-text-rl", f"model.path={model}", *ON_JOBS, *SMALL, *spread)["run"]
+    until(lambda: yard.step(run) >= 3, within_s=120, what="the first steps")
+    job = until(lambda: job_of(yard, cluster, run, "trainer"), within_s=60, what="a trainer at work")
+    assert cluster.ask("squeue", "--noheader", f"--job={job[0]}", "--format=%D").strip() == "2"
+
+    kill_one_rank_of(yard, run, node=1)
+    until(lambda: yard.state(run) == "finished", within_s=240, what="the end of the run")
+    ends = yard.sql(
+        "SELECT p.state, p.reason_code FROM rollouts_replica AS p JOIN rollouts_run AS r ON r.id = p.run_id"
+        " WHERE r.key = %s AND p.kind = 'trainer' ORDER BY p.id",
+        run,
+    )
+    assert ends == [("lost", "died"), ("exited", "trainer_finished")]
+    assert cluster.jobs() == []
+
+
+def kill_one_rank_of(yard: Yard, run: str, *, node: int) -> None:
+    """Kill the ranks of the second node of a run's trainer."""
+    [(token,)] = yard.sql(
+        "SELECT p.token::text FROM rollouts_replica AS p JOIN rollouts_run AS r ON r.id = p.run_id"
+        " WHERE r.key = %s AND p.kind = 'trainer' AND p.ended_at IS NULL",
+        run,
+    )
+    ranks = carriers(token) & carriers(str(node), NODE_VARIABLE) & carriers("0", "LOCAL_RANK")
+    assert ranks, "no rank of the node was found"
+    for rank in ranks:
+        send(rank, signal.SIGKILL)
+
+
+def test_doctor_looks_at_the_nodes_by_a_job_of_each_template(yard: Yard) -> None:
+    file = yard.home.path / "cluster.toml"
+    file.write_text("[templates.nowhere]\npartition = 'nowhere'\n[templates.odd]\ninterface = 'ib9'\n")
+    done = yard.rollyard("doctor", "--cluster", code=1)
+    found = {row["name"]: (row["status"], row["detail"]) for row in done}
+    assert found["slurm"][0] == "ok"
+    assert found["partition low"] == ("ok", "3 of 3 nodes are up")
+    for name in ("home", "way here", "clock", "sandbox", "versions"):
+        assert found[f"template default: {name}"][0] == "ok", found
+    assert found["template nowhere"][0] == "fail"
+    assert "invalid partition" in found["template nowhere"][1]
+    assert "has no interface 'ib9'" in found["template odd: interface"][1]
 
 
 def test_stop_leaves_no_job_neither_at_work_nor_in_the_queue(yard: Yard, cluster: Cluster, model: Path) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 
 MEETING_VARIABLE = "ROLLYARD_MEETING"
 """Names the file in which the ranks of several nodes meet."""
+NODE_VARIABLE, INTERFACE_VARIABLE = "ROLLYARD_NODE", "ROLLYARD_INTERFACE"
+"""What is said of a node that is not on the command line, which is the same on each."""
 _MEETING_DEADLINE_S = 300.0
 """For the first node to open the meeting."""
 _TERM_DEADLINE_S = 10.0
@@ -29,11 +31,15 @@ def arguments() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("kind", choices=["rl", "sft"], help="which trainer")
     parser.add_argument("--nodes", type=int, required=True, help="how many there are")
-    parser.add_argument("--node", type=int, required=True, help="which of them this is, from 0")
+    number = os.environ.get(NODE_VARIABLE)
+    which = f"which of them this is, from 0; without it {NODE_VARIABLE} says"
+    parser.add_argument("--node", type=int, required=number is None, default=number, help=which)
     parser.add_argument("--ranks", type=int, required=True, help="processes of each node: one for each device")
     where = "where the ranks meet: no file yet, in a directory that all nodes see"
     parser.add_argument("--meeting", type=Path, required=True, help=where)
-    parser.add_argument("--interface", required=True, help="the network interface that they talk over, such as eth1")
+    interface = os.environ.get(INTERFACE_VARIABLE)
+    over = f"the network interface that they talk over, such as eth1; without it {INTERFACE_VARIABLE} says"
+    parser.add_argument("--interface", required=interface is None, default=interface, help=over)
     return parser
 
 

@@ -52,7 +52,10 @@ class TrainerConfig(Section):
     """The training processes and what they leave on disk."""
 
     world_size: int = Field(default=1, ge=1)
-    """Training processes on the node; model, gradients and optimizer are sharded over them."""
+    """Training processes; model, gradients and optimizer are sharded over them."""
+    nodes: int = Field(default=1, ge=1)
+    """Nodes over which the processes are spread, as many on each. More than one only where they are jobs
+    (`launcher.type = "slurm"`)."""
     replicas: int = Field(default=1, ge=1)
     """Copies of the sharded model (HSDP), each over its share of the processes; they exchange gradients only. One per
     node or fast network is a good number."""
@@ -108,6 +111,10 @@ class TrainerConfig(Section):
             reason = f"{self.world_size} is not a multiple of {product}"
             fix = f"Use {together * -(-self.world_size // together)}, or lower a factor."
             return [("trainer.world_size", f"{reason}. {fix}")]
+        if self.world_size % self.nodes:
+            fix = f"Use {self.nodes * -(-self.world_size // self.nodes)}."
+            wrong = f"{self.world_size} processes are not as many on each of trainer.nodes ({self.nodes})"
+            return [("trainer.world_size", f"{wrong}. {fix}")]
         if self.activation_offload and not self.activation_checkpointing:
             fix = "Set trainer.activation_checkpointing too, or leave it out."
             return [("trainer.activation_offload", f"moves what activation checkpointing keeps. {fix}")]

@@ -137,6 +137,7 @@ class RunConfig(Section):
         problems = [
             *self.optimizer.problems(self.max_steps),
             *self.trainer.problems(),
+            *self._launcher_problems(),
             *self._evaluation_problems(),
             *self._model_problems(),
             *self._policy_problems(),
@@ -145,6 +146,12 @@ class RunConfig(Section):
         if problems:
             raise CrossFieldError([ConfigProblem(path, message) for path, message in problems])
         return self
+
+    def _launcher_problems(self) -> list[tuple[str, str]]:
+        if self.trainer.nodes == 1 or self.launcher.type == "slurm" or self.kind == "external":
+            return []
+        fix = "Set launcher.type to 'slurm', or leave it at 1."
+        return [("trainer.nodes", f"{self.trainer.nodes} are more than this machine. {fix}")]
 
     def _evaluation_problems(self) -> list[tuple[str, str]]:
         if self.evaluation is None or self.evaluation.problems or self.kind == "eval":

@@ -78,7 +78,8 @@ def gpus_wanted(config: RunConfig) -> int:
 def need(config: RunConfig, kind: str) -> JobSize:
     """What the job of a replica of this kind asks for."""
     if kind == "trainer":
-        return JobSize(**config.launcher.trainer.model_dump(), gpus=_trainers_on_gpus(config))
+        nodes = config.trainer.nodes
+        return JobSize(**config.launcher.trainer.model_dump(), gpus=_trainers_on_gpus(config) // nodes, nodes=nodes)
     gpus = 0 if accelerators.serves_on_cpu(elsewhere=True) else 1
     return JobSize(**config.launcher.inference.model_dump(), gpus=gpus)
 
@@ -148,15 +149,19 @@ def trainer(
     gpus: Sequence[str],
     resumes_from: str = "",
     cores: int | None = None,
+    meeting: Path | None = None,
 ) -> Command:
     """The trainer of a run: what it trains, where it fetches it and with which right is in its environment.
 
     `directory` and `gpus` are the run's; `resumes_from` is the checkpoint of another run whose optimizer state it
-    starts with; `cores` are those of its job.
+    starts with; `cores` are those of its job on each node. `meeting` is a file that is not there yet, in a directory of
+    this start alone which all nodes see.
     """
-    world_size = config.trainer.world_size
+    nodes = config.trainer.nodes
+    world_size = config.trainer.world_size // nodes
+    kind = "rl" if config.kind == "rl" else "sft"
     return Command(
-        [sys.executable, "-m", *_ranks("rl" if config.kind == "rl" else "sft", world_size)],
+        [sys.executable, "-m", *(_ranks(kind, world_size) if nodes == 1 else _node(kind, nodes, world_size, meeting))],
         {
             **accelerators.trainer_environ(
                 world_size, gpus[: _trainers_on_gpus(config)], beside_servers=config.is_played, cores=cores
@@ -167,8 +172,21 @@ def trainer(
             "HF_HUB_CACHE": str(hub.cache()),
         },
         reads=_given_to_trainer(config, directory, url, resumes_from),
-        writes=[weights_of(directory), *(directory / name for name in ("checkpoints", "data", "tracking"))],
+        writes=[
+            weights_of(directory),
+            *(directory / name for name in ("checkpoints", "data", "tracking")),
+            *([meeting.parent] if meeting is not None else []),
+        ],
     )
+
+
+def _node(kind: str, nodes: int, ranks: int, meeting: Path | None) -> list[str]:
+    """The module that starts a trainer's ranks on each of several nodes; the node's agent says which it is."""
+    assert meeting is not None
+    return [
+        *("trainers.distributed.node", kind, "--nodes", str(nodes), "--ranks", str(ranks)),
+        *("--meeting", str(meeting)),
+    ]
 
 
 def _ranks(kind: str, world_size: int) -> list[str]:

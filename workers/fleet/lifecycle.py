@@ -150,6 +150,7 @@ def launch(replica: Replica, command: Command, *, key: str = "") -> None:
         writes=command.writes,
         ours=[*own_places(), *([] if is_here else [sockets_of(str(replica.token))])],
         gpus=bool(command.environ.get(accelerators.VISIBLE)) if is_here else need.gpus > 0,
+        network=need.nodes > 1,
         need=need,
         template=config.launcher.template,
         serves=server_socket(replica) if is_server else None,

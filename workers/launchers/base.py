@@ -27,6 +27,8 @@ class JobSize:
     memory_gib: float = 0.0
     hours: float = 0.0
     gpus: int = 0
+    """Of each node."""
+    nodes: int = 1
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,8 @@ class LaunchSpec:
     """Directories of the control plane's own: of those alone a launcher opens to the account of runs what it reads."""
     gpus: bool = False
     """Whether it sees the GPUs of the machine."""
+    network: bool = False
+    """Whether it is on the machine's network: ranks on several nodes talk to each other."""
     grace_s: float = 10.0
     """Seconds between asking the process to end and killing it."""
     need: JobSize = JobSize()

@@ -54,6 +54,7 @@ def make(
     writes: Iterable[Path] = (),
     ours: Iterable[Path] = (),
     gpus: bool = False,
+    network: bool = False,
 ) -> Sandbox | None:
     """The sandbox of a command whose directory for anything is ``scratch``, which is made. None: they are switched off.
 
@@ -89,6 +90,7 @@ def make(
         writable={str(path): str(real) for path, real in made.items()},
         directory=str(scratch),
         gpus=gpus,
+        network=network,
         account=account,
         bwrap=sandbox.find_program(),
     )

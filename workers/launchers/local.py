@@ -30,7 +30,12 @@ class LocalLauncher:
         spec.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             room = confinement.make(
-                scratch(spec.directory), reads=spec.reads, writes=spec.writes, ours=spec.ours, gpus=spec.gpus
+                scratch(spec.directory),
+                reads=spec.reads,
+                writes=spec.writes,
+                ours=spec.ours,
+                gpus=spec.gpus,
+                network=spec.network,
             )
         except SandboxUnavailable as error:
             raise LaunchError(str(error)) from error

@@ -59,6 +59,8 @@ class Sandbox:
     directory: str = "/tmp"
     """Where the command starts, and its HOME."""
     gpus: bool = False
+    network: bool = False
+    """Whether its network is the machine's."""
     account: str = ""
     """Whose the command is; "": ours."""
     bwrap: str = "bwrap"
@@ -74,7 +76,8 @@ def arguments(
     """
     is_root = bool(sandbox.account)
     user = [] if is_root else ["--unshare-user", "--disable-userns"]
-    options = [*user, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-net", "--unshare-cgroup-try"]
+    options = [*user, "--unshare-pid", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
+    options += [] if sandbox.network else ["--unshare-net"]
     options += ["--die-with-parent", "--new-session", "--cap-drop", "ALL"]
     if is_root:  # what setpriv needs to become the account; it gives them up as it does
         options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]

@@ -10,6 +10,7 @@ token and a directory of its own, so nothing that starts twice writes the same f
 
 import json
 import logging
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -54,8 +55,9 @@ class SlurmLauncher:
         write_json(spec.directory / "job.json", _described(spec))
         secrets = {JOB_VARIABLE: json.dumps({"environ": dict(spec.environ), "key": spec.key})}
         options = templates.options(template, spec.need, spec.token, spec.directory)
+        agent = templates.agent(template, spec.directory)
         try:
-            number = queue.submit(options, templates.script(template, spec.directory), secrets)
+            number = queue.submit(options, templates.script(template, spec.need, agent), secrets)
         except queue.SlurmRefused as error:
             raise LaunchError(f"SLURM refused the job: {error}") from None
         except queue.SlurmAway as error:
@@ -76,9 +78,8 @@ class SlurmLauncher:
         try:
             found = templates.read(self._home, template)
             for need in needs:
-                nobody = "00000000-0000-0000-0000-000000000000"
-                options = templates.options(found, need, nobody, self._home)
-                queue.would_take(options, templates.script(found, self._home))
+                options = templates.options(found, need, templates.fresh_token(), self._home)
+                queue.would_take(options, templates.script(found, need, templates.agent(found, self._home)))
         except templates.TemplateError as error:
             return str(error)
         except queue.SlurmRefused as error:
@@ -134,8 +135,10 @@ class SlurmLauncher:
         return []
 
     def logs(self, handle: Handle, lines: int) -> str:
-        """Of the command; before there is one, of the job."""
-        return last_lines(handle.directory / "log.txt", lines) or last_lines(handle.directory / "job.txt", lines)
+        """Of the command, of other nodes too; before there is one, of the job."""
+        first = last_lines(handle.directory / "log.txt", lines)
+        others = (last_lines(file, lines) for file in sorted(handle.directory.glob("node-*/log.txt")))
+        return "\n".join(filter(None, (*others, first))) or last_lines(handle.directory / "job.txt", lines)
 
     def _is_left(self, token: str) -> bool:
         job = self._queue.jobs(anew=True).get(token)
@@ -160,7 +163,7 @@ class SlurmLauncher:
 
 def _described(spec: LaunchSpec) -> dict[str, Any]:
     """What the agent is to start, but for what is secret."""
-    described = asdict(spec)
+    described = asdict(spec) | {"python": sys.executable}
     for secret in ("environ", "key", "need", "template", "directory"):
         del described[secret]
     return json.loads(json.dumps(described, default=str))  # type: ignore[no-any-return]

@@ -136,6 +136,17 @@ def would_take(options: Sequence[str], script: str) -> None:
     _ask(["sbatch", "--test-only", *options], script)
 
 
+def partitions() -> dict[str, tuple[int, int]]:
+    """How many nodes of each partition are up, and how many it has. Raises SlurmAway."""
+    found: dict[str, tuple[int, int]] = {}
+    for line in _ask(["sinfo", "--noheader", "--format=%R|%T|%D"]).splitlines():
+        name, state, count = line.split("|")
+        up, nodes = found.get(name, (0, 0))
+        is_up = not state.startswith(("down", "drain", "fail", "unknown", "maint")) and not state.endswith("*")
+        found[name] = (up + int(count) * is_up, nodes + int(count))
+    return found
+
+
 def cancel(token: str) -> None:
     """End a job, waiting or not, and all of its processes. Raises SlurmAway."""
     _ask(["scancel", "--quiet", f"--name={name_of(token)}", f"--user={os.getuid()}"])

@@ -68,7 +68,8 @@ def judge(job: Job | None, written: Written, *, absent_s: float | None, submitte
             if end is End.CANCELLED and job is not None:
                 if not job.has_ended:
                     return Observation(True)  # by what it was, SLURM says only when it is gone
-                end = _ENDS.get(job.state, end)
+                # Ended by SLURM for another node's sake, it has died with that.
+                end = _ENDS.get(job.state, End.DIED)
         elif end is End.DIED and job is not None and job.state == "OUT_OF_MEMORY":
             end = End.OUT_OF_MEMORY
         return Observation(False, written.exit.get("code"), age_s, end, written.exit.get("excess", {}))

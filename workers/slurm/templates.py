@@ -15,7 +15,8 @@ import re
 import shlex
 import sys
 import tomllib
-from collections.abc import Mapping
+import uuid
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -27,6 +28,8 @@ FILE = "cluster.toml"
 WARNING_S = 60
 """Before its time is over a job is told, and ends what it runs while that can still save."""
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_SPREAD = ("srun", "--kill-on-bad-exit=1", "--ntasks-per-node=1")
+"""Before what is to run on every node: when one of them fails, the others are ended."""
 _LINE = r"^[^\x00-\x1f\x7f]*$"
 
 
@@ -59,8 +62,9 @@ class Template(BaseModel):
     """Variables of the agent, which passes on what tunes programs (as `NCCL_`), and of nothing that is secret."""
     python: str = Field(default="", pattern=_LINE)
     """The interpreter on the nodes; the one of the control plane when it is not said."""
-    address: str = Field(default="", pattern=_LINE)
-    """The address of a node on which its doors listen; found by the way to the control plane when it is not said."""
+    interface: str = Field(default="", pattern=_LINE)
+    """The network interface of a node on which its door listens, and over which the ranks of several nodes talk; that
+    of the way to the control plane when it is not said."""
 
     @field_validator("modules")
     @classmethod
@@ -110,8 +114,9 @@ def options(template: Template, need: JobSize, token: str, directory: Path) -> l
         "job-name": name_of(token),
         # A job that is given back starts anew, as another replica, without the two minutes that SLURM holds it.
         "no-requeue": None,
-        "nodes": "1",
-        "ntasks": "1",
+        "nodes": str(need.nodes),
+        "ntasks": str(need.nodes),
+        "ntasks-per-node": "1",
         "cpus-per-task": str(need.cores or template.cores),
         "signal": f"B:USR1@{WARNING_S}",
         "chdir": "/",
@@ -130,8 +135,19 @@ def options(template: Template, need: JobSize, token: str, directory: Path) -> l
     return [*words, "--exclusive"] if template.exclusive else words
 
 
-def script(template: Template, directory: Path) -> str:
-    """What a job runs: the agent, in the place of the shell, so that it gets the job's signals."""
+def fresh_token() -> str:
+    """A token of a job that is no replica's."""
+    return str(uuid.uuid4())
+
+
+def agent(template: Template, directory: Path) -> list[str]:
+    """What of ours a job of a replica runs, after the interpreter."""
+    return ["-m", "workers.agent", str(directory), template.interface]
+
+
+def script(template: Template, need: JobSize, words: Sequence[str]) -> str:
+    """A job that runs Python with these words on each of its nodes, in the place of the shell: so it gets the job's
+    signals."""
     packages = Path(__file__).resolve().parents[2]
     python = template.python or sys.executable
     lines = [
@@ -141,7 +157,7 @@ def script(template: Template, directory: Path) -> str:
         *(f"export {name}={_quoted(value)}" for name, value in template.environment.items()),
         "umask 077",
         f"export PYTHONPATH={_quoted(str(packages))}",
-        _line("exec", python, "-m", "workers.agent", str(directory), template.address),
+        _line("exec", *(_SPREAD if need.nodes > 1 else ()), python, *words),
     ]
     return "\n".join([*lines, ""])
 
