@@ -13,23 +13,33 @@ import os
 import shutil
 import signal
 import socket
+import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
+from aiohttp import web
 
 from trainers.child import adopt_orphans
 from trainers.distributed.node import INTERFACE_VARIABLE, NODE_VARIABLE
 from workers import doors
+from workers.depot import PREFIX, Depot
 from workers.launchers import accounts
 from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec
 from workers.launchers.local import LocalLauncher
 from workers.launchers.shepherd import SUPERVISOR_VARIABLE, write_json
 
 _POLL_S = 0.5
+_ROOT = Path("/tmp/files")
+"""Below a directory of the job: the files of the control plane on a node that does not share them."""
+_BRINGING_S = 3600.0
+"""For which an agent waits for them."""
+_FETCHED_S = 300.0
+"""For which it waits, after the end, until what is left was fetched."""
+_TELL_S = 60.0
 _SAVE_S = 45.0
 """For which a command may save what it has, of the minute before its time is over."""
 _LEAVE_S = 15.0
@@ -40,9 +50,9 @@ class Agent:
     """One replica of one job."""
 
     def __init__(self, directory: Path, interface: str, node: int) -> None:
-        described = json.loads((directory / "job.json").read_text())
         # Gone from the environment before anything else starts.
         secrets = json.loads(os.environ.pop(JOB_VARIABLE))
+        described = secrets["job"]
         self._directory, self._node = directory, node
         self._host, name = address_of(interface) if interface else address_towards(described["url"])
         self._spec = LaunchSpec(
@@ -56,6 +66,7 @@ class Agent:
             ours=[Path(path) for path in described["ours"]],
             gpus=described["gpus"],
             network=described["network"],
+            root=None if described["shared"] else _ROOT.parent / f"rollyard-{described['token']}" / _ROOT.name,
             grace_s=described["grace_s"],
             serves=Path(described["serves"]) if described["serves"] and not node else None,
             key=secrets["key"],
@@ -63,6 +74,9 @@ class Agent:
             url=described["url"],
         )
         self._launcher = LocalLauncher()
+        self._depot = Depot(self._spec.root, directory) if self._spec.root is not None else None
+        if self._depot is not None:
+            self._directory = self._depot.place(directory)
         self._why: End | None = None
 
     async def run(self) -> int:
@@ -73,13 +87,21 @@ class Agent:
         async with contextlib.AsyncExitStack() as opened:
             for place in filter(None, (self._spec.serves, self._spec.asks)):
                 opened.callback(shutil.rmtree, _own_directory(place.parent.parent), ignore_errors=True)
+            depot = self._depot
             if self._spec.asks is not None:
-                await opened.enter_async_context(_asking(self._spec.asks, self._spec.url))
+                before = depot.before_announcing if depot is not None else None
+                await opened.enter_async_context(_asking(self._spec.asks, self._spec.url, before))
             base_url = ""
-            if self._spec.serves is not None:
-                base_url = await opened.enter_async_context(
-                    doors.to_socket(self._spec.serves, self._spec.key, self._host)
-                )
+            if self._spec.serves is not None or depot is not None:
+                others = (PREFIX, depot.answer) if depot is not None else None
+                door = doors.to_socket(self._spec.serves, self._spec.key, self._host, others)
+                base_url = await opened.enter_async_context(door)
+            if depot is not None:
+                self._directory.mkdir(parents=True, exist_ok=True)
+                await asyncio.to_thread(tell, base_url)
+                async with asyncio.timeout(_BRINGING_S):
+                    await depot.begun.wait()
+                opened.push_async_callback(self._be_fetched, depot)
             try:
                 handle = await asyncio.to_thread(self._launcher.start, self._spec)
             except (LaunchError, OSError) as error:
@@ -90,9 +112,16 @@ class Agent:
             self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
             return await self._stay(handle)
 
+    async def _be_fetched(self, depot: Depot) -> None:
+        """Stay until what is left of the replica was fetched."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FETCHED_S):
+                await depot.left.wait()
+
     async def _stay(self, handle: Handle) -> int:
         while (seen := self._launcher.poll(handle)).alive:
-            if self._why is None and (self._directory / "stop").exists():
+            is_stopped = self._depot.stopped.is_set() if self._depot else (self._directory / "stop").exists()
+            if self._why is None and is_stopped:
                 self._why = End.ASKED
             if self._why is not None:
                 if not self._node:
@@ -108,12 +137,17 @@ class Agent:
         self._why = self._why or end
 
     def _note_failed_start(self, error: str) -> None:
-        with (self._spec.directory / "log.txt").open("a") as log:
+        with (self._place() / "log.txt").open("a") as log:
             log.write(f"{socket.gethostname()}: {error}\n")
         self._write("exit.json", code=1, end=End.DIED)
 
     def _write(self, name: str, **content: Any) -> None:
-        write_json(self._spec.directory / name, {"token": self._spec.token, **content})
+        write_json(self._place() / name, {"token": self._spec.token, **content})
+
+    def _place(self) -> Path:
+        """Where on this node the replica's directory is."""
+        directory = self._spec.directory
+        return directory if self._depot is None else self._depot.place(directory)
 
 
 def address_of(interface: str) -> tuple[str, str]:
@@ -146,11 +180,19 @@ def _own_directory(path: Path) -> Path:
 
 
 @contextlib.asynccontextmanager
-async def _asking(place: Path, url: str) -> AsyncIterator[None]:
+async def _asking(
+    place: Path, url: str, before: Callable[[web.BaseRequest, bytes], Awaitable[None]] | None
+) -> AsyncIterator[None]:
     place.parent.mkdir(mode=0o700)
     accounts.show(accounts.account_of_runs(), place.parent)
-    async with doors.to_url(url, place):
+    async with doors.to_url(url, place, before):
         yield
+
+
+def tell(words: str) -> None:
+    """Say something in the comment of our job, such as where we listen. Who may write there is the job's account."""
+    job = os.environ["SLURM_JOB_ID"]
+    subprocess.run(["scontrol", "update", f"JobId={job}", f"Comment={words}"], check=True, timeout=_TELL_S)
 
 
 def main() -> int:

@@ -30,7 +30,18 @@ from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, Evaluati
 from trainers.run_config import EnvironmentRef
 from workers import isolation
 from workers.database import in_database
-from workers.fleet import accelerators, commands, fetching, forking, hub, lifecycle, publishing, retention, training
+from workers.fleet import (
+    accelerators,
+    commands,
+    fetching,
+    forking,
+    hub,
+    jobs,
+    lifecycle,
+    publishing,
+    retention,
+    training,
+)
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 from workers.launchers import confinement
@@ -182,7 +193,7 @@ def _would_be_taken(run: Run) -> bool:
     """Ask SLURM, where a run is made of jobs, whether it takes such; False while it does not answer. Raises
     UnrecoverableError."""
     try:
-        complaint = lifecycle.complaint_of_jobs(run)
+        complaint = jobs.complaint(run)
     except SlurmAway as error:
         life.note_wait(run, Reason(ReasonCode.SLURM_AWAY, error=str(error)))
         return False

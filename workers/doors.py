@@ -5,7 +5,7 @@ address for those who know its key; a trainer asks the control plane over a sock
 """
 
 import hmac
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -32,10 +32,18 @@ _HOPS = frozenset(
 """Headers of one connection, not of a message (RFC 9110, section 7.6.1), and those that the next hop writes itself."""
 
 
+Answers = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
 @asynccontextmanager
-async def to_socket(socket: Path, key: str, host: str) -> AsyncIterator[str]:
-    """Open a port of `host` that leads to what listens on a socket; yields its URL. Asks for the key first."""
-    async with _door(f"unix://{socket}", key=key) as runner:
+async def to_socket(
+    socket: Path | None, key: str, host: str, others: tuple[str, Answers] | None = None
+) -> AsyncIterator[str]:
+    """Open a port of `host` that leads to what listens on a socket; yields its URL. Asks for the key first.
+
+    `others`: paths that begin so are answered here.
+    """
+    async with _door(f"unix://{socket}" if socket else "", key=key, others=others) as runner:
         site = web.TCPSite(runner, host, 0)
         await site.start()
         _, port = runner.addresses[0][:2]
@@ -43,17 +51,29 @@ async def to_socket(socket: Path, key: str, host: str) -> AsyncIterator[str]:
 
 
 @asynccontextmanager
-async def to_url(url: str, socket: Path) -> AsyncIterator[None]:
+async def to_url(
+    url: str, socket: Path, before: Callable[[web.BaseRequest, bytes], Awaitable[None]] | None = None
+) -> AsyncIterator[None]:
     """Listen on a socket that leads to the API at a URL, and to nothing else there: the code of runs has no business
-    with pages and passwords. Who may enter its directory may use it."""
-    async with _door(url, below="/api/") as runner:
+    with pages and passwords. Who may enter its directory may use it.
+
+    `before`: is awaited with each request and its body, which then goes on.
+    """
+    async with _door(url, below="/api/", before=before) as runner:
         await web.UnixSite(runner, str(socket)).start()
         socket.chmod(0o666)
         yield
 
 
 @asynccontextmanager
-async def _door(url: str, *, key: str = "", below: str = "/") -> AsyncIterator[web.ServerRunner]:
+async def _door(
+    url: str,
+    *,
+    key: str = "",
+    below: str = "/",
+    others: tuple[str, Answers] | None = None,
+    before: Callable[[web.BaseRequest, bytes], Awaitable[None]] | None = None,
+) -> AsyncIterator[web.ServerRunner]:
     root, socket = address(url)
     connector = aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
     timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S)  # how long an answer may take is for who asks
@@ -64,7 +84,15 @@ async def _door(url: str, *, key: str = "", below: str = "/") -> AsyncIterator[w
                 return web.Response(status=401, text="This needs the key of the replica.\n")
             if not request.path.startswith(below) or ".." in request.path:
                 return web.Response(status=404)
-            return await _pass_on(request, session, root)
+            if others is not None and request.path.startswith(others[0]):
+                return await others[1](request)
+            if not url:
+                return web.Response(status=404)
+            body = None
+            if before is not None and request.method == "POST":
+                body = await request.read()
+                await before(request, body)
+            return await _pass_on(request, session, root, body)
 
         runner = web.ServerRunner(web.Server(passed_on))
         await runner.setup()
@@ -79,9 +107,11 @@ def _is_known(request: web.BaseRequest, key: str) -> bool:
     return hmac.compare_digest(given.encode(), f"Bearer {key}".encode())
 
 
-async def _pass_on(request: web.BaseRequest, session: aiohttp.ClientSession, root: str) -> web.StreamResponse:
+async def _pass_on(
+    request: web.BaseRequest, session: aiohttp.ClientSession, root: str, read: bytes | None
+) -> web.StreamResponse:
     headers = [(name, value) for name, value in request.headers.items() if name.lower() not in _HOPS]
-    body = request.content if request.body_exists else None
+    body = read if read is not None else request.content if request.body_exists else None
     if body is not None and request.content_length is not None:
         headers.append(("Content-Length", str(request.content_length)))
     try:

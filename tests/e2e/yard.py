@@ -170,13 +170,16 @@ PATTERNS: dict[str, Callable[[str, str], bool]] = {
 
 
 @contextmanager
-def running_yard(log: Path, *, packages: Path | None = None, account: str = "") -> Iterator[Yard]:
+def running_yard(
+    log: Path, *, packages: Path | None = None, account: str = "", where: Path | None = None
+) -> Iterator[Yard]:
     """Bring a Rollyard up in a fresh home, and check when it ends that no process of it is left.
 
-    ``packages`` is a directory to import from besides; ``account`` is whose the installation is, if not ours.
+    ``packages`` is a directory to import from besides; ``account`` is whose the installation is, if not ours; the
+    home is made in ``where``.
     """
     before = become(account) if account else []
-    with tempfile.TemporaryDirectory(prefix="rollyard-e2e-", ignore_cleanup_errors=True) as directory:
+    with tempfile.TemporaryDirectory(prefix="rollyard-e2e-", dir=where, ignore_cleanup_errors=True) as directory:
         os.chmod(directory, 0o711)  # PostgreSQL runs under another account when we are root
         if account:
             os.chown(directory, pwd.getpwnam(account).pw_uid, pwd.getpwnam(account).pw_gid)

@@ -33,8 +33,9 @@ def missing() -> str:
 class Cluster:
     """One that runs."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, hidden: Path | None) -> None:
         self.directory = directory
+        self._hidden = hidden
         self.environ = {"SLURM_CONF": str(directory / "slurm.conf")}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -64,13 +65,20 @@ class Cluster:
         }
         with (self.directory / f"{name}.out").open("ab") as out:
             self._daemons[name] = subprocess.Popen(
-                commands.get(name, ["slurmd", "-D", "-N", name, "-f", conf]),
+                commands.get(name) or [*self._hiding(), "slurmd", "-D", "-N", name, "-f", conf],
                 env={**os.environ, **self.environ, "PATH": f"{os.environ['PATH']}:/usr/sbin:/sbin"},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=out,
                 start_new_session=True,
             )
+
+    def _hiding(self) -> list[str]:
+        """The beginning of a command that sees an empty directory of its own where others see the hidden one."""
+        if self._hidden is None:
+            return []
+        mounting = 'mount -t tmpfs none "$0" && exec "$@"'
+        return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mounting, str(self._hidden)]
 
     def end(self, name: str, signum: int = signal.SIGTERM) -> None:
         """End a daemon."""
@@ -107,14 +115,14 @@ class Cluster:
 
 
 @contextmanager
-def running_cluster(directory: Path) -> Iterator[Cluster]:
-    """Start one, and in the end cancel its jobs and end it."""
+def running_cluster(directory: Path, hidden: Path | None = None) -> Iterator[Cluster]:
+    """Start one, and in the end cancel its jobs and end it. Each node has an empty directory in place of `hidden`."""
     directory.mkdir(mode=0o755, exist_ok=True)
     key = directory / "munge.key"
     key.write_bytes(secrets.token_bytes(128))
     key.chmod(0o600)
     (directory / "slurm.conf").write_text(_configuration(directory))
-    cluster = Cluster(directory)
+    cluster = Cluster(directory, hidden)
     try:
         cluster.start("munged")
         _until((directory / "munge.socket").exists, "munged listens")

@@ -57,14 +57,22 @@ def test_job_at_work_is_not_given_up_before_five_minutes_of_absence(absent_s: fl
     assert (gone.alive, gone.end) == (False, End.VANISHED)
 
 
-@given(st.sampled_from(["asked", "abandoned"]), st.sampled_from(["PREEMPTED", "NODE_FAIL", "TIMEOUT", "CANCELLED"]))
-def test_who_took_a_job_that_was_signalled_is_what_slurm_says_at_its_end(end: str, state: str) -> None:
+@given(st.sampled_from(["asked", "abandoned", ""]), st.sampled_from(["PREEMPTED", "NODE_FAIL", "TIMEOUT", "CANCELLED"]))
+def test_who_took_a_job_is_what_slurm_says_at_its_end(end: str, state: str) -> None:
     written = Written(exit={"code": -15, "end": end}, has_begun=True, end=End.CANCELLED)
     going = judge(Job("7", "COMPLETING", "None", "n1"), written, absent_s=None, submitted_s=9)
     assert going.alive
     seen = judge(Job("7", state, "None", "n1"), written, absent_s=None, submitted_s=9)
     expected = {"PREEMPTED": End.PREEMPTED, "NODE_FAIL": End.NODE_FAILED, "TIMEOUT": End.TIME_LIMIT}
     assert seen.end is expected.get(state, End.CANCELLED)
+
+
+@given(st.sampled_from(["asked", "abandoned", ""]), st.none() | st.just(End.CANCELLED))
+def test_node_of_several_that_is_ended_for_anothers_sake_has_died(end: str, why: End | None) -> None:
+    job = Job("7", "FAILED", "None", "n[1-2]")
+    for exit_file in (None, {"code": -15, "end": end}):
+        written = Written(exit=exit_file, has_begun=True, end=why if exit_file else None, is_spread=True)
+        assert judge(job, written, absent_s=None, submitted_s=9).end is End.DIED
 
 
 @given(st.lists(st.text(alphabet="|abc \n\t%0", max_size=60), max_size=amount(10, 100)))
@@ -81,5 +89,6 @@ def test_every_end_is_a_sentence_with_its_last_words(end: End) -> None:
 
 def test_last_of_several_jobs_under_one_name_counts_and_a_living_one_before_it() -> None:
     name = "rollyard-3b0a5c3e-0000-4000-8000-000000000001"
-    said: dict[str, Any] = _read(f"7|FAILED|None|{name}|n1\n9|RUNNING|None|{name}|n2\n8|FAILED|None|{name}|n3\n")
+    lines = ["7|FAILED|None", "9|RUNNING|None", "8|FAILED|None"]
+    said: dict[str, Any] = _read("\n".join(f"{line}|{name}|n1|" for line in lines))
     assert [job.number for job in said.values()] == ["9"]

@@ -22,12 +22,12 @@ from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
-from workers.fleet import accelerators, commands, hub
+from workers.fleet import accelerators, commands, hub, jobs
 from workers.fleet.commands import Command
+from workers.fleet.keys import key_of
 from workers.launchers.base import End, Handle, JobSize, Launcher, LaunchError, LaunchSpec, Observation, scratch
 from workers.launchers.local import LocalLauncher
-from workers.slurm.launcher import SlurmLauncher, sockets_of
-from workers.slurm.templates import TemplateError
+from workers.slurm.launcher import sockets_of
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +48,7 @@ _TORCHRUN_SUMMARY = "ChildFailedError"
 _FAULT_VARIABLE = "ROLLYARD_FAULT_FILE"
 """Names the file in which a replica that dies of its input says so; see `fault_of`."""
 
-_SLURM = SlurmLauncher(settings.HOME.path)
-_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher(), "slurm": _SLURM}
+_LAUNCHERS: dict[str, Launcher] = {"local": LocalLauncher(), "slurm": jobs.SLURM}
 
 
 _ENDS = {
@@ -100,42 +99,13 @@ def own_places() -> list[Path]:
     return [settings.HOME.path, Path(settings.ROLLYARD_RUNS_DIR), hub.cache()]
 
 
-def server_socket(replica: Replica) -> Path:
-    """Where an inference server listens on its node."""
-    if replica.launcher == "local":
-        return settings.HOME.server_socket(replica.pk)
-    return sockets_of(str(replica.token)) / "serve" / "vllm.sock"
+def bring(replica: Replica, path: Path) -> None:
+    """Have a server see a directory that was written since it began. Raises LaunchError. Touches no row."""
+    launcher_of(replica).bring(handle_of(replica), path)
 
 
-def way_here(replica: Replica) -> str:
-    """The URL at which a trainer asks the control plane, which from its sandbox is a socket's."""
-    if replica.launcher == "local":
-        return str(settings.RUNS_URL)
-    return f"{SCHEME}{sockets_of(str(replica.token)) / 'ask' / 'api.sock'}"
-
-
-def cores_of(run: Run, kind: ReplicaKind) -> int | None:
-    """The cores that a replica has to itself; None where it shares this machine."""
-    config = run.parsed
-    if not commands.is_on_jobs(config):
-        return None
-    try:
-        return _SLURM.cores(config.launcher.template, commands.need(config, kind))
-    except TemplateError:
-        return 1  # said when it is started
-
-
-def complaint_of_jobs(run: Run) -> str:
-    """Why no job of a run would be taken; empty where it has none, or they would be. Raises SlurmAway."""
-    config = run.parsed
-    if not commands.is_on_jobs(config):
-        return ""
-    kinds = [ReplicaKind.TRAINER] * config.is_trained + [ReplicaKind.INFERENCE] * bool(commands.slots(config))
-    return _SLURM.complaint(config.launcher.template, [commands.need(config, kind) for kind in kinds])
-
-
-def launch(replica: Replica, command: Command, *, key: str = "") -> None:
-    """Start a reserved replica. One that cannot be started is lost, with the reason. `key`: of the door to a server."""
+def launch(replica: Replica, command: Command) -> None:
+    """Start a reserved replica. One that cannot be started is lost, with the reason."""
     variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
     config, is_here = replica.run.parsed, replica.launcher == "local"
     is_server = replica.kind == ReplicaKind.INFERENCE
@@ -153,9 +123,11 @@ def launch(replica: Replica, command: Command, *, key: str = "") -> None:
         network=need.nodes > 1,
         need=need,
         template=config.launcher.template,
-        serves=server_socket(replica) if is_server else None,
-        key=key,
-        asks=None if is_server or is_here else Path(way_here(replica).removeprefix(SCHEME)),
+        serves=jobs.server_socket(replica) if is_server else None,
+        key=key_of(str(replica.token)),
+        sends=[] if is_here else jobs.sent(replica, command),
+        keeps=[] if is_here or is_server else [replica.run.directory / name for name in ("data", "tracking")],
+        asks=None if is_server or is_here else Path(jobs.way_here(replica).removeprefix(SCHEME)),
         url=settings.NODES_URL,
     )
     try:

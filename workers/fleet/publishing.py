@@ -15,7 +15,7 @@ from rollouts.selectors import fleet
 from rollouts.services.runs import policies, replicas
 from rollouts.states import RunState
 from workers.fleet.inference import InferenceError
-from workers.fleet.serving import admin_of, files_of, load_deadline_s
+from workers.fleet.serving import admin_of, load
 
 log = logging.getLogger(__name__)
 
@@ -57,9 +57,7 @@ def _load(replica: Replica, version: PolicyVersion) -> str:
     try:
         with admin_of(replica) as admin:
             if admin.version() != version.version:
-                stood_still_s = admin.load_weights(
-                    files_of(version, replica), version.version, deadline_s=load_deadline_s(version)
-                )
+                stood_still_s = load(admin, replica, version)
                 log.info("%s loaded version %s in %.2f s", replica.name, version.version, stood_still_s)
             served = admin.version()
     except InferenceError as error:

@@ -11,8 +11,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, Protocol, TypeVar
 
-from django.utils.crypto import salted_hmac
-
 from environments.config import SamplingParams
 from environments.errors import InvalidAnswer, PolicyUnavailable
 from environments.policy import Completion, OpenAIPolicy
@@ -22,6 +20,7 @@ from rollouts.selectors import fleet
 from rollouts.services.runs import replicas
 from workers.database import in_database
 from workers.fleet.inference import SERVED_MODEL
+from workers.fleet.keys import key_of
 
 log = logging.getLogger(__name__)
 
@@ -48,8 +47,8 @@ C = TypeVar("C", bound=ReplicaClient)
 
 
 def api_key(replica: Replica) -> str:
-    """The key a replica demands. Derived, so that it is stored nowhere and every worker knows it."""
-    return salted_hmac("rollyard.inference", str(replica.token), algorithm="sha256").hexdigest()
+    """The key a replica demands."""
+    return key_of(str(replica.token))
 
 
 class PooledReplica(Generic[C]):

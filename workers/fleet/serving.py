@@ -24,10 +24,11 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import placements, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
-from workers.fleet import adapters, commands, lifecycle
+from workers.fleet import adapters, commands, jobs, lifecycle
 from workers.fleet.inference import InferenceError, VllmAdmin, WeightsNotLoaded
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.replica_pool import api_key
+from workers.launchers.base import LaunchError
 
 log = logging.getLogger(__name__)
 
@@ -131,11 +132,11 @@ def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
                 if admin.version() is None and _started_with(replica) == target.version:
                     admin.set_version(target.version)
                 elif admin.version() != target.version:
-                    _load(admin, replica, target)
+                    load(admin, replica, target)
             elif replica.state == ReplicaState.SUSPECT:
                 # Half loaded, or left paused by a reconciler that died: it generates nothing before it is whole again.
                 if admin.is_paused() or admin.version() != target.version:
-                    _load(admin, replica, target)
+                    load(admin, replica, target)
                 admin.probe(PROBE_DEADLINE_S)
             else:
                 admin.probe(PROBE_DEADLINE_S)
@@ -148,8 +149,15 @@ def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
     return None
 
 
-def _load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> None:
-    admin.load_weights(files_of(target, replica), target.version, deadline_s=load_deadline_s(target))
+def load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> float:
+    """Load a version into a replica, on whose node its files are first. Returns the seconds for which generation stood
+    still. Raises InferenceError. Touches no row."""
+    files = files_of(target, replica)
+    try:
+        lifecycle.bring(replica, files)
+    except LaunchError as error:
+        raise InferenceError(str(error)) from None
+    return admin.load_weights(files, target.version, deadline_s=load_deadline_s(target))
 
 
 def _handle_failed_probe(replica: Replica, failure: InferenceError) -> None:
@@ -193,7 +201,7 @@ def _start(run: Run, slot: commands.Slot) -> None:
         return
     config = run.parsed
     replica = lifecycle.reserve(run, kind=ReplicaKind.INFERENCE, policy=slot.policy, slot=slot.number)
-    socket = lifecycle.server_socket(replica)
+    socket = jobs.server_socket(replica)
     if replica.launcher == "local":
         replicas.address(replica, base_url=f"{SCHEME}{socket}")
     directory = Path(replica.directory)
@@ -213,9 +221,9 @@ def _start(run: Run, slot: commands.Slot) -> None:
         caches=settings.HOME.caches / str(run.project_id),
         api_key=api_key(replica),
         gpus=placements.held(run),
-        cores=lifecycle.cores_of(run, ReplicaKind.INFERENCE),
+        cores=jobs.cores_of(run, ReplicaKind.INFERENCE),
     )
-    lifecycle.launch(replica, command, key=api_key(replica))
+    lifecycle.launch(replica, command)
 
 
 def _started_with(replica: Replica) -> int | None:

@@ -18,7 +18,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import placements, projects, replicas, tokens, trainer_writes
 from rollouts.states import BatchState, ReplicaState
-from workers.fleet import commands, lifecycle
+from workers.fleet import commands, jobs, lifecycle
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.launchers.base import End, Observation
 
@@ -112,11 +112,11 @@ def _start(run: Run) -> None:
         run.parsed,
         run=run.key,
         directory=run.directory,
-        url=lifecycle.way_here(replica),
+        url=jobs.way_here(replica),
         token=token,
         resumes_from=run.forked_from.path if run.forked_from and run.fork_optimizer else "",
         gpus=placements.held(run),
-        cores=lifecycle.cores_of(run, ReplicaKind.TRAINER),
+        cores=jobs.cores_of(run, ReplicaKind.TRAINER),
         meeting=Path(replica.directory) / "meeting" / "ranks" if run.parsed.trainer.nodes > 1 else None,
     )
     lifecycle.launch(replica, command)

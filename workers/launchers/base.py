@@ -60,6 +60,13 @@ class LaunchSpec:
     serves: Path | None = None
     """The socket on which it will answer HTTP. Where that is not this machine, a door with `key` leads to it."""
     key: str = field(default="", repr=False)
+    root: Path | None = None
+    """Where on this node lies what is named here, if that is not what it is called: below it, under the same path."""
+    sends: Sequence[Mapping[str, Any]] = ()
+    """What has to be brought to a node that does not share our files: `path`, whether to `follow_links` there, and
+    whether only an empty directory is wanted (`is_empty`)."""
+    keeps: Sequence[Path] = ()
+    """What is fetched from such a node when the command has ended."""
     asks: Path | None = None
     """The socket over which it asks `url`. Where that is not this machine, a door leads there."""
     url: str = ""
@@ -139,6 +146,9 @@ class Launcher(Protocol):
 
     def sweep(self, token: str, deadline_s: float) -> list[int]:
         """End every process that carries the token. Returns the ids of those that would not die."""
+
+    def bring(self, handle: Handle, path: Path) -> None:
+        """Have the replica see a directory that was written since it began. Raises LaunchError."""
 
     def logs(self, handle: Handle, lines: int) -> str:
         """Return the last lines the replica wrote; empty when there is no log."""

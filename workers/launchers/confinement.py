@@ -55,24 +55,28 @@ def make(
     ours: Iterable[Path] = (),
     gpus: bool = False,
     network: bool = False,
+    root: Path | None = None,
 ) -> Sandbox | None:
     """The sandbox of a command whose directory for anything is ``scratch``, which is made. None: they are switched off.
 
     What of ``reads`` lies in one of ``ours`` is opened to the account of runs; other files must be readable already.
-    Raises SandboxUnavailable.
+    With a ``root`` what is written lies below that, and so does what is read, where it is there; inside it has its own
+    path. Raises SandboxUnavailable.
     """
     written = [scratch, *writes]
     for directory in written:
-        directory.mkdir(parents=True, exist_ok=True)
+        _placed(directory, root, must=True).mkdir(parents=True, exist_ok=True)
     if unconfined.is_unconfined():
+        if root is not None:
+            raise SandboxUnavailable("without a sandbox a file has its own path alone: share the home with the nodes")
         return None
     account = accounts.account_of_runs()
     places = [path.absolute() for path in ours]
     everywhere = [path.absolute() for path in _readable_everywhere() if path.exists()]
     # All of it before anything is opened: what is refused is left as it was.
-    asked_for = {path: _straight(path, places) for path in reads if path.exists()}
+    asked_for = {path: _straight(_placed(path, root), places) for path in reads if _placed(path, root).exists()}
     given = asked_for | {path: _straight(path, places) for path in everywhere}
-    made = {path: _straight(path, places) for path in written}
+    made = {path: _straight(_placed(path, root, must=True), places) for path in written}
     own = [real for real in given.values() if any(real.is_relative_to(place.resolve()) for place in places)]
     try:
         accounts.give(account, made.values())
@@ -94,6 +98,14 @@ def make(
         account=account,
         bwrap=sandbox.find_program(),
     )
+
+
+def _placed(path: Path, root: Path | None, *, must: bool = False) -> Path:
+    """Where a path is on this node; `must`: below the root, also what is not there yet."""
+    if root is None or path.is_relative_to(root.parent):
+        return path
+    below = root / path.relative_to("/")
+    return below if must or below.exists() else path
 
 
 def _straight(path: Path, places: Sequence[Path]) -> Path:

@@ -27,7 +27,8 @@ class LocalLauncher:
     """Subprocesses. Linux only: it finds processes through /proc."""
 
     def start(self, spec: LaunchSpec) -> Handle:
-        spec.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+        place = spec.directory if spec.root is None else spec.root / spec.directory.relative_to("/")
+        place.mkdir(parents=True, exist_ok=True, mode=0o700)
         try:
             room = confinement.make(
                 scratch(spec.directory),
@@ -36,18 +37,19 @@ class LocalLauncher:
                 ours=spec.ours,
                 gpus=spec.gpus,
                 network=spec.network,
+                root=spec.root,
             )
         except SandboxUnavailable as error:
             raise LaunchError(str(error)) from error
         description = {"token": spec.token, "argv": list(spec.argv), "grace_s": spec.grace_s}
         if room is not None:
             description |= {"sandbox": asdict(room), "limits": asdict(limits.default())}
-        write_json(spec.directory / "spec.json", description)
+        write_json(place / "spec.json", description)
         try:
             subprocess.run(
-                [sys.executable, "-m", "workers.launchers.shepherd", str(spec.directory)],
+                [sys.executable, "-m", "workers.launchers.shepherd", str(place)],
                 env=_environ(spec, confined=room is not None),
-                cwd=spec.directory,
+                cwd=place,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
@@ -60,7 +62,7 @@ class LocalLauncher:
         except subprocess.TimeoutExpired as error:
             self.sweep(spec.token, 0)
             raise LaunchError(f"{spec.argv[0]} did not start within {_START_DEADLINE_S:.0f} s") from error
-        return Handle(spec.token, spec.directory)
+        return Handle(spec.token, place)
 
     def poll(self, handle: Handle) -> Observation:
         heartbeat_age_s = _age_s(handle.directory / "heartbeat")
@@ -92,6 +94,9 @@ class LocalLauncher:
     def sweep(self, token: str, deadline_s: float) -> list[int]:
         me = os.getpid()
         return sorted(end(lambda: carriers(token) - {me}, deadline_s))
+
+    def bring(self, handle: Handle, path: Path) -> None:
+        """Nothing: it is here."""
 
     def logs(self, handle: Handle, lines: int) -> str:
         return last_lines(handle.directory / "log.txt", lines)

@@ -13,21 +13,27 @@ import logging
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from workers import transfers
 from workers.launchers.base import JOB_VARIABLE, End, Handle, JobSize, LaunchError, LaunchSpec, Observation
 from workers.launchers.local import last_lines
 from workers.launchers.shepherd import write_json
 from workers.slurm import queue, states, templates
+from workers.slurm.carrier import Carrier, Node, NodeAway
+from workers.transfers import TransferError
 
 log = logging.getLogger(__name__)
 
 _NODE_TEMPORARY = Path("/tmp")
 _POLL_S = 0.5
 _CANCEL_S = 10.0
+_KEPT = 2
+"""Of the directories that were brought to a node one after another."""
 _AMBIGUOUS_S = 10.0
 """After a submission that was not answered, for which the queue is searched for the job."""
 
@@ -40,8 +46,12 @@ def sockets_of(token: str) -> Path:
 class SlurmLauncher:
     """Jobs. What it remembers is since when a job has been absent, and that may be lost."""
 
-    def __init__(self, home: Path) -> None:
+    def __init__(self, home: Path, key_of: Callable[[str], str] = str) -> None:
+        """`key_of`: the key of a replica's door, by its token."""
         self._home = home
+        self._key_of = key_of
+        self._carriers: dict[str, Carrier] = {}
+        self._brought: dict[str, list[Path]] = {}
         self._queue = queue.Queue()
         self._absent_since: dict[str, float] = {}
         self._lock = threading.Lock()
@@ -52,8 +62,9 @@ class SlurmLauncher:
         except templates.TemplateError as error:
             raise LaunchError(str(error)) from None
         spec.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        write_json(spec.directory / "job.json", _described(spec))
-        secrets = {JOB_VARIABLE: json.dumps({"environ": dict(spec.environ), "key": spec.key})}
+        described = _described(spec, template)
+        write_json(spec.directory / "job.json", described)
+        secrets = {JOB_VARIABLE: json.dumps({"job": described, "environ": dict(spec.environ), "key": spec.key})}
         options = templates.options(template, spec.need, spec.token, spec.directory)
         agent = templates.agent(template, spec.directory)
         try:
@@ -78,6 +89,8 @@ class SlurmLauncher:
         try:
             found = templates.read(self._home, template)
             for need in needs:
+                if need.nodes > 1 and not found.shared:
+                    return f"ranks of several nodes meet in a file, and by the template {template} nodes share none"
                 options = templates.options(found, need, templates.fresh_token(), self._home)
                 queue.would_take(options, templates.script(found, need, templates.agent(found, self._home)))
         except templates.TemplateError as error:
@@ -87,6 +100,7 @@ class SlurmLauncher:
         return ""
 
     def poll(self, handle: Handle) -> Observation:
+        self._carry(handle)
         # The queue first: what it says has ended has written its last by then.
         try:
             job = self._queue.jobs().get(handle.token)
@@ -134,11 +148,51 @@ class SlurmLauncher:
             log.warning("a job could not be cancelled: %s", error)
         return []
 
+    def bring(self, handle: Handle, path: Path) -> None:
+        described = _of(handle, "job.json")
+        if described is None or described["shared"]:
+            return
+        try:
+            job = self._queue.jobs().get(handle.token)
+            if job is None or not job.comment.startswith("http"):
+                raise LaunchError("its agent has not said where it listens")
+            with closing(Node(job.comment, self._key_of(handle.token))) as node:
+                node.send(path, transfers.entries(path))
+                self._brought.setdefault(handle.token, []).append(path)
+                for old in self._brought[handle.token][:-_KEPT]:
+                    node.ask("POST", "drop", {"path": str(old)})
+                del self._brought[handle.token][:-_KEPT]
+        except (NodeAway, TransferError, queue.SlurmAway, OSError) as error:
+            raise LaunchError(f"{path.name} was not brought to its node: {error}") from None
+
     def logs(self, handle: Handle, lines: int) -> str:
         """Of the command, of other nodes too; before there is one, of the job."""
         first = last_lines(handle.directory / "log.txt", lines)
         others = (last_lines(file, lines) for file in sorted(handle.directory.glob("node-*/log.txt")))
         return "\n".join(filter(None, (*others, first))) or last_lines(handle.directory / "job.txt", lines)
+
+    def _carry(self, handle: Handle) -> None:
+        """See to it that somebody carries the files of a job that does not share them."""
+        with self._lock:
+            carrier = self._carriers.get(handle.token)
+            if carrier is not None and carrier.is_alive():
+                return
+            described = _of(handle, "job.json")
+            if described is None or described["shared"] or (handle.directory / "exit.json").exists():
+                self._carriers.pop(handle.token, None)
+                return
+            carrier = Carrier(handle.directory, self._key_of(handle.token), lambda: self._url_of(handle.token))
+            self._carriers[handle.token] = carrier
+        carrier.start()
+
+    def _url_of(self, token: str) -> str | None:
+        try:
+            job = self._queue.jobs().get(token)
+        except queue.SlurmAway:
+            return ""
+        if job is None or job.has_ended:
+            return None
+        return job.comment if job.comment.startswith("http") else ""
 
     def _is_left(self, token: str) -> bool:
         job = self._queue.jobs(anew=True).get(token)
@@ -161,10 +215,10 @@ class SlurmLauncher:
             return time.monotonic() - self._absent_since.setdefault(token, time.monotonic())
 
 
-def _described(spec: LaunchSpec) -> dict[str, Any]:
+def _described(spec: LaunchSpec, template: templates.Template) -> dict[str, Any]:
     """What the agent is to start, but for what is secret."""
-    described = asdict(spec) | {"python": sys.executable}
-    for secret in ("environ", "key", "need", "template", "directory"):
+    described = asdict(spec) | {"python": sys.executable, "shared": template.shared, "nodes": spec.need.nodes}
+    for secret in ("environ", "key", "need", "template", "directory", "root"):
         del described[secret]
     return json.loads(json.dumps(described, default=str))  # type: ignore[no-any-return]
 
@@ -173,12 +227,14 @@ def _written(handle: Handle) -> states.Written:
     exit_file = _of(handle, "exit.json")
     agent = _of(handle, "agent.json")
     why = _of(handle, "why.json")
+    described = _of(handle, "job.json")
     return states.Written(
         exit=exit_file,
         end=End(why["end"]) if why else None,
         was_stopped=(handle.directory / "stop").exists(),
         base_url=agent["base_url"] if agent else "",
         has_begun=agent is not None,
+        is_spread=described is not None and described["nodes"] > 1,
         heartbeat_age_s=_age_s(handle.directory, "heartbeat"),
     )
 

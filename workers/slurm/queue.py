@@ -19,7 +19,7 @@ _VIEW_S = 1.0
 _PAUSE_S = 15.0
 """For which nobody looks again after SLURM did not answer: each try takes as long as its clients wait, about ten."""
 _NAME = re.compile(r"^rollyard-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$")
-_FORMAT = "%i|%T|%r|%j|%N"
+_FORMAT = "%i|%T|%r|%j|%N|%k"
 _ENDED = frozenset(
     {
         "BOOT_FAIL",
@@ -54,6 +54,8 @@ class Job(NamedTuple):
     reason: str
     """Why it is in this state, a word of SLURM's; `None` where it gives none."""
     node: str
+    comment: str = ""
+    """Where its agent listens, if it has said so."""
 
     @property
     def has_ended(self) -> bool:
@@ -111,9 +113,9 @@ _SQUEUE = ["squeue", "--noheader", "--states=all", f"--user={os.getuid()}", f"--
 def _read(lines: str) -> dict[str, Job]:
     found: dict[str, Job] = {}
     for line in lines.splitlines():
-        fields = line.split("|")
+        fields = line.split("|", _FORMAT.count("|"))
         if len(fields) == len(_FORMAT.split("|")) and (named := _NAME.match(fields[3].strip())):
-            job = Job(*(fields[at].strip() for at in (0, 1, 2, 4)))
+            job = Job(*(fields[at].strip() for at in (0, 1, 2, 4, 5)))
             before = found.get(named[1])
             if before is None or before.has_ended or not job.has_ended:
                 found[named[1]] = job

@@ -51,6 +51,8 @@ class Written(NamedTuple):
     """Whether we have asked it to end."""
     base_url: str = ""
     has_begun: bool = False
+    is_spread: bool = False
+    """Whether it is on several nodes, one of which may end it for another's sake."""
     heartbeat_age_s: float | None = None
 
 
@@ -62,21 +64,15 @@ def judge(job: Job | None, written: Written, *, absent_s: float | None, submitte
     """
     age_s = written.heartbeat_age_s
     if written.exit is not None:
-        end = End(written.exit.get("end", ""))
-        if end in (End.ASKED, End.ABANDONED):
-            end = End.ASKED if written.was_stopped else written.end or End.CANCELLED
-            if end is End.CANCELLED and job is not None:
-                if not job.has_ended:
-                    return Observation(True)  # by what it was, SLURM says only when it is gone
-                # Ended by SLURM for another node's sake, it has died with that.
-                end = _ENDS.get(job.state, End.DIED)
-        elif end is End.DIED and job is not None and job.state == "OUT_OF_MEMORY":
-            end = End.OUT_OF_MEMORY
+        if job is not None and not job.has_ended and not written.was_stopped:
+            return Observation(True)  # by what it was ended, SLURM says only when it is gone
+        end = _end_of(End(written.exit.get("end", "")), job, written)
         return Observation(False, written.exit.get("code"), age_s, end, written.exit.get("excess", {}))
     if job is None:
         return _of_unknown(written, absent_s, submitted_s)
     if job.has_ended:
-        end = _ENDS.get(job.state) or written.end or (End.UNWATCHED if written.has_begun else End.UNSTARTED)
+        without_a_word = End.DIED if written.is_spread else End.UNWATCHED
+        end = _ENDS.get(job.state) or written.end or (without_a_word if written.has_begun else End.UNSTARTED)
         return Observation(False, None, age_s, end)
     if job.state == "RUNNING" and written.has_begun:
         return Observation(True, None, age_s, base_url=written.base_url)
@@ -84,6 +80,20 @@ def judge(job: Job | None, written: Written, *, absent_s: float | None, submitte
         # Its heart does not beat, and that says nothing.
         return Observation(True, base_url=written.base_url)
     return Observation(True, waiting=words_for(job))
+
+
+def _end_of(end: End, job: Job | None, written: Written) -> End:
+    """Why a command has ended that was seen to: SLURM may have ended it, and its shepherd cannot know."""
+    if end is End.LIMIT or written.was_stopped:
+        return End.ASKED if end is End.ABANDONED else end
+    if written.end is End.TIME_LIMIT:
+        return End.TIME_LIMIT
+    if job is not None and job.state in _ENDS:
+        return _ENDS[job.state]
+    if end in (End.ASKED, End.ABANDONED):
+        # By nobody that we know of; or, with a job that has failed, for another node's sake.
+        return End.CANCELLED if job is None else End.DIED
+    return end
 
 
 def _of_unknown(written: Written, absent_s: float | None, submitted_s: float) -> Observation:
@@ -110,7 +120,7 @@ def words_for(job: Job) -> str:
         return f"job {job.number} is {job.state.lower()}"
     begins = (f"{words} ({job.reason})" for start, words in _BEGINNINGS.items() if job.reason.startswith(start))
     why = _REASONS.get(job.reason) or next(begins, job.reason)
-    return f"job {job.number} is queued: {why.format(number=job.number)}"
+    return f"job {job.number} is queued: {why.replace('{number}', job.number)}"
 
 
 _BEGINNINGS = {

@@ -11,6 +11,7 @@ They are no rows: what they name runs on the nodes outside of any sandbox and as
 must not write them. A launch chooses one by its name and says how much it wants of a node.
 """
 
+import os
 import re
 import shlex
 import sys
@@ -62,6 +63,8 @@ class Template(BaseModel):
     """Variables of the agent, which passes on what tunes programs (as `NCCL_`), and of nothing that is secret."""
     python: str = Field(default="", pattern=_LINE)
     """The interpreter on the nodes; the one of the control plane when it is not said."""
+    shared: bool = True
+    """Whether nodes see the home under its path. If not, files go to them and back by way of their agents."""
     interface: str = Field(default="", pattern=_LINE)
     """The network interface of a node on which its door listens, and over which the ranks of several nodes talk; that
     of the way to the control plane when it is not said."""
@@ -120,8 +123,7 @@ def options(template: Template, need: JobSize, token: str, directory: Path) -> l
         "cpus-per-task": str(need.cores or template.cores),
         "signal": f"B:USR1@{WARNING_S}",
         "chdir": "/",
-        # SLURM puts numbers and names in place of what follows a % there.
-        "output": str(directory / "job.txt").replace("\\", "\\\\").replace("%", "%%"),
+        "output": _as_pattern(directory / "job.txt") if template.shared else os.devnull,
         "open-mode": "append",
         "partition": template.partition,
         "account": template.account,
@@ -133,6 +135,11 @@ def options(template: Template, need: JobSize, token: str, directory: Path) -> l
     }
     words = [f"--{key}" if value is None else f"--{key}={value}" for key, value in said.items() if value != ""]
     return [*words, "--exclusive"] if template.exclusive else words
+
+
+def _as_pattern(file: Path) -> str:
+    """A name in which SLURM puts nothing in place of what follows a %."""
+    return str(file).replace("\\", "\\\\").replace("%", "%%")
 
 
 def fresh_token() -> str:

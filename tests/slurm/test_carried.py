@@ -1,0 +1,89 @@
+"""Runs on nodes that share nothing with the control plane but the network: files go to them and back."""
+
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
+from tests.slurm.cluster import Cluster, missing, running_cluster
+from tests.slurm.test_run import SMALL, job_of
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(600)]
+
+TEMPLATE = """
+[templates.default]
+exclusive = true
+shared = false
+environment = { OMP_NUM_THREADS = "1" }
+"""
+
+
+@pytest.fixture(scope="module")
+def hidden() -> Iterator[Path]:
+    """What the nodes do not see."""
+    if complaint := missing():
+        pytest.skip(f"NO SLURM: {complaint}")
+    with tempfile.TemporaryDirectory(prefix="rollyard-here-", ignore_cleanup_errors=True) as directory:
+        os.chmod(directory, 0o711)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def apart(hidden: Path) -> Iterator[Cluster]:
+    """A cluster whose nodes have an empty directory in place of the hidden one."""
+    with tempfile.TemporaryDirectory(prefix="rollyard-slurm-", ignore_cleanup_errors=True) as directory:
+        os.chmod(directory, 0o755)
+        with running_cluster(Path(directory), hidden) as cluster:
+            seen = cluster.ask("srun", "--nodes=3", "--chdir=/", "ls", "-A", str(hidden))
+            assert seen.strip() == ""
+            yield cluster
+
+
+@pytest.fixture(scope="module")
+def yard(apart: Cluster, hidden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in apart.environ.items():
+            patch.setenv(name, value)
+        with running_yard(tmp_path_factory.mktemp("yard") / "up.log", where=hidden) as yard:
+            (yard.home.path / "cluster.toml").write_text(TEMPLATE)
+            yield yard
+
+
+def test_run_goes_on_from_what_was_fetched_when_its_node_is_gone(yard: Yard, apart: Cluster, hidden: Path) -> None:
+    model = make_tiny_model(hidden / "base" / "model")
+    words = [f"model.path={model}", "launcher.type=slurm", "inference.replicas=1", "evaluation=null", *SMALL]
+    run = yard.rollyard("launch", "reverse-text-rl", *words, "max_steps=8", "register_as=carried")["run"]
+    until(lambda: yard.step(run) >= 3, within_s=180, what="the first steps")
+    trainer = until(lambda: job_of(yard, apart, run, "trainer"), within_s=60, what="a trainer at work")
+    apart.ask("scancel", "--signal=KILL", "--full", trainer[0])
+    until(lambda: yard.state(run) in {"finished", "failed"}, within_s=240, what="the end of the run")
+    assert yard.state(run) == "finished"
+
+    directory = yard.home.path / "runs" / run
+    rows = yard.sql(
+        "SELECT c.path FROM rollouts_checkpoint AS c JOIN rollouts_run AS r ON r.id = c.run_id"
+        " WHERE r.key = %s AND c.state = 'complete'",
+        run,
+    )
+    assert rows
+    for (path,) in rows:
+        assert (Path(path) / "manifest.json").is_file()
+        yard.rollyard("checkpoints", "verify", run)
+    assert list((directory / "weights").glob("*/*.safetensors"))
+    assert not list(directory.rglob("*.partial"))
+    log = next((directory / "replicas").glob("trainer-0-*/log.txt")).read_text()
+    assert "step 0: loss" in log
+    assert apart.jobs() == []
+
+
+def test_reconciler_that_is_killed_goes_on_carrying(yard: Yard, apart: Cluster, hidden: Path) -> None:
+    words = [f"model.path={hidden / 'base' / 'model'}", "launcher.type=slurm", "evaluation=null", *SMALL]
+    run = yard.rollyard("launch", "reverse-text-rl", *words, "max_steps=6")["run"]
+    until(lambda: yard.step(run) >= 2, within_s=180, what="the first steps")
+    killed = yard.kill_one("reconciler", 0.0)
+    assert killed is not None
+    until(lambda: yard.state(run) == "finished", within_s=240, what="the end of the run")
+    assert apart.jobs() == []
