@@ -105,6 +105,10 @@ class Convergence:
         _ask_for_leave(run)
         _ask_for_use(run)
         reviews.expire(run)
+        if run.parsed.is_trained and commands.is_on_jobs(run.parsed):
+            # Before its servers, which might take the nodes that it needs.
+            training.tend(run)
+            run.refresh_from_db()
         if run.parsed.is_played:
             leases.quarantine_expired(run)
             cancelling.cancel_stale(run)
@@ -118,7 +122,7 @@ class Convergence:
             self._servers.tend(run)
             run.refresh_from_db()
             publishing.publish(run)
-        if run.parsed.is_trained:
+        if run.parsed.is_trained and not commands.is_on_jobs(run.parsed):
             training.tend(run)
         if run.kind != RunKind.EXTERNAL:
             retention.prune(run)

@@ -20,11 +20,18 @@ from tests.workers.test_launchers import FAMILY, POLITE, STAY, STUBBORN
 from tests.workers.waiting import eventually
 from workers.launchers.base import End, Handle, JobSize, LaunchError, LaunchSpec, Observation
 from workers.launchers.processes import carriers, send
+from workers.slurm import queue
 from workers.slurm.launcher import SlurmLauncher, sockets_of
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
 START_S = 30.0
+
+
+@pytest.fixture(autouse=True)
+def sharp_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the queue is nearly a new one: there is nobody to share it with."""
+    monkeypatch.setattr(queue, "_VIEW_S", 0.2)
 
 
 @pytest.fixture

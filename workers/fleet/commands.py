@@ -16,6 +16,8 @@ from workers.fleet import accelerators, adapters, hub, inference
 from workers.launchers.base import JobSize
 
 _IDLE_ADAPTER = "idle_adapter"
+_NICE = 100
+"""Of servers: a trainer that waits has the next free node, for without it they work for nothing."""
 
 
 class Slot(NamedTuple):
@@ -81,7 +83,7 @@ def need(config: RunConfig, kind: str) -> JobSize:
         nodes = config.trainer.nodes
         return JobSize(**config.launcher.trainer.model_dump(), gpus=_trainers_on_gpus(config) // nodes, nodes=nodes)
     gpus = 0 if accelerators.serves_on_cpu(elsewhere=True) else 1
-    return JobSize(**config.launcher.inference.model_dump(), gpus=gpus)
+    return JobSize(**config.launcher.inference.model_dump(), gpus=gpus, nice=_NICE)
 
 
 def _trainers_on_gpus(config: RunConfig) -> int:

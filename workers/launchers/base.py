@@ -29,6 +29,8 @@ class JobSize:
     gpus: int = 0
     """Of each node."""
     nodes: int = 1
+    nice: int = 0
+    """By how much others go before it."""
 
 
 @dataclass(frozen=True)

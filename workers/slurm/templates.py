@@ -121,6 +121,7 @@ def options(template: Template, need: JobSize, token: str, directory: Path) -> l
         "ntasks": str(need.nodes),
         "ntasks-per-node": "1",
         "cpus-per-task": str(need.cores or template.cores),
+        "nice": str(need.nice) if need.nice else "",
         "signal": f"B:USR1@{WARNING_S}",
         "chdir": "/",
         "output": _as_pattern(directory / "job.txt") if template.shared else os.devnull,
