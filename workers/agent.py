@@ -40,6 +40,7 @@ _BRINGING_S = 3600.0
 _FETCHED_S = 300.0
 """For which it waits, after the end, until what is left was fetched."""
 _TELL_S = 60.0
+_COMMENT_CHARACTERS = 300
 _SAVE_S = 45.0
 """For which a command may save what it has, of the minute before its time is over."""
 _LEAVE_S = 15.0
@@ -78,6 +79,7 @@ class Agent:
         if self._depot is not None:
             self._directory = self._depot.place(directory)
         self._why: End | None = None
+        self._asked = asyncio.Event()
 
     async def run(self) -> int:
         """Start the replica and stay until it has ended. Returns 0 where its command did."""
@@ -99,8 +101,8 @@ class Agent:
             if depot is not None:
                 self._directory.mkdir(parents=True, exist_ok=True)
                 await asyncio.to_thread(tell, base_url)
-                async with asyncio.timeout(_BRINGING_S):
-                    await depot.begun.wait()
+                if not await self._is_brought(depot):
+                    return 1
                 opened.push_async_callback(self._be_fetched, depot)
             try:
                 handle = await asyncio.to_thread(self._launcher.start, self._spec)
@@ -111,6 +113,15 @@ class Agent:
                 return await self._stay(handle)
             self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
             return await self._stay(handle)
+
+    async def _is_brought(self, depot: Depot) -> bool:
+        """Wait for what the replica reads; False where the job is to end first. Raises TimeoutError."""
+        waits = [asyncio.create_task(event.wait()) for event in (depot.begun, depot.stopped, self._asked)]
+        async with asyncio.timeout(_BRINGING_S):
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        for wait in waits:
+            wait.cancel()
+        return depot.begun.is_set() and not depot.stopped.is_set() and not self._asked.is_set()
 
     async def _be_fetched(self, depot: Depot) -> None:
         """Stay until what is left of the replica was fetched."""
@@ -135,6 +146,7 @@ class Agent:
 
     def _be_asked(self, end: End) -> None:
         self._why = self._why or end
+        self._asked.set()
 
     def _note_failed_start(self, error: str) -> None:
         with (self._place() / "log.txt").open("a") as log:
@@ -205,7 +217,13 @@ def main() -> int:
     os.environ[SUPERVISOR_VARIABLE] = str(os.getpid())
     directory, interface = Path(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else ""
     node = int(os.environ.get("SLURM_PROCID", "0"))
-    return asyncio.run(Agent(directory, interface, node).run())
+    try:
+        return asyncio.run(Agent(directory, interface, node).run())
+    except Exception as error:
+        # Where nothing is shared, nobody else hears of it.
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            tell(f"{socket.gethostname()}: {type(error).__name__}: {error}"[:_COMMENT_CHARACTERS])
+        raise
 
 
 if __name__ == "__main__":

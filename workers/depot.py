@@ -140,6 +140,7 @@ class Depot:
         log = _tail(directory / "log.txt", told)
         return web.json_response(
             {
+                "has_begun": self.begun.is_set(),
                 "reports": reports,
                 "fault": fault,
                 "heart_beats": (directory / "heartbeat").exists() and (directory / "heartbeat").stat().st_mtime_ns,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import aiohttp
 from aiohttp import web
+from yarl import URL
 
 from environments.client.address import address
 
@@ -116,7 +117,11 @@ async def _pass_on(
         headers.append(("Content-Length", str(request.content_length)))
     try:
         answer = await session.request(
-            request.method, root + request.raw_path, headers=headers, data=body, allow_redirects=False
+            request.method,
+            URL(root + request.raw_path, encoded=True),  # as it came: nothing is written otherwise
+            headers=headers,
+            data=body,
+            allow_redirects=False,
         )
     except (aiohttp.ClientConnectionError, TimeoutError) as error:
         return web.Response(status=502, text=f"Nobody answers behind this door: {type(error).__name__}\n")

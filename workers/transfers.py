@@ -36,7 +36,8 @@ class Listed(NamedTuple):
 def entries(path: Path, *, follow_links: bool = False) -> list[Listed]:
     """The regular files below a directory, or the file itself, in order. Reads all of them.
 
-    Links are passed over, or `follow_links`: those to files are sent as these, as in the cache of a model hub.
+    Links are passed over, or `follow_links`: those to files are sent as these. So a model of a hub's cache is sent
+    once: its files have their names by links into `blobs`.
     """
     if path.is_symlink() and not follow_links:
         return []
@@ -44,7 +45,8 @@ def entries(path: Path, *, follow_links: bool = False) -> list[Listed]:
         return [Listed("", path.stat().st_size, digest(path))]
     found = []
     for directory, names, files in os.walk(path, followlinks=False):
-        names[:] = sorted(name for name in names if not name.endswith(PARTIAL))
+        kept = (name for name in names if not name.endswith(PARTIAL))
+        names[:] = sorted(name for name in kept if not (follow_links and name == "blobs" and Path(directory) == path))
         for name in sorted(files):
             file = Path(directory, name)
             if file.is_file() and (follow_links or not file.is_symlink()) and not name.endswith(PARTIAL):
@@ -117,6 +119,6 @@ class Arrival:
         if not name:
             return self._partial
         parts = PurePosixPath(name).parts
-        if name.startswith("/") or "\0" in name or any(part in {"", ".", ".."} for part in parts):
+        if not parts or name.startswith("/") or "\0" in name or ".." in parts:
             raise TransferError(f"{name!r} is no name of a file in a directory")
         return self._partial.joinpath(*parts)

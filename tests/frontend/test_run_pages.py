@@ -161,6 +161,15 @@ def test_replicas_show_their_state_reason_and_last_answer(client: Client) -> Non
         assert text in page
 
 
+def test_a_job_that_waits_for_its_node_says_for_what(client: Client) -> None:
+    run = make_run()
+    why = "job 812 is queued: others have their turn before it"
+    make_replica(run, state=ReplicaState.STARTING, answered_at=None, reason_code="queued", reason_params={"why": why})
+    page = body(client, run)
+    assert why in page
+    assert "asked for" in page
+
+
 def test_a_replica_of_another_policy_says_which(client: Client) -> None:
     run = make_run(overrides={"policies": [{"name": "rival", "model": "start"}]})
     make_replica(run, loaded_version=7)

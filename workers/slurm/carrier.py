@@ -78,7 +78,7 @@ class Node:
     def fetch(self, path: Path) -> None:
         """Bring a directory or a file here, under its own name, unless it is here already."""
         wanted = [Listed(*entry) for entry in json.loads(self.ask("GET", "entries", path=str(path)))]
-        if wanted and all(transfers.has(path, entry) for entry in wanted):
+        if all(transfers.has(path, entry) for entry in wanted):  # also where there is nothing
             return
         incoming = Arrival(path)
         for entry in wanted:
@@ -103,6 +103,8 @@ class Carrier(threading.Thread):
         self._find_url = find_url
         self._job: dict[str, Any] = json.loads((directory / "job.json").read_text())
         self._is_stopped = False
+        self._beat: int | bool = False
+        self._kept: dict[Path, dict[str, Any]] = {}
 
     def run(self) -> None:
         failures = 0
@@ -128,8 +130,8 @@ class Carrier(threading.Thread):
             time.sleep(_PAUSE_S)
 
     def _begin(self, node: Node) -> None:
-        if (self._directory / "agent.json").exists():
-            return
+        if json.loads(node.ask("GET", "status", log=0))["has_begun"]:
+            return  # somebody else has brought what it reads now
         for each in self._job["sends"]:
             path = Path(each["path"])
             if path.exists():
@@ -146,12 +148,13 @@ class Carrier(threading.Thread):
             file.write(base64.b64decode(status["log"]))
         for name in ("agent.json", "why.json", "started.json"):
             if (content := status["reports"].get(name)) is not None:
-                write_json(self._directory / name, content)
-        if status["heart_beats"]:
+                self._keep(self._directory / name, content)
+        if status["heart_beats"] != self._beat:
+            self._beat = status["heart_beats"]
             (self._directory / "heartbeat").touch()
         if status["fault"] is not None:
             scratch(self._directory).mkdir(exist_ok=True)
-            write_json(scratch(self._directory) / "fault.json", status["fault"])
+            self._keep(scratch(self._directory) / "fault.json", status["fault"])
         for path in status["offers"]:
             self._fetch_offer(node, path)
         if (self._directory / "stop").exists() and not self._is_stopped:
@@ -168,6 +171,12 @@ class Carrier(threading.Thread):
         with suppress(NodeAway):
             node.ask("POST", "leave")
         return False
+
+    def _keep(self, file: Path, content: dict[str, Any]) -> None:
+        """Write what a node says, unless it has said it before: each time is a wait for the disk."""
+        if self._kept.get(file) != content:
+            write_json(file, content)
+            self._kept[file] = content
 
     def _fetch_offer(self, node: Node, path: str) -> None:
         if not any(Path(path).parent == Path(each) for each in self._job["writes"]):

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -139,11 +139,12 @@ class SlurmLauncher:
         processes are its node's, so none is returned."""
         expires = time.monotonic() + max(deadline_s, _CANCEL_S)
         try:
-            if not self._is_left(token):
-                return []
-            queue.cancel(token)
+            if self._is_left(token):
+                queue.cancel(token)
             while self._is_left(token) and time.monotonic() < expires:
                 time.sleep(_POLL_S)
+            self._absent_since.pop(token, None)
+            self._brought.pop(token, None)
         except (queue.SlurmAway, queue.SlurmRefused) as error:
             log.warning("a job could not be cancelled: %s", error)
         return []
@@ -169,7 +170,8 @@ class SlurmLauncher:
         """Of the command, of other nodes too; before there is one, of the job."""
         first = last_lines(handle.directory / "log.txt", lines)
         others = (last_lines(file, lines) for file in sorted(handle.directory.glob("node-*/log.txt")))
-        return "\n".join(filter(None, (*others, first))) or last_lines(handle.directory / "job.txt", lines)
+        told = "\n".join(filter(None, (*others, first))) or last_lines(handle.directory / "job.txt", lines)
+        return told or self._last_comment(handle.token)
 
     def _carry(self, handle: Handle) -> None:
         """See to it that somebody carries the files of a job that does not share them."""
@@ -183,7 +185,7 @@ class SlurmLauncher:
                 return
             carrier = Carrier(handle.directory, self._key_of(handle.token), lambda: self._url_of(handle.token))
             self._carriers[handle.token] = carrier
-        carrier.start()
+            carrier.start()
 
     def _url_of(self, token: str) -> str | None:
         try:
@@ -193,6 +195,13 @@ class SlurmLauncher:
         if job is None or job.has_ended:
             return None
         return job.comment if job.comment.startswith("http") else ""
+
+    def _last_comment(self, token: str) -> str:
+        """What an agent said that could do nothing else."""
+        with suppress(queue.SlurmAway):
+            job = self._queue.jobs().get(token)
+            return job.comment if job is not None and not job.comment.startswith("http") else ""
+        return ""
 
     def _is_left(self, token: str) -> bool:
         job = self._queue.jobs(anew=True).get(token)
@@ -243,7 +252,7 @@ def _of(handle: Handle, name: str) -> Mapping[str, Any] | None:
     """A file that a job wrote, if it is of this replica."""
     try:
         content: Mapping[str, Any] = json.loads((handle.directory / name).read_text())
-    except (FileNotFoundError, ValueError):
+    except (OSError, ValueError):
         return None
     return content if content.get("token") == handle.token else None
 

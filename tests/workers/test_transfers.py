@@ -1,0 +1,115 @@
+"""Files that arrive are complete, under their names, and nowhere else."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers import transfers
+from workers.transfers import Arrival, Listed, TransferError
+
+
+def filled(directory: Path) -> Path:
+    (directory / "deep" / "er").mkdir(parents=True)
+    (directory / "config.json").write_text("{}")
+    (directory / "deep" / "er" / "weights.safetensors").write_bytes(bytes(range(256)) * 40)
+    (directory / "deep" / "empty").touch()
+    return directory
+
+
+def carry(source: Path, target: Path, *, piece: int = 1_000) -> None:
+    """As the two ends do it, without the network between them."""
+    arrival, found = Arrival(target), transfers.entries(source)
+    for entry in found:
+        content = (source / entry.name if entry.name else source).read_bytes()
+        for offset in range(0, entry.size, piece):
+            arrival.write(entry.name, offset, content[offset : offset + piece])
+    arrival.finish(found)
+
+
+def test_directory_arrives_as_it_was(tmp_path: Path) -> None:
+    source = filled(tmp_path / "source")
+    carry(source, tmp_path / "there" / "target")
+    assert transfers.entries(tmp_path / "there" / "target") == transfers.entries(source)
+    assert [path.name for path in (tmp_path / "there").iterdir()] == ["target"]
+
+
+def test_file_alone_and_an_empty_directory_arrive_too(tmp_path: Path) -> None:
+    (tmp_path / "data.jsonl").write_text("row\n")
+    carry(tmp_path / "data.jsonl", tmp_path / "there.jsonl")
+    assert (tmp_path / "there.jsonl").read_text() == "row\n"
+    (tmp_path / "nothing").mkdir()
+    carry(tmp_path / "nothing", tmp_path / "empty")
+    assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_what_is_there_already_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    source, target = filled(tmp_path / "source"), tmp_path / "target"
+    target.mkdir()
+    (target / "stale").touch()
+    carry(source, target)
+    assert not (target / "stale").exists()
+
+
+def test_nothing_has_its_name_before_all_of_it_is_there(tmp_path: Path) -> None:
+    source, target = filled(tmp_path / "source"), tmp_path / "target"
+    found = transfers.entries(source)
+    arrival = Arrival(target)
+    arrival.write("config.json", 0, b"{}")
+    with pytest.raises(TransferError, match="did not arrive as it was sent"):
+        arrival.finish(found)
+    assert not target.exists()
+    carry(source, target)
+    assert transfers.entries(target) == found
+
+
+def test_other_bytes_of_the_same_length_are_refused(tmp_path: Path) -> None:
+    arrival = Arrival(tmp_path / "target")
+    arrival.write("file", 0, b"abd")
+    (tmp_path / "file").write_bytes(b"abc")
+    with pytest.raises(TransferError):
+        arrival.finish([Listed("file", 3, transfers.digest(tmp_path / "file"))])
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "deep/../../outside", "a//../../b", "a\0b", "."])
+def test_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(TransferError, match="is no name of a file"):
+        Arrival(tmp_path / "in" / "target").write(name, 0, b"x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=30))
+def test_no_name_is_written_outside_of_what_arrives(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
+    place = tmp_path_factory.mktemp("any")
+    try:
+        Arrival(place / "target").write(name, 0, b"x")
+    except (TransferError, OSError):
+        return
+    written = [path for path in place.rglob("*") if path.is_file()]
+    assert all(path.is_relative_to(place / f"target{transfers.PARTIAL}") for path in written)
+    assert len(written) == 1
+
+
+def test_links_of_a_run_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("hush")
+    source = filled(tmp_path / "source")
+    os.symlink(tmp_path / "secret", source / "config")
+    os.symlink(tmp_path, source / "all")
+    assert [entry.name for entry in transfers.entries(source)] == [
+        "config.json",
+        "deep/empty",
+        "deep/er/weights.safetensors",
+    ]
+
+
+def test_model_of_a_hubs_cache_is_sent_once_and_by_its_names(tmp_path: Path) -> None:
+    snapshot = tmp_path / "models--a--b" / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    blob = tmp_path / "models--a--b" / "blobs" / "abc"
+    blob.parent.mkdir()
+    blob.write_text("weights")
+    os.symlink("../../blobs/abc", snapshot / "model.safetensors")
+    found = transfers.entries(tmp_path / "models--a--b", follow_links=True)
+    assert [(entry.name, entry.size) for entry in found] == [("snapshots/main/model.safetensors", 7)]
