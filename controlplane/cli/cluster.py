@@ -104,7 +104,7 @@ def _wait(directory: Path, token: str) -> dict[str, Any] | str:
             return f"its job is {job.state.lower()}: {told.strip() or 'it wrote nothing that can be seen from here'}"
         time.sleep(0.5)
     queue.cancel(token)
-    return f"its job was not done within {_JOB_S:.0f} s" + (f": {job.state.lower()}, {job.reason}" if job else "")
+    return f"its job was not done within {_JOB_S:.0f} s" + (f": {job.state.lower()}, {job.because}" if job else "")
 
 
 def _compare(at: str, template: templates.Template, found: dict[str, Any], marker: str) -> Iterator[Row]:

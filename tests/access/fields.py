@@ -51,6 +51,7 @@ NAMING: dict[str, tuple[str, ...]] = {
     "config model.endpoint": ("endpoint that is measured",),
     "config data.path": ("data of another run",),
     "config data.validation.path": ("validation data of another run",),
+    "config launcher.template": ("test_template_of_other_projects_is_refused",),
     "environments/<str:name>/try/ run": ("run whose policy plays a trial",),
     "environments/<str:name>/try/ endpoint": ("endpoint that plays a trial",),
     "environments/<str:name>/try/ project": ("project of a trial",),

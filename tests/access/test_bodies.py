@@ -25,6 +25,7 @@ from tests.frontend.test_launch import filled
 from tests.model_files import write_model
 from tests.rollouts import story
 from trainers.wire import StepAck, TrainingBatch
+from workers.slurm import templates
 
 pytestmark = pytest.mark.django_db
 RL = "reverse-text-rl"
@@ -537,3 +538,11 @@ def test_no_filter_reaches_into_another_project(world: World, query: str) -> Non
     assert answer.status in {200, 302, 400}
     assert theirs.mark.encode() not in answer.body
     assert written == {}
+
+
+def test_template_of_other_projects_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cluster.toml").write_text('[templates.ours]\npartition = "gpu"\nprojects = ["ours"]\n')
+    assert templates.read(tmp_path, "ours", project="ours").partition == "gpu"
+    assert templates.read(tmp_path, "default", project="theirs").partition == ""
+    with pytest.raises(templates.TemplateError, match="the template ours is for runs of other projects"):
+        templates.read(tmp_path, "ours", project="theirs")

@@ -48,7 +48,8 @@ def complaint(run: Run) -> str:
     if not commands.is_on_jobs(config):
         return ""
     kinds = [ReplicaKind.TRAINER] * config.is_trained + [ReplicaKind.INFERENCE] * bool(commands.slots(config))
-    return SLURM.complaint(config.launcher.template, [commands.need(config, kind) for kind in kinds])
+    needs = [commands.need(config, kind) for kind in kinds]
+    return SLURM.complaint(config.launcher.template, needs, run.project.slug)
 
 
 def sent(replica: Replica, command: Command) -> list[dict[str, Any]]:

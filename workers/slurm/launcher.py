@@ -84,10 +84,11 @@ class SlurmLauncher:
         """How many a job has. Raises TemplateError."""
         return need.cores or templates.read(self._home, template).cores
 
-    def complaint(self, template: str, needs: list[JobSize]) -> str:
-        """Why SLURM would not take a job that wants so much; empty when it would. Raises queue.SlurmAway."""
+    def complaint(self, template: str, needs: list[JobSize], project: str | None = None) -> str:
+        """Why SLURM would not take a job that wants so much, or a project's run may not have one; empty when all is
+        well. Raises queue.SlurmAway."""
         try:
-            found = templates.read(self._home, template)
+            found = templates.read(self._home, template, project=project)
             for need in needs:
                 if need.nodes > 1 and not found.shared:
                     return f"ranks of several nodes meet in a file, and by the template {template} nodes share none"

@@ -51,7 +51,7 @@ class Job(NamedTuple):
     number: str
     state: str
     """Such as PENDING: the long form, as in squeue(1)."""
-    reason: str
+    because: str
     """Why it is in this state, a word of SLURM's; `None` where it gives none."""
     node: str
     comment: str = ""

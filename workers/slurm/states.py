@@ -118,8 +118,8 @@ def words_for(job: Job) -> str:
         return f"job {job.number} starts on {job.node or 'its node'}"
     if job.state != "PENDING":
         return f"job {job.number} is {job.state.lower()}"
-    begins = (f"{words} ({job.reason})" for start, words in _BEGINNINGS.items() if job.reason.startswith(start))
-    why = _REASONS.get(job.reason) or next(begins, job.reason)
+    begins = (f"{words} ({job.because})" for start, words in _BEGINNINGS.items() if job.because.startswith(start))
+    why = _REASONS.get(job.because) or next(begins, job.because)
     return f"job {job.number} is queued: {why.replace('{number}', job.number)}"
 
 

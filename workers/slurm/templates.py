@@ -63,6 +63,8 @@ class Template(BaseModel):
     """Variables of the agent, which passes on what tunes programs (as `NCCL_`), and of nothing that is secret."""
     python: str = Field(default="", pattern=_LINE)
     """The interpreter on the nodes; the one of the control plane when it is not said."""
+    projects: list[str] = []
+    """Whose runs may be given to SLURM by it, by their slugs; empty: everybody's."""
     shared: bool = True
     """Whether nodes see the home under its path. If not, files go to them and back by way of their agents."""
     interface: str = Field(default="", pattern=_LINE)
@@ -86,8 +88,9 @@ class Template(BaseModel):
         return environment
 
 
-def read(home: Path, name: str) -> Template:
-    """The template of this name; without a file there is one called `default`. Raises TemplateError."""
+def read(home: Path, name: str, *, project: str | None = None) -> Template:
+    """The template of this name, if runs of the project may use it; without a file there is one called `default`.
+    Raises TemplateError."""
     file = home / FILE
     try:
         content = tomllib.loads(file.read_text())
@@ -104,7 +107,10 @@ def read(home: Path, name: str) -> Template:
     if name not in templates:
         raise TemplateError(f"there is no template {name} for jobs in {file}; there are: {', '.join(templates)}")
     try:
-        return Template.model_validate(templates[name], strict=False)
+        found = Template.model_validate(templates[name], strict=False)
+        if project is not None and found.projects and project not in found.projects:
+            raise TemplateError(f"the template {name} is for runs of other projects: {file} says of which")
+        return found
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
         raise TemplateError(f"the template {name} in {file} is wrong: {told}") from None

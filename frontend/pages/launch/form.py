@@ -25,7 +25,7 @@ COMMON = {
     "evaluation.every", "evaluation.problems", "evaluation.temperature", "data.path", "data.batch_size",
 }  # fmt: skip
 """Fields that stay in sight; the others of their section are folded."""
-_HIDDEN = {"kind", "environments", "launcher"}
+_HIDDEN = {"kind", "environments"}
 _FOREIGN = {
     "rl": {"data"},
     "sft": {"batch", "algorithm"},

@@ -1,0 +1,72 @@
+"""What jobs are given to SLURM by, read from the file of whoever keeps the installation."""
+
+from pathlib import Path
+
+import pytest
+
+from workers.launchers.base import JobSize
+from workers.slurm import templates
+from workers.slurm.templates import Template, TemplateError
+
+FILE = """
+[templates.default]
+partition = "cpu"
+[templates.large]
+partition = "gpu"
+gres = "gpu:h100"
+hours = 12
+projects = ["lab", "other"]
+modules = ["cuda/12.4"]
+environment = { NCCL_DEBUG = "WARN" }
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    (tmp_path / "cluster.toml").write_text(FILE)
+    return tmp_path
+
+
+def test_without_a_file_there_is_a_template_that_says_nothing(tmp_path: Path) -> None:
+    assert templates.read(tmp_path, "default") == Template()
+    with pytest.raises(
+        TemplateError, match=r"there is no template large for jobs in .*cluster.toml; there are: default"
+    ):
+        templates.read(tmp_path, "large")
+
+
+def test_options_say_what_the_run_asks_for_and_else_what_the_template_does(home: Path, tmp_path: Path) -> None:
+    template = templates.read(home, "large")
+    words = templates.options(template, JobSize(cores=4, gpus=2, nodes=3), "token", tmp_path)
+    assert {"--cpus-per-task=4", "--gres=gpu:h100:2", "--nodes=3", "--time=720", "--no-requeue"} <= set(words)
+    assert "--job-name=rollyard-token" in words
+    words = templates.options(template, JobSize(hours=1.5, memory_gib=0.5), "token", tmp_path)
+    assert {"--cpus-per-task=1", "--time=90", "--mem=512M"} <= set(words)
+    assert not any(word.startswith("--gres") for word in words)
+
+
+def test_script_is_the_agent_on_each_node_and_quotes_all_that_it_is_given(home: Path) -> None:
+    template = templates.read(home, "large").model_copy(update={"environment": {"A": "x'; rm -rf /"}, "python": "/p y"})
+    agent = templates.agent(template, Path("/a b"))
+    lines = templates.script(template, JobSize(nodes=2), agent).splitlines()
+    assert "module load cuda/12.4" in lines
+    assert """export A='x'"'"'; rm -rf /'""" in lines
+    assert lines[-1] == "exec srun --kill-on-bad-exit=1 --ntasks-per-node=1 '/p y' -m workers.agent '/a b' ''"
+    assert templates.script(template, JobSize(), agent).splitlines()[-1].startswith("exec '/p y' -m workers.agent")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("templates = 3", "templates are tables"),
+        ("[template.default]", "has template, which means nothing"),
+        ("[templates.default", "cannot be read"),
+        ("[templates.default]\nhours = -1", "hours: Input should be greater than or equal to 0"),
+        ('[templates.default]\nmodules = ["a\\nb"]', "a module is named in one line"),
+        ('[templates.default]\npartition = "a\\nb"', "partition: String should match pattern"),
+    ],
+)
+def test_file_that_is_wrong_says_where(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "cluster.toml").write_text(content)
+    with pytest.raises(TemplateError, match=said):
+        templates.read(tmp_path, "default")
