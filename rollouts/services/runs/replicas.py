@@ -4,7 +4,7 @@ from django.db import transaction
 from django.db.models.functions import Now
 
 from rollouts.models import Replica, ReplicaKind, Run
-from rollouts.reasons import Reason
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.transitions import DB_NOW, move, record_creation, stored
 from rollouts.states import ReplicaState
 
@@ -37,13 +37,10 @@ def waits(replica: Replica, *, reason: Reason) -> None:
 
 def begun(replica: Replica, *, base_url: str = "") -> None:
     """Note that its process runs, and where it will answer if that was not known."""
-    columns = {
-        "begun_at": Now(),
-        "reason_code": "",
-        "reason_params": {},
-        **({"base_url": base_url} if base_url else {}),
-    }
+    columns = {"begun_at": Now(), **({"base_url": base_url} if base_url else {})}
     Replica.objects.filter(pk=replica.pk, begun_at=None).update(**columns)
+    # A trainer may have registered by now, and said something else.
+    Replica.objects.filter(pk=replica.pk, reason_code=ReasonCode.QUEUED).update(reason_code="", reason_params={})
     replica.refresh_from_db()
 
 

@@ -5,6 +5,7 @@ from django.db import IntegrityError, transaction
 
 from rollouts.errors import StateConflict
 from rollouts.models import Event, Replica, ReplicaKind, Run
+from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import replicas
 from rollouts.states import ReplicaState
@@ -79,3 +80,26 @@ def test_a_replica_that_has_ended_stays_so(run: Run) -> None:
     ):
         with pytest.raises(StateConflict, match="is lost"):
             act()
+
+
+def test_replica_that_waits_says_for_what_until_it_has_begun(run: Run) -> None:
+    replica = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=0, launcher="slurm")
+    events = Event.objects.count()
+    replicas.waits(replica, reason=Reason(ReasonCode.QUEUED, why="job 7 is queued: others have their turn before it"))
+    assert replica.state_reason == "job 7 is queued: others have their turn before it"
+    assert replica.begun_at is None
+    replicas.begun(replica, base_url="http://10.0.0.7:4711")
+    assert (replica.state_reason, replica.base_url) == ("", "http://10.0.0.7:4711")
+    begun_at = replica.begun_at
+    assert begun_at is not None
+    replicas.begun(replica, base_url="http://elsewhere")
+    assert (replica.begun_at, replica.base_url) == (begun_at, "http://10.0.0.7:4711")
+    assert Event.objects.count() == events, "no state changed"
+
+
+def test_what_a_trainer_said_when_it_registered_stays(run: Run) -> None:
+    replica = replicas.create(run, kind=ReplicaKind.TRAINER, slot=0, launcher="slurm")
+    registered = Reason(ReasonCode.TRAINER_REGISTERED, epoch=1, world_size=2, hostname="n1", pid=7)
+    replicas.ready(replica, reason=registered)
+    replicas.begun(replica)
+    assert replica.reason_code == ReasonCode.TRAINER_REGISTERED
