@@ -85,5 +85,5 @@ def test_run_ends_well_whatever_is_killed_cancelled_or_lost(yard: Yard, apart: C
     yard.rollyard("checkpoints", "verify", run)
     directory = yard.home.path / "runs" / run
     assert not list(directory.rglob("*.partial"))
-    log = next((directory / "replicas").glob("trainer-0-*/log.txt")).read_text()
-    assert "step 0: loss" in log
+    logs = [file.read_text() for file in (directory / "replicas").glob("trainer-0-*/log.txt")]
+    assert any("step 0: loss" in log for log in logs), "what a node wrote can be read here"
