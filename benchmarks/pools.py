@@ -2,19 +2,23 @@
 
     python -m benchmarks.pools reverse-text --target 0.85 --seeds 1 2 3 4 5
 
-Every seed has a warmed-up model of its own, which both of its runs start from. A run is stopped once the mean reward of
-an evaluation reaches --target. Prints each run and one JSON object at the end: steps, generated tokens and the share of
-generated groups whose rewards are all equal, for each run; the median over the seeds of the steps with pools on over
-those with pools off; how much of the share is left.
+Every seed has a warmed-up model of its own, which both of its runs start from. With --known its warm-up has only right
+answers to half of the problems, and of those that the runs play --known-share are such: they have nothing left to
+teach. Held out are problems of the example itself. A run is stopped once the mean reward of an evaluation reaches
+--target. Prints each run and one JSON object at the end: steps, generated tokens and the share of generated groups
+whose rewards are all equal, for each run; the median over the seeds of the steps with pools on over those with pools
+off; how much of the share is left.
 """
 
 import argparse
+import itertools
 import json
 import os
 import platform
 import statistics
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,6 +33,8 @@ ON = [
 ]
 """What pools on means beside the preset."""
 _POLL_S = 2.0
+_PROBLEMS = 2000
+"""Of each split, where some are known."""
 _EQUAL = 1e-9
 
 
@@ -108,8 +114,16 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--every", type=int, default=4, help="versions between evaluations")
     parser.add_argument("--steps", type=int, default=100, help="at most")
     parser.add_argument("--only", choices=["off", "on"], help="to try settings")
+    parser.add_argument("--warm-up", action="append", default=[], metavar="KEY=VALUE", help="for the warm-up of both")
     parser.add_argument("--both", action="append", default=[], metavar="KEY=VALUE", help="for runs of both sides")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for runs with pools on")
+    parser.add_argument(
+        "--known", type=json.loads, default={}, metavar="JSON", help="arguments of problems that the warm-up solves"
+    )
+    parser.add_argument(
+        "--flawed", type=json.loads, default={}, metavar="JSON", help="arguments of those that it repeats at times"
+    )
+    parser.add_argument("--known-share", type=float, default=0.85, help="of what is played")
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     return parser
 
@@ -120,15 +134,67 @@ def _compare(options: argparse.Namespace) -> int:
     django.setup()
     found: dict[str, dict[int, Learned]] = {"off": {}, "on": {}}
     for at, seed in enumerate(options.seeds):
-        warm_up(options.name, seed, [f"seed={seed}"], options.job)
+        known = _known(seed, options) if options.known else Known([], [])
+        warm_up(options.name, seed, [f"seed={seed}", *options.warm_up, *known.warm_up], options.job)
         sides = [options.only] if options.only else ["off", "on"] if at % 2 == 0 else ["on", "off"]
         for side in sides:
-            overrides = [f"name=pools-{side}-{seed}", *options.both, *((ON + options.set) if side == "on" else [])]
+            overrides = [
+                f"name=pools-{side}-{seed}",
+                *known.play,
+                *options.both,
+                *((ON + options.set) if side == "on" else []),
+            ]
             result = learn(options.name, seed, overrides, options)
             found[side][seed] = result
             say(f"seed {seed}, pools {side}: {result}")
     say(json.dumps(report(found) | {"machine": {"cpus": os.cpu_count(), "platform": platform.platform()}}))
     return 0
+
+
+class Known(NamedTuple):
+    """What half of the problems being known from the start means beside the presets."""
+
+    warm_up: list[str]
+    play: list[str]
+
+
+def _known(seed: int, options: argparse.Namespace) -> Known:
+    """Write the examples of the warm-up, in turn a problem of --known, solved, and one of --flawed, at times repeated;
+    and what the runs play and are measured by."""
+    from environments import registry
+    from environments.solutions import solved
+    from environments.types import Split
+
+    config = lessons.resolved(EXAMPLES / options.name / "sft.toml", [f"seed={seed}", *options.warm_up]).config
+    [played] = config.environments
+    kinds = [played.args | options.known, played.args | options.flawed]
+    directory: Path = options.job / f"known-{seed}"
+    directory.mkdir()
+    count = config.max_steps * config.data.batch_size // 2
+    pairs = zip(
+        solved(played.name, kinds[0], count), solved(played.name, kinds[1], count, echo=config.data.echo), strict=True
+    )
+    _write(directory.with_suffix(".jsonl"), itertools.chain.from_iterable(pairs))
+    for split, args, numbers in [
+        (Split.TRAIN, kinds[0], range(int(options.known_share * _PROBLEMS))),
+        (Split.TRAIN, kinds[1], range(int(options.known_share * _PROBLEMS), _PROBLEMS)),
+        (Split.EVAL, played.args, range(_PROBLEMS)),
+    ]:
+        posed = registry.load(played.name, args)
+        problems = (posed.problem(split, number) for number in numbers)
+        file = directory / ("train.jsonl" if split is Split.TRAIN else "test.jsonl")
+        _write(file, ({"text": each.messages[-1].text, "answer": each.data["answer"]} for each in problems))
+        system = posed.problem(split, 0).messages[0].text
+    directory.chmod(0o755)
+    args = f'{{data = "{directory}", prompt = "text", system = {json.dumps(system)}, rewards = [{{name = "fuzzy"}}]}}'
+    played_by = f'environments=[{{name = "dataset", args = {args}}}]'
+    return Known([f"data.path={directory.with_suffix('.jsonl')}"], [played_by])
+
+
+def _write(file: Path, rows: Iterable[Any]) -> None:
+    with file.open("a") as lines:
+        file.chmod(0o644)
+        lines.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def report(found: dict[str, dict[int, Learned]]) -> dict[str, Any]:
