@@ -184,10 +184,13 @@ def address_towards(url: str) -> tuple[str, str]:
 
 
 def _own_directory(path: Path) -> Path:
-    """Make a directory of this job alone, which its sandbox may pass. Raises FileExistsError where somebody has."""
-    if not path.exists():
-        path.mkdir(mode=0o700)
-        accounts.show(accounts.account_of_runs(), path)
+    """Make a directory of this job alone, which its sandbox may pass.
+
+    Raises FileExistsError: the name of a job is for everybody to read, and whoever made it before us would hold our
+    sockets.
+    """
+    path.mkdir(mode=0o700)
+    accounts.show(accounts.account_of_runs(), path)
     return path
 
 

@@ -20,12 +20,15 @@ from typing import Any
 
 from aiohttp import web
 
+from environments import disk
 from workers import transfers
 from workers.launchers import accounts
+from workers.launchers.base import scratch
 from workers.transfers import Arrival, Listed, TransferError
 
 PREFIX = "/depot/"
 _LOG_BYTES = 256 * 1024
+_REPORT_BYTES = 64 * 1024
 _OFFER_S = 500.0
 """For which an announcement waits until its files were fetched; trainers ask again for ten minutes."""
 _ANNOUNCEMENTS = ("/policy-versions", "/checkpoints")
@@ -82,8 +85,13 @@ class Depot:
     async def before_announcing(self, request: web.BaseRequest, body: bytes) -> None:
         """Have the files of what a trainer announces fetched before the announcement goes on."""
         if request.method == "POST" and request.path.endswith(_ANNOUNCEMENTS):
-            path = json.loads(body).get("path")
-            if isinstance(path, str) and self.place(Path(path)).exists():
+            try:
+                announced = json.loads(body)
+                path = str(announced["path"])
+                is_there = self.place(Path(path)).exists()
+            except (TransferError, ValueError, TypeError, KeyError, OSError, RecursionError):
+                return  # the control plane says what is wrong with it
+            if is_there:
                 await self.offer(path)
 
     async def _put(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -96,15 +104,12 @@ class Depot:
 
     async def _get(self, request: web.BaseRequest) -> web.StreamResponse:
         path, name = self._named(request), request.query["name"]
-        file = path / name if name else path
-        if ".." in Path(name).parts or not file.is_file() or file.is_symlink():
-            raise FileNotFoundError(f"there is no file {name}")
         offset = int(request.query["offset"])
 
         def read() -> bytes:
-            with file.open("rb") as opened:
-                opened.seek(offset)
-                return opened.read(transfers.PIECE_BYTES)
+            with transfers.opened(path, name) as file:
+                file.seek(offset)
+                return file.read(transfers.PIECE_BYTES)
 
         return web.Response(body=await asyncio.to_thread(read))
 
@@ -136,7 +141,7 @@ class Depot:
     async def _status(self, request: web.BaseRequest) -> web.StreamResponse:
         directory, told = self.place(self._directory), int(request.query["log"])
         reports = {name: content for name in _REPORTS if (content := _read(directory / name)) is not None}
-        fault = _read(directory / "scratch" / "fault.json")
+        fault = _read(scratch(directory) / "fault.json")  # the run's own to write
         log = _tail(directory / "log.txt", told)
         return web.json_response(
             {
@@ -162,8 +167,8 @@ class Depot:
 
 def _read(file: Path) -> Any:
     try:
-        return json.loads(file.read_text())
-    except (OSError, ValueError):
+        return json.loads(disk.read_regular(file, _REPORT_BYTES))
+    except (OSError, ValueError, RecursionError):
         return None
 
 

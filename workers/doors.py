@@ -105,7 +105,7 @@ async def _door(
 
 def _is_known(request: web.BaseRequest, key: str) -> bool:
     given = request.headers.get("Authorization", "")
-    return hmac.compare_digest(given.encode(), f"Bearer {key}".encode())
+    return hmac.compare_digest(given.encode(errors="surrogateescape"), f"Bearer {key}".encode())
 
 
 async def _pass_on(

@@ -1,18 +1,19 @@
 """Files on their way between two machines: what there is, by hash, and what arrives, complete or not at all.
 
-What lies in a run's directories was written by code of runs, which may name files as it likes and put links there: only
-regular files are sent, and what arrives is written into a directory that nobody else has.
+What lies in a run's directories was written by code of runs, which may name files as it likes, and put links there also
+while they are read: only regular files are sent, and what arrives is written into a directory that nobody else has.
 """
 
 import contextlib
 import hashlib
+import io
 import os
 import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-from environments.disk import sync
+from environments.disk import open_regular, open_straight, sync
 
 PIECE_BYTES = 32 * 2**20
 """Sent at a time: what is lost with a connection."""
@@ -37,12 +38,12 @@ def entries(path: Path, *, follow_links: bool = False) -> list[Listed]:
     """The regular files below a directory, or the file itself, in order. Reads all of them.
 
     Links are passed over, or `follow_links`: those to files are sent as these. So a model of a hub's cache is sent
-    once: its files have their names by links into `blobs`.
+    once: its files have their names by links into `blobs`. Raises TransferError.
     """
     if path.is_symlink() and not follow_links:
         return []
     if path.is_file():
-        return [Listed("", path.stat().st_size, digest(path))]
+        return [_listed(path, "", follow_links=follow_links)]
     found = []
     for directory, names, files in os.walk(path, followlinks=False):
         kept = (name for name in names if not name.endswith(PARTIAL))
@@ -50,26 +51,56 @@ def entries(path: Path, *, follow_links: bool = False) -> list[Listed]:
         for name in sorted(files):
             file = Path(directory, name)
             if file.is_file() and (follow_links or not file.is_symlink()) and not name.endswith(PARTIAL):
-                found.append(Listed(file.relative_to(path).as_posix(), file.stat().st_size, digest(file)))
+                found.append(_listed(path, file.relative_to(path).as_posix(), follow_links=follow_links))
     if len(found) > _MAX_FILES:
         raise TransferError(f"{path} has {len(found):,} files: not more than {_MAX_FILES:,} are sent")
     return found
 
 
-def digest(file: Path) -> str:
-    """SHA-256 of a file."""
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
+def opened(path: Path, name: str, *, follow_links: bool = False) -> io.BufferedReader:
+    """A regular file of a directory, or, without a name, the file itself.
+
+    No link is followed below what the path lies in, however late it was put there: whoever reads may be root, and what
+    is read was written by code of a run. Raises TransferError.
+    """
+    file = path.joinpath(*_parts(name)) if name else path
+    try:
+        if follow_links:
+            return open_regular(file, follow_links=True)
+        directory = open_straight(path.parent.resolve() / file.parent.relative_to(path.parent))
+        try:
+            return open_regular(file, at=directory)
+        finally:
+            os.close(directory)
+    except OSError as error:
+        raise TransferError(str(error)) from None
 
 
 def has(path: Path, wanted: Listed) -> bool:
     """Whether a file is there as it should be."""
-    file = path / wanted.name if wanted.name else path
     try:
-        is_same_size = file.is_file() and not file.is_symlink() and file.stat().st_size == wanted.size
-    except OSError:
+        return _listed(path, wanted.name) == wanted
+    except TransferError:
         return False
-    return is_same_size and digest(file) == wanted.sha256
+
+
+def digest(file: Path) -> str:
+    """SHA-256 of a file of ours."""
+    with file.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _listed(path: Path, name: str, *, follow_links: bool = False) -> Listed:
+    with opened(path, name, follow_links=follow_links) as content:
+        return Listed(name, os.fstat(content.fileno()).st_size, hashlib.file_digest(content, "sha256").hexdigest())
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    """Raises TransferError for a name that is none of a file in a directory."""
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or "\0" in name or ".." in parts:
+        raise TransferError(f"{name!r} is no name of a file in a directory")
+    return parts
 
 
 class Arrival:
@@ -118,7 +149,4 @@ class Arrival:
     def _place(self, name: str) -> Path:
         if not name:
             return self._partial
-        parts = PurePosixPath(name).parts
-        if not parts or name.startswith("/") or "\0" in name or ".." in parts:
-            raise TransferError(f"{name!r} is no name of a file in a directory")
-        return self._partial.joinpath(*parts)
+        return self._partial.joinpath(*_parts(name))

@@ -298,6 +298,18 @@ socketserver.UnixStreamServer({str(serves)!r}, Answer).serve_forever()
         assert httpx.post(url, content=b"abc", headers=key).status_code == 401
 
 
+def test_job_takes_no_directory_that_somebody_made_before_it(launcher: SlurmLauncher, spec: LaunchSpec) -> None:
+    taken = sockets_of(spec.token)
+    taken.mkdir(mode=0o777)
+    try:
+        handle = launcher.start(replace(spec, serves=taken / "serve" / "http.sock", key="sesame"))
+        wait_for(launcher, handle, has_ended)
+        assert "FileExistsError" in launcher.logs(handle, 5)
+        assert list(taken.iterdir()) == []
+    finally:
+        taken.rmdir()
+
+
 def test_queue_that_forgets_a_job_is_not_believed_at_once(
     launcher: SlurmLauncher, spec: LaunchSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -113,3 +113,26 @@ def test_model_of_a_hubs_cache_is_sent_once_and_by_its_names(tmp_path: Path) -> 
     os.symlink("../../blobs/abc", snapshot / "model.safetensors")
     found = transfers.entries(tmp_path / "models--a--b", follow_links=True)
     assert [(entry.name, entry.size) for entry in found] == [("snapshots/main/model.safetensors", 7)]
+
+
+@pytest.mark.parametrize("name", ["config.json", "deep/er/weights.safetensors"])
+def test_link_that_is_put_there_after_a_look_leads_nowhere(tmp_path: Path, name: str) -> None:
+    source, elsewhere = filled(tmp_path / "source"), filled(tmp_path / "elsewhere")
+    listed = transfers.entries(source)
+    swapped = source / name.partition("/")[0]
+    swapped.rename(tmp_path / "aside")
+    swapped.symlink_to(elsewhere / swapped.name)
+    with pytest.raises(TransferError, match="link"):
+        transfers.opened(source, name)
+    entry = next(each for each in listed if each.name == name)
+    assert not transfers.has(source, entry), "though what the link leads to has the same bytes"
+
+
+def test_directory_that_becomes_a_link_is_not_read(tmp_path: Path) -> None:
+    weights = tmp_path / "weights"
+    filled(weights / "step_1")
+    filled(tmp_path / "elsewhere")
+    (weights / "step_2").symlink_to(tmp_path / "elsewhere")
+    assert transfers.entries(weights / "step_2") == []
+    with pytest.raises(TransferError):
+        transfers.opened(weights / "step_2", "config.json")

@@ -64,14 +64,13 @@ class Node:
         told = given[:300].decode(errors="replace").strip()
         raise TransferError(told) if answer.status in (422, 507) else NodeAway(f"{answer.status}: {told}")
 
-    def send(self, path: Path, found: Iterable[Listed], *, to: Path | None = None) -> None:
+    def send(self, path: Path, found: Iterable[Listed], *, follow_links: bool = False) -> None:
         """Bring a directory or a file to the node, where it has its name once all of it is there."""
-        found, name = list(found), str(to or path)
+        found, name = list(found), str(path)
         for entry in found:
-            file = path / entry.name if entry.name else path
-            with file.open("rb") as opened:
+            with transfers.opened(path, entry.name, follow_links=follow_links) as file:
                 for offset in range(0, entry.size, transfers.PIECE_BYTES):
-                    piece = opened.read(transfers.PIECE_BYTES)
+                    piece = file.read(transfers.PIECE_BYTES)
                     self.ask("PUT", "file", piece, path=name, name=entry.name, offset=offset)
         self.ask("POST", "arrived", {"path": name, "entries": [list(entry) for entry in found]})
 
@@ -136,7 +135,7 @@ class Carrier(threading.Thread):
             path = Path(each["path"])
             if path.exists():
                 found = [] if each["is_empty"] else transfers.entries(path, follow_links=each["follow_links"])
-                node.send(path, found)
+                node.send(path, found, follow_links=each["follow_links"])
         node.ask("POST", "begin")
 
     def _look(self, node: Node) -> bool:

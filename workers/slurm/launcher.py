@@ -87,6 +87,8 @@ class SlurmLauncher:
     def complaint(self, template: str, needs: list[JobSize], project: str | None = None) -> str:
         """Why SLURM would not take a job that wants so much, or a project's run may not have one; empty when all is
         well. Raises queue.SlurmAway."""
+        if not queue.is_installed():
+            return "there is no sbatch on this machine: install SLURM's clients, or set launcher.type to 'local'"
         try:
             found = templates.read(self._home, template, project=project)
             for need in needs:
