@@ -8,11 +8,14 @@ import json
 import sys
 from typing import Any
 
-from agents import Agent, ModelResponse, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+from agents import Agent, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
 from agents.exceptions import AgentsException
 from openai import AsyncOpenAI
+from openai.types.responses import Response
 
 MAX_TURNS = 3
+REPLIED = {"response.completed", "response.incomplete"}
+"""The framework keeps no reply that the token limit cut, and was told it all the same."""
 
 
 async def play(base_url: str, api_key: str, prompt: str) -> dict[str, Any]:
@@ -28,17 +31,18 @@ async def play(base_url: str, api_key: str, prompt: str) -> dict[str, Any]:
         model = OpenAIResponsesModel("policy", client)
         agent = Agent(name="adder", instructions="Be brief.", model=model, tools=[function_tool(add)])
         running = Runner.run_streamed(agent, prompt, max_turns=MAX_TURNS)
-        ended = ""
+        ended, turns = "", []
         try:
-            async for _ in running.stream_events():
-                pass
+            async for event in running.stream_events():
+                if event.type == "raw_response_event" and event.data.type in REPLIED:
+                    turns.append(turn(event.data.response))
         except AgentsException as error:  # the policy calls for ever, or what there is not
             ended = repr(error)
-    return {"sum": sums[-1], "ended": ended, "turns": [turn(each) for each in running.raw_responses]}
+    return {"sum": sums[-1], "ended": ended, "turns": turns}
 
 
-def turn(response: ModelResponse) -> dict[str, Any]:
-    """One reply as the framework has it."""
+def turn(response: Response) -> dict[str, Any]:
+    """One reply as the framework was told it."""
     text, calls = "", []
     for item in response.output:
         if item.type == "message":
@@ -46,6 +50,7 @@ def turn(response: ModelResponse) -> dict[str, Any]:
         elif item.type == "function_call":
             calls.append([item.name, item.arguments])
     usage = response.usage
+    assert usage is not None
     return {"given": usage.input_tokens, "sampled": usage.output_tokens, "text": text, "calls": calls}
 
 
