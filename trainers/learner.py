@@ -20,25 +20,26 @@ import torch
 import torch.distributed as dist
 
 from trainers import wire
+from trainers.distributed.apart import make_on_other_nodes
 from trainers.distributed.mesh import World, seed_step
+from trainers.distributed.spread import SpreadTensors
 from trainers.link import RunLink
 from trainers.metrics.throughput import FlopCounter, peak_flops, peak_memory_gib
 from trainers.metrics.token_values import TokenWatch
 from trainers.model.lm_head import TokenScores
 from trainers.model.lora import write_adapter
-from trainers.model.pipeline import forward_backward, join_stages, share_gradient
+from trainers.model.pipeline import forward_backward, share_gradient
 from trainers.model.policy import DTYPES, load_policy, load_tokenizer
 from trainers.objective.step import Objective
 from trainers.optimizers.build import build_optimizer, learning_rate, optimizer_step
 from trainers.packing import MicroBatch, TrainingSequence, count_trained, micro_batch, pack
 from trainers.run_config import RunConfig
 from trainers.storage.checkpoint import (
-    gather_model,
     load_checkpoint,
     load_optimizer,
     newest_verified,
+    trained_tensors,
     write_checkpoint,
-    write_weights,
 )
 from trainers.storage.durable import (
     CompleteDirectory,
@@ -51,6 +52,7 @@ from trainers.storage.durable import (
     verify_directory,
     write_directory,
 )
+from trainers.storage.weights import write_weights
 
 _log = logging.getLogger(__name__)
 
@@ -136,10 +138,15 @@ class Learner:
         A repeated step finds its version on disk and leaves it there: replicas may have loaded it, rollouts name it.
         When a later version is there, this one has been announced before and may even have been deleted since.
         """
+        if self._link.is_over():
+            return
         with self.timed("publish"):
-            tensors = join_stages(gather_model(self.model), self._world)
-            if self._world.is_main and newest_step(self._weights) <= self.step:
-                self._link.send(lambda plane: plane.announce_policy_version(self._write_weights(tensors)))
+            done = self._write_weights()
+        if done is not None:
+            announced = wire.PolicyVersionIn(
+                version=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
+            )
+            self._link.send(lambda plane: plane.announce_policy_version(announced))
 
     def checkpoint(self) -> None:
         """Write everything needed to go on from here, and announce it."""
@@ -201,20 +208,26 @@ class Learner:
             metrics["perf/mfu"] = flops / seconds / peak / self._world.size
         return metrics
 
-    def _write_weights(self, tensors: dict[str, torch.Tensor]) -> wire.PolicyVersionIn:
+    def _write_weights(self) -> CompleteDirectory | None:
+        """Every rank gives its share, rank 0 writes; returns what is to be announced there, None on the others."""
+        parent, epoch, lora, existing = self._weights, self._registration.epoch, self.config.model.lora, None
+        is_due = self._world.is_main and newest_step(parent) <= self.step
+        if is_due:
+            existing = find_directory(parent, self.step)
+        if not self._link.broadcast(int(is_due and existing is None)):
+            return existing
+        tensors = SpreadTensors(trained_tensors(self.model), self._world)
+
         def write(directory: Path) -> None:
-            if self.config.model.lora.rank:
-                write_adapter(directory, self.config.model.lora, self.config.model.path, tensors, self.dtype)
+            if lora.rank:
+                write_adapter(directory, lora, self.config.model.path, tensors.whole(self.dtype), self.dtype)
             else:
                 write_weights(directory, self.model, tensors, self.tokenizer, self.dtype)
 
-        epoch, run = self._registration.epoch, self._registration.run
-        done = find_directory(self._weights, self.step) or write_directory(
-            self._weights, self.step, write, epoch=epoch, run=run
-        )
-        return wire.PolicyVersionIn(
-            version=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
-        )
+        if not self._world.is_main:
+            tensors.give(self.dtype)
+            return None
+        return write_directory(parent, self.step, write, epoch=epoch, run=self._registration.run)
 
     def _write_checkpoint(self) -> CompleteDirectory | None:
         """Every rank writes its part, rank 0 makes it durable; returns the directory there, None on the others."""
@@ -225,6 +238,7 @@ class Learner:
         if self._link.broadcast(int(existing is not None)):
             return existing
         partial = partial_directory(parent, self.step, epoch=epoch)
+        make_on_other_nodes(partial)
         digests = write_checkpoint(partial, self.step, self.model, self.optimizer)
         if not self._world.is_main:
             return None

@@ -27,12 +27,14 @@ from environments.config import SamplingParams
 from environments.policy import Completion, OpenAIPolicy
 from environments.types import Message
 from trainers.distributed.mesh import World
+from trainers.distributed.spread import SpreadTensors
 from trainers.model.lora import write_adapter
 from trainers.model.policy import DTYPES, load_policy, load_tokenizer, score_tokens
 from trainers.optimizers.build import build_optimizer
 from trainers.packing import pack, training_sequence
 from trainers.run_config import InferenceConfig, LoraConfig, ModelConfig, OptimizerConfig
-from trainers.storage.checkpoint import gather_model, write_weights
+from trainers.storage.checkpoint import trained_tensors
+from trainers.storage.weights import write_weights
 from workers.fleet import inference
 from workers.fleet.adapters import room_for, write_idle_adapter
 from workers.fleet.inference import InferenceError, StartAdapter, VllmAdmin
@@ -138,10 +140,11 @@ def main() -> None:
         published = asked.work / ("adapter" if asked.lora else "weights")
         published.mkdir()
         begin = time.perf_counter()
+        tensors = SpreadTensors(trained_tensors(model), world)
         if asked.lora:
-            write_adapter(published, lora, str(path), gather_model(model), DTYPES[asked.dtype])
+            write_adapter(published, lora, str(path), tensors.whole(), DTYPES[asked.dtype])
         else:
-            write_weights(published, model, gather_model(model), load_tokenizer(config), DTYPES[asked.dtype])
+            write_weights(published, model, tensors, load_tokenizer(config), DTYPES[asked.dtype])
         figures["write_s"] = time.perf_counter() - begin
         with VllmAdmin(server.url, server.key) as admin:
             figures["publish_pause_s"] = admin.load_weights(published, 1, deadline_s=180)

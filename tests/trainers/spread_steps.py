@@ -8,17 +8,16 @@ from typing import Any
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from tests.trainers.support import optimizer_state, random_batch, rl_config
+from tests.trainers.support import gather_model, optimizer_state, random_batch, rl_config
 from trainers import wire
 from trainers.client import ControlPlane
 from trainers.distributed.mesh import make_world
+from trainers.distributed.spread import SpreadTensors
 from trainers.learner import Learner
 from trainers.link import RunLink
-from trainers.model.pipeline import join_stages
 from trainers.objective.step import rl_objective
 from trainers.packing import batch_sequences
 from trainers.run_config import RunConfig
-from trainers.storage.checkpoint import gather_model
 from trainers.storage.durable import newest_step, step_directory, verify_directory
 
 STEPS = 4
@@ -58,7 +57,7 @@ def spread_steps(model: str, into: str, options: dict[str, Any], until: int) -> 
         metrics.append(learner.train_step(sequences, rl_objective(config)))
     learner.checkpoint()
     held = gather_model(learner.model) | optimizer_state(learner.model, learner.optimizer)
-    tensors = join_stages(held, world)
+    tensors = SpreadTensors(held, world).whole()
     if world.is_main:
         save_file({key: tensor.clone() for key, tensor in tensors.items()}, run_dir.with_suffix(".safetensors"))
         written.write_text(json.dumps(metrics))

@@ -14,11 +14,14 @@ import numpy as np
 import psutil
 import torch
 from torch.distributed.tensor import DTensor
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from environments import registry
 from environments.types import Split
 from tests.trainers.control_plane import RUN
 from trainers.config import resolve
+from trainers.distributed.spread import SpreadTensors
+from trainers.storage.checkpoint import trained_tensors
 from trainers.wire import TrainingBatch, TrainingRollout
 
 ROOT = Path(__file__).parents[2]
@@ -39,6 +42,18 @@ def rl_config(model: Path, **overrides: Any) -> dict[str, Any]:
     }
     dotted = {key.replace("__", "."): value for key, value in overrides.items()}
     return resolve(overrides=base | dotted).config.model_dump(mode="json")
+
+
+def in_bfloat16(model: Path, directory: Path) -> Path:
+    """The same model with its weights in bfloat16."""
+    AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(directory)
+    AutoTokenizer.from_pretrained(model).save_pretrained(directory)
+    return directory
+
+
+def gather_model(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """All trained tensors, whole. Collective."""
+    return SpreadTensors(trained_tensors(model)).whole()
 
 
 def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, torch.Tensor]:

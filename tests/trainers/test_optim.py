@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.trainers.support import optimizer_state
+from tests.trainers.support import gather_model, optimizer_state
 from trainers.distributed.mesh import World
 from trainers.errors import Diverged
 from trainers.model.policy import load_policy, score_tokens
@@ -15,7 +15,6 @@ from trainers.optimizers.build import build_optimizer, learning_rate, optimizer_
 from trainers.optimizers.muon import orthogonalise
 from trainers.packing import micro_batch, training_sequence
 from trainers.run_config import ModelConfig, OptimizerConfig
-from trainers.storage.checkpoint import gather_model
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ SPLITTABLE = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: TrainerConfig) -> None:
-    """Spread the model over the ranks, in place. Parameters stay float32; arithmetic is done in `dtype`.
+    """Spread the model over the ranks, in place. A rank's share becomes float32; arithmetic is done in `dtype`.
 
     Raises ModelUnsupported for a model that cannot be split as the config asks.
     """
@@ -68,8 +68,10 @@ def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: Trai
     offload = CPUOffloadPolicy(pin_memory=on_gpu) if config.cpu_offload else OffloadPolicy()
     for layer in layers:
         fully_shard(layer, mesh=world.layer_mesh, mp_policy=policy, offload_policy=offload)
+        layer.float()
     rest_policy = precise if config.fp32_lm_head else policy
     fully_shard(model, mesh=world.rest_mesh, mp_policy=rest_policy, offload_policy=offload)
+    model.float()
     assert isinstance(model, FSDPModule)
 
 

@@ -8,7 +8,8 @@ changes nothing.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,8 @@ def add_adapter(model: torch.nn.Module, config: LoraConfig) -> None:
         task_type="CAUSAL_LM",
     )
     try:
-        inject_adapter_in_model(peft_config, model)
+        with _seen_as_float32(model):
+            inject_adapter_in_model(peft_config, model)
     except ValueError as error:  # none of the target modules is there
         raise AdapterUnsuitable(f"model.lora.target_modules: {error}") from error
     if config.path:
@@ -81,6 +83,19 @@ def merge_adapter(model: torch.nn.Module) -> None:
         if isinstance(module, BaseTunerLayer):
             module.merge()
             model.set_submodule(name, module.get_base_layer())
+
+
+@contextmanager
+def _seen_as_float32(model: torch.nn.Module) -> Iterator[None]:
+    """PEFT gives an adapter the number format of the weights beside it: let these be empty and float32 meanwhile."""
+    held = [(parameter, parameter.data) for parameter in model.parameters()]
+    for parameter, data in held:
+        parameter.data = torch.zeros((), device=data.device).expand(data.shape)
+    try:
+        yield
+    finally:
+        for parameter, data in held:
+            parameter.data = data
 
 
 def _load(model: torch.nn.Module, config: LoraConfig) -> None:

@@ -14,7 +14,7 @@ the same list of them, so each knows the shape of what comes without being told.
 Shapes: N tokens of a micro-batch, D width.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
@@ -107,24 +107,6 @@ def share_gradient(model: PreTrainedModel, world: World) -> torch.nn.Parameter |
     _swap([(ours, other)], [(theirs, other)], world.stage_group)
     ours += theirs
     return shared if world.is_last_stage else None
-
-
-def join_stages(tensors: Mapping[str, torch.Tensor], world: World) -> dict[str, torch.Tensor]:
-    """The CPU tensors of all stages by name, on every stage. Collective."""
-    whole = dict(tensors)
-    if world.stages == 1:
-        return whole
-    shapes: list[dict[str, tuple[torch.Size, torch.dtype]]] = [{}] * world.stages
-    ours = {name: (tensor.shape, tensor.dtype) for name, tensor in tensors.items()}
-    dist.all_gather_object(shapes, ours, group=world.stage_group)
-    seen: set[str] = set()
-    for stage, held in enumerate(shapes):
-        for name, (shape, dtype) in held.items():
-            if name not in seen:
-                tensor = whole.setdefault(name, torch.empty(shape, dtype=dtype))
-                dist.broadcast(tensor, group=world.stage_group, group_src=stage)
-        seen.update(held)
-    return whole
 
 
 class _Line:

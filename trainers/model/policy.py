@@ -10,8 +10,10 @@ from pathlib import Path
 
 import torch
 import transformers
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.utils import CONFIG_NAME
+from transformers.utils.hub import cached_file
 
 from trainers.distributed.mesh import World
 from trainers.distributed.sharding import shard
@@ -24,7 +26,8 @@ from trainers.packing import MicroBatch
 from trainers.run_config import ModelConfig, TrainerConfig
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
+_STORED = {"F16": torch.float16, "BF16": torch.bfloat16}
+"""Number formats that float32 holds without a loss, as files name them."""
 
 _LOGIT_EXTRAS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Extras of some architectures that change the logits."""
@@ -33,25 +36,59 @@ _LOGIT_EXTRAS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None = None) -> PreTrainedModel:
     """Load the model with float32 master weights and spread it over the ranks, layer by layer onto their devices.
 
-    Its forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Raises
-    ModelUnsupported.
+    Weights stay in their mapped files until a rank copies its share of them; that alone becomes float32. The model's
+    forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Raises ModelUnsupported.
     """
     trainer = trainer or TrainerConfig()
     transformers.utils.logging.disable_progress_bar()  # thousands of control characters in a log file
     register_packed_attention()
     with _loading(config.path):
-        model: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
-            config.path,
-            dtype=torch.float32,
-            attn_implementation=PACKED_ATTENTION,
-            trust_remote_code=config.trust_remote_code,
-        )
+        model = _open_model(config)
     if config.lora.rank:
         add_adapter(model, config.lora)
     _refuse_unusual_head(model)
     model.forward = functools.partial(_forward, model, world)
     shard(model, world, DTYPES[config.dtype], trainer)
     return model.train()
+
+
+def _open_model(config: ModelConfig) -> PreTrainedModel:
+    """The model in the number format of its files, or in float32 where that could make it another model.
+
+    A tensor that has the format of the file is a part of the mapped file and takes no memory. What is computed for the
+    model and in no file, such as a factor for the embeddings, must not be rounded to that format.
+    """
+
+    def load(dtype: torch.dtype) -> PreTrainedModel:
+        found: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
+            config.path,
+            dtype=dtype,
+            attn_implementation=PACKED_ATTENTION,
+            trust_remote_code=config.trust_remote_code,
+        )
+        return found
+
+    if (stored := _stored_dtype(config)) == torch.float32:
+        return load(stored)
+    model = load(stored)
+    if any(buffer.dtype == stored for _, buffer in model.named_non_persistent_buffers()):
+        return load(torch.float32)
+    subordinate = (getattr(model.config, name, None) for name in model.config.sub_configs)
+    for part in filter(None, (model.config, *subordinate)):
+        part.dtype = torch.float32  # as its parameters will be
+    return model
+
+
+def _stored_dtype(config: ModelConfig) -> torch.dtype:
+    """What all safetensors files of the model have their weights in; float32 if they have several, or are none."""
+    beside = cached_file(config.path, CONFIG_NAME)
+    assert beside is not None, "it raises where there is none"
+    kinds = set()
+    for path in Path(beside).parent.glob("*.safetensors"):
+        with safe_open(path, framework="pt") as file:
+            kinds |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 - it is no dict
+    [kind, *others] = kinds or {""}
+    return torch.float32 if others else _STORED.get(kind, torch.float32)
 
 
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:

@@ -8,13 +8,13 @@ Checkpoints go through torch.distributed.checkpoint with its safetensors storage
 and any number of ranks may resume (docs/decisions/0012). A tensor is named `model/<parameter>`, or
 `optimizer/<moment>/<parameter>` for whatever the optimizer keeps. Frozen parameters are not in them: they come from
 `model.path`. Data order and randomness are functions of the seed and the step, so they need no file. How a directory
-becomes durable: `trainers/storage/durable.py`.
+becomes durable: `trainers/storage/durable.py`; how weights are written: `trainers/storage/weights.py`.
 """
 
 import json
 import logging
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
@@ -22,9 +22,8 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
-from torch.distributed.tensor import DTensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from trainers.distributed.apart import move_to_first_node, writers
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import sync_and_hash, verify_directory
 from trainers.wire import CheckpointRef
@@ -49,33 +48,13 @@ def trained_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def gather_model(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Full float32 `trained_tensors` on CPU. Collective: every rank must call it."""
-    return {name: _full(tensor) for name, tensor in trained_tensors(model).items()}
-
-
-def write_weights(
-    directory: Path,
-    model: PreTrainedModel,
-    tensors: Mapping[str, torch.Tensor],
-    tokenizer: PreTrainedTokenizerBase,
-    dtype: torch.dtype,
-) -> None:
-    """Fill `directory` with a model that vLLM and transformers load. `tensors` come from `gather_model`."""
-    model.save_pretrained(directory, state_dict={name: tensor.to(dtype) for name, tensor in tensors.items()})
-    tokenizer.save_pretrained(directory)
-    config_path = directory / "config.json"
-    config = json.loads(config_path.read_bytes())
-    config["dtype"] = str(dtype).removeprefix("torch.")  # save_pretrained names the master weights' type
-    config_path.write_text(json.dumps(config, indent=2), encoding="utf-8")
-
-
 def write_checkpoint(
     directory: Path, step: int, model: torch.nn.Module, optimizer: torch.optim.Optimizer
 ) -> dict[str, str]:
     """Fill an empty directory with everything that training needs to go on at `step`; every file is then on the disk.
 
-    Collective: each rank writes its own part. Returns the SHA-256 of every file, on every rank.
+    Collective: each rank writes its own part; where nodes share no disk, the first has all of them in the end. Returns
+    the SHA-256 of every file, on every rank.
     """
     tensors = {_MODEL + name: tensor for name, tensor in trained_tensors(model).items()}
     for name, parameter in model.named_parameters():
@@ -83,11 +62,12 @@ def write_checkpoint(
             if value is not None:  # what SGD without momentum keeps
                 tensors[f"{_OPTIMIZER}{moment}/{name}"] = value
     save(tensors, storage_writer=HuggingFaceStorageWriter(str(directory), save_distributed=True))
-    rank, size = dist.get_rank(), dist.get_world_size()
+    move_to_first_node(directory)
+    rank, size, looking = dist.get_rank(), dist.get_world_size(), writers()
     if rank == 0:
         (directory / STATE).write_text(json.dumps({"format": _FORMAT, "step": step}), encoding="utf-8")
     dist.barrier()
-    ours = sorted(directory.iterdir())[rank::size]
+    ours = sorted(directory.iterdir())[rank::looking] if rank < looking else []
     shares: list[dict[str, str]] = [{}] * size
     dist.all_gather_object(shares, {path.name: sync_and_hash(path) for path in ours})
     return {name: sha256 for share in shares for name, sha256 in share.items()}
@@ -185,8 +165,3 @@ def _load(targets: dict[str, torch.Tensor], reader: HuggingFaceStorageReader) ->
         # An export is one process on purpose.
         warnings.filterwarnings("ignore", message="torch.distributed is disabled")
         load(targets, storage_reader=reader, no_dist=not dist.is_initialized())
-
-
-def _full(tensor: torch.Tensor) -> torch.Tensor:
-    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return whole.detach().cpu().contiguous()

@@ -14,10 +14,12 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from trainers.child import die_with_parent
+from trainers.distributed.spread import SpreadTensors
 from trainers.model.lora import add_adapter, merge_adapter
 from trainers.model.policy import DTYPES, load_tokenizer
 from trainers.run_config import ModelConfig
-from trainers.storage.checkpoint import gather_model, load_model, write_weights
+from trainers.storage.checkpoint import load_model, trained_tensors
+from trainers.storage.weights import write_weights
 
 
 def export_checkpoint(checkpoint: Path, config: ModelConfig, directory: Path, dtype: torch.dtype) -> None:
@@ -32,7 +34,7 @@ def export_checkpoint(checkpoint: Path, config: ModelConfig, directory: Path, dt
     if config.lora.rank:
         merge_adapter(model)
         model.requires_grad_(True)  # what is frozen would not be gathered
-    write_weights(directory, model, gather_model(model), load_tokenizer(config), dtype)
+    write_weights(directory, model, SpreadTensors(trained_tensors(model)), load_tokenizer(config), dtype)
 
 
 def main() -> None:

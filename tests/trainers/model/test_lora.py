@@ -11,6 +11,7 @@ from peft import PeftModel
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from tests.trainers.support import gather_model, in_bfloat16
 from trainers.distributed.mesh import World
 from trainers.errors import AdapterUnsuitable
 from trainers.model.lora import add_adapter, write_adapter
@@ -18,7 +19,7 @@ from trainers.model.policy import load_policy, score_tokens
 from trainers.optimizers.build import build_optimizer, optimizer_step
 from trainers.packing import micro_batch, training_sequence
 from trainers.run_config import LoraConfig, ModelConfig, OptimizerConfig
-from trainers.storage.checkpoint import gather_model, load_checkpoint, trained_tensors, write_checkpoint
+from trainers.storage.checkpoint import load_checkpoint, trained_tensors, write_checkpoint
 from trainers.storage.export import export_checkpoint
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -83,6 +84,13 @@ def test_only_the_adapter_gets_gradients_and_moments(model_dir: Path, world: Wor
         if name not in trained:
             whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
             assert torch.equal(whole, base[name.replace("base_layer.", "")]), name
+
+
+def test_an_adapter_beside_weights_in_bfloat16_is_float32(model_dir: Path, world: World, tmp_path: Path) -> None:
+    beside_float32 = gather_model(Adapted(lora(model_dir), world).model)
+    beside_bfloat16 = gather_model(Adapted(lora(in_bfloat16(model_dir, tmp_path)), world).model)
+    assert all(torch.equal(tensor, beside_float32[name]) for name, tensor in beside_bfloat16.items())
+    assert not any(torch.equal(tensor, tensor.bfloat16()) for name, tensor in beside_bfloat16.items() if "_A." in name)
 
 
 def test_target_modules_narrow_what_is_adapted(model_dir: Path, world: World) -> None:

@@ -2,16 +2,29 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM, LlamaForCausalLM, PreTrainedModel, Qwen3Config, Qwen3ForCausalLM
+from transformers import (
+    AutoModelForCausalLM,
+    GemmaConfig,
+    GemmaForCausalLM,
+    LlamaForCausalLM,
+    PreTrainedModel,
+    Qwen3Config,
+    Qwen3ForCausalLM,
+)
 
 from tests.trainers.conftest import tiny_llama_config
+from tests.trainers.support import gather_model, in_bfloat16
 from trainers.distributed.mesh import World
+from trainers.distributed.sharding import shard
 from trainers.errors import ModelUnsupported
+from trainers.model import policy as policy_module
 from trainers.model.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
 from trainers.model.policy import load_policy, score_tokens
 from trainers.packing import TrainingSequence, micro_batch, training_sequence
@@ -102,6 +115,56 @@ def test_a_model_that_does_more_to_its_logits_is_refused(world: World, tmp_path:
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(ModelUnsupported, match=r"final_logit_softcapping.*model\.path"):
         load_policy(ModelConfig(path=str(tmp_path)), world)
+
+
+def unmapped(model: torch.nn.Module, directory: Path) -> list[str]:
+    """Parameters that are no part of a mapped file of the directory."""
+    lines = [line.split(maxsplit=5) for line in Path("/proc/self/maps").read_text().splitlines()]
+    areas = [line[0].split("-") for line in lines if line[-1].startswith(f"{directory}/")]
+    mapped = [range(int(begin, 16), int(end, 16)) for begin, end in areas]
+    named = model.named_parameters()
+    return [name for name, parameter in named if not any(parameter.data_ptr() in area for area in mapped)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_weights_take_no_memory_before_they_are_sharded_and_are_float32_then(
+    directory: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    source = directory if dtype == "float32" else in_bfloat16(directory, tmp_path)
+    copied: list[str] = []
+
+    def watched(model: PreTrainedModel, *arguments: Any) -> None:
+        copied.extend(unmapped(model, source))
+        shard(model, *arguments)
+
+    monkeypatch.setattr(policy_module, "shard", watched)
+    model = load_policy(ModelConfig(path=str(source)), world)
+    assert copied == []
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    expected = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32)
+    assert model.config.to_dict() == expected.config.to_dict()
+    tensors = gather_model(model)
+    for name, parameter in expected.named_parameters():
+        assert torch.equal(tensors[name], parameter), name
+
+
+def test_what_is_computed_for_a_model_is_not_rounded_as_its_files_are(world: World, tmp_path: Path) -> None:
+    config = GemmaConfig(
+        vocab_size=32, hidden_size=40, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=8,
+    )  # fmt: skip
+    GemmaForCausalLM(config).to(torch.bfloat16).save_pretrained(tmp_path)
+    model = load_policy(ModelConfig(path=str(tmp_path)), world)
+    assert float(model.model.embed_tokens.embed_scale) == pytest.approx(40**0.5, rel=1e-6)
+
+
+def test_a_tensor_is_not_rounded_to_the_format_of_the_others(directory: Path, world: World, tmp_path: Path) -> None:
+    in_bfloat16(directory, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    precise = torch.full_like(tensors["model.norm.weight"], 1 / 3, dtype=torch.float32)
+    save_file(tensors | {"model.norm.weight": precise}, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    model = load_policy(ModelConfig(path=str(tmp_path)), world)
+    assert torch.equal(gather_model(model)["model.norm.weight"], precise)
 
 
 def attend(**options: object) -> torch.Tensor:

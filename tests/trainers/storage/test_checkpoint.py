@@ -9,14 +9,17 @@ import torch
 from torch.distributed.tensor import DTensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from tests.trainers.support import gather_model
 from trainers.distributed.mesh import World
+from trainers.distributed.spread import SpreadTensors
 from trainers.errors import CheckpointCorrupt
 from trainers.model.policy import load_policy, load_tokenizer, score_tokens
 from trainers.optimizers.build import build_optimizer, optimizer_step
 from trainers.packing import micro_batch, training_sequence
 from trainers.run_config import ModelConfig, OptimizerConfig
-from trainers.storage.checkpoint import gather_model, load_checkpoint, newest_verified, write_checkpoint, write_weights
+from trainers.storage.checkpoint import load_checkpoint, newest_verified, trained_tensors, write_checkpoint
 from trainers.storage.durable import sync_and_hash, write_directory
+from trainers.storage.weights import write_weights
 from trainers.wire import CheckpointRef
 
 
@@ -91,7 +94,8 @@ def test_weights_load_with_transformers_alone(
 ) -> None:
     trained = Trained(model_dir, world, steps=1)
     tensors = gather_model(trained.model)
-    write_weights(tmp_path, trained.model, tensors, load_tokenizer(trained.config), dtype)
+    spread = SpreadTensors(trained_tensors(trained.model))
+    write_weights(tmp_path, trained.model, spread, load_tokenizer(trained.config), dtype)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(loaded).__name__ == "Qwen3ForCausalLM"
     assert loaded.dtype == dtype

@@ -1,0 +1,111 @@
+"""Published weights are byte for byte what transformers writes of the whole model, wherever its parts are."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+from tests.trainers.crew import Crew
+from tests.trainers.support import in_bfloat16
+from trainers.distributed import spread
+from trainers.distributed.mesh import World
+from trainers.distributed.spread import SpreadTensors
+from trainers.model.policy import DTYPES, load_policy, load_tokenizer
+from trainers.model.tiny import tiny_tokenizer
+from trainers.run_config import ModelConfig
+from trainers.storage import weights
+from trainers.storage.checkpoint import trained_tensors
+from trainers.storage.weights import write_weights
+
+PIECE = 2000
+"""Elements; most matrices of the tiny models have more."""
+
+
+def written_whole(model_dir: Path, directory: Path, dtype: torch.dtype, **options: Any) -> dict[str, bytes]:
+    """What transformers alone makes of the model, by file."""
+    AutoModelForCausalLM.from_pretrained(model_dir, dtype=dtype).save_pretrained(directory, **options)
+    load_tokenizer(ModelConfig(path=str(model_dir))).save_pretrained(directory)
+    return contents(directory)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """Every file, configs without the order of their keys."""
+    found = {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "manifest.json"}
+    return found | {"config.json": json.dumps(json.loads(found["config.json"]), sort_keys=True).encode()}
+
+
+def written(model: PreTrainedModel, model_dir: Path, directory: Path, dtype: torch.dtype) -> dict[str, bytes]:
+    directory.mkdir()
+    tokenizer = load_tokenizer(ModelConfig(path=str(model_dir)))
+    write_weights(directory, model, SpreadTensors(trained_tensors(model)), tokenizer, dtype)
+    return contents(directory)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("source", ["float32", "bfloat16"])
+def test_pieces_make_the_files_that_transformers_makes_of_the_whole(
+    model_dir: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str, dtype: torch.dtype
+) -> None:
+    path = model_dir if source == "float32" else in_bfloat16(model_dir, tmp_path / "source")
+    monkeypatch.setattr(spread, "PIECE", PIECE)
+    found = written(load_policy(ModelConfig(path=str(path)), world), path, tmp_path / "found", dtype)
+    assert found == written_whole(path, tmp_path / "whole", dtype)
+
+
+def test_a_model_of_several_files_has_those_of_transformers_and_its_index(
+    llama_dir: Path, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(weights, "_MAX_FILE", "200KB")
+    model = load_policy(ModelConfig(path=str(llama_dir)), world)
+    found = written(model, llama_dir, tmp_path / "found", torch.float32)
+    assert len([name for name in found if name.endswith(".safetensors")]) > 2
+    assert found == written_whole(llama_dir, tmp_path / "whole", torch.float32, max_shard_size="200KB")
+
+
+def test_experts_that_are_one_tensor_in_the_model_are_written_as_many(tmp_path: Path) -> None:
+    config = Qwen3MoeConfig(
+        vocab_size=259, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
+    )  # fmt: skip
+    source = tmp_path / "source"
+    Qwen3MoeForCausalLM(config).save_pretrained(source)
+    tiny_tokenizer().save_pretrained(source)
+    transformers.utils.logging.disable_progress_bar()
+    model = AutoModelForCausalLM.from_pretrained(source)
+    found = written(model, source, tmp_path / "found", torch.bfloat16)
+    assert b"experts.3.down_proj" in found["model.safetensors"]
+    assert found == written_whole(source, tmp_path / "whole", torch.bfloat16)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("tied", [True, False], ids=["tied embeddings", "an output layer of its own"])
+@pytest.mark.parametrize(
+    ("ranks", "options"),
+    [
+        (2, {}),
+        (2, {"trainer.replicas": 2}),
+        (2, {"trainer.tensor_parallel": 2}),
+        (2, {"trainer.pipeline_parallel": 2}),
+        (3, {}),
+    ],
+    ids=["shard 2", "replicas 2", "tensor 2", "pipeline 2", "shard 3"],
+)
+def test_no_rank_holds_more_than_its_share_and_a_piece_and_what_they_publish_is_the_model(
+    crew: Crew, model_dir: Path, llama_dir: Path, tmp_path: Path, tied: bool, ranks: int, options: dict[str, Any]
+) -> None:
+    model = in_bfloat16(model_dir if tied else llama_dir, tmp_path / "source")
+    options |= {"model.dtype": "bfloat16", "trainer.world_size": ranks}
+    held = crew.call(ranks, "tests.trainers.publish_alone:publish_alone", str(model), str(tmp_path), options, PIECE)
+    published = contents(tmp_path / "weights" / "step_0")
+    assert published == written_whole(model, tmp_path / "whole", DTYPES["bfloat16"])
+    largest = max(p.numel() for p in AutoModelForCausalLM.from_pretrained(model).parameters())
+    split = 1 if "trainer.replicas" in options or "trainer.pipeline_parallel" in options else ranks
+    row = 128
+    for rank in held:
+        assert rank["loading_bytes"] <= 4 * (largest / split + row)  # in float32
+        if "trainer.tensor_parallel" not in options:
+            assert rank["publishing_bytes"] <= 4 * PIECE

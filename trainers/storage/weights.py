@@ -1,0 +1,106 @@
+"""A policy version's weights as a model that vLLM and transformers load, written a piece at a time.
+
+    config.json, generation_config.json, the tokenizer's files    as transformers writes them
+    model.safetensors                                             byte for byte what transformers would write
+
+A safetensors file begins with the place of every tensor in it, so each can be filled in as it comes, and whoever writes
+holds no more than a piece. Above 50 GB there are several files and an index, as transformers splits them. Only where
+the files of a model have other tensors than the model itself, such as one for each expert where the model has one for
+all, is the whole state put together for transformers to take apart.
+"""
+
+import json
+from collections.abc import Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO
+
+import torch
+from huggingface_hub import split_torch_state_dict_into_shards
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.core_model_loading import WeightConverter, revert_weight_conversion
+from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+
+from trainers.distributed.spread import SpreadTensors
+
+_MAX_FILE = "50GB"
+_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
+"""As headers of safetensors name them."""
+_LENGTH_BYTES = 8
+"""Of a header, before it; also what its length is a multiple of."""
+
+
+def write_weights(
+    directory: Path,
+    model: PreTrainedModel,
+    tensors: SpreadTensors,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+) -> None:
+    """Fill an empty directory. `tensors` are those that training may change; the other ranks give them in `dtype`."""
+    names = _names_on_disk(model, tensors.shapes)
+    if names is None:
+        model.save_pretrained(directory, state_dict=tensors.whole(dtype))
+    else:
+        model.save_pretrained(directory, state_dict={})
+        _write_files(directory, model, tensors, names, dtype)
+    tokenizer.save_pretrained(directory)
+    config_path = directory / "config.json"
+    config = json.loads(config_path.read_bytes())
+    config["dtype"] = str(dtype).removeprefix("torch.")  # save_pretrained names the master weights' type
+    config_path.write_text(json.dumps(config, indent=2), encoding="utf-8")
+
+
+def _names_on_disk(model: PreTrainedModel, shapes: Mapping[str, torch.Size]) -> dict[str, str] | None:
+    """What each tensor is called in the files, by its name in the model; None where files have other tensors.
+
+    A name that is not in it is not written.
+    """
+    conversions = getattr(model, "_weight_conversions", None)
+    if conversions is None or any(isinstance(each, WeightConverter) for each in conversions):
+        return None
+    ignored = model._keys_to_ignore_on_save or ()
+    empty = {name: torch.empty(shape, device="meta") for name, shape in shapes.items() if name not in ignored}
+    known = {id(tensor): name for name, tensor in empty.items()}
+    return {known[id(tensor)]: name for name, tensor in revert_weight_conversion(model, empty).items()}
+
+
+def _write_files(
+    directory: Path, model: PreTrainedModel, tensors: SpreadTensors, names: Mapping[str, str], dtype: torch.dtype
+) -> None:
+    in_model = tensors.shapes
+    shapes = {on_disk: in_model[name] for name, on_disk in names.items()}  # whose order decides which file has what
+    empty = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
+    split = split_torch_state_dict_into_shards(empty, max_shard_size=_MAX_FILE)
+    files: dict[str, BinaryIO] = {}
+    places: dict[str, int] = {}
+    with ExitStack() as opened:
+        for file, held in split.filename_to_tensors.items():
+            header, begins = _header({name: shapes[name] for name in held}, dtype)
+            files[file] = opened.enter_context((directory / file).open("wb"))
+            files[file].write(header)
+            places |= begins
+        for name, piece in tensors.pieces(dtype):
+            if (on_disk := names.get(name)) is not None:
+                into = files[split.tensor_to_filename[on_disk]]
+                into.seek(places[on_disk])
+                into.write(piece.view(torch.uint8).numpy().data)
+                places[on_disk] = into.tell()
+    if split.is_sharded:
+        facts = {"total_parameters": model.num_parameters(), **split.metadata}
+        index = {"metadata": facts, "weight_map": split.tensor_to_filename}
+        text = json.dumps(index, indent=2, sort_keys=True) + "\n"
+        (directory / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
+
+
+def _header(shapes: Mapping[str, torch.Size], dtype: torch.dtype) -> tuple[bytes, dict[str, int]]:
+    """The beginning of a file with tensors of one type, and the place of each in the file."""
+    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
+    begins, end = {}, 0
+    for name in sorted(shapes):
+        begins[name], end = end, end + shapes[name].numel() * dtype.itemsize
+        entries[name] = {"dtype": _DTYPES[dtype], "shape": [*shapes[name]], "data_offsets": [begins[name], end]}
+    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _LENGTH_BYTES)
+    before = _LENGTH_BYTES + len(text)
+    return len(text).to_bytes(_LENGTH_BYTES, "little") + text, {name: before + begin for name, begin in begins.items()}
