@@ -69,8 +69,8 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, published_at, path)
     ON rollouts_policyversion TO {application};
 GRANT UPDATE (taken)
     ON rollouts_replay TO {application};
-GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, begun_at, loaded_version, probe_failures,
-              answered_at, exit_code, ended_at)
+GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, gpus, cores, host, begun_at, due_at,
+              loaded_version, probe_failures, answered_at, exit_code, ended_at)
     ON rollouts_replica TO {application};
 -- Neither its config, nor whose it is, nor what it was forked from.
 GRANT UPDATE (state, state_at, reason_code, reason_params, model_id, epoch, next_step, live_version,
@@ -156,7 +156,10 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     rollouts_membership,
     rollouts_project
 TO {application};
-GRANT SELECT, INSERT, UPDATE ON auth_user TO {application};
+GRANT SELECT, INSERT, UPDATE ON
+    auth_user,
+    rollouts_replicaload
+TO {application};
 GRANT SELECT, INSERT, DELETE ON
     controlplane_loginlink,
     rollouts_apitoken,

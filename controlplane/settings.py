@@ -40,6 +40,8 @@ NODES_URL = env.str("ROLLYARD_NODES_URL", default=ROLLYARD_URL).rstrip("/")
 """Where jobs on other machines reach the control plane."""
 RUNS_URL = env.str("ROLLYARD_RUNS_URL", default=f"unix://{HOME.runs_socket}")
 """Where trainers reach the control plane. They have no network: another address serves only without sandboxes."""
+IDLE_ALARM_S = env.float("ROLLYARD_IDLE_ALARM_S", default=600.0)
+"""For how long a replica may be idle before the page of the fleet says so in an alarm."""
 SECRET_KEY = env.str("ROLLYARD_SECRET_KEY", default="") or HOME.secret_key()
 DEBUG = safety.flag(os.environ, "ROLLYARD_DEBUG")
 ALLOWED_HOSTS = safety.hosts_of(os.environ)

@@ -15,6 +15,7 @@ from frontend.pages.environments import trials as environment_trials
 from frontend.pages.environments import views as environments
 from frontend.pages.evaluations import views as evaluations
 from frontend.pages.exports import views as exports
+from frontend.pages.fleet import views as fleet
 from frontend.pages.group import views as group
 from frontend.pages.launch import views as launch
 from frontend.pages.models import views as models
@@ -43,6 +44,7 @@ urlpatterns = [
     path("logout/", LogoutView.as_view(), name="logout"),
     path("runs/", RedirectView.as_view(pattern_name="runs", query_string=True)),
     path("runs/new/", launch.new, name="launch"),
+    path("fleet/", fleet.index, name="fleet"),
     path("models/", models.index, name="models"),
     path("models/<slug:project>/<str:name>/", models.model, name="model"),
     path("models/<slug:project>/<str:name>/remove/", models.remove, name="model-remove"),
@@ -99,6 +101,7 @@ urlpatterns = [
     ),  # once its name
     path("runs/<str:key>/config/", run.config, name="run-config"),
     path("runs/<str:key>/events/", run.events, name="run-events"),
+    path("runs/<str:key>/cost/", run.cost, name="run-cost"),
     path("runs/<str:key>/people/", people.people, name="run-people"),
     path("runs/<str:key>/label/", people.label, name="run-label"),
     path("runs/<str:key>/act/", people.act, name="run-act"),

@@ -295,6 +295,7 @@ class Driver:
             asking=traffic.asking,
             scoring=traffic.scoring,
             tokens=traffic.tokens,
+            is_draining=self._is_handed_over or self._over,
         )
         await self._counts.report()
 

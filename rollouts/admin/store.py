@@ -29,6 +29,7 @@ from rollouts.models import (
     PolicyVersion,
     Replay,
     Replica,
+    ReplicaLoad,
     Rollout,
     Run,
     RunEnvironment,
@@ -86,7 +87,7 @@ class LeaseAdmin(OfRunAdmin):
 
 @admin.register(DriverLoad)
 class DriverLoadAdmin(OfRunAdmin):
-    list_display = ("run", "holder", "reported_at", "sessions", "queued", "asking", "scoring", "tokens")
+    list_display = ("run", "holder", "reported_at", "is_draining", "sessions", "queued", "asking", "scoring", "tokens")
     search_fields = ("run__key__exact", "holder__exact")
 
 
@@ -262,9 +263,22 @@ class EvaluationAdmin(StoreAdmin):
 
 @admin.register(Replica)
 class ReplicaAdmin(OfRunAdmin):
-    list_display = ("name", "run", "state", "state_reason", "loaded_version", "answered_at", "exit_code", "created_at")
+    list_display = (
+        *("name", "run", "host", "gpus", "cores", "state", "state_reason", "loaded_version"),
+        *("answered_at", "exit_code", "created_at"),
+    )
     list_filter = ("state", "kind")
     search_fields = ("run__key__exact", "token__exact")
+
+
+@admin.register(ReplicaLoad)
+class ReplicaLoadAdmin(StoreAdmin):
+    list_display = (
+        *("replica_id", "heartbeat_at", "reported_at", "running", "waiting", "cache_share", "tokens"),
+        *("tokens_per_s", "idle_since", "idle_s"),
+    )
+    search_fields = ("replica__run__key__exact",)
+    ordering = ("-replica_id",)
 
 
 @admin.register(EnvironmentSource)

@@ -9,7 +9,7 @@ from rollouts.models.dataset import Dataset, DatasetForm, DatasetMember, Dataset
 from rollouts.models.endpoint import Endpoint
 from rollouts.models.export import Export, ExportForm, FileFormat, RunDataset
 from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGroup, Withholding
-from rollouts.models.load import DriverLoad
+from rollouts.models.load import DriverLoad, ReplicaLoad
 from rollouts.models.log import Event, EventKind, MetricPoint
 from rollouts.models.model import Model, ModelOrigin
 from rollouts.models.placement import Placement
@@ -72,6 +72,7 @@ __all__ = [
     "Replay",
     "Replica",
     "ReplicaKind",
+    "ReplicaLoad",
     "Role",
     "Rollout",
     "Run",

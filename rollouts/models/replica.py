@@ -32,6 +32,12 @@ class Replica(Stateful):
     token = models.UUIDField(unique=True, default=uuid.uuid4)
     """In the environment of every process it starts, so that leftovers are found whatever became of their parents."""
     launcher = models.CharField(max_length=16, default="local")
+    gpus = models.PositiveSmallIntegerField(null=True)
+    """Which it computes on, on all of its nodes; None: started before anybody noted it. So with `cores`."""
+    cores = models.PositiveSmallIntegerField(null=True)
+    """Of its job; on this machine, which it shares, those that its threads are for."""
+    host = models.CharField(max_length=255, blank=True, default="", db_default="")
+    """Where it runs, the first of its nodes; empty until that is known."""
     directory = models.CharField(max_length=1000, blank=True)
     """Its log, heartbeat and exit file."""
     base_url = models.CharField(max_length=200, blank=True)
@@ -45,6 +51,8 @@ class Replica(Stateful):
     created_at = models.DateTimeField(auto_now_add=True)
     begun_at = models.DateTimeField(null=True)
     """Since when its process runs: a job may wait for its node for days."""
+    due_at = models.DateTimeField(null=True)
+    """When the time of its job is over; None: nobody set an end, or it waits."""
     ended_at = models.DateTimeField(null=True)
 
     class Meta:
@@ -65,3 +73,13 @@ class Replica(Stateful):
     @property
     def name(self) -> str:
         return "-".join(filter(None, (self.kind, self.policy, str(self.slot), str(self.pk))))
+
+    @property
+    def job_name(self) -> str:
+        """What SLURM calls its job; empty where it is none."""
+        return f"rollyard-{self.token}" if self.launcher == "slurm" else ""
+
+    @property
+    def log(self) -> str:
+        """The file that it writes to."""
+        return f"{self.directory}/log.txt" if self.directory else ""

@@ -208,6 +208,7 @@ PAGES: dict[str, Rule] = {
     "runs/new/": get(operator_of_any) | form(operator, launched, query="preset=external-trainer"),
     "runs/new/check/": form(operator, launched, query="preset=external-trainer"),
     "runs/new/make-model/": form(operator, launched, query="preset=external-trainer"),
+    "fleet/": get(member_of_any),
     "models/": get(member_of_any),
     "models/<slug:project>/<str:name>/": get(viewer),
     "models/<slug:project>/<str:name>/remove/": form(operator),
@@ -265,6 +266,7 @@ PAGES: dict[str, Rule] = {
     "runs/<str:key>/samples/": get(member_of_any),
     "runs/<str:key>/config/": get(viewer),
     "runs/<str:key>/events/": get(viewer),
+    "runs/<str:key>/cost/": get(viewer),
     "runs/<str:key>/people/": get(viewer),
     "runs/<str:key>/label/": form(curator, lambda of: {"group": of.group.key, "verdict": "accept"}),
     "runs/<str:key>/act/": form(curator, lambda of: {"group": of.group.key, "verb": "exclude"}),
@@ -301,6 +303,7 @@ API: dict[str, Rule] = {
     f"{RUN}/stop": post(api(Scope.LAUNCH), lambda of: {}),
     f"{RUN}/metrics": get(api(Scope.READ)),
     f"{RUN}/events": get(api(Scope.READ)),
+    f"{RUN}/cost": get(api(Scope.READ)),
     f"{RUN}/evaluations": get(api(Scope.READ)),
     # Numbers that nobody has: `test_bodies.py` compares what there is.
     "api/v1/evaluations/compare": get(nobody, query="first=0&second=0"),

@@ -31,6 +31,7 @@ PAGES = [
     "models",
 ]
 PAGES += ["environments", "environment", "datasets", "dataset", "dataset-version", "dataset-difference", "exports"]
+PAGES += ["fleet", "run-cost"]
 
 
 def fill(name: str) -> Run:
@@ -73,8 +74,8 @@ def path_of(page: str, run: Run) -> str:
     match page:
         case "runs":
             return "/"
-        case "models":
-            return reverse("models")
+        case "models" | "fleet":
+            return reverse(page)
         case "exports":
             return reverse("exports")
         case "datasets":

@@ -25,6 +25,21 @@ from tests import http_server
 _HANG_S = 600.0
 
 
+def metrics(*, running: object = 0, waiting: object = 0, share: object = 0.0, tokens: object = 0) -> str:
+    """What of vLLM's answer to `/metrics` is read, and something beside it."""
+    labels = '{engine="0",model_name="policy"}'
+    return (
+        "# HELP vllm:num_requests_running Number of requests in model execution batches.\n"
+        "# TYPE vllm:num_requests_running gauge\n"
+        f"vllm:num_requests_running{labels} {running}\n"
+        f"vllm:num_requests_waiting{labels} {waiting}\n"
+        f'vllm:num_requests_waiting_by_reason{{engine="0",reason="capacity"}} 7.0\n'
+        f"vllm:kv_cache_usage_perc{labels} {share}\n"
+        f"vllm:generation_tokens_total{labels} {tokens}\n"
+        f"vllm:generation_tokens_created{labels} 1.7e+09\n"
+    )
+
+
 class Stub:
     """Its state, which requests change."""
 
@@ -35,6 +50,7 @@ class Stub:
         self.delay_s = 0.0
         """Before it answers to generation."""
         self.generated = 0
+        self.tokens = 0
         self.loads: list[str] = []
         self.chats: list[dict[str, Any]] = []
         """What was asked for over the chat route."""
@@ -62,6 +78,8 @@ class StubReplica(Stub, http_server.LocalServer):
 class _Handler(http_server.Handler):
     def do_GET(self) -> None:
         stub = cast(Stub, self.server)
+        if self.path == "/metrics":
+            return self.answer(200, metrics(tokens=stub.tokens).encode())
         answers: dict[str, Any] = {
             "/weight_info": {"weight_version": stub.label},
             "/is_paused": {"is_paused": stub.paused},
@@ -135,6 +153,7 @@ class _Handler(http_server.Handler):
             "weight_versions": [{"version": stub.label}],
         }
         stub.generated += 1
+        stub.tokens += length * sampling.get("n", 1)
         self._answer({"choices": [choice] * sampling.get("n", 1)})
 
     def _answer(self, content: dict[str, Any], status: int = 200) -> None:

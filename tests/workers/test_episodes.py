@@ -10,7 +10,7 @@ import pytest
 from django.db import connection, transaction
 
 from environments.library.reverse_text import ReverseText
-from rollouts.models import Lease, MetricPoint, PolicyVersion, Purpose, Replica, Rollout, Run, ScoredGroup
+from rollouts.models import DriverLoad, Lease, MetricPoint, PolicyVersion, Purpose, Replica, Rollout, Run, ScoredGroup
 from rollouts.services.groups import leases
 from rollouts.services.runs import life, policies, replicas
 from rollouts.states import GroupState, RunState
@@ -208,6 +208,7 @@ def test_driver_whose_time_is_up_hands_over_and_finishes_what_it_plays(stub: Stu
     with driving(run, budget_s=1.0, handed_over=handed_over.set) as thread:
         eventually(lambda: count(run, GroupState.PLAYING) == 2)
         assert handed_over.wait(20)
+        eventually(DriverLoad.objects.filter(run=run, is_draining=True).exists)
         stub.mode = "ok"
         thread.join(20)
         assert not thread.is_alive()

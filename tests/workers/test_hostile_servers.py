@@ -5,6 +5,7 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import pytest
 
@@ -12,7 +13,8 @@ from environments.config import SamplingParams
 from environments.errors import InvalidAnswer, PolicyUnavailable
 from environments.policy import OpenAIPolicy
 from tests import http_server
-from workers.fleet.inference import ReplicaRefused, ReplicaUnreachable, VllmAdmin
+from tests.workers.stub_server import metrics
+from workers.fleet.inference import EngineLoad, ReplicaRefused, ReplicaUnreachable, VllmAdmin
 
 CHOICE = {
     "token_ids": [7],
@@ -120,3 +122,40 @@ def test_a_label_that_is_no_version_is_none(label: object) -> None:
     body = json.dumps({"weight_version": label}).encode()
     with hostile(lambda write, _: write(head(len(body)) + b"\r\n" + body)) as url, VllmAdmin(url) as admin:  # type: ignore[arg-type, return-value]
         assert admin.version() is None
+
+
+def serving_metrics(text: str) -> Callable[[Write, threading.Event], None]:
+    body = text.encode()
+    return lambda write, _: cast(None, write(head(len(body)) + b"\r\n" + body))
+
+
+def test_what_a_server_is_busy_with_is_read_out_of_its_metrics() -> None:
+    second = metrics(running=1.0, waiting=0.0, share=0.5, tokens=1000.0).replace('engine="0"', 'engine="1"')
+    text = metrics(running=3.0, waiting=2.0, share=0.25, tokens="1.2345e+06") + second
+    with hostile(serving_metrics(text)) as url, VllmAdmin(url) as admin:
+        assert admin.load(LONG_S) == EngineLoad(running=4, waiting=2, cache_share=0.75, tokens=1_235_500)
+
+
+@pytest.mark.parametrize("said", ["NaN", "-1.0", "+Inf", "0x10", "1" * 30, "1.0.0", "1 2", ""])
+def test_metrics_that_count_nothing_are_a_refusal(said: str) -> None:
+    with (
+        hostile(serving_metrics(metrics(running=said))) as url,
+        VllmAdmin(url) as admin,
+        pytest.raises(ReplicaRefused, match="does not say what the engine is busy with"),
+    ):
+        admin.load(LONG_S)
+
+
+def test_metrics_that_cannot_be_are_as_much_as_can_be_stored() -> None:
+    text = metrics(waiting="9e300", share="7.5", tokens="9e300")
+    with hostile(serving_metrics(text)) as url, VllmAdmin(url) as admin:
+        assert admin.load(LONG_S) == EngineLoad(running=0, waiting=2**31 - 1, cache_share=1.0, tokens=2**53)
+
+
+def test_metrics_without_end_are_not_read_to_their_end() -> None:
+    with (
+        hostile(endless) as url,
+        VllmAdmin(url) as admin,
+        pytest.raises(ReplicaRefused, match="has more than 1048576 bytes"),
+    ):
+        admin.load(LONG_S)

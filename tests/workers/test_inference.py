@@ -24,6 +24,7 @@ from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
 from environments.types import Message, PlayedGroup, PlayedRollout, Problem, Split
 from tests.workers.real_server import needs_vllm, started
+from tests.workers.waiting import eventually
 from trainers.run_config import InferenceConfig, LoraConfig
 from workers.fleet.adapters import room_for, write_idle_adapter
 from workers.fleet.inference import (
@@ -170,6 +171,15 @@ def test_logprobs_equal_the_trainers_after_temperature(fresh: Server) -> None:
     for completion in completions:
         expected = trainer_logprobs(fresh.merged[0], prompt + completion.token_ids, 0.7)[len(prompt) :]
         assert completion.logprobs == pytest.approx(expected, abs=1e-3)
+
+
+def test_a_server_says_what_it_is_busy_with(fresh: Server) -> None:
+    with fresh.admin() as admin:
+        before = admin.load(10)
+        assert (before.running, before.waiting) == (0, 0)
+        assert 0 <= before.cache_share <= 1
+        sampled = len(greedy(fresh).token_ids)
+        assert eventually(lambda: admin.load(10).tokens - before.tokens == sampled)
 
 
 def test_loaded_weights_change_what_is_sampled_and_what_the_server_is_called(fresh: Server) -> None:

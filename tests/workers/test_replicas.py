@@ -1,6 +1,7 @@
 """Replicas of every kind, killed, hung, or never started: another takes the place, or the run says why not."""
 
 import os
+import platform
 import signal
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from environments.types import PlayedRollout
-from rollouts.models import Checkpoint, Event, PolicyVersion, Replica, ReplicaKind, Run
+from rollouts.models import Checkpoint, Event, PolicyVersion, Replica, ReplicaKind, ReplicaLoad, Run
 from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
 from rollouts.services.runs import checkpoints, life, policies, replicas, trainer_writes
@@ -16,6 +17,7 @@ from rollouts.states import CheckpointState, PolicyVersionState, ReplicaState, R
 from tests.workers.making import make_run
 from tests.workers.reconciling import (
     CRASH,
+    STAY,
     child_pid,
     is_live,
     processes,
@@ -56,6 +58,25 @@ def test_killed_server_is_replaced_and_serves_the_live_version() -> None:
     assert (first.state, first.exit_code) == (ReplicaState.LOST, -signal.SIGKILL)
     with serving.admin_of(second) as admin:
         assert admin.version() == 1
+
+
+def test_what_replicas_have_and_are_busy_with_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "LOAD_EVERY_S", 0.2)
+    train_with(monkeypatch, STAY)
+    run = make_run()
+    with reconciling():
+        server = ready_server(run)
+        load = eventually(ReplicaLoad.objects.filter(replica=server, idle_s__gt=0).first)
+        trainer = eventually(Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER, load__isnull=False).first)
+        assert load is not None
+        assert trainer is not None
+        assert (load.running, load.waiting) == (0, 0)
+        assert load.heartbeat_at is not None
+        for row in (server, trainer):
+            row.refresh_from_db()
+            assert (row.host, row.due_at, row.gpus) == (platform.node(), None, 0)
+            assert row.cores is not None
+            assert 1 <= row.cores <= (os.cpu_count() or 1)
 
 
 def test_hung_server_is_ejected_with_its_reason() -> None:

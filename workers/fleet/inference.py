@@ -12,6 +12,7 @@ directory that nobody else may enter. Its label
 import asyncio
 import json
 import os
+import re
 import sys
 import time
 from pathlib import Path
@@ -19,7 +20,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from environments.policy import LOADING_LABEL
-from environments.servers import AnswerTooLarge, Server, ServerLost
+from environments.servers import AnswerTooLarge, Server, ServerAnswer, ServerLost
 from trainers.run_config import InferenceConfig
 from workers.fleet.adapters import is_adapter
 
@@ -33,6 +34,16 @@ _LONGEST_LOAD_S = 1800.0
 """Whatever size a trainer announced: a run that is stopped waits for it."""
 _MAX_ANSWER_BYTES = 2**20
 _MAX_DIGITS = 9
+_COUNTED = (
+    "vllm:num_requests_running",
+    "vllm:num_requests_waiting",
+    "vllm:kv_cache_usage_perc",
+    "vllm:generation_tokens_total",
+)
+_SAMPLE = r"(?m)^%s\{[^}\n]*\} ([0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[+-]?[0-9]{1,3})?)$"
+"""Of one engine, as Prometheus has it."""
+_MOST_REQUESTS, _MOST_TOKENS = 2.0**31 - 1, 2.0**53
+"""Whatever a server says, for it is stored."""
 EXTENSION = Path(__file__).resolve().parent / "vllm_extension"
 """What of ours a server imports."""
 
@@ -61,6 +72,19 @@ class StartAdapter(NamedTuple):
     """Of this adapter and all that replace it."""
 
 
+class EngineLoad(NamedTuple):
+    """What a server is busy with."""
+
+    running: int
+    """Requests."""
+    waiting: int
+    """Requests that have no room yet."""
+    cache_share: float
+    """Of its KV cache, in use: 0 to 1."""
+    tokens: int
+    """Generated since it began."""
+
+
 def argv(
     model: str,
     socket: Path | str,
@@ -87,7 +111,7 @@ def argv(
     # Token-in, token-out routes: later turns are exact, answers say which weights sampled each token.
     command += ["--enable-scale-out"]
     command += ["--worker-extension-cls", "rollyard_vllm.WeightLoading"]
-    command += ["--disable-log-stats", "--disable-uvicorn-access-log"]
+    command += ["--disable-uvicorn-access-log"]
     if frozen:
         # Nothing but what is asked for shapes its replies, as with the policy: no top_k that the model's files suggest.
         command += ["--generation-config", "vllm"]
@@ -110,6 +134,8 @@ def environ(
         "PYTHONPATH": os.pathsep.join([str(EXTENSION), *([inherited] if inherited else [])]),
         "VLLM_SERVER_DEV_MODE": "1",
         "VLLM_NO_USAGE_STATS": "1",
+        # It counts what it is busy with, which it is asked for; its log would have a line of that every ten seconds.
+        "VLLM_LOG_STATS_INTERVAL": "600",
         "DO_NOT_TRACK": "1",
     }
     if api_key is not None:
@@ -183,6 +209,18 @@ class VllmAdmin:
         """End a pause. Idempotent."""
         self._call("POST", "/resume", _CALL_TIMEOUT_S)
 
+    def load(self, deadline_s: float) -> EngineLoad:
+        """Return what the server is busy with, as it counts itself."""
+        told = self._ask("GET", "/metrics", deadline_s).body.decode(errors="replace")
+        counted = [re.findall(_SAMPLE % re.escape(name), told) for name in _COUNTED]
+        if not all(counted):
+            raise ReplicaRefused("/metrics does not say what the engine is busy with.")
+        most = (_MOST_REQUESTS, _MOST_REQUESTS, 1.0, _MOST_TOKENS)
+        running, waiting, share, tokens = (
+            min(limit, sum(map(float, each))) for limit, each in zip(most, counted, strict=True)
+        )
+        return EngineLoad(int(running), int(waiting), share, int(tokens))
+
     def load_weights(self, path: Path, version: int, *, deadline_s: float = 120.0) -> float:
         """Replace the weights by those of `version` in `path` and go on with the requests in flight.
 
@@ -228,7 +266,19 @@ class VllmAdmin:
     def _call(
         self, method: str, path: str, timeout_s: float, *, body: Any = None, query: dict[str, str] | None = None
     ) -> dict[str, Any]:
-        """Send a request; all of them are idempotent. Raises ReplicaUnreachable or ReplicaRefused."""
+        """Ask for JSON; all requests are idempotent. Raises ReplicaUnreachable or ReplicaRefused."""
+        found = self._ask(method, path, timeout_s, body=body, query=query)
+        try:
+            answer = json.loads(found.body or b"{}")
+        except (ValueError, RecursionError) as exc:
+            raise ReplicaRefused(f"{path} did not answer with JSON: {found.text[:100]}") from exc
+        if not isinstance(answer, dict):
+            raise ReplicaRefused(f"{path} answered {found.text[:100]}, not an object.")
+        return answer
+
+    def _ask(
+        self, method: str, path: str, timeout_s: float, *, body: Any = None, query: dict[str, str] | None = None
+    ) -> ServerAnswer:
         asking = self._server.ask(
             method,
             path,
@@ -245,13 +295,7 @@ class VllmAdmin:
             raise ReplicaUnreachable(f"{path} within {timeout_s:.1f} s: {type(exc).__name__}: {exc}") from exc
         if found.status != 200:
             raise ReplicaRefused(f"{path} answered {found.status}: {found.text[:300]}")
-        try:
-            answer = json.loads(found.body or b"{}")
-        except (ValueError, RecursionError) as exc:
-            raise ReplicaRefused(f"{path} did not answer with JSON: {found.text[:100]}") from exc
-        if not isinstance(answer, dict):
-            raise ReplicaRefused(f"{path} answered {found.text[:100]}, not an object.")
-        return answer
+        return found
 
 
 class _Deadline:

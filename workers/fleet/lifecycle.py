@@ -6,6 +6,7 @@ whose row has ended is an orphan.
 
 import json
 import logging
+import platform
 import re
 import uuid
 from collections.abc import Iterable
@@ -20,13 +21,14 @@ from environments.client.address import SCHEME
 from rollouts.errors import StateConflict
 from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services.runs import replicas
+from rollouts.services.runs import replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
 from workers.fleet import accelerators, commands, hub, jobs
 from workers.fleet.commands import Command
 from workers.fleet.keys import key_of
 from workers.launchers.base import End, Handle, JobSize, Launcher, LaunchError, LaunchSpec, Observation, scratch
 from workers.launchers.local import LocalLauncher
+from workers.slurm import templates
 from workers.slurm.launcher import sockets_of
 
 log = logging.getLogger(__name__)
@@ -39,6 +41,7 @@ HEARTBEAT_DEADLINE_S = 60.0
 """A replica counts as dead when its shepherd has written no heartbeat for so long."""
 _MAX_CHARACTERS = 300
 _MAX_FAULT_BYTES = 64 * 1024
+_MAX_HOST_CHARACTERS = 255
 _LAST_LINES = 3
 _PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
 """What torchrun and vLLM put before the lines of their processes."""
@@ -110,6 +113,8 @@ def launch(replica: Replica, command: Command) -> None:
     config, is_here = replica.run.parsed, replica.launcher == "local"
     is_server = replica.kind == ReplicaKind.INFERENCE
     need = JobSize() if is_here else commands.need(config, replica.kind)
+    gpus, cores = _size(replica, command, need)
+    replicas.given(replica, gpus=gpus, cores=cores)
     spec = LaunchSpec(
         str(replica.token),
         Path(replica.directory),
@@ -146,12 +151,15 @@ def observe(replica: Replica) -> Observation:
 
 
 def has_begun(replica: Replica, seen: Observation) -> bool:
-    """Note what a replica waits for, or, once it is at work, where it answers; return whether it is."""
+    """Note what a replica waits for, or, once it is at work, where it answers and its heartbeat; return whether it
+    is."""
     if seen.waiting:
         replicas.waits(replica, reason=Reason(ReasonCode.QUEUED, why=seen.waiting))
         return False
     if replica.begun_at is None:
-        replicas.begun(replica, base_url=seen.base_url)
+        replicas.begun(replica, base_url=seen.base_url, host=_host_of(replica), hours=_hours_of(replica))
+    if seen.heartbeat_age_s is not None:
+        replica_loads.heard(replica, seen.heartbeat_age_s)
     return True
 
 
@@ -244,6 +252,40 @@ def end_orphans() -> None:
 def back_off_s(failures: int, *, longest_s: float) -> float:
     """Seconds to wait before the next start after so many failed ones: exponential, at most `longest_s`."""
     return min(longest_s, 2.0 ** (failures - 1)) if failures else 0.0
+
+
+def _size(replica: Replica, command: Command, need: JobSize) -> tuple[int, int]:
+    """The GPUs and cores of all of its nodes; on this machine the cores that it makes threads for."""
+    cores = jobs.cores_of(replica.run, ReplicaKind(replica.kind))
+    if cores is not None:
+        return need.gpus * need.nodes, cores * need.nodes
+    visible = command.environ.get(accelerators.VISIBLE, "")
+    threads = int(command.environ.get("OMP_NUM_THREADS", 1))
+    processes = replica.run.parsed.trainer.world_size if replica.kind == ReplicaKind.TRAINER else 1
+    return len(visible.split(",")) if visible else 0, threads * processes
+
+
+def _host_of(replica: Replica) -> str:
+    """Where a replica that has begun runs: this machine, or the node that its agent names."""
+    if replica.launcher == "local":
+        return platform.node()
+    try:
+        node = json.loads(disk.read_regular(Path(replica.directory) / "agent.json", _MAX_FAULT_BYTES))["node"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return ""
+    return str(node)[:_MAX_HOST_CHARACTERS]
+
+
+def _hours_of(replica: Replica) -> float:
+    """For how long its job may run; 0 where nobody says."""
+    config = replica.run.parsed
+    if replica.launcher == "local":
+        return 0.0
+    try:
+        template = templates.read(settings.HOME.path, config.launcher.template)
+    except templates.TemplateError:
+        return 0.0
+    return commands.need(config, replica.kind).hours or template.hours
 
 
 def _stop(replica: Replica) -> Observation:

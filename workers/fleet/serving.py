@@ -22,10 +22,10 @@ from environments.client.address import SCHEME
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services.runs import placements, replicas
+from rollouts.services.runs import placements, replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
 from workers.fleet import adapters, commands, jobs, lifecycle
-from workers.fleet.inference import InferenceError, VllmAdmin, WeightsNotLoaded
+from workers.fleet.inference import EngineLoad, InferenceError, VllmAdmin, WeightsNotLoaded
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.replica_pool import api_key
 from workers.launchers.base import LaunchError
@@ -40,6 +40,9 @@ PROBE_DEADLINE_S = 8.0
 STARTING_PROBE_DEADLINE_S = 3.0
 EJECT_AFTER = 3
 """Failed probes in a row."""
+LOAD_EVERY_S = 5.0
+"""Between two looks at what a ready replica is busy with."""
+_LOAD_DEADLINE_S = 2.0
 SILENT_S = 24.0
 """After this without an answer two failed probes suffice: a hung server is out within 30 s."""
 START_DEADLINE_S = 900.0
@@ -49,10 +52,11 @@ _STARTED_WITH = "started_with.json"
 
 
 class Servers:
-    """The inference replicas of all runs. Remembers only when it probed, and that may be lost."""
+    """The inference replicas of all runs. Remembers only when it probed and looked, and that may be lost."""
 
     def __init__(self) -> None:
         self._probed_at: dict[int, float] = {}
+        self._looked_at: dict[int, float] = {}
 
     def tend(self, run: Run) -> None:
         """Bring the run's inference replicas one step closer to what is wanted. Raises UnrecoverableError."""
@@ -66,6 +70,7 @@ class Servers:
             elif lifecycle.has_begun(replica, seen) and self._is_due(replica):
                 due.append(replica)
         self._examine(run, due)
+        self._look_at_loads(run)
         alive = fleet.list_alive(run, ReplicaKind.INFERENCE)
         taken = {commands.Slot(replica.policy, replica.slot) for replica in alive}
         for slot in commands.slots(run.parsed):
@@ -93,6 +98,20 @@ class Servers:
                 replicas.answered(replica)
             else:
                 replicas.ready(replica, loaded_version=None if replica.policy else target.version)
+
+    def _look_at_loads(self, run: Run) -> None:
+        """Note what ready replicas are busy with. Nothing follows from one that does not say."""
+        now = time.monotonic()
+        ready = fleet.list_alive(run, ReplicaKind.INFERENCE).filter(state=ReplicaState.READY)
+        due = [each for each in ready if now - self._looked_at.get(each.pk, -LOAD_EVERY_S) >= LOAD_EVERY_S]
+        if not due:
+            return
+        with ThreadPoolExecutor(max_workers=len(due)) as threads:
+            said = list(threads.map(_load_of, due))
+        for replica, found in zip(due, said, strict=True):
+            self._looked_at[replica.pk] = now
+            if found is not None:
+                replica_loads.report(replica, **found._asdict())
 
 
 def target_version(run: Run) -> PolicyVersion | None:
@@ -147,6 +166,16 @@ def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
     except InferenceError as error:
         return error
     return None
+
+
+def _load_of(replica: Replica) -> EngineLoad | None:
+    """What a replica says it is busy with; None where it does not. Touches no row."""
+    try:
+        with admin_of(replica) as admin:
+            return admin.load(_LOAD_DEADLINE_S)
+    except InferenceError as error:
+        log.debug("%s does not say what it is busy with: %s", replica.name, error)
+        return None
 
 
 def load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> float:

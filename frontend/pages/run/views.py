@@ -18,13 +18,14 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend import query
 from frontend.access import actor, may_operate, page
 from frontend.pages.run.config import config_table
+from frontend.pages.run.cost import spending
 from frontend.pages.run.overview import charts, environments, ledger
 from frontend.pages.run.overview.tiles import of_run as tiles_of
 from frontend.pages.run.rollouts import rollouts as rollout_lines
 from rollouts.errors import Conflict, Invalid, NotFound
 from rollouts.models import Role, Run, RunKind
 from rollouts.models.address import DEFAULT_DAYS, MOST_DAYS
-from rollouts.selectors import exports, pages, runs, sessions
+from rollouts.selectors import costs, exports, pages, runs, sessions
 from rollouts.selectors.environments import FRESH_S, NEWEST_GROUPS
 from rollouts.services.runs import addresses, life
 from rollouts.states import GroupState
@@ -66,6 +67,8 @@ def live(request: HttpRequest, key: str) -> HttpResponse:
         context |= _rollouts(request, run)
     elif view == "events":
         context |= _events(request, run)
+    elif view == "cost":
+        context |= _cost(run)
     return render(request, "run/live.html", context)
 
 
@@ -94,6 +97,14 @@ def config(request: HttpRequest, key: str) -> HttpResponse:
     run = runs.get(request.user, key)
     context = head(request, run, tab="config") | {"sections": config_table.sections(run)}
     return render(request, "run/config/config.html", context)
+
+
+@page
+@require_safe
+def cost(request: HttpRequest, key: str) -> HttpResponse:
+    """What the run has cost, by what became of it."""
+    run = runs.get(request.user, key)
+    return render(request, "run/cost/cost.html", head(request, run, tab="cost") | _cost(run))
 
 
 @page
@@ -224,6 +235,10 @@ def _rollouts(request: HttpRequest, run: Run) -> dict[str, Any]:
         "purpose": purpose,
         "ledger": ledger.of_lines(runs.ledger(run)),
     }
+
+
+def _cost(run: Run) -> dict[str, Any]:
+    return {"cost": spending.of_cost(costs.of_run(run))}
 
 
 def _events(request: HttpRequest, run: Run) -> dict[str, Any]:

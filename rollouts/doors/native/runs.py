@@ -1,5 +1,6 @@
 """Launch, list, show and stop runs; read their metrics and events."""
 
+from dataclasses import asdict
 from typing import Any, cast
 
 import msgspec
@@ -13,6 +14,7 @@ from rollouts.doors.native import wire
 from rollouts.doors.native.access import actor_of, get_project, get_run, list_runs
 from rollouts.errors import Invalid
 from rollouts.models import Event, Run, Scope
+from rollouts.selectors import costs
 from rollouts.selectors import events as event_selectors
 from rollouts.selectors import metrics as metric_selectors
 from rollouts.selectors import runs as run_selectors
@@ -206,6 +208,47 @@ class MetricsApi(APIView):
             after_step=-1 if after_step is None else after_step,
         )
         return Response({"series": series})
+
+
+class SpentOut(msgspec.Struct, kw_only=True):
+    """Whole seconds of GPUs and of cores."""
+
+    gpu_s: int
+    core_s: int
+
+
+class CostOut(msgspec.Struct, kw_only=True):
+    """What a run has cost; its parts add up to the total."""
+
+    run: str
+    is_final: bool
+    """Whether the run is over, and no replica of it is left."""
+    total: SpentOut
+    spent: dict[str, SpentOut]
+    """By what became of it: `trained`, `evaluated`, `waiting`, `stale`, `filtered`, `failed`, `rejected`, `surplus`,
+    `idle`, `starting`."""
+    replicas: int
+    unmeasured: int
+    """Those of them of which nobody noted what they computed on: they count as nothing."""
+
+
+class CostApi(APIView):
+    """`/runs/<key>/cost`"""
+
+    @extend_schema(operation_id="readCost", responses=wire.answer(CostOut))
+    def get(self, request: Request, key: str) -> Response:
+        """For how many seconds replicas of the run had GPUs and cores, by what became of them."""
+        run = get_run(request, key, Scope.READ)
+        cost = costs.of_run(run)
+        out = CostOut(
+            run=run.key,
+            is_final=cost.is_final,
+            total=SpentOut(**asdict(cost.total)),
+            spent={became.value: SpentOut(**asdict(seconds)) for became, seconds in cost.spent.items()},
+            replicas=cost.replicas,
+            unmeasured=cost.unmeasured,
+        )
+        return Response(wire.json(out))
 
 
 class EventsApi(APIView):

@@ -45,6 +45,7 @@ urlpatterns = [
     path(f"{run}/stop", runs.StopApi.as_view(), name="api-run-stop"),
     path(f"{run}/metrics", runs.MetricsApi.as_view(), name="api-run-metrics"),
     path(f"{run}/events", runs.EventsApi.as_view(), name="api-run-events"),
+    path(f"{run}/cost", runs.CostApi.as_view(), name="api-run-cost"),
     path(f"{run}/evaluations", evaluations.EvaluationsApi.as_view(), name="api-run-evaluations"),
     path("evaluations/compare", evaluations.ComparisonApi.as_view(), name="api-compare"),
     path("exports", exports.ExportsApi.as_view(), name="api-exports"),

@@ -1,6 +1,10 @@
 """Rows of the processes that launchers start. Launchers act; these functions only keep the record."""
 
+from datetime import timedelta
+from typing import Any
+
 from django.db import transaction
+from django.db.models import Value
 from django.db.models.functions import Now
 
 from rollouts.models import Replica, ReplicaKind, Run
@@ -27,6 +31,12 @@ def address(replica: Replica, *, base_url: str) -> None:
     replica.base_url = base_url
 
 
+def given(replica: Replica, *, gpus: int, cores: int) -> None:
+    """Note what a replica that is about to be launched has to compute on."""
+    Replica.objects.filter(pk=replica.pk).update(gpus=gpus, cores=cores)
+    replica.gpus, replica.cores = gpus, cores
+
+
 def waits(replica: Replica, *, reason: Reason) -> None:
     """Note why a starting replica is not at work yet. No state changes, so no event."""
     code, params = stored(reason)
@@ -35,9 +45,14 @@ def waits(replica: Replica, *, reason: Reason) -> None:
         replica.refresh_from_db()
 
 
-def begun(replica: Replica, *, base_url: str = "") -> None:
-    """Note that its process runs, and where it will answer if that was not known."""
-    columns = {"begun_at": Now(), **({"base_url": base_url} if base_url else {})}
+def begun(replica: Replica, *, base_url: str = "", host: str = "", hours: float = 0.0) -> None:
+    """Note that its process runs, where, and for how long it may (0: no end is set); where it will answer if that was
+    not known."""
+    columns: dict[str, Any] = {"begun_at": Now(), "host": host}
+    if base_url:
+        columns["base_url"] = base_url
+    if hours:
+        columns["due_at"] = Now() + Value(timedelta(hours=hours))
     Replica.objects.filter(pk=replica.pk, begun_at=None).update(**columns)
     # A trainer may have registered by now, and said something else.
     Replica.objects.filter(pk=replica.pk, reason_code=ReasonCode.QUEUED).update(reason_code="", reason_params={})

@@ -43,7 +43,7 @@ from rollouts.services.datasets import exports, making
 from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.groups import loads
 from rollouts.services.outside import sessions
-from rollouts.services.runs import checkpoints, placements, replicas
+from rollouts.services.runs import checkpoints, placements, replica_loads, replicas
 from tests.factories import make_project, make_trial, make_user, somebody
 from tests.model_files import make_warm
 from tests.rollouts import story
@@ -137,7 +137,8 @@ def world() -> Run:
         story.ack(run, epoch, step, delivery.sha256, [story.seen(rollout)], **{"loss/mean": 1.0})
         story.announce(run, epoch, step + 1)
         checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
-        replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
+        server = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
+        replica_loads.report(server, running=1, waiting=0, cache_share=0.5, tokens=9)
     for number in range(3):
         make_trial(run)
         EnvironmentSource.objects.create(name="words", version=str(number), sha256="0" * 64, files={"words.py": "1"})

@@ -1,10 +1,12 @@
 """Launch, list, show and stop runs over the API; read their metrics and events."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import OperationalError
 from django.test import Client
+from django.utils import timezone
 
 from rollouts.models import Event, Role, Run, Scope
 from rollouts.services.runs import checkpoints, life
@@ -14,6 +16,7 @@ from tests.factories import (
     make_lively_run,
     make_metrics,
     make_project,
+    make_replica,
     make_run,
     make_user,
 )
@@ -250,6 +253,20 @@ def test_events_are_read_newest_first_and_after_a_number(api: Api, django_assert
     assert [each["seq"] for each in read] == [event.pk for event in events][::-1]
     later = api.get(f"runs/{run.key}/events?after_seq={events[0].pk}").json()["events"]
     assert [each["to_state"] for each in later] == ["running"]
+
+
+def test_what_a_run_has_cost_is_read_in_parts_that_add_up(api: Api, django_assert_num_queries: Any) -> None:
+    run, now = make_run(), timezone.now()
+    began = {"launcher": "slurm", "begun_at": now - timedelta(seconds=100), "gpus": 2, "cores": 8}
+    server = make_replica(run, **began)
+    make_event(run, kind="replica", object_id=server.pk, to="ready")
+    make_replica(run, slot=1, **began, state="lost", reason="it died")
+    make_replica(run, slot=1)
+    with django_assert_num_queries(6):
+        cost = api.get(f"runs/{run.key}/cost").json()
+    assert (cost["run"], cost["is_final"], cost["replicas"], cost["unmeasured"]) == (run.key, False, 3, 1)
+    assert cost["spent"]["starting"] == cost["total"] == {"gpu_s": 400, "core_s": 1600}
+    assert {part for part, seconds in cost["spent"].items() if seconds["gpu_s"]} == {"starting"}
 
 
 @pytest.mark.parametrize("path", ["nonsense", "runs/", "runs/x/y/z", "runs/a b", "", "runs/%00", "runs/..%2f..%2fetc"])
