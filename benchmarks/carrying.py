@@ -22,7 +22,7 @@ from pathlib import Path
 
 from workers import doors, transfers
 from workers.depot import PREFIX, Depot
-from workers.slurm.carrier import Node
+from workers.nodes import Node
 
 KEY = "of-nobody"
 SHARDS = 4
@@ -47,7 +47,7 @@ def main() -> int:
 async def serve(root: Path) -> None:
     """Be the agent of a node, and say where."""
     depot = Depot(root, Path("/replica"))
-    async with doors.to_socket(None, KEY, "127.0.0.1", (PREFIX, depot.answer)) as url:
+    async with doors.to_socket(None, KEY, "127.0.0.1", {PREFIX: depot.answer}) as url:
         print(url, flush=True)
         await asyncio.Event().wait()
 
@@ -56,10 +56,7 @@ def measure(directory: Path, gib: float, rounds: int) -> dict[str, object]:
     """Seconds of each way, round by round, and what carrying takes over a copy."""
     source = directory / "source"
     source.mkdir()
-    for shard in range(SHARDS):
-        with (source / f"model-{shard}.safetensors").open("wb") as file:
-            for _ in range(max(1, int(gib * 1024 / SHARDS))):
-                file.write(os.urandom(2**20))
+    fill(source, gib)
     size = sum(file.stat().st_size for file in source.iterdir())
     (directory / "node").mkdir()
     agent = subprocess.Popen(
@@ -81,6 +78,9 @@ def measure(directory: Path, gib: float, rounds: int) -> dict[str, object]:
                 act()
                 ways[name].append(time.monotonic() - began)
             shutil.rmtree(directory / "copy")
+            # A version has a name of its own: nothing has to be deleted for it.
+            shutil.rmtree(directory / "node" / source.relative_to("/"))
+            os.sync()
             print(
                 f"round {at}: copied in {ways['copied'][-1]:.2f} s, carried in {ways['carried'][-1]:.2f} s", flush=True
             )
@@ -95,6 +95,14 @@ def measure(directory: Path, gib: float, rounds: int) -> dict[str, object]:
         "carried_s": [round(each, 2) for each in ways["carried"]],
         "ratio": {"median": statistics.median(ratios), "min": min(ratios), "max": max(ratios)},
     }
+
+
+def fill(place: Path, gib: float) -> None:
+    """Write shards of chance."""
+    for shard in range(SHARDS):
+        with (place / f"model-{shard}.safetensors").open("wb") as file:
+            for _ in range(max(1, int(gib * 1024 / SHARDS))):
+                file.write(os.urandom(2**20))
 
 
 def copy(source: Path, target: Path) -> None:

@@ -15,31 +15,34 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 import psutil
-from aiohttp import web
 
 from trainers.child import adopt_orphans
-from trainers.distributed.node import INTERFACE_VARIABLE, NODE_VARIABLE
+from trainers.distributed.node import APART_VARIABLE, INTERFACE_VARIABLE, MEETING_VARIABLE, NODE_VARIABLE
+from workers import depot as depots
 from workers import doors
-from workers.depot import PREFIX, Depot
+from workers import meeting as meetings
+from workers.depot import Depot
+from workers.first_node import FirstNode, find, tell
 from workers.launchers import accounts
-from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec
+from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec, sockets_of
 from workers.launchers.local import LocalLauncher
 from workers.launchers.shepherd import SUPERVISOR_VARIABLE, write_json
+from workers.meeting import Meeting
+from workers.nodes import NodeAway
+from workers.transfers import TransferError
 
 _POLL_S = 0.5
-_ROOT = Path("/tmp/files")
-"""Below a directory of the job: the files of the control plane on a node that does not share them."""
+_FILES = "files"
+"""Of the control plane, on a node that does not share them: a directory below the job's own."""
 _BRINGING_S = 3600.0
 """For which an agent waits for them."""
 _FETCHED_S = 300.0
 """For which it waits, after the end, until what is left was fetched."""
-_TELL_S = 60.0
 _COMMENT_CHARACTERS = 300
 _SAVE_S = 45.0
 """For which a command may save what it has, of the minute before its time is over."""
@@ -54,30 +57,34 @@ class Agent:
         # Gone from the environment before anything else starts.
         secrets = json.loads(os.environ.pop(JOB_VARIABLE))
         described = secrets["job"]
-        self._directory, self._node = directory, node
+        self._directory, self._node, self._key = directory, node, secrets["key"]
         self._host, name = address_of(interface) if interface else address_towards(described["url"])
+        own = _own_place(self._key, node)
+        variables = {**secrets["environ"], NODE_VARIABLE: str(node), INTERFACE_VARIABLE: name}
+        self._meeting = own / "meet" / "ranks.sock" if described["nodes"] > 1 else None
+        if self._meeting is not None:
+            variables |= {MEETING_VARIABLE: str(self._meeting)}
+            variables |= {} if described["shared"] else {APART_VARIABLE: "1"}
         self._spec = LaunchSpec(
             token=described["token"],
             # What the control plane looks at is of the first node.
             directory=directory / f"node-{node}" if node else directory,
             argv=[sys.executable if word == described["python"] else word for word in described["argv"]],
-            environ={**secrets["environ"], NODE_VARIABLE: str(node), INTERFACE_VARIABLE: name},
-            reads=[Path(path) for path in described["reads"]],
+            environ=variables,
+            reads=[*(Path(path) for path in described["reads"]), *([self._meeting.parent] if self._meeting else [])],
             writes=[Path(path) for path in described["writes"]],
-            ours=[Path(path) for path in described["ours"]],
+            ours=[own, *(Path(path) for path in described["ours"])],
             gpus=described["gpus"],
             network=described["network"],
-            root=None if described["shared"] else _ROOT.parent / f"rollyard-{described['token']}" / _ROOT.name,
+            root=None if described["shared"] else own / _FILES,
             grace_s=described["grace_s"],
             serves=Path(described["serves"]) if described["serves"] and not node else None,
-            key=secrets["key"],
             asks=Path(described["asks"]) if described["asks"] and not node else None,
             url=described["url"],
         )
         self._launcher = LocalLauncher()
         self._depot = Depot(self._spec.root, directory) if self._spec.root is not None else None
-        if self._depot is not None:
-            self._directory = self._depot.place(directory)
+        self._first: FirstNode | None = None
         self._why: End | None = None
         self._asked = asyncio.Event()
 
@@ -87,35 +94,61 @@ class Agent:
         for signum, end in _SIGNALS.items():
             loop.add_signal_handler(signum, self._be_asked, end)
         async with contextlib.AsyncExitStack() as opened:
-            for place in filter(None, (self._spec.serves, self._spec.asks)):
-                opened.callback(shutil.rmtree, _own_directory(place.parent.parent), ignore_errors=True)
-            depot = self._depot
-            if self._spec.asks is not None:
-                before = depot.before_announcing if depot is not None else None
-                await opened.enter_async_context(_asking(self._spec.asks, self._spec.url, before))
-            base_url = ""
-            if self._spec.serves is not None or depot is not None:
-                others = (PREFIX, depot.answer) if depot is not None else None
-                door = doors.to_socket(self._spec.serves, self._spec.key, self._host, others)
-                base_url = await opened.enter_async_context(door)
-            if depot is not None:
-                self._directory.mkdir(parents=True, exist_ok=True)
-                await asyncio.to_thread(tell, base_url)
-                if not await self._is_brought(depot):
+            places = [place for place in (self._spec.serves, self._spec.asks, self._meeting) if place is not None]
+            for own in {place.parent.parent for place in places}:
+                opened.callback(shutil.rmtree, _own_directory(own), ignore_errors=True)
+            base_url = await self._join(opened) if self._node else await self._open(opened)
+            if self._depot is not None:
+                self._place().mkdir(parents=True, exist_ok=True)
+                if not await self._is_brought(self._depot):
                     return 1
-                opened.push_async_callback(self._be_fetched, depot)
+                if not self._node:
+                    opened.push_async_callback(self._be_fetched, self._depot)
             try:
                 handle = await asyncio.to_thread(self._launcher.start, self._spec)
             except (LaunchError, OSError) as error:
                 self._note_failed_start(str(error))
                 return 1
-            if self._node:
-                return await self._stay(handle)
-            self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
+            if not self._node:
+                self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
             return await self._stay(handle)
+
+    async def _open(self, opened: contextlib.AsyncExitStack) -> str:
+        """Open the doors of the first node; returns where it listens, if it does."""
+        depot, answers = self._depot, dict[str, Any]()
+        if self._spec.asks is not None:
+            before = depot.before_announcing if depot is not None else None
+            _show(self._spec.asks)
+            await opened.enter_async_context(doors.to_url(self._spec.url, self._spec.asks, before))
+        if depot is not None:
+            answers[depots.PREFIX] = depot.answer
+        if self._meeting is not None:
+            answers[meetings.PREFIX] = Meeting().answer
+            _show(self._meeting)
+            ours = {meetings.PREFIX: answers[meetings.PREFIX]}
+            await opened.enter_async_context(doors.to_answers(self._meeting, ours))
+        if self._spec.serves is None and not answers:
+            return ""
+        door = doors.to_socket(self._spec.serves, self._key, self._host, answers)
+        base_url = await opened.enter_async_context(door)
+        if answers:
+            await asyncio.to_thread(tell, base_url)
+        return base_url
+
+    async def _join(self, opened: contextlib.AsyncExitStack) -> str:
+        """Find the first node, and open the way on which the ranks of this one meet those of the others."""
+        self._first = await asyncio.to_thread(find, self._key, self._node)
+        assert self._meeting is not None
+        _show(self._meeting)
+        way = doors.to_first_node(self._first.url, self._key, meetings.PREFIX, self._meeting)
+        await opened.enter_async_context(way)
+        return ""
 
     async def _is_brought(self, depot: Depot) -> bool:
         """Wait for what the replica reads; False where the job is to end first. Raises TimeoutError."""
+        if self._first is not None:
+            await self._first.bring(depot)
+            return not self._asked.is_set()
         waits = [asyncio.create_task(event.wait()) for event in (depot.begun, depot.stopped, self._asked)]
         async with asyncio.timeout(_BRINGING_S):
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
@@ -131,8 +164,7 @@ class Agent:
 
     async def _stay(self, handle: Handle) -> int:
         while (seen := self._launcher.poll(handle)).alive:
-            is_stopped = self._depot.stopped.is_set() if self._depot else (self._directory / "stop").exists()
-            if self._why is None and is_stopped:
+            if self._why is None and await self._is_stopped():
                 self._why = End.ASKED
             if self._why is not None:
                 if not self._node:
@@ -141,8 +173,20 @@ class Agent:
                 seen = await asyncio.to_thread(self._launcher.stop, handle, patience_s)
                 break
             await asyncio.sleep(_POLL_S)
+        await self._is_stopped()  # the last of the log
         await asyncio.to_thread(self._launcher.sweep, self._spec.token, 0.0)
         return 0 if seen.exit_code == 0 else 1
+
+    async def _is_stopped(self) -> bool:
+        """Whether the control plane wants the replica to end; where the first node alone hears that, its agent says."""
+        if self._depot is None:
+            return (self._directory / "stop").exists()
+        if self._first is None:
+            return self._depot.stopped.is_set()
+        try:
+            return await asyncio.to_thread(self._first.report, self._place() / "log.txt")
+        except (NodeAway, TransferError):
+            return False  # srun ends us when it is gone
 
     def _be_asked(self, end: End) -> None:
         self._why = self._why or end
@@ -183,31 +227,24 @@ def address_towards(url: str) -> tuple[str, str]:
     return host, next(named, "")
 
 
-def _own_directory(path: Path) -> Path:
-    """Make a directory of this job alone, which its sandbox may pass.
+def _own_place(key: str, node: int) -> Path:
+    """Of the other nodes another: they may be one machine."""
+    place = sockets_of(key)
+    return place.with_name(f"{place.name}-{node}") if node else place
 
-    Raises FileExistsError: the name of a job is for everybody to read, and whoever made it before us would hold our
-    sockets.
-    """
+
+def _own_directory(path: Path) -> Path:
+    """Make a directory of this job alone, which its sandbox may pass. Raises FileExistsError: whoever made it before us
+    would hold our sockets."""
     path.mkdir(mode=0o700)
     accounts.show(accounts.account_of_runs(), path)
     return path
 
 
-@contextlib.asynccontextmanager
-async def _asking(
-    place: Path, url: str, before: Callable[[web.BaseRequest, bytes], Awaitable[None]] | None
-) -> AsyncIterator[None]:
-    place.parent.mkdir(mode=0o700)
-    accounts.show(accounts.account_of_runs(), place.parent)
-    async with doors.to_url(url, place, before):
-        yield
-
-
-def tell(words: str) -> None:
-    """Say something in the comment of our job, such as where we listen. Who may write there is the job's account."""
-    job = os.environ["SLURM_JOB_ID"]
-    subprocess.run(["scontrol", "update", f"JobId={job}", f"Comment={words}"], check=True, timeout=_TELL_S)
+def _show(socket_place: Path) -> None:
+    """Make the directory of a socket that the sandbox may use."""
+    socket_place.parent.mkdir(mode=0o700)
+    accounts.show(accounts.account_of_runs(), socket_place.parent)
 
 
 def main() -> int:

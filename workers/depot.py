@@ -1,19 +1,27 @@
 """The files of a job on a node that shares no disk with the control plane, and the routes by which that brings and
 fetches them.
 
-    PUT  file?path&name&offset   a piece of what is brought     POST arrived {path, entries}   all of it is there
-    GET  file?path&name&offset   a piece of what is fetched     GET  entries?path              what there is, by hash
-    GET  status?log              how the replica is, its log,   POST begin, stop, leave        what it is to do
-                                 and what it offers             POST taken, drop {path}        fetched; of no more use
+    POST file?path&name&size&offset  what is brought, see below   POST arrived {path, entries}  all of it is there
+    GET  arriving?path               how much of it there is      GET  entries?path             what there is, by hash
+    GET  file?path&name              what is fetched              POST taken, drop {path}       fetched; of no more use
+    POST status {logs}               how the replica is, what its POST begin, stop, leave       what it is to do
+                                     logs have since, its offers  POST report?node&offset       by the other nodes, of
+    GET  brought                     for the other nodes: what                                  their logs
 
 Paths are those of the control plane; on the node they lie below a directory of the job. What a trainer announces is
 offered first, and announced once it was fetched: no row names files that are gone with a node.
+
+A file takes no way through the interpreter: to who fetches it by `sendfile`, and one that is brought follows the answer
+101 on the bare connection (RFC 9110, section 7.8), where a thread reads it. One line ends that: empty, or the fault.
 """
 
 import asyncio
 import base64
 import json
+import os
 import shutil
+import socket
+import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -27,6 +35,10 @@ from workers.launchers.base import scratch
 from workers.transfers import Arrival, Listed, TransferError
 
 PREFIX = "/depot/"
+BARE = "rollyard-file"
+"""What a connection is upgraded to on which a file is brought."""
+BARE_S = 60.0
+"""Without a byte, after which such a connection is given up."""
 _LOG_BYTES = 256 * 1024
 _REPORT_BYTES = 64 * 1024
 _OFFER_S = 500.0
@@ -46,6 +58,8 @@ class Depot:
         self.stopped = asyncio.Event()
         self.left = asyncio.Event()
         self._offers: dict[str, asyncio.Event] = {}
+        self._arrivals: dict[Path, Arrival] = {}
+        self._brought: list[str] = []
 
     def place(self, path: Path) -> Path:
         """Where a path of the control plane is on this node. Raises TransferError."""
@@ -56,13 +70,16 @@ class Depot:
     async def answer(self, request: web.BaseRequest) -> web.StreamResponse:
         """Answer one of the routes above; whoever asks has the key."""
         routes: dict[tuple[str, str], Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]] = {
-            ("PUT", "file"): self._put,
-            ("GET", "file"): self._get,
+            ("POST", "file"): self._take,
+            ("GET", "file"): self._give,
+            ("GET", "arriving"): self._arriving,
             ("GET", "entries"): self._entries,
             ("POST", "arrived"): self._arrived,
             ("POST", "taken"): self._taken,
             ("POST", "drop"): self._drop,
-            ("GET", "status"): self._status,
+            ("POST", "status"): self._status,
+            ("GET", "brought"): self._tell_brought,
+            ("POST", "report"): self._be_reported,
             ("POST", "begin"): self._set(self.begun),
             ("POST", "stop"): self._set(self.stopped),
             ("POST", "leave"): self._set(self.left),
@@ -94,24 +111,45 @@ class Depot:
             if is_there:
                 await self.offer(path)
 
-    async def _put(self, request: web.BaseRequest) -> web.StreamResponse:
-        incoming, name = Arrival(self._named(request)), request.query["name"]
-        offset = int(request.query["offset"])
-        async for chunk in request.content.iter_chunked(2**20):
-            await asyncio.to_thread(incoming.write, name, offset, chunk)
-            offset += len(chunk)
-        return web.json_response({"received": offset})
+    async def _take(self, request: web.BaseRequest) -> web.StreamResponse:
+        incoming, name = self._arrival(self._named(request)), request.query["name"]
+        size, offset = int(request.query["size"]), int(request.query["offset"])
+        if request.headers.get("Upgrade") != BARE or request.transport is None:
+            return web.Response(status=426, headers={"Upgrade": BARE})
+        # Nothing has come yet: who brings a file waits for the answer.
+        request.transport.pause_reading()
+        answer = web.StreamResponse(status=101, headers={"Upgrade": BARE, "Connection": "Upgrade"})
+        await answer.prepare(request)
+        bare = socket.socket(fileno=os.dup(request.transport.get_extra_info("socket").fileno()))
+        bare.setblocking(True)
+        bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", round(BARE_S), 0))
 
-    async def _get(self, request: web.BaseRequest) -> web.StreamResponse:
-        path, name = self._named(request), request.query["name"]
-        offset = int(request.query["offset"])
+        def take() -> None:
+            with bare:
+                wrong = ""
+                try:
+                    # As much as fits, in one call.
+                    incoming.take(name, size, lambda room: bare.recv_into(room, 0, socket.MSG_WAITALL), offset=offset)
+                except (TransferError, OSError) as error:
+                    wrong = str(error)
+                bare.sendall(f"{wrong}\n".encode())
 
-        def read() -> bytes:
-            with transfers.opened(path, name) as file:
-                file.seek(offset)
-                return file.read(transfers.PIECE_BYTES)
+        try:
+            await asyncio.to_thread(take)
+        finally:
+            request.transport.close()
+        return answer
 
-        return web.Response(body=await asyncio.to_thread(read))
+    async def _give(self, request: web.BaseRequest) -> web.StreamResponse:
+        with await asyncio.to_thread(transfers.opened, self._named(request), request.query["name"]) as file:
+            # By its descriptor: what has its name may be another by now.
+            answer = web.FileResponse(f"/proc/self/fd/{file.fileno()}")
+            await answer.prepare(request)
+        return answer
+
+    async def _arriving(self, request: web.BaseRequest) -> web.StreamResponse:
+        incoming = self._arrival(self._named(request))
+        return web.json_response(await asyncio.to_thread(incoming.received))
 
     async def _entries(self, request: web.BaseRequest) -> web.StreamResponse:
         found = await asyncio.to_thread(transfers.entries, self._named(request))
@@ -119,11 +157,32 @@ class Depot:
 
     async def _arrived(self, request: web.BaseRequest) -> web.StreamResponse:
         body = json.loads(await request.read())
-        target = self.place(Path(body["path"]))
+        named = str(body["path"])
+        target = self.place(Path(named))
         wanted = [Listed(*entry) for entry in body["entries"]]
-        await asyncio.to_thread(Arrival(target).finish, wanted)
+        try:
+            await asyncio.to_thread(self._arrival(target).finish, wanted)
+        finally:
+            del self._arrivals[target]
         await asyncio.to_thread(accounts.open_to, accounts.account_of_runs(), [target])
+        self._brought.append(named)
         return web.json_response({})
+
+    async def _tell_brought(self, _request: web.BaseRequest) -> web.StreamResponse:
+        return web.json_response({"is_all": self.begun.is_set(), "paths": self._brought})
+
+    async def _be_reported(self, request: web.BaseRequest) -> web.StreamResponse:
+        place = self.place(self._directory) / f"node-{int(request.query['node'])}" / "log.txt"
+        offset, more = int(request.query["offset"]), await request.read()
+
+        def append() -> None:
+            place.parent.mkdir(exist_ok=True)
+            with place.open("ab") as log:
+                if log.tell() == offset:
+                    log.write(more)
+
+        await asyncio.to_thread(append)
+        return web.json_response({"is_stopped": self.stopped.is_set()})
 
     async def _taken(self, request: web.BaseRequest) -> web.StreamResponse:
         path = json.loads(await request.read())["path"]
@@ -139,20 +198,27 @@ class Depot:
         return web.json_response({})
 
     async def _status(self, request: web.BaseRequest) -> web.StreamResponse:
-        directory, told = self.place(self._directory), int(request.query["log"])
+        directory, told = self.place(self._directory), json.loads(await request.read())["logs"]
         reports = {name: content for name in _REPORTS if (content := _read(directory / name)) is not None}
         fault = _read(scratch(directory) / "fault.json")  # the run's own to write
-        log = _tail(directory / "log.txt", told)
+        heart = directory / "heartbeat"
         return web.json_response(
             {
                 "has_begun": self.begun.is_set(),
                 "reports": reports,
                 "fault": fault,
-                "heart_beats": (directory / "heartbeat").exists() and (directory / "heartbeat").stat().st_mtime_ns,
-                "log": base64.b64encode(log).decode(),
+                "heart_beats": heart.exists() and heart.stat().st_mtime_ns,
+                "logs": {name: tail for name in self._logs() if (tail := self._tail(name, int(told.get(name, 0))))},
                 "offers": list(self._offers),
             }
         )
+
+    def _logs(self) -> list[str]:
+        others = self.place(self._directory).glob("node-*/log.txt")
+        return ["log.txt", *(f"{file.parent.name}/{file.name}" for file in others)]
+
+    def _tail(self, name: str, offset: int) -> str:
+        return base64.b64encode(tail(self.place(self._directory) / name, offset)).decode()
 
     def _set(self, event: asyncio.Event) -> Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]:
         async def set_it(_request: web.BaseRequest) -> web.StreamResponse:
@@ -160,6 +226,9 @@ class Depot:
             return web.json_response({})
 
         return set_it
+
+    def _arrival(self, target: Path) -> Arrival:
+        return self._arrivals.setdefault(target, Arrival(target))
 
     def _named(self, request: web.BaseRequest) -> Path:
         return self.place(Path(request.query["path"]))
@@ -172,7 +241,7 @@ def _read(file: Path) -> Any:
         return None
 
 
-def _tail(file: Path, offset: int) -> bytes:
+def tail(file: Path, offset: int) -> bytes:
     """What was written after an offset, so much at most."""
     try:
         with file.open("rb") as opened:

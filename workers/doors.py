@@ -5,9 +5,10 @@ address for those who know its key; a trainer asks the control plane over a sock
 """
 
 import hmac
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import aiohttp
 from aiohttp import web
@@ -33,18 +34,16 @@ _HOPS = frozenset(
 """Headers of one connection, not of a message (RFC 9110, section 7.6.1), and those that the next hop writes itself."""
 
 
-Answers = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+Answers = Mapping[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]]
+"""What is answered here instead of behind a door, by how its path begins."""
 
 
 @asynccontextmanager
 async def to_socket(
-    socket: Path | None, key: str, host: str, others: tuple[str, Answers] | None = None
+    socket: Path | None, key: str, host: str, answers: Answers = MappingProxyType({})
 ) -> AsyncIterator[str]:
-    """Open a port of `host` that leads to what listens on a socket; yields its URL. Asks for the key first.
-
-    `others`: paths that begin so are answered here.
-    """
-    async with _door(f"unix://{socket}" if socket else "", key=key, others=others) as runner:
+    """Open a port of `host` that leads to what listens on a socket; yields its URL. Asks for the key first."""
+    async with _door(f"unix://{socket}" if socket else "", key=key, answers=answers) as runner:
         site = web.TCPSite(runner, host, 0)
         await site.start()
         _, port = runner.addresses[0][:2]
@@ -60,10 +59,29 @@ async def to_url(
 
     `before`: is awaited with each request and its body, which then goes on.
     """
-    async with _door(url, below="/api/", before=before) as runner:
-        await web.UnixSite(runner, str(socket)).start()
-        socket.chmod(0o666)
+    async with _door(url, below="/api/", before=before) as runner, _at(socket, runner):
         yield
+
+
+@asynccontextmanager
+async def to_first_node(url: str, key: str, prefix: str, socket: Path) -> AsyncIterator[None]:
+    """Listen on a socket that leads to what another door answers below a prefix, with its key."""
+    async with _door(url, below=prefix, shows=key) as runner, _at(socket, runner):
+        yield
+
+
+@asynccontextmanager
+async def to_answers(socket: Path, answers: Answers) -> AsyncIterator[None]:
+    """Listen on a socket to what is answered here."""
+    async with _door("", answers=answers) as runner, _at(socket, runner):
+        yield
+
+
+@asynccontextmanager
+async def _at(socket: Path, runner: web.ServerRunner) -> AsyncIterator[None]:
+    await web.UnixSite(runner, str(socket)).start()
+    socket.chmod(0o666)
+    yield
 
 
 @asynccontextmanager
@@ -71,22 +89,27 @@ async def _door(
     url: str,
     *,
     key: str = "",
+    shows: str = "",
     below: str = "/",
-    others: tuple[str, Answers] | None = None,
+    answers: Answers = MappingProxyType({}),
     before: Callable[[web.BaseRequest, bytes], Awaitable[None]] | None = None,
 ) -> AsyncIterator[web.ServerRunner]:
+    """`key`: is asked for; `shows`: is shown to who answers behind it."""
     root, socket = address(url)
     connector = aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
+    shown = {"Authorization": f"Bearer {shows}"} if shows else {}
     timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S)  # how long an answer may take is for who asks
-    async with aiohttp.ClientSession(connector=connector, timeout=timeout, auto_decompress=False) as session:
+    async with aiohttp.ClientSession(
+        connector=connector, timeout=timeout, auto_decompress=False, headers=shown
+    ) as session:
 
         async def passed_on(request: web.BaseRequest) -> web.StreamResponse:
             if key and not _is_known(request, key):
                 return web.Response(status=401, text="This needs the key of the replica.\n")
             if not request.path.startswith(below) or ".." in request.path:
                 return web.Response(status=404)
-            if others is not None and request.path.startswith(others[0]):
-                return await others[1](request)
+            if own := next((answer for prefix, answer in answers.items() if request.path.startswith(prefix)), None):
+                return await own(request)
             if not url:
                 return web.Response(status=404)
             body = None

@@ -4,20 +4,21 @@ What lies in a run's directories was written by code of runs, which may name fil
 while they are read: only regular files are sent, and what arrives is written into a directory that nobody else has.
 """
 
-import contextlib
-import hashlib
 import io
+import itertools
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from xxhash import xxh3_128
+
 from environments.disk import open_regular, open_straight, sync
 
-PIECE_BYTES = 32 * 2**20
-"""Sent at a time: what is lost with a connection."""
 PARTIAL = ".partial"
+_CHUNK_BYTES = 2**20
 _MAX_FILES = 100_000
 
 
@@ -31,7 +32,9 @@ class Listed(NamedTuple):
     name: str
     """Below the directory; empty for a file that stands alone."""
     size: int
-    sha256: str
+    digest: str
+    """XXH3, of 128 bits: it tells what went wrong on the way, at the speed of memory. Who has no key sends nothing, and
+    rows know the files of versions and checkpoints by SHA-256."""
 
 
 def entries(path: Path, *, follow_links: bool = False) -> list[Listed]:
@@ -85,14 +88,21 @@ def has(path: Path, wanted: Listed) -> bool:
 
 
 def digest(file: Path) -> str:
-    """SHA-256 of a file of ours."""
+    """Of a file of ours."""
     with file.open("rb") as content:
-        return hashlib.file_digest(content, "sha256").hexdigest()
+        return _digest(content)
 
 
 def _listed(path: Path, name: str, *, follow_links: bool = False) -> Listed:
     with opened(path, name, follow_links=follow_links) as content:
-        return Listed(name, os.fstat(content.fileno()).st_size, hashlib.file_digest(content, "sha256").hexdigest())
+        return Listed(name, os.fstat(content.fileno()).st_size, _digest(content))
+
+
+def _digest(content: io.BufferedReader) -> str:
+    found, room = xxh3_128(), memoryview(bytearray(_CHUNK_BYTES))
+    while got := content.readinto(room):
+        found.update(room[:got])
+    return found.hexdigest()
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -109,22 +119,44 @@ class Arrival:
     def __init__(self, target: Path) -> None:
         self.target = target
         self._partial = target.with_name(target.name + PARTIAL)
+        self._digests: dict[str, str] = {}
+        """Of what was hashed on its way."""
 
-    def received(self, name: str) -> int:
-        """How much of a file has arrived, also before a restart."""
-        with contextlib.suppress(FileNotFoundError):
-            return self._place(name).stat().st_size
-        return 0
+    def received(self) -> dict[str, int]:
+        """How much of each file has arrived, also before a restart."""
+        if self._partial.is_file():
+            return {"": self._partial.stat().st_size}
+        files = (file for file in self._partial.rglob("*") if file.is_file() and not file.is_symlink())
+        return {file.relative_to(self._partial).as_posix(): file.stat().st_size for file in files}
 
-    def write(self, name: str, offset: int, data: bytes) -> None:
-        """Put a piece into its place. Raises TransferError."""
+    def take(self, name: str, size: int, read_into: Callable[[memoryview], int], *, offset: int = 0) -> None:
+        """Write a file as it comes, from an offset to its end, and bring it to the disk. Raises TransferError where
+        there is no more of it before it has its size.
+
+        What was written is hashed by another thread while the next is on its way. `read_into` is as that of a file.
+        """
         place = self._place(name)
         place.parent.mkdir(parents=True, exist_ok=True)
+        self._digests.pop(name, None)
+        found, is_whole = xxh3_128(), offset == 0
         descriptor = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         try:
-            os.pwrite(descriptor, data, offset)
+            with ThreadPoolExecutor(1, thread_name_prefix="hash") as beside:
+                hashing: Future[None] | None = None
+                for buffer in itertools.cycle([memoryview(bytearray(_CHUNK_BYTES)) for _ in range(2)]):
+                    if offset == size:
+                        break
+                    chunk = buffer[: _fill(buffer[: size - offset], read_into)]
+                    os.pwrite(descriptor, chunk, offset)
+                    offset += len(chunk)
+                    if hashing is not None:
+                        hashing.result()  # so the buffer before this one may be filled again
+                    hashing = beside.submit(found.update, chunk)
+            os.fsync(descriptor)
         finally:
             os.close(descriptor)
+        if is_whole:
+            self._digests[name] = found.hexdigest()
 
     def finish(self, wanted: Iterable[Listed]) -> None:
         """Look at all of it and give it its name; what was there under that name is replaced. Raises TransferError."""
@@ -137,7 +169,7 @@ class Arrival:
             if entry.size == 0 and not place.exists():
                 place.parent.mkdir(parents=True, exist_ok=True)
                 place.touch()
-            if not place.is_file() or place.stat().st_size != entry.size or digest(place) != entry.sha256:
+            if not place.is_file() or place.stat().st_size != entry.size or self._found(entry.name) != entry.digest:
                 place.unlink(missing_ok=True)
                 raise TransferError(f"{entry.name or self.target.name} did not arrive as it was sent")
             sync(place)
@@ -146,7 +178,20 @@ class Arrival:
         os.replace(self._partial, self.target)
         sync(self.target.parent)
 
+    def _found(self, name: str) -> str:
+        return self._digests.get(name) or digest(self._place(name))
+
     def _place(self, name: str) -> Path:
         if not name:
             return self._partial
         return self._partial.joinpath(*_parts(name))
+
+
+def _fill(buffer: memoryview, read_into: Callable[[memoryview], int]) -> int:
+    """Fill a buffer, as far as there is something. Raises TransferError where there is nothing at all."""
+    at = 0
+    while at < len(buffer) and (got := read_into(buffer[at:])):
+        at += got
+    if not at:
+        raise TransferError("it ended before it was whole")
+    return at

@@ -18,10 +18,10 @@ import pytest
 from tests.slurm.cluster import Cluster
 from tests.workers.test_launchers import FAMILY, POLITE, STAY, STUBBORN
 from tests.workers.waiting import eventually
-from workers.launchers.base import End, Handle, JobSize, LaunchError, LaunchSpec, Observation
+from workers.launchers.base import End, Handle, JobSize, LaunchError, LaunchSpec, Observation, sockets_of
 from workers.launchers.processes import carriers, send
 from workers.slurm import queue
-from workers.slurm.launcher import SlurmLauncher, sockets_of
+from workers.slurm.launcher import SlurmLauncher
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
 
@@ -55,7 +55,8 @@ def spec(home: Path, cluster: Cluster) -> Iterator[LaunchSpec]:
         [sys.executable, "-c", STAY],
         grace_s=0.5,
         template="default",
-        ours=[home, sockets_of(token)],
+        ours=[home],
+        key=f"sesame {token}",
         url="http://127.0.0.1:9",
     )
     SlurmLauncher(home).sweep(token, 10)
@@ -74,7 +75,9 @@ def begin(launcher: SlurmLauncher, spec: LaunchSpec, word: str = "") -> Handle:
     return handle
 
 
-def wait_for(launcher: SlurmLauncher, handle: Handle, holds: Callable[[Observation], bool]) -> Observation:
+def wait_for(
+    launcher: SlurmLauncher, handle: Handle, holds: Callable[[Observation], bool], within_s: float = START_S
+) -> Observation:
     seen: list[Observation] = []
 
     def look() -> bool:
@@ -82,7 +85,7 @@ def wait_for(launcher: SlurmLauncher, handle: Handle, holds: Callable[[Observati
         return holds(seen[-1])
 
     try:
-        eventually(look, within_s=START_S)
+        eventually(look, within_s=within_s)
     except AssertionError:
         raise AssertionError(f"last seen: {seen[-1]}; {launcher.logs(handle, 20)}") from None
     return seen[-1]
@@ -220,9 +223,9 @@ def test_job_of_a_node_that_is_gone_says_so(launcher: SlurmLauncher, spec: Launc
 
 
 def test_job_is_told_a_minute_before_its_time_is_over(launcher: SlurmLauncher, spec: LaunchSpec) -> None:
-    # SLURM counts in minutes: of one minute the warning is due at once.
+    # SLURM counts in minutes: of one minute the warning is due at once. It looks for what is due twice a minute.
     handle = launcher.start(running(spec, POLITE, need=JobSize(hours=1 / 60), grace_s=10.0))
-    seen = wait_for(launcher, handle, has_ended)
+    seen = wait_for(launcher, handle, has_ended, within_s=START_S + 35)
     assert (seen.exit_code, seen.end) == (0, End.TIME_LIMIT)
 
 
@@ -275,7 +278,7 @@ def test_directory_with_what_slurm_or_a_shell_reads_is_only_a_name(
 
 
 def test_door_of_a_server_asks_for_its_key(launcher: SlurmLauncher, spec: LaunchSpec) -> None:
-    serves = sockets_of(spec.token) / "serve" / "http.sock"
+    serves = sockets_of(spec.key) / "serve" / "http.sock"
     serving = f"""
 import http.server, os, socketserver
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -289,20 +292,20 @@ class Answer(http.server.BaseHTTPRequestHandler):
 print('serves', flush=True)
 socketserver.UnixStreamServer({str(serves)!r}, Answer).serve_forever()
 """
-    ready = running(spec, serving, serves=serves, key="sesame", writes=[serves.parent])
+    ready = running(spec, serving, serves=serves, writes=[serves.parent])
     handle = begin(launcher, ready, "serves")
     url = launcher.poll(handle).base_url
-    answer = httpx.post(url, content=b"abc", headers={"Authorization": "Bearer sesame"})
+    answer = httpx.post(url, content=b"abc", headers={"Authorization": f"Bearer {spec.key}"})
     assert (answer.status_code, answer.content) == (200, b"cba")
-    for key in ({}, {"Authorization": "Bearer sesam"}, {"Authorization": "sesame"}):
+    for key in ({}, {"Authorization": f"Bearer {spec.key[:-1]}"}, {"Authorization": spec.key}):
         assert httpx.post(url, content=b"abc", headers=key).status_code == 401
 
 
 def test_job_takes_no_directory_that_somebody_made_before_it(launcher: SlurmLauncher, spec: LaunchSpec) -> None:
-    taken = sockets_of(spec.token)
+    taken = sockets_of(spec.key)
     taken.mkdir(mode=0o777)
     try:
-        handle = launcher.start(replace(spec, serves=taken / "serve" / "http.sock", key="sesame"))
+        handle = launcher.start(replace(spec, serves=taken / "serve" / "http.sock"))
         wait_for(launcher, handle, has_ended)
         assert "FileExistsError" in launcher.logs(handle, 5)
         assert list(taken.iterdir()) == []

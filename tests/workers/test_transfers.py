@@ -1,5 +1,6 @@
 """Files that arrive are complete, under their names, and nowhere else."""
 
+import io
 import os
 from pathlib import Path
 
@@ -19,13 +20,15 @@ def filled(directory: Path) -> Path:
     return directory
 
 
-def carry(source: Path, target: Path, *, piece: int = 1_000) -> None:
+def take(arrival: Arrival, name: str, content: bytes, offset: int = 0) -> None:
+    arrival.take(name, len(content), io.BytesIO(content[offset:]).readinto, offset=offset)
+
+
+def carry(source: Path, target: Path) -> None:
     """As the two ends do it, without the network between them."""
     arrival, found = Arrival(target), transfers.entries(source)
     for entry in found:
-        content = (source / entry.name if entry.name else source).read_bytes()
-        for offset in range(0, entry.size, piece):
-            arrival.write(entry.name, offset, content[offset : offset + piece])
+        take(arrival, entry.name, (source / entry.name if entry.name else source).read_bytes())
     arrival.finish(found)
 
 
@@ -57,7 +60,7 @@ def test_nothing_has_its_name_before_all_of_it_is_there(tmp_path: Path) -> None:
     source, target = filled(tmp_path / "source"), tmp_path / "target"
     found = transfers.entries(source)
     arrival = Arrival(target)
-    arrival.write("config.json", 0, b"{}")
+    take(arrival, "config.json", b"{}")
     with pytest.raises(TransferError, match="did not arrive as it was sent"):
         arrival.finish(found)
     assert not target.exists()
@@ -67,16 +70,30 @@ def test_nothing_has_its_name_before_all_of_it_is_there(tmp_path: Path) -> None:
 
 def test_other_bytes_of_the_same_length_are_refused(tmp_path: Path) -> None:
     arrival = Arrival(tmp_path / "target")
-    arrival.write("file", 0, b"abd")
+    take(arrival, "file", b"abd")
     (tmp_path / "file").write_bytes(b"abc")
     with pytest.raises(TransferError):
         arrival.finish([Listed("file", 3, transfers.digest(tmp_path / "file"))])
 
 
+def test_file_goes_on_where_it_ended_and_is_looked_at_as_a_whole(tmp_path: Path) -> None:
+    content = bytes(range(256)) * 10_000
+    (tmp_path / "file").write_bytes(content)
+    wanted = [Listed("file", len(content), transfers.digest(tmp_path / "file"))]
+    first = Arrival(tmp_path / "target")
+    with pytest.raises(TransferError, match="before it was whole"):
+        first.take("file", len(content), io.BytesIO(content[:700_000]).readinto)
+    second = Arrival(tmp_path / "target")
+    assert second.received() == {"file": 700_000}
+    take(second, "file", content, 700_000)
+    second.finish(wanted)
+    assert (tmp_path / "target" / "file").read_bytes() == content
+
+
 @pytest.mark.parametrize("name", ["../outside", "/outside", "deep/../../outside", "a//../../b", "a\0b", "."])
 def test_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(TransferError, match="is no name of a file"):
-        Arrival(tmp_path / "in" / "target").write(name, 0, b"x")
+        take(Arrival(tmp_path / "in" / "target"), name, b"x")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -84,7 +101,7 @@ def test_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None
 def test_no_name_is_written_outside_of_what_arrives(tmp_path_factory: pytest.TempPathFactory, name: str) -> None:
     place = tmp_path_factory.mktemp("any")
     try:
-        Arrival(place / "target").write(name, 0, b"x")
+        take(Arrival(place / "target"), name, b"x")
     except (TransferError, OSError):
         return
     written = [path for path in place.rglob("*") if path.is_file()]

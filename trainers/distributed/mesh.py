@@ -30,6 +30,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from trainers.child import die_with_parent
 from trainers.distributed.gloo import SERIAL_GLOO, register_serial_gloo
+from trainers.distributed.meeting import MeetingStore
 from trainers.distributed.node import MEETING_VARIABLE
 from trainers.errors import InputFault
 from trainers.run_config import TrainerConfig
@@ -133,9 +134,11 @@ def join_ranks() -> None:
     register_serial_gloo()
     backend = f"cpu:{SERIAL_GLOO},cuda:nccl" if torch.cuda.is_available() else SERIAL_GLOO
     meeting = os.environ.get(MEETING_VARIABLE)
+    at_socket = meeting is not None and Path(meeting).is_socket()
     dist.init_process_group(
         backend,
-        init_method=f"file://{meeting}" if meeting else "env://",
+        init_method=None if at_socket else f"file://{meeting}" if meeting else "env://",
+        store=MeetingStore(Path(str(meeting))) if at_socket else None,
         rank=int(os.environ["RANK"]),
         world_size=int(os.environ["WORLD_SIZE"]),
         timeout=_COLLECTIVE_TIMEOUT,

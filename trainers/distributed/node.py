@@ -1,8 +1,8 @@
 """One node of a trainer that has several: `python -m trainers.distributed.node`, once on each node.
 
 It starts the node's ranks and ends them together, as torchrun does on a single node. Nodes of torchrun meet at a store
-that listens on every interface and unpickles what anybody sends it. These meet in a file that all of them see; what
-still listens are gloo and NCCL, on the interface that is named.
+that listens on every interface and unpickles what anybody sends it. These meet in a file that all of them see, or, as a
+job, over a socket of their node (`meeting.py`); what still listens are gloo and NCCL, on the interface that is named.
 """
 
 import argparse
@@ -16,9 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 MEETING_VARIABLE = "ROLLYARD_MEETING"
-"""Names the file in which the ranks of several nodes meet."""
+"""Names the file in which the ranks of several nodes meet, or the socket that leads there."""
 NODE_VARIABLE, INTERFACE_VARIABLE = "ROLLYARD_NODE", "ROLLYARD_INTERFACE"
 """What is said of a node that is not on the command line, which is the same on each."""
+APART_VARIABLE = "ROLLYARD_APART"
+"""Set where the nodes share no disk."""
 _MEETING_DEADLINE_S = 300.0
 """For the first node to open the meeting."""
 _TERM_DEADLINE_S = 10.0
@@ -36,7 +38,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--node", type=int, required=number is None, default=number, help=which)
     parser.add_argument("--ranks", type=int, required=True, help="processes of each node: one for each device")
     where = "where the ranks meet: no file yet, in a directory that all nodes see"
-    parser.add_argument("--meeting", type=Path, required=True, help=where)
+    meeting = os.environ.get(MEETING_VARIABLE)
+    which = f"{where}; without it {MEETING_VARIABLE} says"
+    parser.add_argument("--meeting", type=Path, required=meeting is None, default=meeting, help=which)
     interface = os.environ.get(INTERFACE_VARIABLE)
     over = f"the network interface that they talk over, such as eth1; without it {INTERFACE_VARIABLE} says"
     parser.add_argument("--interface", required=interface is None, default=interface, help=over)
@@ -61,9 +65,12 @@ def main(words: Sequence[str] | None = None) -> int:
 def _meeting(file: Path, *, is_first: bool) -> Iterator[None]:
     """Open the file and remove it in the end, or wait until the first node has opened it.
 
-    What an earlier start left in it would send ranks to addresses where nobody is. Raises FileExistsError,
-    FileNotFoundError without its directory, TimeoutError.
+    What an earlier start left in it would send ranks to addresses where nobody is. A socket is somebody else's to open.
+    Raises FileExistsError, FileNotFoundError without its directory, TimeoutError.
     """
+    if file.is_socket():
+        yield
+        return
     if not is_first:
         give_up_at = time.monotonic() + _MEETING_DEADLINE_S
         while not file.exists():

@@ -151,19 +151,17 @@ def trainer(
     gpus: Sequence[str],
     resumes_from: str = "",
     cores: int | None = None,
-    meeting: Path | None = None,
 ) -> Command:
     """The trainer of a run: what it trains, where it fetches it and with which right is in its environment.
 
     `directory` and `gpus` are the run's; `resumes_from` is the checkpoint of another run whose optimizer state it
-    starts with; `cores` are those of its job on each node. `meeting` is a file that is not there yet, in a directory of
-    this start alone which all nodes see.
+    starts with; `cores` are those of its job on each node.
     """
     nodes = config.trainer.nodes
     world_size = config.trainer.world_size // nodes
     kind = "rl" if config.kind == "rl" else "sft"
     return Command(
-        [sys.executable, "-m", *(_ranks(kind, world_size) if nodes == 1 else _node(kind, nodes, world_size, meeting))],
+        [sys.executable, "-m", *(_ranks(kind, world_size) if nodes == 1 else _node(kind, nodes, world_size))],
         {
             **accelerators.trainer_environ(
                 world_size, gpus[: _trainers_on_gpus(config)], beside_servers=config.is_played, cores=cores
@@ -177,18 +175,14 @@ def trainer(
         writes=[
             weights_of(directory),
             *(directory / name for name in ("checkpoints", "data", "tracking")),
-            *([meeting.parent] if meeting is not None else []),
         ],
     )
 
 
-def _node(kind: str, nodes: int, ranks: int, meeting: Path | None) -> list[str]:
-    """The module that starts a trainer's ranks on each of several nodes; the node's agent says which it is."""
-    assert meeting is not None
-    return [
-        *("trainers.distributed.node", kind, "--nodes", str(nodes), "--ranks", str(ranks)),
-        *("--meeting", str(meeting)),
-    ]
+def _node(kind: str, nodes: int, ranks: int) -> list[str]:
+    """The module that starts a trainer's ranks on each of several nodes; the node's agent says which it is, and where
+    they meet."""
+    return ["trainers.distributed.node", kind, "--nodes", str(nodes), "--ranks", str(ranks)]
 
 
 def _ranks(kind: str, world_size: int) -> list[str]:

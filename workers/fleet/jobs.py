@@ -11,7 +11,8 @@ from rollouts.states import CheckpointState
 from workers.fleet import commands, hub, inference
 from workers.fleet.commands import Command
 from workers.fleet.keys import key_of
-from workers.slurm.launcher import SlurmLauncher, sockets_of
+from workers.launchers.base import sockets_of
+from workers.slurm.launcher import SlurmLauncher
 from workers.slurm.templates import TemplateError
 
 SLURM = SlurmLauncher(settings.HOME.path, key_of)
@@ -21,14 +22,14 @@ def server_socket(replica: Replica) -> Path:
     """Where an inference server listens on its node."""
     if replica.launcher == "local":
         return settings.HOME.server_socket(replica.pk)
-    return sockets_of(str(replica.token)) / "serve" / "vllm.sock"
+    return sockets_of(key_of(str(replica.token))) / "serve" / "vllm.sock"
 
 
 def way_here(replica: Replica) -> str:
     """The URL at which a trainer asks the control plane, which from its sandbox is a socket's."""
     if replica.launcher == "local":
         return str(settings.RUNS_URL)
-    return f"{SCHEME}{sockets_of(str(replica.token)) / 'ask' / 'api.sock'}"
+    return f"{SCHEME}{sockets_of(key_of(str(replica.token))) / 'ask' / 'api.sock'}"
 
 
 def cores_of(run: Run, kind: ReplicaKind) -> int | None:
@@ -60,7 +61,7 @@ def sent(replica: Replica, command: Command) -> list[dict[str, Any]]:
     if replica.kind == ReplicaKind.TRAINER:
         last = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step").first()
         wanted += [run.directory / "data", run.directory / "tracking", *([Path(last.path)] if last else [])]
-    node_only = sockets_of(str(replica.token))
+    node_only = sockets_of(key_of(str(replica.token)))
     return [
         {"path": str(path), "follow_links": path.is_relative_to(hub.cache()), "is_empty": path == weights}
         for path in dict.fromkeys(wanted)

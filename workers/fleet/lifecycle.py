@@ -26,10 +26,19 @@ from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
 from workers.fleet import accelerators, commands, hub, jobs
 from workers.fleet.commands import Command
 from workers.fleet.keys import key_of
-from workers.launchers.base import End, Handle, JobSize, Launcher, LaunchError, LaunchSpec, Observation, scratch
+from workers.launchers.base import (
+    End,
+    Handle,
+    JobSize,
+    Launcher,
+    LaunchError,
+    LaunchSpec,
+    Observation,
+    scratch,
+    sockets_of,
+)
 from workers.launchers.local import LocalLauncher
 from workers.slurm import templates
-from workers.slurm.launcher import sockets_of
 
 log = logging.getLogger(__name__)
 
@@ -123,7 +132,7 @@ def launch(replica: Replica, command: Command) -> None:
         grace_s=GRACE_S,
         reads=command.reads,
         writes=command.writes,
-        ours=[*own_places(), *([] if is_here else [sockets_of(str(replica.token))])],
+        ours=[*own_places(), *([] if is_here else [sockets_of(key_of(str(replica.token)))])],
         gpus=bool(command.environ.get(accelerators.VISIBLE)) if is_here else need.gpus > 0,
         network=need.nodes > 1,
         need=need,

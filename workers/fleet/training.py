@@ -9,7 +9,6 @@ One that died of its input, and said so, is not started again: the run fails wit
 
 import logging
 from datetime import datetime
-from pathlib import Path
 
 from django.utils import timezone
 
@@ -117,7 +116,6 @@ def _start(run: Run) -> None:
         resumes_from=run.forked_from.path if run.forked_from and run.fork_optimizer else "",
         gpus=placements.held(run),
         cores=jobs.cores_of(run, ReplicaKind.TRAINER),
-        meeting=Path(replica.directory) / "meeting" / "ranks" if run.parsed.trainer.nodes > 1 else None,
     )
     lifecycle.launch(replica, command)
     replica.refresh_from_db()

@@ -4,6 +4,7 @@ A launcher keeps nothing in memory. A handle is rebuilt from the replica's row, 
 on watching the processes of the one before it.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -80,6 +81,12 @@ class Handle:
 
     token: str
     directory: Path
+
+
+def sockets_of(key: str) -> Path:
+    """Where on its node a replica has its sockets, each in a directory of its own. Not on the disk that nodes share;
+    under a name that only who has its key can make, for others may write there too."""
+    return Path("/tmp") / f"rollyard-{hashlib.sha256(key.encode()).hexdigest()[:24]}"
 
 
 def scratch(directory: Path) -> Path:

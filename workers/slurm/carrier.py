@@ -6,89 +6,28 @@ plane goes on where one was killed.
 """
 
 import base64
-import http.client
 import json
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
 
 from workers import transfers
-from workers.depot import PREFIX
 from workers.launchers.base import scratch
 from workers.launchers.shepherd import write_json
-from workers.transfers import Arrival, Listed, TransferError
+from workers.nodes import Node, NodeAway
+from workers.transfers import TransferError
 
 log = logging.getLogger(__name__)
 
-_CALL_S = 60.0
 _LOOK_S = 0.5
 _PAUSE_S = 2.0
 _TRIES = 4
-
-
-class NodeAway(Exception):
-    """An agent did not answer, or not as it should."""
-
-
-class Node:
-    """The agent of a job. Not thread-safe."""
-
-    def __init__(self, url: str, key: str) -> None:
-        there = urlsplit(url)
-        self._connection = http.client.HTTPConnection(
-            there.hostname or "", there.port, timeout=_CALL_S, blocksize=2**20
-        )
-        self._headers = {"Authorization": f"Bearer {key}"}
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def ask(self, method: str, route: str, body: Any = None, **query: object) -> bytes:
-        """Raises NodeAway, and TransferError for what the agent refuses."""
-        path = f"{PREFIX}{route}?{urlencode(query, quote_via=quote)}"
-        content = body if isinstance(body, bytes | None) else json.dumps(body).encode()
-        try:
-            self._connection.request(method, path, body=content, headers=self._headers)
-            answer = self._connection.getresponse()
-            given = answer.read()
-        except (OSError, http.client.HTTPException) as error:
-            self._connection.close()
-            raise NodeAway(f"{type(error).__name__}: {error}") from None
-        if answer.status == 200:
-            return given
-        told = given[:300].decode(errors="replace").strip()
-        raise TransferError(told) if answer.status in (422, 507) else NodeAway(f"{answer.status}: {told}")
-
-    def send(self, path: Path, found: Iterable[Listed], *, follow_links: bool = False) -> None:
-        """Bring a directory or a file to the node, where it has its name once all of it is there."""
-        found, name = list(found), str(path)
-        for entry in found:
-            with transfers.opened(path, entry.name, follow_links=follow_links) as file:
-                for offset in range(0, entry.size, transfers.PIECE_BYTES):
-                    piece = file.read(transfers.PIECE_BYTES)
-                    self.ask("PUT", "file", piece, path=name, name=entry.name, offset=offset)
-        self.ask("POST", "arrived", {"path": name, "entries": [list(entry) for entry in found]})
-
-    def fetch(self, path: Path) -> None:
-        """Bring a directory or a file here, under its own name, unless it is here already."""
-        wanted = [Listed(*entry) for entry in json.loads(self.ask("GET", "entries", path=str(path)))]
-        if all(transfers.has(path, entry) for entry in wanted):  # also where there is nothing
-            return
-        incoming = Arrival(path)
-        for entry in wanted:
-            offset = incoming.received(entry.name)
-            while offset < entry.size:
-                piece = self.ask("GET", "file", path=str(path), name=entry.name, offset=offset)
-                if not piece:
-                    raise TransferError(f"{entry.name} has become shorter")
-                incoming.write(entry.name, offset, piece)
-                offset += len(piece)
-        incoming.finish(wanted)
+_LOG = re.compile(r"(node-[1-9][0-9]*/)?log\.txt")
 
 
 class Carrier(threading.Thread):
@@ -129,7 +68,7 @@ class Carrier(threading.Thread):
             time.sleep(_PAUSE_S)
 
     def _begin(self, node: Node) -> None:
-        if json.loads(node.ask("GET", "status", log=0))["has_begun"]:
+        if self._ask(node)["has_begun"]:
             return  # somebody else has brought what it reads now
         for each in self._job["sends"]:
             path = Path(each["path"])
@@ -140,11 +79,9 @@ class Carrier(threading.Thread):
 
     def _look(self, node: Node) -> bool:
         """Bring what is said of the replica up to date; False once it has ended and nothing of it is left to fetch."""
-        log_file = self._directory / "log.txt"
-        told = log_file.stat().st_size if log_file.exists() else 0
-        status = json.loads(node.ask("GET", "status", log=told))
-        with log_file.open("ab") as file:
-            file.write(base64.b64decode(status["log"]))
+        status = self._ask(node)
+        for name, more in status["logs"].items():
+            self._append(name, base64.b64decode(more))
         for name in ("agent.json", "why.json", "started.json"):
             if (content := status["reports"].get(name)) is not None:
                 self._keep(self._directory / name, content)
@@ -161,7 +98,7 @@ class Carrier(threading.Thread):
             self._is_stopped = True
         if (ended := status["reports"].get("exit.json")) is None:
             return True
-        if len(status["log"]) > 0 or status["offers"]:
+        if status["logs"] or status["offers"]:
             return True  # there may be more of it
         for path in self._job["keeps"]:
             node.fetch(Path(path))
@@ -170,6 +107,20 @@ class Carrier(threading.Thread):
         with suppress(NodeAway):
             node.ask("POST", "leave")
         return False
+
+    def _ask(self, node: Node) -> Any:
+        """How the replica is, and what its logs have that we have not."""
+        logs = [self._directory / "log.txt", *self._directory.glob("node-*/log.txt")]
+        told = {file.relative_to(self._directory).as_posix(): file.stat().st_size for file in logs if file.exists()}
+        return json.loads(node.ask("POST", "status", {"logs": told}))
+
+    def _append(self, name: str, more: bytes) -> None:
+        if not _LOG.fullmatch(name):
+            raise TransferError(f"{name!r} is no log of a node")
+        file = self._directory / name
+        file.parent.mkdir(exist_ok=True)
+        with file.open("ab") as log_file:
+            log_file.write(more)
 
     def _keep(self, file: Path, content: dict[str, Any]) -> None:
         """Write what a node says, unless it has said it before: each time is a wait for the disk."""

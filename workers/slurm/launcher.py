@@ -23,24 +23,19 @@ from workers import transfers
 from workers.launchers.base import JOB_VARIABLE, End, Handle, JobSize, LaunchError, LaunchSpec, Observation
 from workers.launchers.local import last_lines
 from workers.launchers.shepherd import write_json
+from workers.nodes import Node, NodeAway
 from workers.slurm import queue, states, templates
-from workers.slurm.carrier import Carrier, Node, NodeAway
+from workers.slurm.carrier import Carrier
 from workers.transfers import TransferError
 
 log = logging.getLogger(__name__)
 
-_NODE_TEMPORARY = Path("/tmp")
 _POLL_S = 0.5
 _CANCEL_S = 10.0
 _KEPT = 2
 """Of the directories that were brought to a node one after another."""
 _AMBIGUOUS_S = 10.0
 """After a submission that was not answered, for which the queue is searched for the job."""
-
-
-def sockets_of(token: str) -> Path:
-    """Where on its node a replica has its sockets, each in a directory of its own. Not on the disk that nodes share."""
-    return _NODE_TEMPORARY / f"rollyard-{token}"
 
 
 class SlurmLauncher:
@@ -92,8 +87,6 @@ class SlurmLauncher:
         try:
             found = templates.read(self._home, template, project=project)
             for need in needs:
-                if need.nodes > 1 and not found.shared:
-                    return f"ranks of several nodes meet in a file, and by the template {template} nodes share none"
                 options = templates.options(found, need, templates.fresh_token(), self._home)
                 queue.would_take(options, templates.script(found, need, templates.agent(found, self._home)))
         except templates.TemplateError as error:

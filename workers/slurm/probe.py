@@ -18,7 +18,8 @@ from typing import Any
 from urllib.error import URLError
 from urllib.request import ProxyHandler, build_opener
 
-from workers.agent import address_of, address_towards, tell
+from workers.agent import address_of, address_towards
+from workers.first_node import tell
 from workers.launchers import confinement
 from workers.launchers.shepherd import write_json
 

@@ -1,0 +1,185 @@
+"""Files on their way to an agent and back, over a real connection."""
+
+import asyncio
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from unittest import mock
+
+import pytest
+
+from tests.workers.test_transfers import filled
+from tests.workers.waiting import eventually
+from workers import depot, doors, transfers
+from workers.depot import PREFIX, Depot
+from workers.nodes import Node, NodeAway
+from workers.transfers import Listed, TransferError
+
+KEY = "sesame"
+
+
+@contextmanager
+def listening(root: Path) -> Iterator[str]:
+    """The agent of a node whose files lie below `root`; its URL."""
+    ready, ended, url = threading.Event(), asyncio.Event(), list[str]()
+    loop = asyncio.new_event_loop()
+
+    async def serve() -> None:
+        own = Depot(root, Path("/replica"))
+        async with doors.to_socket(None, KEY, "127.0.0.1", {PREFIX: own.answer}) as found:
+            url.append(found)
+            ready.set()
+            await ended.wait()
+
+    thread = threading.Thread(target=lambda: loop.run_until_complete(serve()))
+    thread.start()
+    assert ready.wait(30)
+    try:
+        yield url[0]
+    finally:
+        loop.call_soon_threadsafe(ended.set)
+        thread.join(30)
+        loop.close()
+
+
+@pytest.fixture
+def there(tmp_path: Path) -> Path:
+    return tmp_path / "there"
+
+
+@pytest.fixture
+def node(there: Path) -> Iterator[Node]:
+    with listening(there) as url:
+        node = Node(url, KEY)
+        yield node
+        node.close()
+
+
+def on_node(there: Path, path: Path) -> Path:
+    return there / path.relative_to("/")
+
+
+def test_directory_comes_to_a_node_and_back_as_it_was(tmp_path: Path, there: Path, node: Node) -> None:
+    source = filled(tmp_path / "source")
+    (source / "large").write_bytes(bytes(range(256)) * 4096 * 5 + b"end")
+    found = transfers.entries(source)
+    node.send(source, found)
+    assert transfers.entries(on_node(there, source)) == found
+    node.fetch(source, tmp_path / "back")
+    assert transfers.entries(tmp_path / "back") == found
+    with mock.patch.object(Node, "_fetch_file", side_effect=AssertionError("it is here already")):
+        node.fetch(source, tmp_path / "back")
+
+
+def test_file_alone_comes_too_and_brought_says_what_did(tmp_path: Path, there: Path, node: Node) -> None:
+    (tmp_path / "data.jsonl").write_text("row\n")
+    node.send(tmp_path / "data.jsonl", transfers.entries(tmp_path / "data.jsonl"))
+    assert on_node(there, tmp_path / "data.jsonl").read_text() == "row\n"
+    assert json.loads(node.ask("GET", "brought")) == {"is_all": False, "paths": [str(tmp_path / "data.jsonl")]}
+    node.ask("POST", "begin")
+    assert json.loads(node.ask("GET", "brought"))["is_all"]
+
+
+def cut(after: int) -> Callable[[socket.socket, object, int, int], int]:
+    """In place of `socket.sendfile`: the connection is lost on the way."""
+
+    def send(connection: socket.socket, file: object, offset: int, count: int) -> int:
+        file.seek(offset)  # type: ignore[attr-defined]
+        connection.sendall(file.read(min(after, count)))  # type: ignore[attr-defined]
+        raise ConnectionResetError("the network went away")
+
+    return send
+
+
+def test_what_was_sent_before_the_network_went_away_is_not_sent_again(
+    tmp_path: Path, there: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = tmp_path / "source"
+    source.mkdir()
+    content = bytes(range(256)) * 4096 * 3
+    (source / "weights").write_bytes(content)
+    found = transfers.entries(source)
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "sendfile", cut(2 * 2**20))
+        with pytest.raises(NodeAway, match="went away"):
+            node.send(source, found)
+    assert not on_node(there, source).exists()
+    part = on_node(there, source).with_name(f"source{transfers.PARTIAL}") / "weights"
+    # Its thread writes what has come after we have seen the end of the connection.
+    eventually(lambda: part.exists() and part.stat().st_size == 2 * 2**20, what="what has come")
+    sent: list[int] = []
+    whole = socket.socket.sendfile
+
+    def counted(connection: socket.socket, file: object, offset: int, count: int) -> int:
+        sent.append(count)
+        return whole(connection, file, offset, count)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(socket.socket, "sendfile", counted)
+    node.send(source, found)
+    assert sent == [len(content) - 2 * 2**20]
+    assert (on_node(there, source) / "weights").read_bytes() == content
+
+
+def test_file_that_changed_since_it_was_listed_does_not_arrive(tmp_path: Path, there: Path, node: Node) -> None:
+    source = filled(tmp_path / "source")
+    found = transfers.entries(source)
+    (source / "config.json").write_text("[]")
+    with pytest.raises(TransferError, match="did not arrive as it was sent"):
+        node.send(source, found)
+    assert not on_node(there, source).exists()
+    node.send(source, transfers.entries(source))
+    assert (on_node(there, source) / "config.json").read_text() == "[]"
+
+
+def test_file_that_became_shorter_is_refused(tmp_path: Path, node: Node) -> None:
+    source = filled(tmp_path / "source")
+    found = [Listed(entry.name, entry.size + 1, entry.digest) for entry in transfers.entries(source) if entry.size]
+    with pytest.raises((TransferError, NodeAway)):
+        node.send(source, found)
+
+
+@pytest.mark.parametrize("name", ["../outside", "/outside", "deep/../../outside"])
+def test_name_that_leads_elsewhere_is_refused_on_both_ways(tmp_path: Path, there: Path, node: Node, name: str) -> None:
+    with pytest.raises(TransferError, match="is no name of a file"):
+        node.ask("GET", "file", path=str(tmp_path), name=name)
+    headers = {"Authorization": f"Bearer {KEY}", "Connection": "Upgrade", "Upgrade": depot.BARE}
+    with mock.patch.object(node, "_headers", headers), pytest.raises((TransferError, NodeAway)):
+        node._send_file(tmp_path, Listed(name, 1, ""), 0, follow_links=False)
+    assert not list(there.rglob("outside"))
+
+
+def test_no_file_passes_without_the_key_or_without_the_bare_connection(tmp_path: Path, there: Path) -> None:
+    with listening(there) as url:
+        stranger = Node(url, "wrong")
+        with pytest.raises(NodeAway, match="401"):
+            stranger.send(filled(tmp_path / "source"), transfers.entries(tmp_path / "source"))
+        friend = Node(url, KEY)
+        with pytest.raises(NodeAway, match="426"):
+            friend.ask("POST", "file", b"x", path=str(tmp_path / "a"), name="b", size=1, offset=0)
+        stranger.close()
+        friend.close()
+    assert not there.exists()
+
+
+def test_link_on_the_node_leads_nowhere(tmp_path: Path, there: Path, node: Node) -> None:
+    (tmp_path / "secret").write_text("hush")
+    place = on_node(there, tmp_path / "run")
+    place.mkdir(parents=True)
+    (place / "weights").symlink_to(tmp_path / "secret")
+    with pytest.raises(TransferError):
+        node.ask("GET", "file", path=str(tmp_path / "run"), name="weights")
+
+
+def test_log_of_another_node_is_appended_once(tmp_path: Path, there: Path, node: Node) -> None:
+    (there / "replica").mkdir(parents=True)
+    for offset, more in [(0, b"one\n"), (0, b"one\n"), (4, b"two\n")]:
+        answer = json.loads(node.ask("POST", "report", more, node=1, offset=offset))
+        assert answer == {"is_stopped": False}
+    assert (there / "replica" / "node-1" / "log.txt").read_text() == "one\ntwo\n"
+    node.ask("POST", "stop")
+    assert json.loads(node.ask("POST", "report", b"", node=1, offset=8)) == {"is_stopped": True}
+    status = json.loads(node.ask("POST", "status", {"logs": {"node-1/log.txt": 4}}))
+    assert list(status["logs"]) == ["node-1/log.txt"]
