@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import mmap
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,7 +20,8 @@ from rollouts.states import RUN_GENERATING, EvaluationState
 from workers import exporting
 from workers.counting import count_versions
 from workers.database import with_connection
-from workers.episodes import Driver
+from workers.episodes import BUDGET_S, Driver
+from workers.remote import UNTIL_VARIABLE
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +126,7 @@ def drive(run_id: int) -> None:
         return
     try:
         run = with_connection(Run.objects.filter(pk=run_id).first)
-        if run is None or not wants_driver(run):
+        if run is None or not wants_driver(run) or (budget_s := claiming_s(run, time.time())) <= 0:
             return
 
         def hand_over() -> None:
@@ -132,10 +134,22 @@ def drive(run_id: int) -> None:
             # In a thread: the broker may be away, and groups are still in flight on this loop.
             threading.Thread(target=_ring_quietly, args=[run_id], daemon=True).start()
 
-        driver = Driver(run, stopping=lambda: bool(_shutting_down[0]), handed_over=hand_over, heartbeat=lock.heartbeat)
+        driver = Driver(
+            run,
+            stopping=lambda: bool(_shutting_down[0]),
+            handed_over=hand_over,
+            heartbeat=lock.heartbeat,
+            budget_s=budget_s,
+        )
         asyncio.run(driver.drive())
     finally:
         lock.release()
+
+
+def claiming_s(run: Run, now: float) -> float:
+    """Seconds for which this worker may begin groups of a run: none that may not end before its time is over."""
+    until = float(os.environ.get(UNTIL_VARIABLE, "inf"))
+    return min(BUDGET_S, until - now - max((each.timeout_s for each in run.parsed.environments), default=0.0))
 
 
 def wants_driver(run: Run) -> bool:

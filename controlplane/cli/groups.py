@@ -15,9 +15,24 @@ from controlplane.cli import (
     models,
     synthesis,
     trust,
+    workers,
 )
 
-_GROUPS = (data, checkpoints, curation, exports, models, datasets, trust, endpoints, envs, evals, synthesis, examining)
+_GROUPS = (
+    data,
+    checkpoints,
+    curation,
+    exports,
+    models,
+    datasets,
+    trust,
+    endpoints,
+    envs,
+    evals,
+    synthesis,
+    examining,
+    workers,
+)
 
 
 def register(app: typer.Typer) -> None:

@@ -8,6 +8,7 @@ lock the home ─► end what a previous `up` left ─► open the port, print t
 import asyncio
 import contextlib
 import fcntl
+import ipaddress
 import json
 import os
 import secrets
@@ -20,6 +21,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from controlplane import safety
 from controlplane.home import OWNER_ONLY, Home
@@ -29,6 +31,7 @@ from controlplane.up.processes import Program
 from controlplane.up.supervisor import Service, StartError, Supervisor
 from controlplane.web import login_token, share
 from environments.disk import write_file
+from workers import remote
 from workers.launchers import accounts, confinement
 from workers.launchers.sandbox import SandboxUnavailable
 
@@ -58,7 +61,9 @@ class Options:
     gateway_port: int | None = None
     """Of the gateway for sessions. None: 8001, or any free port when that is taken or the web's is any. 0: any."""
     concurrency: int = 8
-    """Episode drivers: tasks the worker runs side by side."""
+    """Episode drivers: tasks the worker runs side by side. 0: there is no worker here."""
+    lines_port: int | None = None
+    """Where workers on other machines reach the embedded servers; 0: any free port. None: nowhere."""
     web_processes: int = 2
     """They share the port. One takes groups in no faster than one core decodes them."""
     quiet: bool = False
@@ -83,11 +88,13 @@ def run(home: Home, options: Options) -> int:
         _listening(options.host, options.port, _DEFAULT_PORT, "--port") as listening,
         _listening(options.host, _gateway_port(options), _DEFAULT_GATEWAY_PORT, "--gateway-port") as for_sessions,
         _listening_for_runs(home) as for_runs,
+        _listening_for_workers(options.host, options.lines_port) as for_workers,
         share.counts_file(options.web_processes) as counts,
     ):
         if previous and (left := processes.sweep(previous, _REPLICAS_DEADLINE_S)):
             console.say(f"ended {left} processes that a previous `rollyard up` had left")
-        return asyncio.run(_Up(home, options, console, listening, for_sessions, for_runs, counts.fileno()).run())
+        up = _Up(home, options, console, listening, for_sessions, for_runs, for_workers, counts.fileno())
+        return asyncio.run(up.run())
 
 
 class _Up:
@@ -99,6 +106,7 @@ class _Up:
         listening: socket.socket,
         for_sessions: socket.socket,
         for_runs: socket.socket,
+        for_workers: socket.socket | None,
         counts_fd: int,
     ) -> None:
         self._home = home
@@ -106,6 +114,8 @@ class _Up:
         self._console = console
         self._shared_fds = (listening.fileno(), for_runs.fileno(), counts_fd)
         self._sessions_fd, self._gateway_port = for_sessions.fileno(), for_sessions.getsockname()[1]
+        self._lines_fd = for_workers.fileno() if for_workers else None
+        self._lines = list(for_workers.getsockname()[:2]) if for_workers else None
         self._up_id = secrets.token_hex(8)
         port = listening.getsockname()[1]
         self._local_url = f"http://127.0.0.1:{port}"
@@ -135,7 +145,7 @@ class _Up:
             loop.add_signal_handler(number, asked)
         token = login_token.new()
         login_url = f"{self._url}/login/link/{token}"
-        record = {"id": self._up_id, "pid": os.getpid(), "url": self._url}
+        record = {"id": self._up_id, "pid": os.getpid(), "url": self._url, "lines": self._lines}
         write_file(self._home.record_file, json.dumps(record).encode())
         # The port is open already: a browser that comes early waits for the web process.
         self._console.announce(
@@ -173,17 +183,16 @@ class _Up:
         owner = {_OWNER_URL_VARIABLE: self._owner_url} if self._owner_url else {}
         if status := await self._supervisor.run(Program("prepare", prepare_argv, environ=owner)):
             raise StartError(f"the database could not be prepared (status {status}); see {home.path / 'logs/up.log'}")
-        worker_argv = [sys.executable, "-m", "celery", "-q", "-A", "controlplane.celery", "worker", "-Q", "episodes"]
-        worker_argv += ["--pool", "threads", "--concurrency", str(self._options.concurrency)]
-        worker_argv += ["--without-gossip", "--without-mingle", "--loglevel", "INFO"]
         # Celery warns root at every start; here root is what the person chose, and the messages are JSON.
         hushed = {"PYTHONWARNINGS": "ignore:You're running the worker"}
-        worker = Program("worker", tuple(worker_argv), environ=hushed)
+        worker = Program("worker", remote.celery(self._options.concurrency), environ=hushed)
+        lines = Program("lines", (*MANAGE, "lines", "--fd", str(self._lines_fd)))
         gateway = Program("gateway", (*MANAGE, "gateway", "--fd", str(self._sessions_fd)))
         reconciler = Program("reconciler", (*MANAGE, "reconcile"), stop_deadline_s=_REPLICAS_DEADLINE_S)
         await asyncio.gather(
             *(keep(self._web(place)) for place in range(self._options.web_processes)),
-            keep(Service("worker", lambda: worker)),
+            *([keep(Service("worker", lambda: worker))] if self._options.concurrency else []),
+            *([keep(Service("lines", lambda: lines, pass_fds=[self._lines_fd]))] if self._lines_fd is not None else []),
             keep(Service("gateway", lambda: gateway, self._gateway_answers, pass_fds=[self._sessions_fd])),
             keep(Service("reconciler", lambda: reconciler)),
             self._try_sandbox(),
@@ -300,6 +309,26 @@ def _listening_for_runs(home: Home) -> Iterator[socket.socket]:
         listening.bind(str(path))
         path.chmod(0o666)  # the directory decides
         listening.listen(1024)
+        yield listening
+
+
+@contextlib.contextmanager
+def _listening_for_workers(host: str, port: int | None) -> Iterator[socket.socket | None]:
+    """Listen where nodes reach this machine, if that is no address of the whole world. Raises StartError."""
+    if port is None:
+        yield None
+        return
+    if given := [name for name in ("DATABASE_URL", "REDIS_URL") if os.environ.get(name)]:
+        raise StartError(f"lines lead to the embedded servers, but {' and '.join(given)} is set: no --lines-port then")
+    named = urlsplit(os.environ.get("ROLLYARD_NODES_URL", "")).hostname or host
+    address = ipaddress.ip_address(socket.gethostbyname(named))
+    if address.is_unspecified:
+        raise StartError(
+            "set ROLLYARD_NODES_URL to the URL by which nodes reach this machine: lines listen there alone"
+        )
+    if not address.is_private:
+        raise StartError(f"{address} is no private address: set DATABASE_URL and REDIS_URL to servers of your own")
+    with _listening(str(address), port, 0, "--lines-port") as listening:
         yield listening
 
 

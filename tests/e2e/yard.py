@@ -169,14 +169,22 @@ PATTERNS: dict[str, Callable[[str, str], bool]] = {
 }
 
 
+_UP = (sys.executable, "-m", "controlplane.cli.main", "up")
+
+
 @contextmanager
 def running_yard(
-    log: Path, *, packages: Path | None = None, account: str = "", where: Path | None = None
+    log: Path,
+    *,
+    packages: Path | None = None,
+    account: str = "",
+    where: Path | None = None,
+    options: Sequence[str] = (),
 ) -> Iterator[Yard]:
     """Bring a Rollyard up in a fresh home, and check when it ends that no process of it is left.
 
     ``packages`` is a directory to import from besides; ``account`` is whose the installation is, if not ours; the
-    home is made in ``where``.
+    home is made in ``where``; ``options`` are further ones of `rollyard up`.
     """
     before = become(account) if account else []
     with tempfile.TemporaryDirectory(prefix="rollyard-e2e-", dir=where, ignore_cleanup_errors=True) as directory:
@@ -196,7 +204,7 @@ def running_yard(
             environ["HOME"] = directory
         with log.open("w") as errors:
             process = subprocess.Popen(
-                [*before, sys.executable, "-m", "controlplane.cli.main", "up", "--port", "auto", "--json", "--quiet"],
+                [*before, *_UP, "--port", "auto", "--json", "--quiet", *options],
                 env=environ,
                 stdout=subprocess.PIPE,
                 stderr=errors,

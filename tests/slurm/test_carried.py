@@ -16,7 +16,6 @@ pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.e2e, pytest.mark.
 
 TEMPLATE = """
 [templates.default]
-exclusive = true
 shared = false
 environment = { OMP_NUM_THREADS = "1" }
 """
@@ -34,12 +33,12 @@ def hidden() -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def apart(hidden: Path) -> Iterator[Cluster]:
-    """A cluster whose nodes have an empty directory in place of the hidden one."""
-    with tempfile.TemporaryDirectory(prefix="rollyard-slurm-", ignore_cleanup_errors=True) as directory:
+    """A cluster whose nodes have each a `/tmp` of its own, and so nothing of the control plane's."""
+    with tempfile.TemporaryDirectory(prefix="rollyard-slurm-", dir="/var/tmp", ignore_cleanup_errors=True) as directory:
         os.chmod(directory, 0o755)
-        with running_cluster(Path(directory), hidden) as cluster:
-            seen = cluster.ask("srun", "--nodes=3", "--chdir=/", "ls", "-A", str(hidden))
-            assert seen.strip() == ""
+        with running_cluster(Path(directory), hidden=Path("/tmp")) as cluster:
+            assert hidden.is_relative_to("/tmp")
+            assert "rollyard" not in cluster.ask("srun", "--nodes=3", "--chdir=/", "ls", "-A", "/tmp")
             yield cluster
 
 
@@ -48,14 +47,17 @@ def yard(apart: Cluster, hidden: Path, tmp_path_factory: pytest.TempPathFactory)
     with pytest.MonkeyPatch.context() as patch:
         for name, value in apart.environ.items():
             patch.setenv(name, value)
-        with running_yard(tmp_path_factory.mktemp("yard") / "up.log", where=hidden) as yard:
+        options = ["--concurrency", "0", "--lines-port", "auto"]
+        with running_yard(tmp_path_factory.mktemp("yard") / "up.log", where=hidden, options=options) as yard:
             (yard.home.path / "cluster.toml").write_text(TEMPLATE)
             yield yard
 
 
 def test_run_ends_well_whatever_is_killed_cancelled_or_lost(yard: Yard, apart: Cluster, hidden: Path) -> None:
     model = make_tiny_model(hidden / "base" / "model")
-    words = [f"model.path={model}", "launcher.type=slurm", "inference.replicas=2", "evaluation=null", *SMALL]
+    spread = ["trainer.nodes=2", "trainer.world_size=2", "inference.replicas=2"]
+    words = [f"model.path={model}", "launcher.type=slurm", *spread, "evaluation=null", *SMALL]
+    assert len(yard.rollyard("workers", "start", "2", "--hours", "0.5")["jobs"]) == 2
     run = yard.rollyard("launch", "reverse-text-rl", *words, "max_steps=9", "register_as=carried")["run"]
     until(lambda: yard.step(run) >= 2, within_s=180, what="the first steps")
     assert yard.kill_one("reconciler", 0.0) is not None
@@ -70,8 +72,11 @@ def test_run_ends_well_whatever_is_killed_cancelled_or_lost(yard: Yard, apart: C
     apart.start("slurmctld")
     until(lambda: yard.state(run) in {"finished", "failed"}, within_s=240, what="the end of the run")
     assert yard.state(run) == "finished"
+    workers = yard.rollyard("workers", "list")
+    assert len(workers) == len(apart.jobs()), "of the run no job is left"
+    assert yard.rollyard("workers", "stop") == {"stopped": len(workers)}
+    until(lambda: not apart.jobs(), within_s=60, what="the end of the workers")
     apart.resume()
-    assert apart.jobs() == []
 
     of_run = "JOIN rollouts_run AS r ON r.id = t.run_id WHERE r.key = %s"
     steps = yard.sql(f"SELECT t.step FROM rollouts_batch AS t {of_run} AND t.state = 'trained' ORDER BY t.step", run)

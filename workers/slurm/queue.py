@@ -18,7 +18,7 @@ _VIEW_S = 1.0
 """For which a look at the queue serves everybody who asks."""
 _PAUSE_S = 15.0
 """For which nobody looks again after SLURM did not answer: each try takes as long as its clients wait, about ten."""
-_NAME = re.compile(r"^rollyard-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})$")
+_TOKEN = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _FORMAT = "%i|%T|%r|%j|%N|%k"
 _ENDED = frozenset(
     {
@@ -110,15 +110,21 @@ def is_installed() -> bool:
 _SQUEUE = ["squeue", "--noheader", "--states=all", f"--user={os.getuid()}", f"--format={_FORMAT}"]
 
 
-def _read(lines: str) -> dict[str, Job]:
+def named(prefix: str) -> dict[str, Job]:
+    """Our jobs whose tokens begin so, which those of replicas do not. Raises SlurmAway, SlurmRefused."""
+    return _read(_ask(_SQUEUE), prefix)
+
+
+def _read(lines: str, prefix: str = "") -> dict[str, Job]:
     found: dict[str, Job] = {}
+    name = re.compile(f"rollyard-({prefix}{_TOKEN})")
     for line in lines.splitlines():
         fields = line.split("|", _FORMAT.count("|"))
-        if len(fields) == len(_FORMAT.split("|")) and (named := _NAME.match(fields[3].strip())):
+        if len(fields) == len(_FORMAT.split("|")) and (match := name.fullmatch(fields[3].strip())):
             job = Job(*(fields[at].strip() for at in (0, 1, 2, 4, 5)))
-            before = found.get(named[1])
+            before = found.get(match[1])
             if before is None or before.has_ended or not job.has_ended:
-                found[named[1]] = job
+                found[match[1]] = job
     return found
 
 
