@@ -56,7 +56,7 @@ def run() -> Run:
     return run
 
 
-@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1920), ("light", 390)])
+@pytest.mark.parametrize(("theme", "width"), [("light", 1280), ("dark", 1920), ("light", 768), ("light", 390)])
 def test_pages_are_accessible_and_do_not_scroll_sideways(watched: Watched, run: Run, theme: str, width: int) -> None:
     watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     watched.page.set_viewport_size({"width": width, "height": 900})
