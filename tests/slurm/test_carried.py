@@ -10,7 +10,7 @@ import pytest
 
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
 from tests.slurm.cluster import Cluster, missing, running_cluster
-from tests.slurm.test_run import SMALL, job_of
+from tests.slurm.test_run import SMALL, job_of, kill_one_rank_of
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(600)]
 
@@ -63,8 +63,8 @@ def test_run_ends_well_whatever_is_killed_cancelled_or_lost(yard: Yard, apart: C
     assert yard.kill_one("reconciler", 0.0) is not None
     until(lambda: yard.step(run) >= 3, within_s=120, what="a step that another reconciler carried")
 
-    trainer = until(lambda: job_of(yard, apart, run, "trainer"), within_s=60, what="a trainer at work")
-    apart.ask("scancel", "--signal=KILL", "--full", trainer[0])
+    until(lambda: job_of(yard, apart, run, "trainer"), within_s=60, what="a trainer at work")
+    kill_one_rank_of(yard, run, node=1)
     until(lambda: yard.step(run) >= 5, within_s=120, what="steps of another trainer")
     server = until(lambda: job_of(yard, apart, run, "inference"), within_s=60, what="a server at work")
     apart.ask("scontrol", "update", f"NodeName={server[4]}", "State=DOWN", "Reason=test")

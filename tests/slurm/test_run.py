@@ -83,6 +83,7 @@ def test_run_finishes_whatever_is_cancelled_preempted_or_lost(yard: Yard, cluste
     assert cluster.jobs() == [], "a run that is over leaves no job"
 
 
+@pytest.mark.skipif(not IS_LONG, reason="`make test-long` runs it; nodes that share nothing are always tested")
 def test_trainer_over_two_nodes_starts_again_as_one_and_a_stop_leaves_no_job(
     yard: Yard, cluster: Cluster, model: Path
 ) -> None:
