@@ -108,6 +108,7 @@ class Agent:
                 handle = await asyncio.to_thread(self._launcher.start, self._spec)
             except (LaunchError, OSError) as error:
                 self._note_failed_start(str(error))
+                await self._is_stopped()  # the first node has our log then
                 return 1
             if not self._node:
                 self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
