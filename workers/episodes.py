@@ -3,7 +3,7 @@
     claim ──▶ play (environments.runner, one task per group) ──▶ settle ──▶ claim again
       ▲                          │
       │            renew every lease_s / 6; a lost lease cancels its task
-      └── bell or 1 s ── nothing to claim: generation is as far ahead as it may be
+      └── bell or 1 s ── nothing to claim: generation is as far ahead as it may be; of many drivers each asks less often
 
 Consumes capacity, produces settled groups. Waits for capacity (unblocked by publishing), for the replicas (unblocked by
 the reconciler) and for episodes (bounded by each environment's timeout_s). Holds no transaction and no connection while
@@ -13,6 +13,7 @@ it waits.
 import asyncio
 import logging
 import os
+import random
 import socket
 import time
 from collections.abc import Callable
@@ -33,6 +34,7 @@ from environments.types import Claim, ErrorKind, PlayedRollout, Problem, Withhel
 from rollouts.bell import Listener, group_of
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
+from rollouts.selectors import drivers
 from rollouts.services.groups import intake, leases, loads
 from rollouts.states import RUN_GENERATING, GroupState
 from workers import failures, sockets
@@ -52,7 +54,12 @@ SETTLE_BUDGET_S = 120.0
 """Seconds for which settling is retried while Postgres is away; then the lease expires and the group is replayed."""
 _POLL_S = 1.0
 _LOOK_S = 1.0
-_REPORT_S = 2.0
+_REPORT_S, _LONGEST_REPORT_S = 2.0, 20.0
+_REPORTS_PER_S = 50.0
+"""Of all drivers of a run together: each rings the bell, which all of them hear."""
+_VAIN_CLAIMS_PER_S = 20.0
+"""Of all drivers of a run together. Claims of a run wait for each other, and each that finds nothing costs the database
+half of one that does: what is free again is begun sooner when they do not all ask at every ring."""
 _DATABASE_PAUSE_S = 1.0
 _LONGEST_FAILURE_PAUSE_S = 10.0
 _DATABASE_ERRORS = (DatabaseError, InterfaceError)
@@ -109,6 +116,8 @@ class Driver:
         )
         self._wake = asyncio.Event()
         self._counts = Counts(run)
+        self._drivers = 1
+        """Of this run, everywhere, as of the last report."""
         self._over = self._is_handed_over = False
         """Whether the run takes no more work, and whether another driver may have it."""
 
@@ -117,9 +126,9 @@ class Driver:
         await self._pool.refresh()
         await self._places.open()
         keepers = [
-            asyncio.create_task(self._every(self._config.workers.lease_s / 6, self._renew)),
-            asyncio.create_task(self._every(_LOOK_S, self._look)),
-            asyncio.create_task(self._every(_REPORT_S, self._report)),
+            asyncio.create_task(self._every(lambda: self._config.workers.lease_s / 6, self._renew)),
+            asyncio.create_task(self._every(lambda: _LOOK_S, self._look)),
+            asyncio.create_task(self._every(self._report_s, self._report)),
             asyncio.create_task(self._listen()),
         ]
         try:
@@ -148,7 +157,7 @@ class Driver:
 
     async def _generate(self) -> None:
         until = time.monotonic() + self._budget_s
-        not_before = 0.0  # after an error of the database
+        not_before = 0.0  # after an error of the database, or a claim that got less than it asked for
         while not self._over and not self._stopping() and time.monotonic() < until:
             vacancies = self._places.vacancies()
             if vacancies.limit > 0 and time.monotonic() >= not_before:
@@ -173,15 +182,20 @@ class Driver:
                         self._playing[claim.token] = asyncio.create_task(self._play(claim))
                     is_waiting = answer.reason is Withheld.CAPACITY and not self._playing
                     await self._counts.note_waiting(is_waiting=is_waiting)
-            await self._wait()
+                    if len(answer.claims) < vacancies.limit:
+                        not_before = time.monotonic() + random.uniform(0, 2) * self._drivers / _VAIN_CLAIMS_PER_S
+            await self._wait(not_before)
 
-    async def _wait(self) -> None:
-        """Wait until a group ends, the bell rings or a moment has passed."""
+    async def _wait(self, not_before: float = 0.0) -> None:
+        """Wait until a group ends, the bell rings or a moment has passed; then on until `not_before`, for a moment at
+        most."""
         self._heartbeat()
         with suppress(TimeoutError):
             async with asyncio.timeout(_POLL_S):  # `wait_for` may swallow a cancellation before Python 3.12
                 await self._wake.wait()
         self._wake.clear()
+        if (left_s := not_before - time.monotonic()) > 0:
+            await asyncio.sleep(min(_POLL_S, left_s))
 
     async def _play(self, claim: Claim) -> None:
         try:
@@ -298,6 +312,10 @@ class Driver:
             is_draining=self._is_handed_over or self._over,
         )
         await self._counts.report()
+        self._drivers = max(1, await in_database(drivers.count, self.run))
+
+    def _report_s(self) -> float:
+        return min(_LONGEST_REPORT_S, max(_REPORT_S, self._drivers / _REPORTS_PER_S))
 
     async def _listen(self) -> None:
         async with Listener(group_of(self.run.key)) as bell:
@@ -305,9 +323,9 @@ class Driver:
                 if await bell.wait(_POLL_S):
                     self._wake.set()
 
-    async def _every(self, interval_s: float, act: Callable[[], Any]) -> None:
+    async def _every(self, interval_s: Callable[[], float], act: Callable[[], Any]) -> None:
         while True:
-            await asyncio.sleep(interval_s)
+            await asyncio.sleep(interval_s())
             try:
                 await act()
             except _DATABASE_ERRORS as error:

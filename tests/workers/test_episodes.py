@@ -4,10 +4,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.db import connection, transaction
+from django.db.models import F
 
 from environments.library.reverse_text import ReverseText
 from rollouts.models import DriverLoad, Lease, MetricPoint, PolicyVersion, Purpose, Replica, Rollout, Run, ScoredGroup
@@ -64,6 +66,7 @@ def first_failed(run: Run) -> ScoredGroup:
 def test_driver_fills_the_run_to_its_capacity_and_names_versions_and_replica(stub: StubServer) -> None:
     run = make_started_run()
     server = make_server(run, stub.url)
+    Replica.objects.filter(pk=server.pk).update(answered_at=F("answered_at") - timedelta(seconds=10))
     with driving(run):
         eventually(ready(run, 4))
         # What it answered to episodes spares it a probe.

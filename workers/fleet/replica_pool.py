@@ -17,7 +17,7 @@ from environments.policy import Completion, OpenAIPolicy
 from environments.types import JsonObject, Message
 from rollouts.models import Replica, Run
 from rollouts.selectors import fleet
-from rollouts.services.runs import replicas
+from rollouts.services.runs import answers
 from workers.database import in_database
 from workers.fleet.inference import SERVED_MODEL
 from workers.fleet.keys import key_of
@@ -91,7 +91,7 @@ class PolicyPool(Generic[C]):
     async def refresh(self) -> None:
         """Read from the database which replicas are ready and what they serve, and record which have answered."""
         found = await in_database(lambda: list(fleet.list_serving(self._run, policy=self._policy)))
-        rows = {row.name: row for row in found}
+        rows, answered = {row.name: row for row in found}, list[Replica]()
         for name, row in rows.items():
             pooled = self._replicas.get(name)
             if pooled is None:
@@ -99,7 +99,9 @@ class PolicyPool(Generic[C]):
             pooled.version = row.loaded_version
             if pooled.answered:
                 pooled.answered = False
-                await in_database(replicas.answered, row)
+                answered.append(row)
+        if answered:
+            await in_database(answers.note, answered)
         for name, pooled in list(self._replicas.items()):
             pooled.serving = name in rows
             # A suspect replica may still answer what it was asked, so its connections are cut last.

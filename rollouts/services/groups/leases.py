@@ -19,11 +19,12 @@ from django.db import connection, models, transaction
 from django.db.models.functions import Now
 
 from environments.types import Claim, Claims, Split, Withheld
+from rollouts import bell
 from rollouts.models import Evaluation, Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.next_batch import measure_of
 from rollouts.services.groups import problems
-from rollouts.services.transitions import DB_NOW, record_creation, transition
+from rollouts.services.transitions import DB_NOW, transition
 from rollouts.sql import load
 from rollouts.states import RUN_GENERATING, EvaluationState, GroupState, RunState
 
@@ -86,7 +87,7 @@ def claim(
     ``evaluated_in_a_slot``: problems of an evaluation that count as one group in both.
 
     Locks the run's environments, so that claims of one run are serial and problems are handed out in order, and its
-    open evaluations.
+    open evaluations. So each statement between here and the commit is time for which everybody else's claim waits.
     """
     with transaction.atomic():
         environments = list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
@@ -96,7 +97,7 @@ def claim(
             return Claims(claims=[], reason=Withheld.OVER)
         if now.live_version < 0:
             return Claims(claims=[], reason=Withheld.NO_POLICY)
-        open_evaluations = _lock_evaluations(run)
+        open_evaluations = _lock_evaluations(run) if run.parsed.evaluation is not None else []
         group_ids = _take_over(run, holder=holder, limit=limit, lease_s=lease_s, version=now.live_version)
         left = {row.pk: limit if rooms is None else rooms.get(row.name, 0) for row in environments}
         room = limit - len(group_ids)
@@ -104,12 +105,16 @@ def claim(
         if run.kind == RunKind.RL:
             room -= -(-len(created) // evaluated_in_a_slot)
             created += _training_groups(run, environments, room, now.capacity, left)
-        _insert(run, created, holder=holder, lease_s=lease_s, version=now.live_version)
-        group_ids += [group.pk for group in created]
-        if not group_ids:
+        by_id = {row.pk: row for row in environments}
+        for group in created:
+            group.environment = by_id[group.environment_id]
+        leases = [
+            *_leases_of(group_ids),
+            *_insert(run, created, holder=holder, lease_s=lease_s, version=now.live_version),
+        ]
+        if not leases:
             is_held_up = limit > 0 and run.kind == RunKind.RL and now.capacity <= 0
             return Claims(claims=[], reason=Withheld.CAPACITY if is_held_up else Withheld.NOTHING)
-        leases = Lease.objects.filter(group_id__in=group_ids).select_related("group__environment").order_by("group_id")
         return Claims(claims=[_claim(run, lease, now.live_version) for lease in leases])
 
 
@@ -260,16 +265,39 @@ def _pass_turns(environment: RunEnvironment, *, until: float) -> None:
     environment.turn_time += missed / environment.weight
 
 
-def _insert(run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float, version: int) -> None:
+def _leases_of(group_ids: list[int]) -> list[Lease]:
+    if not group_ids:
+        return []
+    return list(Lease.objects.filter(group_id__in=group_ids).select_related("group__environment").order_by("group_id"))
+
+
+def _insert(run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float, version: int) -> list[Lease]:
+    """Store groups that begin, and the leases on them, in one statement; returns the leases in the same order."""
     if not groups:
-        return
-    ScoredGroup.objects.bulk_create(groups)
-    expires_at = Now() + models.Value(timedelta(seconds=lease_s))
-    Lease.objects.bulk_create(
-        Lease(group=group, run=run, holder=holder, claimed_at=Now(), expires_at=expires_at, policy_version=version)
-        for group in groups
-    )
-    record_creation(groups, run_id=run.pk, state=GroupState.PLAYING, actor=f"driver:{holder}")
+        return []
+    for group in groups:
+        group.key = str(group.key)
+    with connection.cursor() as cursor:
+        cursor.execute(
+            load("insert_claimed"),
+            {
+                "run_id": run.pk,
+                "holder": holder,
+                "lease_s": lease_s,
+                "version": version,
+                "actor": f"driver:{holder}",
+                "keys": [group.key for group in groups],
+                "environment_ids": [group.environment_id for group in groups],
+                "purposes": [str(group.purpose) for group in groups],
+                "evaluation_ids": [group.evaluation_id for group in groups],
+                "indexes": [group.problem_index for group in groups],
+            },
+        )
+        rows = cursor.fetchall()
+    bell.ring_after_commit(run.pk)
+    for group, (group_id, _) in zip(groups, rows, strict=True):
+        group.pk = group_id
+    return [Lease(group=group, run=run, token=token) for group, (_, token) in zip(groups, rows, strict=True)]
 
 
 def own_seats_of(run: Run, group: ScoredGroup) -> list[str]:

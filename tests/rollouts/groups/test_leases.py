@@ -305,6 +305,6 @@ def test_a_claim_on_its_way_leaves_nothing_behind_in_a_run_that_ends() -> None:
 @pytest.mark.parametrize("limit", [1, 32])
 def test_a_claim_makes_as_many_queries_whatever_its_limit(limit: int, django_assert_num_queries: Any) -> None:
     run = story.launch(batch__batch_size=64)
-    with django_assert_num_queries(11):
+    with django_assert_num_queries(7):
         assert len(story.claim(run, limit)) == limit
     assert RunEnvironment.objects.get(run=run).cursor == limit
