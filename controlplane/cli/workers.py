@@ -103,8 +103,8 @@ def _lines() -> dict[str, Any] | None:
     """The way to the embedded servers; None where both are servers of their own, which are reached as they are."""
     from django.conf import settings
 
-    from controlplane.home import APPLICATION, DATABASE
     from controlplane import certificate
+    from controlplane.home import APPLICATION, DATABASE
     from workers.fleet.keys import key_of_lines
 
     database, redis = os.environ.get("DATABASE_URL", ""), os.environ.get("REDIS_URL", "")

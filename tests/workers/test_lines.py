@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.home import Home
 from controlplane import certificate
+from controlplane.home import Home
 from workers import lines
 
 KEY = "sesame"
