@@ -18,7 +18,7 @@ from xxhash import xxh3_128
 from environments.disk import open_regular, open_straight, sync
 
 PARTIAL = ".partial"
-_CHUNK_BYTES = 2**20
+_CHUNK_BYTES = 2**22
 _MAX_FILES = 100_000
 
 

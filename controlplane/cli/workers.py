@@ -10,6 +10,8 @@ import typer
 from controlplane.cli.terminal import Json, connect, fail, print_json, say
 
 _app = typer.Typer(no_args_is_help=True, help="Workers as jobs of SLURM, which play the episodes of runs.")
+_CONNECTIONS = 4
+"""To the database, of a worker on another machine at most."""
 _TLS = {"require", "verify-ca", "verify-full"}
 
 
@@ -92,6 +94,8 @@ def _environ(*, is_shared: bool) -> dict[str, str]:
         "ROLLYARD_SECRET_KEY": settings.SECRET_KEY,
         "ROLLYARD_URL": settings.ROLLYARD_URL,
         "ROLLYARD_NODES_URL": settings.NODES_URL,
+        # The embedded PostgreSQL takes 120 connections of all of us together.
+        "ROLLYARD_DATABASE_POOL_SIZE": os.environ.get("ROLLYARD_DATABASE_POOL_SIZE", str(_CONNECTIONS)),
         # Celery warns root at every start; here root is what the person chose, and the messages are JSON.
         "PYTHONWARNINGS": "ignore:You're running the worker",
     }
