@@ -125,12 +125,16 @@ def test_a_batch_is_chosen_from_a_few_index_entries_however_long_the_queue(long_
     check_budget(seen, "preview")
 
 
+_ONCE = "INSERT INTO rollouts_scoredgroup"
+"""In a statement that cannot be done again, for it has the keys of its groups. It reads no table."""
+
+
 def check_budget(seen: CaptureQueriesContext, name: str) -> None:
     """Do each statement that reads again, undone at once, and count what it looked at."""
     explained = 0
     for query in seen.captured_queries:
         sql: str = query["sql"]
-        if not sql.startswith(("SELECT", "--", "WITH", "UPDATE", "DELETE")):
+        if not sql.startswith(("SELECT", "--", "WITH", "UPDATE", "DELETE")) or _ONCE in sql:
             continue
         with transaction.atomic(), connection.cursor() as cursor:
             cursor.execute(f"EXPLAIN (ANALYZE, FORMAT JSON) {sql}".replace("%", "%%"))
