@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -43,6 +44,8 @@ _BRINGING_S = 3600.0
 """For which an agent waits for them."""
 _FETCHED_S = 300.0
 """For which it waits, after the end, until what is left was fetched."""
+_AWAY_S = 60.0
+"""Without a word from the first node, after which another ends what it runs."""
 _COMMENT_CHARACTERS = 300
 _SAVE_S = 45.0
 """For which a command may save what it has, of the minute before its time is over."""
@@ -66,7 +69,8 @@ class Agent:
             variables |= {MEETING_VARIABLE: str(self._meeting)}
             variables |= {} if described["shared"] else {APART_VARIABLE: "1"}
         self._spec = LaunchSpec(
-            token=described["token"],
+            # A token of its own: a shepherd ends whoever carries its token, and the nodes may be one machine.
+            token=f"{described['token']}-{node}" if node else described["token"],
             # What the control plane looks at is of the first node.
             directory=directory / f"node-{node}" if node else directory,
             argv=[sys.executable if word == described["python"] else word for word in described["argv"]],
@@ -85,6 +89,8 @@ class Agent:
         self._launcher = LocalLauncher()
         self._depot = Depot(self._spec.root, directory) if self._spec.root is not None else None
         self._first: FirstNode | None = None
+        self._heard_at = time.monotonic()
+        """From the first node."""
         self._why: End | None = None
         self._asked = asyncio.Event()
 
@@ -108,7 +114,8 @@ class Agent:
                 handle = await asyncio.to_thread(self._launcher.start, self._spec)
             except (LaunchError, OSError) as error:
                 self._note_failed_start(str(error))
-                await self._is_stopped()  # the first node has our log then
+                if self._first is not None:
+                    await self._report(self._first, code=1)
                 return 1
             if not self._node:
                 self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
@@ -167,6 +174,8 @@ class Agent:
         while (seen := self._launcher.poll(handle)).alive:
             if self._why is None and await self._is_stopped():
                 self._why = End.ASKED
+            if self._why is None and self._depot is not None and self._depot.failed.is_set():
+                self._why = End.DIED
             if self._why is not None:
                 if not self._node:
                     self._write("why.json", end=self._why)
@@ -174,9 +183,14 @@ class Agent:
                 seen = await asyncio.to_thread(self._launcher.stop, handle, patience_s)
                 break
             await asyncio.sleep(_POLL_S)
-        await self._is_stopped()  # the last of the log
         await asyncio.to_thread(self._launcher.sweep, self._spec.token, 0.0)
-        return 0 if seen.exit_code == 0 else 1
+        is_well = seen.exit_code == 0
+        if self._first is not None and self._depot is not None:
+            # Once the first node knows, it ends its own in order. Of a node that fails srun would kill the others.
+            return 0 if await self._report(self._first, code=0 if is_well else 1) is not None else 1
+        if self._depot is not None:
+            self._depot.stopped.set()  # the other nodes have nobody left to work with
+        return 0 if is_well else 1
 
     async def _is_stopped(self) -> bool:
         """Whether the control plane wants the replica to end; where the first node alone hears that, its agent says."""
@@ -184,10 +198,17 @@ class Agent:
             return (self._directory / "stop").exists()
         if self._first is None:
             return self._depot.stopped.is_set()
+        if (is_stopped := await self._report(self._first)) is not None:
+            self._heard_at = time.monotonic()
+            return is_stopped
+        return time.monotonic() - self._heard_at > _AWAY_S
+
+    async def _report(self, first: FirstNode, code: int | None = None) -> bool | None:
+        """Tell the first node what is new here; returns whether the replica is to end, None where it did not answer."""
         try:
-            return await asyncio.to_thread(self._first.report, self._place() / "log.txt")
+            return await asyncio.to_thread(first.report, self._place() / "log.txt", code)
         except (NodeAway, TransferError):
-            return False  # srun ends us when it is gone
+            return None
 
     def _be_asked(self, end: End) -> None:
         self._why = self._why or end

@@ -5,8 +5,8 @@ fetches them.
     GET  arriving?path               how much of it there is      GET  entries?path             what there is, by hash
     GET  file?path&name              what is fetched              POST taken, drop {path}       fetched; of no more use
     POST status {logs}               how the replica is, what its POST begin, stop, leave       what it is to do
-                                     logs have since, its offers  POST report?node&offset       by the other nodes, of
-    GET  brought                     for the other nodes: what                                  their logs
+                                     logs have since, its offers  POST report?node&offset&code  by the other nodes, of
+    GET  brought                     for the other nodes: what                                  their logs and end
 
 Paths are those of the control plane; on the node they lie below a directory of the job. What a trainer announces is
 offered first, and announced once it was fetched: no row names files that are gone with a node.
@@ -57,6 +57,8 @@ class Depot:
         self.begun = asyncio.Event()
         self.stopped = asyncio.Event()
         self.left = asyncio.Event()
+        self.failed = asyncio.Event()
+        """Another node's part of the replica has ended, and not well."""
         self._offers: dict[str, asyncio.Event] = {}
         self._arrivals: dict[Path, Arrival] = {}
         self._brought: list[str] = []
@@ -182,6 +184,8 @@ class Depot:
                     log.write(more)
 
         await asyncio.to_thread(append)
+        if int(request.query.get("code", "0")):
+            self.failed.set()
         return web.json_response({"is_stopped": self.stopped.is_set()})
 
     async def _taken(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -44,10 +44,12 @@ class FirstNode:
                     return
                 await asyncio.sleep(_POLL_S)
 
-    def report(self, log: Path) -> bool:
-        """Tell it what has been written into our log; returns whether the replica is to end. Raises NodeAway."""
+    def report(self, log: Path, code: int | None = None) -> bool:
+        """Tell it what has been written into our log, and how our command has ended, if it has; returns whether the
+        replica is to end. Raises NodeAway."""
         more = tail(log, self._told)
-        answer: Any = json.loads(self._node.ask("POST", "report", more, node=self._number, offset=self._told))
+        told = {"node": self._number, "offset": self._told} | ({} if code is None else {"code": code})
+        answer: Any = json.loads(self._node.ask("POST", "report", more, **told))
         self._told += len(more)
         return bool(answer["is_stopped"])
 

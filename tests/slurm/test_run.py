@@ -9,7 +9,6 @@ import pytest
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
 from tests.lanes import IS_LONG
 from tests.slurm.cluster import Cluster
-from trainers.distributed.node import NODE_VARIABLE
 from workers.launchers.processes import carriers, send
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(600)]
@@ -110,13 +109,13 @@ def test_trainer_over_two_nodes_starts_again_as_one_and_a_stop_leaves_no_job(
 
 
 def kill_one_rank_of(yard: Yard, run: str, *, node: int) -> None:
-    """Kill the ranks of the second node of a run's trainer."""
+    """Kill the first rank of a node of a run's trainer."""
     [(token,)] = yard.sql(
         "SELECT p.token::text FROM rollouts_replica AS p JOIN rollouts_run AS r ON r.id = p.run_id"
         " WHERE r.key = %s AND p.kind = 'trainer' AND p.ended_at IS NULL",
         run,
     )
-    ranks = carriers(token) & carriers(str(node), NODE_VARIABLE) & carriers("0", "LOCAL_RANK")
+    ranks = carriers(f"{token}-{node}" if node else token) & carriers("0", "LOCAL_RANK")
     assert ranks, "no rank of the node was found"
     for rank in ranks:
         send(rank, signal.SIGKILL)

@@ -75,6 +75,12 @@ def test_node_of_several_that_is_ended_for_anothers_sake_has_died(end: str, why:
         assert judge(job, written, absent_s=None, submitted_s=9).end is End.DIED
 
 
+def test_node_whose_agent_ended_it_for_anothers_sake_has_died_whatever_slurm_remembers() -> None:
+    written = Written(exit={"code": -15, "end": "asked"}, has_begun=True, end=End.DIED, is_spread=True)
+    for job, absent_s in ((Job("7", "FAILED", "None", "n[1-2]"), None), (None, 3.0)):
+        assert judge(job, written, absent_s=absent_s, submitted_s=9).end is End.DIED
+
+
 @given(st.lists(st.text(alphabet="|abc \n\t%0", max_size=60), max_size=amount(10, 100)))
 def test_other_jobs_names_are_never_taken_for_ours(lines: list[str]) -> None:
     assert _read("\n".join(lines)) == {}

@@ -90,6 +90,8 @@ def _end_of(end: End, job: Job | None, written: Written) -> End:
         return End.TIME_LIMIT
     if job is not None and job.state in _ENDS:
         return _ENDS[job.state]
+    if written.end is End.DIED:
+        return End.DIED  # on another node
     if end in (End.ASKED, End.ABANDONED):
         # By nobody that we know of; or, with a job that has failed, for another node's sake.
         return End.CANCELLED if job is None else End.DIED

@@ -29,8 +29,8 @@ FILE = "cluster.toml"
 WARNING_S = 60
 """Before its time is over a job is told, and ends what it runs while that can still save."""
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_SPREAD = ("srun", "--kill-on-bad-exit=1", "--ntasks-per-node=1")
-"""Before what is to run on every node: when one of them fails, the others are ended."""
+_SPREAD = ("srun", "--kill-on-bad-exit=1", "--wait=0", "--ntasks-per-node=1")
+"""Before what is to run on every node: when one of them fails, the others are ended, and else waited for."""
 _LINE = r"^[^\x00-\x1f\x7f]*$"
 
 
