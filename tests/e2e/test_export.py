@@ -9,21 +9,20 @@ from safetensors.torch import load_file
 
 from tests.accounts import let_others_pass
 from tests.e2e.yard import Yard
+from tests.lanes import IS_LONG
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 STEPS = 4
 
 
-def test_exported_rollouts_train_a_run_that_forks_on_more_ranks_and_exported_pairs_another(
+def test_exported_rollouts_train_a_run_that_forks_on_more_ranks(
     yard: Yard, base: Path, adapted: str, tmp_path: Path
 ) -> None:
     let_others_pass(tmp_path)
-    sources, pairs = tmp_path / "sources.jsonl.gz", tmp_path / "pairs.jsonl"
+    sources = tmp_path / "sources.jsonl.gz"
     written = yard.rollyard("export-sft", adapted, "--best", "0", "--truncated", "--output", str(sources))
-    yard.rollyard("export-sft", adapted, "--pairs", "--truncated", "--output", str(pairs))
-    assert pairs.read_text().count("\n") >= 2, "no group of a random model has answers of different rewards"
-    assert {"chosen", "rejected"} <= json.loads(pairs.read_text().splitlines()[0]).keys()
+    assert written["examples"] == 192
 
     data = ["data.batch_size=32", f"max_steps={STEPS}", "optimizer.warmup_steps=0", "trainer.checkpoint_every=2"]
     imitation = yard.finish("reverse-text-sft", f"model.path={base}", f"data.path={sources}", *data)
@@ -43,6 +42,15 @@ def test_exported_rollouts_train_a_run_that_forks_on_more_ranks_and_exported_pai
     start, moved = (load_file(weights / f"step_{step}" / "model.safetensors") for step in (0, 1))
     assert any(not torch.equal(start[name], moved[name]) for name in start)
 
+
+@pytest.mark.skipif(not IS_LONG, reason="`make test-long` runs it; that pairs are learned from is always tested")
+def test_exported_pairs_train_a_run(yard: Yard, base: Path, adapted: str, tmp_path: Path) -> None:
+    let_others_pass(tmp_path)
+    pairs = tmp_path / "pairs.jsonl"
+    yard.rollyard("export-sft", adapted, "--pairs", "--truncated", "--output", str(pairs))
+    assert pairs.read_text().count("\n") >= 2, "no group of a random model has answers of different rewards"
+    assert {"chosen", "rejected"} <= json.loads(pairs.read_text().splitlines()[0]).keys()
+
     preference = yard.finish(
         "reverse-text-sft", f"model.path={base}", f"data.path={pairs}", "data.preference.beta=0.1",
         "data.batch_size=2", f"max_steps={STEPS}", "optimizer.warmup_steps=0",
@@ -50,4 +58,3 @@ def test_exported_rollouts_train_a_run_that_forks_on_more_ranks_and_exported_pai
     losses = yard.metric(preference, "loss/mean")
     assert len(losses) == STEPS
     assert losses[0] == pytest.approx(0.6931, abs=1e-3), "policy and reference are the same at first"
-    assert written["examples"] == 192
