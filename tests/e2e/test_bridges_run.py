@@ -14,7 +14,7 @@ from tests.e2e import outside
 from tests.e2e.calling_model import write_calling_model
 from tests.e2e.yard import Yard, until
 
-pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
 BRIDGED = ROOT / "tests" / "environments" / "bridges"
@@ -108,10 +108,10 @@ args = {{ path = "{words}" }}
         "tracking.token_values_share=1",
     )["run"]
     players = outside.OutsidePlayers(yard, run)
-    until(lambda: live_version(yard, run) >= 1, within_s=240, what="weights that were trained to be live")
+    until(lambda: live_version(yard, run) >= 1, within_s=480, what="weights that were trained to be live")
     with held(places / "words.py"):
         played = players.play_until_in_time(within_s=120)
-    until(lambda: yard.state(run) in {"finished", "failed", "stopped"}, within_s=240, what="the end of the run")
+    until(lambda: yard.state(run) in {"finished", "failed", "stopped"}, within_s=480, what="the end of the run")
     [(state, reason)] = yard.sql(
         "SELECT state, reason_code || reason_params::text FROM rollouts_run WHERE key = %s", run
     )
