@@ -61,7 +61,7 @@ class Carrier(threading.Thread):
                 failures += 1
                 log.warning("%s: %s", self._directory.name, error)
                 if failures >= _TRIES:
-                    self._give_up(str(error))
+                    self._give_up(url, str(error))
                     return
             except (NodeAway, OSError) as error:
                 log.info("%s: %s", self._directory.name, error)
@@ -134,7 +134,11 @@ class Carrier(threading.Thread):
         node.fetch(Path(path))
         node.ask("POST", "taken", {"path": path})
 
-    def _give_up(self, why: str) -> None:
+    def _give_up(self, url: str, why: str) -> None:
+        """Say why, and have the job end: its agent would wait for the rest."""
         with (self._directory / "log.txt").open("a") as file:
             file.write(f"its files could not be carried: {why}\n")
         write_json(self._directory / "exit.json", {"token": self._job["token"], "code": 1, "end": ""})
+        with suppress(NodeAway, TransferError), closing(Node(url, self._key)) as node:
+            for act in ("stop", "leave"):
+                node.ask("POST", act)
