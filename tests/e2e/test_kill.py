@@ -10,13 +10,12 @@ import threading
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import httpx
 import psutil
 import pytest
 import redis
 
+from tests.e2e.promises import Submitter, check
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
 from tests.lanes import amount
 
@@ -26,36 +25,6 @@ VICTIMS = ["worker", "web", "reconciler", "redis", "postgres", "vllm", "trainer"
 ROUNDS = amount(1, 3)
 STEPS = amount(70, 360)
 FLUSHES = amount(60, 180)
-
-
-class Submitter(threading.Thread):
-    """An external environment that submits groups all the while and remembers which were acknowledged."""
-
-    def __init__(self, yard: Yard, run: str, token: str) -> None:
-        super().__init__(daemon=True)
-        self.url = f"{yard.url}/api/v1/runs/{run}/groups"
-        self.headers = {"Authorization": f"Token {token}"}
-        self.acknowledged: list[str] = []
-        self.refused: list[tuple[int, str]] = []
-        self.halt = threading.Event()
-
-    def run(self) -> None:
-        with httpx.Client(timeout=10, headers=self.headers) as client:
-            number = 0
-            while not self.halt.wait(0.5):
-                key = f"outside-{number}"
-                try:
-                    answer = client.post(self.url, json=_group(key, number))
-                except httpx.TransportError:
-                    continue  # unknown whether it was stored: the same key is sent again
-                if answer.status_code == 201:
-                    self.acknowledged += answer.json()["stored"]
-                    number += 1
-                elif answer.status_code == 410:
-                    return
-                elif answer.status_code < 500:
-                    self.refused.append((answer.status_code, answer.text))
-                    return
 
 
 class Flusher(threading.Thread):
@@ -74,17 +43,6 @@ class Flusher(threading.Thread):
                 self.flushed += 1
             except redis.RedisError:
                 continue
-
-
-def _group(key: str, number: int) -> dict[str, Any]:
-    tokens = [65, 66, 67, 68 + number % 20]
-    rollout = {"token_ids": tokens, "loss_mask": [0, 0, 1, 1], "inference_logprobs": [0.0, 0.0, -1.5, -2.0]}
-    return {
-        "key": key,
-        "environment": "outside",
-        "problem_key": f"problem-{number}",
-        "rollouts": [{**rollout, "reward": float(index % 2)} for index in range(4)],
-    }
 
 
 def test_a_run_survives_the_death_of_every_process(tmp_path: Path) -> None:
@@ -125,56 +83,8 @@ def test_a_run_survives_the_death_of_every_process(tmp_path: Path) -> None:
         flusher.join(FLUSHES + 30)
         assert submitter.refused == []
         assert flusher.flushed == FLUSHES
-        check(yard, run, submitter.acknowledged)
+        check(yard, run, submitter.acknowledged, STEPS)
 
 
 def _moved_on(yard: Yard, run: str, from_step: int) -> bool:
     return yard.step(run) > from_step or yard.state(run) == "finished"
-
-
-def check(yard: Yard, run: str, acknowledged: list[str]) -> None:
-    """Hold the tables against the promises."""
-    [(run_id, state, reason, next_step)] = yard.sql(
-        "SELECT id, state, reason_code || reason_params::text, next_step FROM rollouts_run WHERE key = %s", run
-    )
-    assert (state, next_step) == ("finished", STEPS), reason
-
-    stored = {key for (key,) in yard.sql("SELECT key FROM rollouts_scoredgroup WHERE run_id = %s", run_id)}
-    assert set(acknowledged) <= stored, "an acknowledged group was lost"
-    assert len(acknowledged) > 10, "the outside environment was hardly served"
-
-    steps = [step for (step,) in yard.sql("SELECT step FROM rollouts_batch WHERE run_id = %s ORDER BY step", run_id)]
-    assert steps == list(range(STEPS)), "steps are not contiguous"
-    assert yard.sql("SELECT count(*) FROM rollouts_batch WHERE run_id = %s AND state <> 'trained'", run_id) == [(0,)]
-    losses = yard.sql(
-        "SELECT step FROM rollouts_metricpoint WHERE run_id = %s AND key = 'loss/mean' ORDER BY step", run_id
-    )
-    assert [step for (step,) in losses] == list(range(STEPS))
-
-    twice = yard.sql(
-        "SELECT group_id FROM rollouts_batchitem JOIN rollouts_batch AS b ON b.id = batch_id WHERE b.run_id = %s"
-        " GROUP BY group_id HAVING count(*) > 1",
-        run_id,
-    )
-    assert twice == [], "a group is in two steps"
-
-    created = yard.sql(
-        "SELECT count(*) FROM rollouts_event WHERE run_id = %s AND object_kind = 'scoredgroup' AND from_state = ''",
-        run_id,
-    )[0][0]
-    ledger = dict(yard.sql("SELECT state, count(*) FROM rollouts_scoredgroup WHERE run_id = %s GROUP BY state", run_id))
-    assert sum(ledger.values()) == created
-    assert set(ledger) <= {"trained", "evaluated", "stale", "filtered", "failed", "rejected", "surplus"}, ledger
-    trained = yard.sql(
-        "SELECT count(*) FROM rollouts_batchitem JOIN rollouts_batch AS b ON b.id = batch_id WHERE b.run_id = %s",
-        run_id,
-    )
-    assert trained == [(ledger["trained"],)]
-
-    lag = yard.sql("SELECT max(value) FROM rollouts_metricpoint WHERE run_id = %s AND key = 'lag/max'", run_id)[0][0]
-    assert lag <= 8, "a rollout over max_off_policy_steps was trained"
-    assert yard.sql("SELECT count(*) FROM rollouts_lease WHERE run_id = %s", run_id) == [(0,)]
-    assert yard.sql(
-        "SELECT count(*) FROM rollouts_replica WHERE run_id = %s AND state NOT IN ('exited', 'lost')", run_id
-    ) == [(0,)]
-    print(f"ledger {ledger}, {created} groups created, {len(acknowledged)} acknowledged outside, max lag {lag}")

@@ -20,6 +20,8 @@ from tests.ports import free_port
 PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch")
 NODES = ("n1", "n2", "n3")
 _STARTED_S = 30.0
+_NODES_DISK = "256m"
+"""Of each node, where it has a directory of its own."""
 
 
 def missing() -> str:
@@ -77,7 +79,7 @@ class Cluster:
         """The beginning of a command that sees an empty directory of its own where others see the hidden one."""
         if self._hidden is None:
             return []
-        mounting = 'mount -t tmpfs none "$0" && exec "$@"'
+        mounting = f'mount -t tmpfs -o size={_NODES_DISK} none "$0" && exec "$@"'
         return ["unshare", "--mount", "--propagation", "private", "sh", "-c", mounting, str(self._hidden)]
 
     def end(self, name: str, signum: int = signal.SIGTERM) -> None:

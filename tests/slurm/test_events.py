@@ -1,23 +1,43 @@
 """Runs on nodes that share nothing with the control plane but the network: files go to them and back."""
 
 import os
-import signal
+import random
 import tempfile
+import time
 from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from tests.e2e.promises import Submitter, check
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
+from tests.lanes import IS_LONG, amount
 from tests.slurm.cluster import Cluster, missing, running_cluster
-from tests.slurm.test_run import SMALL, job_of, kill_one_rank_of
+from tests.slurm.events import KINDS, Events
+from tests.slurm.test_run import SMALL
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [
+    pytest.mark.slurm,
+    pytest.mark.slow,
+    pytest.mark.e2e,
+    pytest.mark.vllm,
+    pytest.mark.timeout(amount(900, 14400)),
+]
 
+EVENTS = amount(10, 200)
+STEPS = amount(32, 5000)
+OF_RUN = "JOIN rollouts_run AS r ON r.id = t.run_id WHERE r.key = %s AND t.kind = %s"
 TEMPLATE = """
 [templates.default]
 shared = false
 environment = { OMP_NUM_THREADS = "1" }
+"""
+POOL = """
+[workers.players]
+minimum = 1
+hours = 1
 """
 
 
@@ -49,45 +69,64 @@ def yard(apart: Cluster, hidden: Path, tmp_path_factory: pytest.TempPathFactory)
             patch.setenv(name, value)
         options = ["--concurrency", "0", "--lines-port", "auto"]
         with running_yard(tmp_path_factory.mktemp("yard") / "up.log", where=hidden, options=options) as yard:
-            (yard.home.path / "cluster.toml").write_text(TEMPLATE)
+            (yard.home.path / "cluster.toml").write_text(TEMPLATE + POOL)
             yield yard
 
 
-def test_run_ends_well_whatever_is_killed_cancelled_or_lost(yard: Yard, apart: Cluster, hidden: Path) -> None:
+def test_a_run_of_jobs_survives_whatever_is_killed_cancelled_preempted_or_lost(
+    yard: Yard, apart: Cluster, hidden: Path
+) -> None:
+    seed = int(os.environ.get("ROLLYARD_KILL_SEED", random.SystemRandom().randrange(10**6)))
+    print(f"ROLLYARD_KILL_SEED={seed}")
+    dice = random.Random(seed)
     model = make_tiny_model(hidden / "base" / "model")
     spread = ["trainer.nodes=2", "trainer.world_size=2", "inference.replicas=2"]
     words = [f"model.path={model}", "launcher.type=slurm", *spread, "evaluation=null", *SMALL]
-    assert len(yard.rollyard("workers", "start", "2", "--hours", "0.5")["jobs"]) == 2
-    run = yard.rollyard("launch", "reverse-text-rl", *words, "max_steps=9", "register_as=carried")["run"]
-    until(lambda: yard.step(run) >= 2, within_s=180, what="the first steps")
-    assert yard.kill_one("reconciler", 0.0) is not None
-    until(lambda: yard.step(run) >= 3, within_s=120, what="a step that another reconciler carried")
+    # One by hand, and one that is there whatever is lost.
+    assert len(yard.rollyard("workers", "start", "1", "--hours", "1")["jobs"]) == 1
+    token = yard.rollyard("token", "create", "outside", "--scope", "submit")["token"]
+    run = yard.rollyard("launch", "reverse-text-rl", *words, f"max_steps={STEPS}")["run"]
+    until(lambda: yard.step(run) >= 1, within_s=180, what="the first step")
+    submitter = Submitter(yard, run, token)
+    submitter.start()
 
-    until(lambda: job_of(yard, apart, run, "trainer"), within_s=60, what="a trainer at work")
-    kill_one_rank_of(yard, run, node=1)
-    until(lambda: yard.step(run) >= 5, within_s=120, what="steps of another trainer")
-    server = until(lambda: job_of(yard, apart, run, "inference"), within_s=60, what="a server at work")
-    apart.ask("scontrol", "update", f"NodeName={server[4]}", "State=DOWN", "Reason=test")
-    # So are the workers that were on it, and nobody but a person replaces them.
-    if gone := 2 - sum("worker-" in job[3] and job[4] != server[4] for job in apart.jobs()):
-        yard.rollyard("workers", "start", str(gone), "--hours", "0.5")
-    until(lambda: yard.step(run) >= 7, within_s=120, what="steps without the node")
-    apart.end("slurmctld", signal.SIGKILL)
-    apart.start("slurmctld")
-    until(lambda: yard.state(run) in {"finished", "failed"}, within_s=120, what="the end of the run")
-    assert yard.state(run) == "finished"
-    workers = yard.rollyard("workers", "list")
-    assert len(workers) == len(apart.jobs()), "of the run no job is left"
-    assert yard.rollyard("workers", "stop") == {"stopped": len(workers)}
-    until(lambda: not apart.jobs(), within_s=60, what="the end of the workers")
+    events = Events(yard, apart, run, dice)
+    for kind in chosen(dice):
+        time.sleep(dice.uniform(0.1, 1.0))  # the random moment is the point of the test
+        assert yard.state(run) in {None, "running", "finishing"}, f"the run ended before {kind}"
+        victim, step, happened_at = events.happen(kind), yard.step(run), time.monotonic()
+        until(partial(moved_on, yard, run, step), within_s=150, what=f"a step after {kind} {victim}")
+        print(f"{kind} {victim} at step {step}: {time.monotonic() - happened_at:.1f} s until the next")
+    if IS_LONG:
+        events.over_in_time()
+        until(lambda: "time_limit" in reasons(yard, run), within_s=180, what="the end of the trainer's time")
+        for _ in range(2):
+            before = alive(yard, run)
+            with events.controller_away():
+                time.sleep(180)
+                assert alive(yard, run) == before, "while SLURM is away nothing ends"
+        yard.rollyard("runs", "stop", run)
+    until(lambda: yard.state(run) in {"finished", "failed", "stopped"}, within_s=240, what="the end of the run")
+    submitter.halt.set()
+    submitter.join(30)
+    assert submitter.refused == []
+    check(yard, run, submitter.acknowledged, None if IS_LONG else STEPS)
+
+    jobs = until(lambda: [job for job in apart.jobs() if "worker-" in job[3]], within_s=60, what="a worker of the pool")
+    assert len(jobs) == len(apart.jobs()), "of the run no job is left"
+    assert "players" in {worker["pool"] for worker in yard.rollyard("workers", "list")}
+    (yard.home.path / "cluster.toml").write_text(TEMPLATE + POOL.replace("minimum = 1", "minimum = 0"))
+    until(lambda: not [job for job in apart.jobs() if "players" in job[3]], within_s=60, what="the end of the pool's")
+    assert yard.rollyard("workers", "stop") == {"stopped": len(apart.jobs()), "pools": []}
+    until(lambda: not apart.jobs(), within_s=60, what="the end of the worker by hand")
     apart.resume()
 
+    writers = yard.sql(
+        f"SELECT t.created_at, t.ended_at FROM rollouts_replica AS t {OF_RUN} ORDER BY t.id", run, "trainer"
+    )
+    assert all(ended <= begun for (_, ended), (begun, _) in pairwise(writers)), "two trainers at a time"
+    print(f"{len(writers)} trainers; from a job's start to a trainer at work: {at_work_s(yard, run)} s")
     of_run = "JOIN rollouts_run AS r ON r.id = t.run_id WHERE r.key = %s"
-    steps = yard.sql(f"SELECT t.step FROM rollouts_batch AS t {of_run} AND t.state = 'trained' ORDER BY t.step", run)
-    assert [step for (step,) in steps] == list(range(9))
-    lost = yard.sql(f"SELECT t.kind, t.reason_code FROM rollouts_replica AS t {of_run} AND t.state = 'lost'", run)
-    # The other server may have brought the run to its end before this one was missed.
-    assert "trainer" in {kind for kind, _ in lost}
     paths = yard.sql(f"SELECT t.path FROM rollouts_checkpoint AS t {of_run} AND t.state = 'complete'", run)
     assert paths
     assert all((Path(path) / "manifest.json").is_file() for (path,) in paths), "no row names files that are gone"
@@ -96,3 +135,52 @@ def test_run_ends_well_whatever_is_killed_cancelled_or_lost(yard: Yard, apart: C
     assert not list(directory.rglob("*.partial"))
     logs = [file.read_text() for file in (directory / "replicas").glob("trainer-0-*/log.txt")]
     assert any("step 0: loss" in log for log in logs), "what a node wrote can be read here"
+
+
+def test_a_full_disk_of_the_nodes_is_named_and_healed_by_space_alone(yard: Yard, apart: Cluster, hidden: Path) -> None:
+    model = make_tiny_model(hidden / "other" / "model")
+    on_nodes = ["srun", "--nodes=3", "--ntasks-per-node=1", "--chdir=/"]
+    apart.ask(*on_nodes, "sh", "-c", "cat /dev/zero > /tmp/filling 2> /dev/null || true")
+    words = [f"model.path={model}", "launcher.type=slurm", "evaluation=null", *SMALL, "max_steps=1"]
+    run = yard.rollyard("launch", "reverse-text-rl", *words)["run"]
+    told = (
+        "SELECT t.reason_code || t.reason_params::text FROM rollouts_replica AS t JOIN rollouts_run AS r"
+        " ON r.id = t.run_id WHERE r.key = %s AND t.reason_params::text LIKE '%%No space left on device%%'"
+    )
+    until(lambda: yard.sql(told, run), within_s=30, what="a sentence about the disk")
+    apart.ask(*on_nodes, "rm", "/tmp/filling")
+    ready = f"SELECT t.id FROM rollouts_replica AS t {OF_RUN} AND t.state = 'ready'"
+    until(lambda: yard.sql(ready, run, "trainer"), within_s=120, what="a trainer at work")
+    yard.rollyard("runs", "stop", run)
+    until(lambda: yard.state(run) == "stopped", within_s=60, what="the stop")
+
+
+def chosen(dice: random.Random) -> list[str]:
+    """So many events in any order, of which none comes a second time before all the others did."""
+    rounds = (dice.sample(KINDS, len(KINDS)) for _ in range(-(-EVENTS // len(KINDS))))
+    return [kind for each in rounds for kind in each][:EVENTS]
+
+
+def moved_on(yard: Yard, run: str, from_step: int) -> bool:
+    return yard.step(run) > from_step or yard.state(run) == "finished"
+
+
+def reasons(yard: Yard, run: str) -> set[str]:
+    """Why trainers of a run have ended."""
+    return {code for (code,) in yard.sql(f"SELECT t.reason_code FROM rollouts_replica AS t {OF_RUN}", run, "trainer")}
+
+
+def alive(yard: Yard, run: str) -> set[int]:
+    """The replicas of a run that have not ended."""
+    query = "SELECT t.id FROM rollouts_replica AS t JOIN rollouts_run AS r ON r.id = t.run_id WHERE r.key = %s"
+    return {number for (number,) in yard.sql(f"{query} AND t.ended_at IS NULL", run)}
+
+
+def at_work_s(yard: Yard, run: str) -> list[float]:
+    """Seconds from the start of each trainer's job until it was at work, of those that came so far."""
+    query = (
+        "SELECT extract(epoch FROM min(e.at) - t.begun_at)::float FROM rollouts_replica AS t"
+        " JOIN rollouts_event AS e ON e.object_kind = 'replica' AND e.object_id = t.id AND e.to_state = 'ready'"
+        f" {OF_RUN} GROUP BY t.id ORDER BY t.id"
+    )
+    return [round(seconds, 1) for (seconds,) in yard.sql(query, run, "trainer")]
