@@ -16,7 +16,8 @@ _YEARS = 10
 
 def files(home: Home) -> tuple[Path, Path]:
     """The certificate and its private key, made at the first call."""
-    certificate, secret = home.path / "lines" / "certificate.pem", home.path / "lines" / "key.pem"
+    certificate = home.certificate_file
+    secret = certificate.with_name("key.pem")
     if not certificate.exists():
         certificate.parent.mkdir(mode=0o700, exist_ok=True)
         key = ec.generate_private_key(ec.SECP256R1())

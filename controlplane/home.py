@@ -81,6 +81,11 @@ class Home:
         return self.path / "up.json"
 
     @property
+    def certificate_file(self) -> Path:
+        """Of the lines to other machines (`controlplane/certificate.py`)."""
+        return self.path / "lines" / "certificate.pem"
+
+    @property
     def runs(self) -> Path:
         """Directory of the runs; ROLLYARD_RUNS_DIR may name one elsewhere."""
         return Path(os.environ.get("ROLLYARD_RUNS_DIR") or self.path / "runs")

@@ -87,16 +87,18 @@ class Driver:
         run: Run,
         *,
         stopping: Callable[[], bool] = lambda: False,
+        draining: Callable[[], bool] = lambda: False,
         handed_over: Callable[[], None] = lambda: None,
         heartbeat: Callable[[], None] = lambda: None,
         budget_s: float = BUDGET_S,
         pool: ReplicaPool | None = None,
     ) -> None:
-        """`handed_over` is called once when claiming ends, with groups still in flight; `heartbeat` every second."""
+        """`draining`: claim no more. `handed_over` is called once when claiming ends; `heartbeat` every second."""
         self.run = run
         self.holder = holder_name()
         self._config = run.parsed
         self._stopping = stopping
+        self._draining = draining
         self._handed_over = handed_over
         self._heartbeat = heartbeat
         self._budget_s = budget_s
@@ -158,7 +160,7 @@ class Driver:
     async def _generate(self) -> None:
         until = time.monotonic() + self._budget_s
         not_before = 0.0  # after an error of the database, or a claim that got less than it asked for
-        while not self._over and not self._stopping() and time.monotonic() < until:
+        while not (self._over or self._stopping() or self._draining()) and time.monotonic() < until:
             vacancies = self._places.vacancies()
             if vacancies.limit > 0 and time.monotonic() >= not_before:
                 try:

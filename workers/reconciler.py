@@ -29,6 +29,7 @@ from workers.convergence import Convergence
 from workers.database import in_database, with_connection
 from workers.fleet import lifecycle
 from workers.leadership import Leadership
+from workers.worker_pools import WorkerPools
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +72,8 @@ class Reconciler:
         self._keys: dict[str, int] = {}
         self._rang_at: dict[int, float] = {}
         self._swept_at = -SWEEP_EVERY_S
+        self._pools = WorkerPools()
+        self._keeping: asyncio.Future[None] | None = None
 
     def stop(self) -> None:
         """End the loop; passes in progress are not waited for."""
@@ -129,10 +132,12 @@ class Reconciler:
         for run_id in self._keys.values():
             self._look_soon(run_id)
         await in_database(trials.fail_overdue)
+        loop = asyncio.get_running_loop()
         if time.monotonic() - self._swept_at >= SWEEP_EVERY_S:
             self._swept_at = time.monotonic()
-            loop = asyncio.get_running_loop()
             loop.run_in_executor(self.threads, with_connection, _sweep)
+        if self._keeping is None or self._keeping.done():
+            self._keeping = loop.run_in_executor(self.threads, with_connection, _keep, self._pools)
 
     async def _hear(self) -> None:
         async with Listener() as bell:
@@ -202,6 +207,15 @@ def _cut_short(run_id: int) -> None:
         lifecycle.end(alive, reason=Reason(ReasonCode.RUN_ENDING, state=RunState.STOPPED.value))
     except Exception:
         log.exception("run %s: ending its processes failed; the next pass over it tries again", run_id)
+
+
+def _keep(pools: WorkerPools) -> None:
+    try:
+        pools.keep()
+    except (DatabaseError, InterfaceError) as error:
+        log.warning("cannot see what there is to play (%s); trying again", str(error).strip())
+    except Exception:
+        log.exception("keeping the pools of workers failed; trying again")
 
 
 def _sweep() -> None:

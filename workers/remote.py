@@ -2,7 +2,7 @@
 
 It opens the lines to the embedded servers, where there are such, and starts Celery behind them. Nothing of what it was
 given is on a command line or in a file. SIGTERM and SIGUSR1, which a scheduler sends before a job's time is over, let
-it hand back what it plays.
+it hand back what it plays; SIGUSR2 lets it end after that.
 """
 
 import asyncio
@@ -58,6 +58,7 @@ async def work(given: Mapping[str, Any]) -> int:
             loop = asyncio.get_running_loop()
             for number in _SIGNALS:
                 loop.add_signal_handler(number, process.send_signal, signal.SIGTERM)
+            loop.add_signal_handler(signal.SIGUSR2, process.send_signal, signal.SIGUSR2)
             return await process.wait()
 
 

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import mmap
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -35,6 +36,9 @@ _SHUTDOWN_TIMEOUT_S = 5.0
 
 _shutting_down = mmap.mmap(-1, 1)
 """One byte that forked pool processes share with the worker that gets the signal."""
+_draining = threading.Event()
+"""This worker begins nothing more, and ends once what it plays is settled."""
+_driving: set[Driver] = set()
 _found: dict[int, threading.Thread] = {}
 """Threads of drivers that polling started, by run."""
 
@@ -87,6 +91,7 @@ def _wait_for_drivers(**_signal: Any) -> None:
 def _start_polling(**_signal: Any) -> None:
     """Poll the database for runs to drive, should no message arrive: Redis may be away for long. And for exports, and
     versions of datasets to count, of which no message tells."""
+    signal.signal(signal.SIGUSR2, lambda _signum, _frame: _draining.set())
     threading.Thread(target=poll_runs, name="poll-runs", daemon=True).start()
     threading.Thread(target=exporting.poll, args=(_is_ending,), name="poll-exports", daemon=True).start()
     threading.Thread(target=partial(count_versions, _is_ending), name="count-datasets", daemon=True).start()
@@ -97,8 +102,12 @@ def _is_ending() -> bool:
 
 
 def poll_runs(pause_s: float = POLL_EVERY_S, *, stopping: Callable[[], bool] = _is_ending) -> None:
-    """Drive every run that wants it and is not driven by this process, each in a thread, until told to stop."""
+    """Drive every run that wants it and is not driven by this process, each in a thread, until told to stop. One that
+    drains is told so here, once it drives none."""
     while not stopping():
+        if _draining.is_set() and not _driving:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return
         try:
             for run_id in with_connection(_wanting):
                 if not _DriverLock(run_id).is_held():
@@ -126,7 +135,9 @@ def drive(run_id: int) -> None:
         return
     try:
         run = with_connection(Run.objects.filter(pk=run_id).first)
-        if run is None or not wants_driver(run) or (budget_s := claiming_s(run, time.time())) <= 0:
+        if run is None or _draining.is_set() or not wants_driver(run):
+            return
+        if (budget_s := claiming_s(run, time.time())) <= 0:
             return
 
         def hand_over() -> None:
@@ -137,11 +148,16 @@ def drive(run_id: int) -> None:
         driver = Driver(
             run,
             stopping=lambda: bool(_shutting_down[0]),
+            draining=_draining.is_set,
             handed_over=hand_over,
             heartbeat=lock.heartbeat,
             budget_s=budget_s,
         )
-        asyncio.run(driver.drive())
+        _driving.add(driver)
+        try:
+            asyncio.run(driver.drive())
+        finally:
+            _driving.discard(driver)
     finally:
         lock.release()
 

@@ -5,7 +5,6 @@ import secrets
 import shutil
 import tempfile
 import time
-import tomllib
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.cli.doctor import FAIL, OK, WARN, Row
+from workers.given import NoWay, given
 from workers.launchers.base import JobSize
 from workers.slurm import probe, queue, templates
 
@@ -36,16 +36,33 @@ def examine() -> list[Row]:
         Row(f"partition {name}", OK if up else WARN, f"{up} of {count} nodes are up", "" if up else "sinfo -R says why")
         for name, (up, count) in partitions.items()
     ]
-    for name in _names():
+    names = ["default"]
+    with suppress(templates.TemplateError):  # which its row says
+        names = templates.names(settings.ROLLYARD_HOME)
+    for name in names:
         rows += _of_template(name)
-    return rows
+    return [*rows, *_of_pools()]
 
 
-def _names() -> list[str]:
-    file = settings.ROLLYARD_HOME / templates.FILE
-    with suppress(OSError, ValueError):
-        return list({"default": None, **tomllib.loads(file.read_text()).get("templates", {})})
-    return ["default"]
+def _of_pools() -> Iterator[Row]:
+    """Whether the workers that are to be there can be, without starting one."""
+    home = settings.ROLLYARD_HOME
+    try:
+        pools = templates.worker_pools(home)
+    except templates.TemplateError as error:
+        yield Row("workers", FAIL, str(error), "write it anew")
+        return
+    for name, pool in pools.items():
+        at = f"workers {name}"
+        try:
+            template = templates.read(home, pool.template)
+            given(pool, template)
+            options = templates.options(template, pool.need, templates.fresh_token(), home)
+            queue.would_take(options, templates.script(template, pool.need, ["-m", "workers.remote"]))
+        except (templates.TemplateError, queue.SlurmRefused, queue.SlurmAway, NoWay) as error:
+            yield Row(at, FAIL, str(error), f"see [workers.{name}] in {home / templates.FILE}")
+        else:
+            yield Row(at, OK, f"{pool.minimum} to {pool.most} of them are to be there")
 
 
 def _of_template(name: str) -> Iterator[Row]:

@@ -70,3 +70,29 @@ def test_file_that_is_wrong_says_where(tmp_path: Path, content: str, said: str) 
     (tmp_path / "cluster.toml").write_text(content)
     with pytest.raises(TemplateError, match=said):
         templates.read(tmp_path, "default")
+
+
+def test_pools_of_workers_are_read_beside_the_templates(tmp_path: Path) -> None:
+    assert templates.worker_pools(tmp_path) == {}
+    (tmp_path / "cluster.toml").write_text("[workers.few]\nminimum = 2\n[workers.many]\nmaximum = 9\ncores = 4\n")
+    pools = templates.worker_pools(tmp_path)
+    assert [(name, pool.minimum, pool.most, pool.need.cores) for name, pool in pools.items()] == [
+        ("few", 2, 2, 0),
+        ("many", 0, 9, 4),
+    ]
+    assert templates.names(tmp_path) == ["default"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("[workers.few]\nminimum = 3\nmaximum = 2", "the pool few in .* maximum 2 is below minimum 3"),
+        ("[workers.few]\nminimal = 3", "minimal: Extra inputs are not permitted"),
+        ('[workers."a b"]', "'a b' names no pool of workers"),
+        ("[pools.few]", "has pools, which means nothing: write .*workers.NAME"),
+    ],
+)
+def test_pool_that_is_wrong_says_where(tmp_path: Path, content: str, said: str) -> None:
+    (tmp_path / "cluster.toml").write_text(content)
+    with pytest.raises(TemplateError, match=said):
+        templates.worker_pools(tmp_path)

@@ -111,7 +111,7 @@ _SQUEUE = ["squeue", "--noheader", "--states=all", f"--user={os.getuid()}", f"--
 
 
 def named(prefix: str) -> dict[str, Job]:
-    """Our jobs whose tokens begin so, which those of replicas do not. Raises SlurmAway, SlurmRefused."""
+    """Our jobs whose tokens begin with what matches, which those of replicas do not. Raises SlurmAway, SlurmRefused."""
     return _read(_ask(_SQUEUE), prefix)
 
 
@@ -158,6 +158,11 @@ def partitions() -> dict[str, tuple[int, int]]:
 def cancel(token: str) -> None:
     """End a job, waiting or not, and all of its processes. Raises SlurmAway."""
     _ask(["scancel", "--quiet", f"--name={name_of(token)}", f"--user={os.getuid()}"])
+
+
+def tell(token: str, signal: str) -> None:
+    """Send a signal, such as USR2, to what the script of a job runs. Raises SlurmAway, SlurmRefused."""
+    _ask(["scancel", "--quiet", "--batch", f"--signal={signal}", f"--name={name_of(token)}", f"--user={os.getuid()}"])
 
 
 def _ask(argv: Sequence[str], given: str = "", environ: Mapping[str, str] | None = None) -> str:

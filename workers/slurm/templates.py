@@ -1,4 +1,5 @@
-"""Templates of jobs: `cluster.toml` in the home, which whoever keeps the installation writes.
+"""Templates of jobs, and how many workers are to be jobs: `cluster.toml` in the home, which whoever keeps the
+installation writes.
 
     [templates.default]
     partition = "gpu"
@@ -6,6 +7,11 @@
     hours = 12
     modules = ["cuda/12.4"]
     environment = { NCCL_SOCKET_IFNAME = "ib0" }
+
+    [workers.players]
+    template = "default"
+    minimum = 2
+    maximum = 16
 
 They are no rows: what they name runs on the nodes outside of any sandbox and as this account, so who may only sign in
 must not write them. A launch chooses one by its name and says how much it wants of a node.
@@ -19,8 +25,9 @@ import tomllib
 import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from workers.launchers.base import JobSize
 from workers.slurm.queue import name_of
@@ -28,10 +35,12 @@ from workers.slurm.queue import name_of
 FILE = "cluster.toml"
 WARNING_S = 60
 """Before its time is over a job is told, and ends what it runs while that can still save."""
+_POOL = re.compile(r"^[a-z0-9][a-z0-9-]{0,31}\Z")
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _SPREAD = ("srun", "--kill-on-bad-exit=1", "--wait=0", "--ntasks-per-node=1")
 """Before what is to run on every node: when one of them fails, the others are ended, and else waited for."""
 _LINE = r"^[^\x00-\x1f\x7f]*$"
+_Table = TypeVar("_Table", bound=BaseModel)
 
 
 class TemplateError(Exception):
@@ -88,32 +97,89 @@ class Template(BaseModel):
         return environment
 
 
+class WorkerPool(BaseModel):
+    """Workers that are jobs of one kind, and between which numbers there are of them."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    template: str = "default"
+    minimum: int = Field(default=0, ge=0, le=1000)
+    """There are as many whether there is work or not."""
+    maximum: int = Field(default=0, ge=0, le=1000)
+    """There may be as many while runs could begin more than is played; 0: as many as `minimum`."""
+    cores: int = Field(default=0, ge=0)
+    """Of each; so with memory and hours, 0: as the template says."""
+    memory_gib: float = Field(default=0.0, ge=0)
+    hours: float = Field(default=0.0, ge=0)
+    concurrency: int = Field(default=8, ge=1, le=1000)
+    """Runs that each plays side by side."""
+    connections: int = Field(default=4, ge=1, le=100)
+    """To the database, of each at most: the embedded one takes 120 of all of us together."""
+
+    @model_validator(mode="after")
+    def _is_a_range(self) -> Self:
+        if self.maximum and self.maximum < self.minimum:
+            raise ValueError(f"maximum {self.maximum} is below minimum {self.minimum}")
+        return self
+
+    @property
+    def most(self) -> int:
+        return self.maximum or self.minimum
+
+    @property
+    def need(self) -> JobSize:
+        """What the job of each wants of its node."""
+        return JobSize(cores=self.cores, memory_gib=self.memory_gib, hours=self.hours)
+
+
 def read(home: Path, name: str, *, project: str | None = None) -> Template:
     """The template of this name, if runs of the project may use it; without a file there is one called `default`.
     Raises TemplateError."""
+    templates = {"default": {}, **_tables(home, "templates")}
+    if name not in templates:
+        raise TemplateError(f"there is no template {name} for jobs in {home / FILE}; there are: {', '.join(templates)}")
+    found = _valid(Template, templates[name], f"the template {name} in {home / FILE}")
+    if project is not None and found.projects and project not in found.projects:
+        raise TemplateError(f"the template {name} is for runs of other projects: {home / FILE} says of which")
+    return found
+
+
+def names(home: Path) -> list[str]:
+    """Those of the templates that there are. Raises TemplateError."""
+    return list({"default": {}, **_tables(home, "templates")})
+
+
+def worker_pools(home: Path) -> dict[str, WorkerPool]:
+    """The pools of workers by their names; none without a file. Raises TemplateError."""
+    pools = _tables(home, "workers")
+    if wrong := next((name for name in pools if not _POOL.match(name)), None):
+        raise TemplateError(f"{home / FILE}: {wrong!r} names no pool of workers: up to 32 of a-z, 0-9 and hyphens do")
+    return {name: _valid(WorkerPool, pool, f"the pool {name} in {home / FILE}") for name, pool in pools.items()}
+
+
+def _tables(home: Path, kind: str) -> Mapping[str, Any]:
     file = home / FILE
     try:
         content = tomllib.loads(file.read_text())
     except FileNotFoundError:
-        content = {}
+        return {}
     except (OSError, ValueError) as error:
         raise TemplateError(f"{file} cannot be read: {error}") from None
-    templates = content.get("templates", {})
-    if unknown := set(content) - {"templates"}:
-        raise TemplateError(f"{file} has {', '.join(sorted(unknown))}, which means nothing: write [templates.NAME]")
-    if not isinstance(templates, Mapping):
-        raise TemplateError(f"{file}: templates are tables: write [templates.NAME]")
-    templates = {"default": {}, **templates}
-    if name not in templates:
-        raise TemplateError(f"there is no template {name} for jobs in {file}; there are: {', '.join(templates)}")
+    if unknown := set(content) - {"templates", "workers"}:
+        written = "[templates.NAME] and [workers.NAME]"
+        raise TemplateError(f"{file} has {', '.join(sorted(unknown))}, which means nothing: write {written}")
+    found = content.get(kind, {})
+    if not isinstance(found, Mapping):
+        raise TemplateError(f"{file}: {kind} are tables: write [{kind}.NAME]")
+    return found
+
+
+def _valid(kind: type[_Table], table: object, what: str) -> _Table:
     try:
-        found = Template.model_validate(templates[name], strict=False)
-        if project is not None and found.projects and project not in found.projects:
-            raise TemplateError(f"the template {name} is for runs of other projects: {file} says of which")
-        return found
+        return kind.model_validate(table, strict=False)
     except ValidationError as error:
         told = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
-        raise TemplateError(f"the template {name} in {file} is wrong: {told}") from None
+        raise TemplateError(f"{what} is wrong: {told}") from None
 
 
 def options(template: Template, need: JobSize, token: str, directory: Path) -> list[str]:

@@ -1,6 +1,7 @@
 """Workers as jobs of SLURM: given to it, listed and ended by name. They hold leases and no place of a run's own."""
 
 import json
+import re
 import uuid
 from pathlib import Path
 from typing import Any
@@ -11,26 +12,50 @@ from workers.slurm import queue, templates
 from workers.slurm.queue import Job
 
 _PREFIX = "worker-"
+_POOL = re.compile(rf"{_PREFIX}(?:(?P<pool>.+)-)?[0-9a-f-]{{36}}")
 _WORDS = ("-m", "workers.remote")
+_DRAIN = "USR2"
+"""To a worker: begin nothing more, and end once what you play is settled."""
 
 
-def start(home: Path, template: templates.Template, need: JobSize, given: dict[str, Any]) -> str:
-    """Queue the job of a worker; returns its number. `given` as for `remote.work`. Raises SlurmRefused, SlurmAway."""
+def start(home: Path, template: templates.Template, need: JobSize, given: dict[str, Any], pool: str = "") -> str:
+    """Queue the job of a worker, of a pool or of none; returns its number. `given` as for `remote.work`. Raises
+    SlurmRefused, SlurmAway."""
     logs = home / "logs" / "workers"
     logs.mkdir(parents=True, exist_ok=True)
-    token = f"{_PREFIX}{uuid.uuid4()}"
+    token = f"{_PREFIX}{pool}-{uuid.uuid4()}" if pool else f"{_PREFIX}{uuid.uuid4()}"
     options = templates.options(template, need, token, logs)
     return queue.submit(options, templates.script(template, need, _WORDS), {VARIABLE: json.dumps(given)})
 
 
+def remembered() -> dict[str, Job]:
+    """Jobs of workers by their tokens, also those that have ended, for as long as SLURM remembers them (minutes).
+    Raises SlurmAway, SlurmRefused."""
+    return queue.named(f"{_PREFIX}(?:[a-z0-9-]+-)?")
+
+
 def listed() -> dict[str, Job]:
-    """Jobs of workers that have not ended, by their tokens. Raises SlurmAway, SlurmRefused."""
-    return {token: job for token, job in queue.named(_PREFIX).items() if not job.has_ended}
+    """Those that have not ended. Raises as `remembered`."""
+    return {token: job for token, job in remembered().items() if not job.has_ended}
+
+
+def pool_of(token: str) -> str:
+    """The pool that a worker's job is of; empty: of none."""
+    match = _POOL.fullmatch(token)
+    return (match and match["pool"]) or ""
 
 
 def stop() -> int:
-    """End all of them; what they play is handed back. Returns how many there were. Raises as `listed`."""
+    """End all of them; what they play is handed back. Returns how many there were. Raises as `remembered`."""
     found = listed()
     for token in found:
         queue.cancel(token)
     return len(found)
+
+
+def drain(token: str, job: Job) -> None:
+    """End one after what it plays, or before it has begun. Raises as `remembered`."""
+    if job.state == "PENDING":
+        queue.cancel(token)
+    else:
+        queue.tell(token, _DRAIN)

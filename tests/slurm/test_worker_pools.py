@@ -1,0 +1,82 @@
+"""Pools of workers on a real SLURM: as many jobs as the file says, whatever becomes of them."""
+
+from pathlib import Path
+
+import pytest
+from pytest_django.fixtures import Settings
+
+from tests.accounts import let_others_pass
+from tests.e2e.yard import until
+from tests.slurm.cluster import Cluster
+from workers.slurm import workers
+from workers.worker_pools import MAX_FAILED, WorkerPools
+
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.django_db, pytest.mark.timeout(120)]
+
+FILE = """
+[templates.default]
+python = "{program}"
+[workers.{pool}]
+minimum = {minimum}
+"""
+
+
+@pytest.fixture
+def home(cluster: Cluster, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where workers are told of servers that nobody asks: their program is another."""
+    let_others_pass(tmp_path)
+    settings.ROLLYARD_HOME = tmp_path
+    monkeypatch.setenv("DATABASE_URL", "postgresql://us@db.example/rollyard?sslmode=verify-full")
+    monkeypatch.setenv("REDIS_URL", "rediss://redis.example")
+    return tmp_path
+
+
+def write(home: Path, program: str, minimum: int, pool: str = "players") -> None:
+    file = home / "program"
+    file.write_text(f"#!/bin/sh\nexec {program}\n")
+    file.chmod(0o755)
+    (home / "cluster.toml").write_text(FILE.format(program=file, minimum=minimum, pool=pool))
+
+
+def running() -> list[str]:
+    return sorted(job.number for job in workers.listed().values() if job.state == "RUNNING")
+
+
+def test_a_worker_that_is_lost_is_replaced_and_one_too_many_is_drained(home: Path, cluster: Cluster) -> None:
+    write(home, "sleep 600", minimum=2)
+    pools = WorkerPools()
+    pools.keep()
+    two = until(lambda: len(found := running()) == 2 and found, within_s=30, what="two workers")
+    pools.keep()
+    assert len(workers.listed()) == 2
+
+    cluster.ask("scancel", two[0])
+    until(lambda: len(workers.listed()) == 1, within_s=30, what="the end of one")
+    pools.keep()
+    later = until(lambda: len(found := running()) == 2 and found, within_s=30, what="another in its place")
+    assert two[1] in later
+
+    def are_running(*numbers: str) -> bool:
+        pools.keep()
+        return running() == list(numbers)
+
+    write(home, "sleep 600", minimum=1)
+    until(lambda: are_running(two[1]), within_s=30, what="the end of the younger")
+    assert are_running(two[1])
+    write(home, "sleep 600", minimum=0)
+    until(are_running, within_s=30, what="the end of all")
+
+
+def test_workers_that_cannot_begin_are_not_started_for_ever(home: Path, cluster: Cluster) -> None:
+    write(home, "false", minimum=1, pool="failing")
+    pools, before = WorkerPools(), set(workers.remembered())
+
+    def have_failed() -> bool:
+        pools.keep()
+        failed = [token for token, job in workers.remembered().items() if job.state == "FAILED" and token not in before]
+        return len(failed) == MAX_FAILED
+
+    until(have_failed, within_s=60, what="so many that failed")
+    for _ in range(3):
+        pools.keep()
+    assert not workers.listed()

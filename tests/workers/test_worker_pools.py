@@ -1,0 +1,62 @@
+"""How many workers there are to be, by what there is to play."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollouts.services.groups import leases
+from tests.workers.making import make_run, make_started_run
+from workers.slurm.templates import WorkerPool
+from workers.slurm.workers import pool_of
+from workers.worker_pools import GROW_S, REST_S, SHRINK_S, Lasting, Work, wanted, work
+
+POOL = WorkerPool(minimum=2, maximum=8)
+TOKEN = "0b1c2d3e-0000-4000-8000-00000000000a"
+
+
+@given(st.integers(0, 20), st.builds(Lasting, *[st.floats(0, 1000)] * 3), st.booleans())
+def test_there_are_never_fewer_or_more_than_the_pool_may_have(count: int, lasting: Lasting, is_growing: bool) -> None:
+    assert POOL.minimum <= wanted(POOL, count, lasting, is_growing=is_growing) <= POOL.most
+
+
+@pytest.mark.parametrize(
+    ("count", "lasting", "is_growing", "expected"),
+    [
+        (4, Lasting(left_s=GROW_S), False, 6),
+        (4, Lasting(left_s=GROW_S), True, 4),  # those that come may do
+        (4, Lasting(left_s=GROW_S - 1), False, 4),
+        (7, Lasting(left_s=GROW_S), False, 8),
+        (5, Lasting(played_s=SHRINK_S), False, 4),
+        (5, Lasting(played_s=SHRINK_S - 1), False, 5),
+        (8, Lasting(nothing_s=REST_S), False, 2),
+        (1, Lasting(), False, 2),  # one was lost
+    ],
+)
+def test_they_grow_with_what_nobody_plays_and_shrink_with_what_there_is(
+    count: int, lasting: Lasting, is_growing: bool, expected: int
+) -> None:
+    assert wanted(POOL, count, lasting, is_growing=is_growing) == expected
+
+
+def test_a_pool_without_a_maximum_has_its_minimum() -> None:
+    assert wanted(WorkerPool(minimum=3), 3, Lasting(left_s=99), is_growing=False) == 3
+
+
+@pytest.mark.django_db
+def test_work_is_left_until_drivers_have_claimed_as_much_as_may_be_played() -> None:
+    make_run()
+    assert work() == Work(is_there=False, is_left=False), "a run that has not begun has nothing to play"
+    run = make_started_run()
+    assert work() == Work(is_there=True, is_left=True)
+    assert leases.claim(run, holder="a driver", limit=1, lease_s=60.0).claims
+    assert work().is_left
+    leases.claim(run, holder="a driver", limit=99, lease_s=60.0)
+    assert work() == Work(is_there=True, is_left=False)
+
+
+@pytest.mark.parametrize(
+    ("token", "pool"),
+    [(f"worker-{TOKEN}", ""), (f"worker-a-b2-{TOKEN}", "a-b2"), ("worker-", ""), (f"worker-{TOKEN}-{TOKEN}", TOKEN)],
+)
+def test_the_pool_of_a_job_is_in_its_name(token: str, pool: str) -> None:
+    assert pool_of(token) == pool

@@ -1,0 +1,142 @@
+"""Keep as many workers as jobs of SLURM as `cluster.toml` says, and as there is work for.
+
+    minimum ── runs could begin more than is played ──▶ half as many more ──▶ maximum
+       ▲                                                                         │
+       └── nothing is to be played ──┴── all is played for a while: one fewer ◀──┘
+
+A pool has no rows: the file says how many there are to be, SLURM how many there are. What is remembered here is since
+when they have been too few or enough, and who was told to end; that may be lost.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from django.conf import settings
+
+from rollouts.models import Run, RunKind
+from rollouts.services.groups import leases
+from rollouts.states import RUN_GENERATING
+from workers.given import NoWay, given
+from workers.slurm import queue, templates, workers
+from workers.slurm.queue import Job
+from workers.slurm.templates import WorkerPool
+from workers.tasks import wants_driver
+
+log = logging.getLogger(__name__)
+
+GROW_S = 15.0
+"""For which runs could begin more than is played before there are more workers."""
+SHRINK_S = 300.0
+"""For which all was played, before there is one fewer. If that was needed, it comes back."""
+REST_S = 60.0
+"""For which nothing was to be played before all beyond the minimum end."""
+MAX_FAILED = 3
+"""Of a pool's jobs that SLURM remembers, which is for minutes: a worker that cannot begin is not started for ever."""
+_PAUSE_S = 30.0
+"""After SLURM took no job."""
+
+
+class Work(NamedTuple):
+    """What there is to be played."""
+
+    is_there: bool
+    is_left: bool
+    """Whether more could be begun than is played: drivers ask every second, so all are full, or there is none."""
+
+
+class Lasting(NamedTuple):
+    """Seconds for which something has been so; 0 where it is not."""
+
+    left_s: float = 0.0
+    played_s: float = 0.0
+    """There was work, and none was left."""
+    nothing_s: float = 0.0
+
+
+def wanted(pool: WorkerPool, count: int, lasting: Lasting, *, is_growing: bool) -> int:
+    """How many workers of a pool there should be, of which there are `count`. `is_growing`: some have not begun."""
+    if lasting.left_s >= GROW_S and not is_growing:
+        count += max(1, count // 2)
+    elif lasting.nothing_s >= REST_S:
+        count = pool.minimum
+    elif lasting.played_s >= SHRINK_S:
+        count -= 1
+    return min(max(count, pool.minimum), pool.most)
+
+
+def work() -> Work:
+    """Of all runs whose groups we play."""
+    runs = [run for run in Run.objects.filter(state__in=RUN_GENERATING) if wants_driver(run)]
+    return Work(bool(runs), any(run.kind == RunKind.RL and _is_left(run) for run in runs))
+
+
+def _is_left(run: Run) -> bool:
+    found = leases.capacity(run)
+    return found.live_version >= 0 and found.capacity > 0
+
+
+class WorkerPools:
+    """All of them. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[str, float]] = {}
+        """By pool, how it is with the work, and since when."""
+        self._draining: set[str] = set()
+        self._not_before = 0.0
+
+    def keep(self) -> None:
+        """Have jobs started and drained. Logs what keeps it from that."""
+        now, home = time.monotonic(), settings.ROLLYARD_HOME
+        try:
+            pools = templates.worker_pools(home)
+            if not pools or now < self._not_before:
+                return
+            jobs = workers.remembered()
+            self._draining &= {token for token, job in jobs.items() if not job.has_ended}
+            for token in self._draining:
+                workers.drain(token, jobs[token])  # again: one that was just beginning may not have heard
+            found = work()
+            for name, pool in pools.items():
+                of_pool = {token: job for token, job in jobs.items() if workers.pool_of(token) == name}
+                self._keep(name, pool, of_pool, self._lasting(name, found, now))
+        except (templates.TemplateError, NoWay, queue.SlurmAway, queue.SlurmRefused) as error:
+            log.warning("pools of workers: %s", error)
+            self._not_before = now + _PAUSE_S
+
+    def _keep(self, name: str, pool: WorkerPool, jobs: Mapping[str, Job], lasting: Lasting) -> None:
+        alive = {token: job for token, job in jobs.items() if not job.has_ended and token not in self._draining}
+        is_growing = any(job.state != "RUNNING" for job in alive.values())
+        target = wanted(pool, len(alive), lasting, is_growing=is_growing)
+        if target == len(alive):
+            return
+        # How it is from now on says whether that was right.
+        self._since.pop(name, None)
+        if target < len(alive):
+            # The youngest have the least to hand over, and those that wait have nothing.
+            by_age = sorted(alive, key=lambda token: (alive[token].state == "PENDING", int(alive[token].number)))
+            for token in by_age[target:]:
+                workers.drain(token, alive[token])
+                self._draining.add(token)
+            log.info("pool %s: %s of %s workers are to end", name, len(alive) - target, len(alive))
+        elif sum(job.state == "FAILED" for job in jobs.values()) >= MAX_FAILED:
+            log.warning("pool %s: its workers fail, and wait: logs/workers/job.txt of a shared home says why", name)
+        else:
+            self._start(name, pool, target - len(alive), settings.ROLLYARD_HOME)
+
+    def _start(self, name: str, pool: WorkerPool, count: int, home: Path) -> None:
+        template = templates.read(home, pool.template)
+        all_given = given(pool, template)
+        for _ in range(count):
+            workers.start(home, template, pool.need, all_given, name)
+        log.info("pool %s: %s more workers", name, count)
+
+    def _lasting(self, name: str, found: Work, now: float) -> Lasting:
+        kind = "left_s" if found.is_left else "played_s" if found.is_there else "nothing_s"
+        before, since = self._since.setdefault(name, (kind, now))
+        if before != kind:
+            self._since[name] = (kind, now)
+            since = now
+        return Lasting(**{kind: now - since})
