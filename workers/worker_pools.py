@@ -85,6 +85,7 @@ class WorkerPools:
         self._since: dict[str, tuple[str, float]] = {}
         """By pool, how it is with the work, and since when."""
         self._draining: set[str] = set()
+        self._failing: set[str] = set()
         self._not_before = 0.0
 
     def keep(self) -> None:
@@ -122,8 +123,11 @@ class WorkerPools:
                 self._draining.add(token)
             log.info("pool %s: %s of %s workers are to end", name, len(alive) - target, len(alive))
         elif sum(job.state == "FAILED" for job in jobs.values()) >= MAX_FAILED:
-            log.warning("pool %s: its workers fail, and wait: logs/workers/job.txt of a shared home says why", name)
+            if name not in self._failing:
+                log.warning("pool %s: its workers fail, so it waits: logs/workers/job.txt may say why", name)
+            self._failing.add(name)
         else:
+            self._failing.discard(name)
             self._start(name, pool, target - len(alive), settings.ROLLYARD_HOME)
 
     def _start(self, name: str, pool: WorkerPool, count: int, home: Path) -> None:
