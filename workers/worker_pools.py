@@ -36,7 +36,7 @@ REST_S = 60.0
 MAX_FAILED = 3
 """Of a pool's jobs that SLURM remembers, which is for minutes: a worker that cannot begin is not started for ever."""
 _PAUSE_S = 30.0
-"""After SLURM took no job."""
+"""After SLURM took no job, or the file was wrong."""
 
 
 class Work(NamedTuple):
@@ -91,9 +91,11 @@ class WorkerPools:
     def keep(self) -> None:
         """Have jobs started and drained. Logs what keeps it from that."""
         now, home = time.monotonic(), settings.ROLLYARD_HOME
+        if now < self._not_before:
+            return
         try:
             pools = templates.worker_pools(home)
-            if not pools or now < self._not_before:
+            if not pools:
                 return
             jobs = workers.remembered()
             self._draining &= {token for token, job in jobs.items() if not job.has_ended}
