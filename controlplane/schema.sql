@@ -1478,7 +1478,7 @@ CREATE TABLE public.rollouts_trust (
     withdrawn_actor character varying(150) NOT NULL,
     withdrawn_at timestamp with time zone,
     allowed_by_id integer,
-    CONSTRAINT trust_kind_known CHECK (((kind)::text = ANY (ARRAY[('remote_code'::character varying)::text, ('loss'::character varying)::text, ('environment'::character varying)::text]))),
+    CONSTRAINT trust_kind_known CHECK (((kind)::text = ANY (ARRAY[('remote_code'::character varying)::text, ('loss'::character varying)::text, ('environment'::character varying)::text, ('argument'::character varying)::text]))),
     CONSTRAINT trust_withdrawn_by_somebody CHECK ((((withdrawn_at IS NULL) OR (NOT ((withdrawn_actor)::text = ''::text))) AND (1 = (
 CASE
     WHEN (withdrawn_at IS NULL) THEN 1
@@ -2510,4 +2510,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0038_placements', now()),
     ('rollouts', '0039_replica_begun_at', now()),
     ('rollouts', '0040_fleet', now()),
+    ('rollouts', '0041_server_arguments', now()),
     ('sessions', '0001_initial', now());

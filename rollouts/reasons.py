@@ -41,6 +41,11 @@ class ReasonCode(TextChoices):
         "it wants {wanted} GPUs of {host}, of which {free} are free[; others belong to {holders}][; {before} was "
         "launched before it and has its turn first]",
     )
+    GPUS_TOO_FEW = (
+        "gpus_too_few",
+        "each of its servers computes on {wanted} GPUs (inference.tensor_parallel and its like), and {host} has "
+        "{there}",
+    )
     SLURM_AWAY = "slurm_away", "it has its turn once SLURM answers: {error}"
     SLURM_REFUSED = "slurm_refused", "SLURM does not take its jobs: {error}"
     NOT_FETCHED = (

@@ -185,8 +185,12 @@ def _bring(run: Run) -> bool:
 
 def _place(run: Run) -> bool:
     """Have the run its GPUs promised, where this machine has any; False while it waits for them. Of more processes than
-    there are GPUs some share."""
+    there are GPUs some share, but none of one server. Raises UnrecoverableError."""
     here = accelerators.list_gpus()
+    of_a_server = commands.gpus_of_a_server(run.parsed) if commands.gpus_wanted(run.parsed) else 0
+    if here and of_a_server > len(here):
+        few = Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=platform.node(), there=len(here))
+        raise UnrecoverableError(few)
     wait = placements.promise(run, platform.node(), here, min(len(here), commands.gpus_wanted(run.parsed)))
     if wait is not None:
         life.note_wait(run, wait)

@@ -8,8 +8,10 @@ from controlplane.cli.terminal import Json, actor, complaint, connect, fail, pri
 
 _app = typer.Typer(no_args_is_help=True, help="Code from elsewhere that runs may execute, by name.")
 
-Kind = Annotated[str, typer.Argument(metavar="KIND", help="remote_code, loss or environment.")]
-Name = Annotated[str, typer.Argument(metavar="NAME", help="Model directory or hub name, dotted path, environment.")]
+Kind = Annotated[str, typer.Argument(metavar="KIND", help="remote_code, loss, environment or argument.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="Model directory or hub name, dotted path, environment, argument of vLLM.")
+]
 
 
 def register(app: typer.Typer) -> None:

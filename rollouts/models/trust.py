@@ -1,4 +1,5 @@
-"""Code from elsewhere that an administrator allowed runs to bring along, by name. Rows stay: they are the record."""
+"""Code from elsewhere that an administrator allowed runs to bring along, by name, and what may have a server execute
+such. Rows stay: they are the record."""
 
 from django.conf import settings
 from django.db import models
@@ -12,6 +13,7 @@ class TrustKind(models.TextChoices):
     REMOTE_CODE = "remote_code", "Python files of a model: `model.trust_remote_code`"
     LOSS = "loss", "A loss function by its dotted path"
     ENVIRONMENT = "environment", "An environment that another package brings"
+    ARGUMENT = "argument", "An argument of vLLM that may do more than tune: `inference.arguments`"
 
 
 class Trust(models.Model):
@@ -19,7 +21,7 @@ class Trust(models.Model):
 
     kind = models.CharField(max_length=16, choices=TrustKind.choices)
     name = models.CharField(max_length=500)
-    """A model's directory or name on the hub, a dotted path, an environment's name."""
+    """A model's directory or name on the hub, a dotted path, an environment's name, an argument without its dashes."""
     allowed_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     allowed_actor = models.CharField(max_length=150)
     """``user:<name>`` or ``cli:<account>``; stays when the user is deleted."""

@@ -1,4 +1,5 @@
-"""Which code from elsewhere a run would execute, and whether an administrator allowed it.
+"""Which code from elsewhere a run would execute or could have its servers execute, and whether an administrator allowed
+it.
 
 Nothing of it is imported to find out. A launch asks, and the reconciler asks again at every pass: what is withdrawn
 ends the runs that need it.
@@ -18,7 +19,7 @@ from environments import registry
 from rollouts.errors import Conflict, Invalid, NotFound, Untrusted
 from rollouts.models import Run, Trust, TrustKind
 from rollouts.storable import is_storable
-from trainers.run_config import RunConfig
+from trainers.run_config import RunConfig, server_arguments
 from trainers.run_config.losses import CustomLoss
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ FIX = "an administrator allows it on the page Trust, or with `rollyard trust all
 
 
 class Need(NamedTuple):
-    """Code from elsewhere that a run would execute."""
+    """Code from elsewhere that a run would execute, or an argument that may have a server do so."""
 
     field: str
     """The key of the config that asks for it."""
@@ -52,6 +53,8 @@ def needs(config: RunConfig, *, source: Run | None = None) -> list[Need]:
         found += [Need(key, TrustKind.REMOTE_CODE, _spelled(model)) for key, model in named.items()]
     if isinstance(config.algorithm.loss, CustomLoss):
         found.append(Need("algorithm.loss.path", TrustKind.LOSS, config.algorithm.loss.path))
+    further = server_arguments.to_be_allowed(config.inference.arguments)
+    found += [Need(f"inference.arguments.{name}", TrustKind.ARGUMENT, name) for name in further]
     for index, environment in enumerate(config.environments):
         if (foreign := registry.code_from_elsewhere(environment.name, environment.args)) is not None:
             found.append(Need(f"environments.{index}.name", TrustKind.ENVIRONMENT, foreign))
@@ -91,6 +94,8 @@ def check(config: RunConfig, *, source: Run | None = None) -> None:
 def fault(need: Need) -> str:
     """What is wrong, and who mends it how."""
     fix = FIX.format(kind=need.kind.value, name=shlex.quote(need.name))
+    if need.kind is TrustKind.ARGUMENT:
+        return f"may do more than tune a server, and is not allowed here: {fix}."
     return f"runs code from elsewhere, {need.name}, which is not allowed here: {fix}."
 
 
@@ -138,6 +143,10 @@ def _check(kind: str, name: str) -> None:
         fields["name"] = "must be a dotted path such as my_package.my_loss"
     elif kind == TrustKind.ENVIRONMENT and registry.is_built_in(name):
         fields["name"] = "ships with Rollyard and needs no permission"
+    elif kind == TrustKind.ARGUMENT and (wrong := server_arguments.complaint(name)):
+        fields["name"] = f"must name an argument that a run may have: {wrong}"
+    elif kind == TrustKind.ARGUMENT and not server_arguments.to_be_allowed([name]):
+        fields["name"] = "only tunes a server and needs no permission"
     if fields:
         raise Invalid("Nothing was changed.", fields=fields)
 

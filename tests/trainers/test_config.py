@@ -233,6 +233,11 @@ def test_null_override_removes_an_optional_section() -> None:
         ({"optimzer__lr": 1.0}, "optimzer", "spelling"),
         ({"max_steps__x": 1}, "max_steps", "no key below"),
         ({"environments__3__name": "a"}, "environments.3.name", "no index"),
+        ({"inference__arguments": {"tensor-parallel-size": 2}}, "inference.arguments", "use inference.tensor_parallel"),
+        ({"inference__arguments": {"uds": "/tmp/x"}}, "inference.arguments", "set for every server"),
+        ({"inference__arguments": {"worker-extension": "x"}}, "inference.arguments", "short for worker-extension-cls"),
+        ({"inference__arguments": {"--host": "x"}}, "inference.arguments", "without dashes before it"),
+        ({"inference__arguments": {"block-size": "1\n2"}}, "inference.arguments", "one line"),
     ],
 )
 def test_nonsense_is_refused_with_key_and_fix(overrides: dict[str, Any], path: str, hint: str) -> None:

@@ -7,6 +7,7 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,12 +26,13 @@ needs_vllm = pytest.mark.skipif(
 
 @contextmanager
 def started(
-    directory: Path, model: Path, adapter: StartAdapter | None = None, *, max_model_len: int = 512
+    directory: Path, model: Path, adapter: StartAdapter | None = None, *, max_model_len: int = 512, **inference: Any
 ) -> Iterator[tuple[str, str]]:
-    """Address and key of a server on a model, which answers; its socket and its log are in `directory`."""
+    """Address and key of a server on a model, which answers; its socket and its log are in `directory`, and
+    ``inference`` is more of that section of a run."""
     socket, api_key = directory / "vllm.sock", secrets.token_hex(16)
     url = f"{SCHEME}{socket}"
-    config = InferenceConfig(max_model_len=max_model_len, kv_cache_gib=0.25)
+    config = InferenceConfig(max_model_len=max_model_len, kv_cache_gib=0.25, **inference)
     with (directory / "log").open("wb") as log:
         process = subprocess.Popen(
             server_argv(str(model), socket, config, cpu=True, adapter=adapter),

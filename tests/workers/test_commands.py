@@ -70,6 +70,49 @@ def test_each_server_of_a_run_has_the_next_gpu(tmp_path: Path, monkeypatch: pyte
     assert [each.environ["CUDA_VISIBLE_DEVICES"] for each in servers(tmp_path)] == ["1", "2", "3", "1"]
 
 
+def test_a_server_of_several_processes_has_as_many_gpus_and_none_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5,6")
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: False)
+    two = {"inference.tensor_parallel": 2}
+    found = servers(tmp_path, **two)
+    assert [each.environ["CUDA_VISIBLE_DEVICES"] for each in found] == ["1,2", "3,4", "5,6", "1,2"]
+    assert all(option(each.argv, "--tensor-parallel-size") == "2" for each in found)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    assert {each.environ["CUDA_VISIBLE_DEVICES"] for each in servers(tmp_path, **two)} == {"0,1"}
+    config = resolve(overrides={**SMALL, **two, "inference.pipeline_parallel": 2}, environ={}).config
+    assert commands.gpus_wanted(config) == 1 + 4
+    assert commands.need(config, "inference").gpus == 4
+
+
+def test_processes_of_one_server_share_its_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 24)
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)
+    (alone,) = servers(tmp_path, policies=[], **{"inference.tensor_parallel": 3})
+    assert alone.environ["OMP_NUM_THREADS"] == "4"
+
+
+def test_further_arguments_are_one_word_each(tmp_path: Path) -> None:
+    said: dict[str, object] = {
+        "block-size": 32,
+        "async-scheduling": False,
+        "enforce-eager": True,
+        "moe-backend": "-x --y",
+    }
+    asked = {"inference.arguments": said, "inference.max_num_seqs": 7, "inference.prefix_caching": False}
+    (alone,) = servers(tmp_path, policies=[], **asked)
+    assert option(alone.argv, "--max-num-seqs") == "7"
+    assert alone.argv[-5:] == [
+        "--no-enable-prefix-caching",
+        *("--block-size=32", "--no-async-scheduling", "--enforce-eager", "--moe-backend=-x --y"),
+    ]
+
+
+def option(words: list[str], name: str) -> str:
+    return words[words.index(name) + 1]
+
+
 def test_a_frozen_server_has_an_adapter_only_where_the_run_starts_from_one(tmp_path: Path) -> None:
     def with_adapter(**overrides: object) -> list[bool]:
         found = servers(tmp_path, **{"model.lora.rank": 8, **overrides})

@@ -52,6 +52,15 @@ def test_more_processes_than_gpus_share_them_and_what_runs_on_cpu_wants_none(mon
     assert placements.held(small) == []
 
 
+@pytest.mark.django_db
+def test_a_server_that_wants_more_gpus_than_there_are_is_refused_before_anything_starts() -> None:
+    run = make_run(trainer__device="cpu", inference__tensor_parallel=4)
+    ended = converged(run)
+    assert ended.state == RunState.FAILED
+    assert str(ended.reason).startswith("each of its servers computes on 4 GPUs")
+    assert placements.held(run) == []
+
+
 @pytest.mark.parametrize(
     ("overrides", "wanted"),
     [

@@ -2,8 +2,9 @@
 
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from trainers.run_config import server_arguments
 from trainers.run_config.section import Section
 
 
@@ -20,6 +21,34 @@ class InferenceConfig(Section):
     """Share of GPU memory a server may take. Has no meaning on CPU."""
     kv_cache_gib: float = Field(default=1.0, gt=0)
     """Memory for the key-value cache of a server on CPU, in GiB."""
+    tensor_parallel: int = Field(default=1, ge=1, le=1024)
+    """Processes of a server among which every layer is split, each on a GPU of its own. They are on one node."""
+    pipeline_parallel: int = Field(default=1, ge=1, le=1024)
+    """Groups of such processes, each with a part of the layers."""
+    data_parallel: int = Field(default=1, ge=1, le=1024)
+    """Engines of a server, each with all layers. For experts, which are then split among them; else use `replicas`."""
+    max_num_seqs: int = Field(default=0, ge=0)
+    """Rollouts that an engine samples side by side. 0: as many as vLLM chooses."""
+    quantization: str = Field(default="", pattern=r"^[a-z0-9_-]{0,64}$")
+    """What vLLM does to weights that it loads, such as `fp8`. The mismatch to the trainer grows with it."""
+    prefix_caching: bool = True
+    """Whether the keys and values of a prompt are kept for those that begin like it."""
+    arguments: dict[str, server_arguments.Value] = {}
+    """Further arguments of vLLM, without dashes before them, such as `{ block-size = 32, async-scheduling = false }`.
+    Those that may do more than tune have to be allowed by an administrator, one by one."""
+
+    @field_validator("arguments")
+    @classmethod
+    def _known(cls, arguments: dict[str, server_arguments.Value]) -> dict[str, server_arguments.Value]:
+        for name, value in arguments.items():
+            if wrong := server_arguments.complaint(name, value):
+                raise ValueError(wrong)
+        return arguments
+
+    @property
+    def devices(self) -> int:
+        """Processes of one server that compute, each on a GPU of its own where there are any."""
+        return self.tensor_parallel * self.pipeline_parallel * self.data_parallel
 
 
 class EvaluationConfig(Section):

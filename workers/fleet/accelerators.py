@@ -54,11 +54,11 @@ def trainer_environ(
     }
 
 
-def server_environ(number: int, gpus: Sequence[str], trainers: int) -> dict[str, str]:
-    """Variables that give an inference server, by its number in the run, a GPU of its own if the run has enough behind
-    those of its ``trainers``."""
-    own = gpus[trainers:] or gpus
-    return only([own[number % len(own)]] if own else [])
+def server_environ(number: int, gpus: Sequence[str], trainers: int, devices: int = 1) -> dict[str, str]:
+    """Variables that give an inference server, by its number in the run, so many ``devices`` of its own if the run has
+    enough behind those of its ``trainers``. The run has as many as one server computes on, or none."""
+    own = gpus[trainers:] if len(gpus) - trainers >= devices else gpus
+    return only([own[(number * devices + each) % len(own)] for each in range(devices)] if own else [])
 
 
 def only(gpus: Sequence[str]) -> dict[str, str]:

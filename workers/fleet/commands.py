@@ -73,8 +73,12 @@ def gpus_wanted(config: RunConfig) -> int:
     """One for each process of a run that computes on a GPU of this machine where there is one."""
     if is_on_jobs(config):
         return 0
-    servers = len(slots(config)) if config.is_played and not accelerators.serves_on_cpu() else 0
-    return _trainers_on_gpus(config) + servers
+    return _trainers_on_gpus(config) + len(slots(config)) * gpus_of_a_server(config)
+
+
+def gpus_of_a_server(config: RunConfig) -> int:
+    """They are of one node, and no two processes of a server share one."""
+    return 0 if accelerators.serves_on_cpu(elsewhere=is_on_jobs(config)) else config.inference.devices
 
 
 def need(config: RunConfig, kind: str) -> JobSize:
@@ -82,8 +86,7 @@ def need(config: RunConfig, kind: str) -> JobSize:
     if kind == "trainer":
         nodes = config.trainer.nodes
         return JobSize(**config.launcher.trainer.model_dump(), gpus=_trainers_on_gpus(config) // nodes, nodes=nodes)
-    gpus = 0 if accelerators.serves_on_cpu(elsewhere=True) else 1
-    return JobSize(**config.launcher.inference.model_dump(), gpus=gpus, nice=_NICE)
+    return JobSize(**config.launcher.inference.model_dump(), gpus=gpus_of_a_server(config), nice=_NICE)
 
 
 def _trainers_on_gpus(config: RunConfig) -> int:
@@ -114,7 +117,9 @@ def server(
         ],
         {
             **inference.environ(config.inference, cpu=cpu, api_key=api_key, servers=len(everywhere), cores=cores),
-            **accelerators.server_environ(everywhere.index(slot), () if cpu else gpus, _trainers_on_gpus(config)),
+            **accelerators.server_environ(
+                everywhere.index(slot), () if cpu else gpus, _trainers_on_gpus(config), config.inference.devices
+            ),
             # Kept: a GPU server without it takes ten seconds longer to start. Not shared: what one leaves, others run.
             "VLLM_CACHE_ROOT": str(caches / "vllm"),
             "HF_HUB_CACHE": str(hub.cache()),

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple, Self
 
 from environments.policy import LOADING_LABEL
 from environments.servers import AnswerTooLarge, Server, ServerAnswer, ServerLost
-from trainers.run_config import InferenceConfig
+from trainers.run_config import InferenceConfig, server_arguments
 from workers.fleet.adapters import is_adapter
 
 SERVED_MODEL = "policy"
@@ -29,6 +29,7 @@ SERVED_MODEL = "policy"
 
 _FROZEN_MODEL = "frozen"
 """Name of the model beside which adapters are served as SERVED_MODEL. Nobody asks for it."""
+_BOUND = "VLLM_CPU_OMP_THREADS_BIND"
 _CALL_TIMEOUT_S = 10.0
 _LONGEST_LOAD_S = 1800.0
 """Whatever size a trainer announced: a run that is stopped waits for it."""
@@ -117,11 +118,23 @@ def argv(
         command += ["--generation-config", "vllm"]
     if cpu:
         command += ["--enforce-eager", "--kv-cache-memory-bytes", str(int(config.kv_cache_gib * 2**30))]
-        # The engine and its only worker in one process: ten seconds less to start, and no busy-waiting between two.
-        command += ["--distributed-executor-backend", "uni"]
     else:
         command += ["--gpu-memory-utilization", str(config.gpu_memory_utilization)]
-    return command
+    if config.devices > 1:
+        command += ["--tensor-parallel-size", str(config.tensor_parallel)]
+        command += ["--pipeline-parallel-size", str(config.pipeline_parallel)]
+        command += ["--data-parallel-size", str(config.data_parallel)]
+        command += ["--distributed-executor-backend", "mp"]  # never Ray, which would listen to whoever reaches the node
+    elif cpu:
+        # The engine and its only worker in one process: ten seconds less to start, and no busy-waiting between two.
+        command += ["--distributed-executor-backend", "uni"]
+    if config.max_num_seqs:
+        command += ["--max-num-seqs", str(config.max_num_seqs)]
+    if config.quantization:
+        command += ["--quantization", config.quantization]
+    if not config.prefix_caching:
+        command += ["--no-enable-prefix-caching"]
+    return [*command, *server_arguments.words(config.arguments)]
 
 
 def environ(
@@ -141,10 +154,12 @@ def environ(
     if api_key is not None:
         variables["VLLM_API_KEY"] = api_key
     if cpu:
-        variables |= {
-            # Lets the CPU platform accept the "uni" executor; the API server keeps its own process all the same.
-            "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
-            "OMP_NUM_THREADS": str(_threads(servers) if cores is None else cores),
+        threads = max(1, (_threads(servers) if cores is None else cores) // config.devices)
+        # The first lets the CPU platform accept the "uni" executor; the API server keeps its own process all the same.
+        # The second leaves several processes where the machine puts them: vLLM knows how to bind one to each NUMA node.
+        placed = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"} if config.devices == 1 else {_BOUND: "nobind"}
+        variables |= placed | {
+            "OMP_NUM_THREADS": str(threads),
             "OMP_WAIT_POLICY": "PASSIVE",  # a trainer may want the core that a waiting thread would spin on
             # Without it the first request waits about 15 s for a small kernel to be compiled.
             "TORCHDYNAMO_DISABLE": "1",
@@ -215,11 +230,12 @@ class VllmAdmin:
         counted = [re.findall(_SAMPLE % re.escape(name), told) for name in _COUNTED]
         if not all(counted):
             raise ReplicaRefused("/metrics does not say what the engine is busy with.")
-        most = (_MOST_REQUESTS, _MOST_REQUESTS, 1.0, _MOST_TOKENS)
+        engines = len(counted[0])
+        most = (_MOST_REQUESTS, _MOST_REQUESTS, float(engines), _MOST_TOKENS)
         running, waiting, share, tokens = (
             min(limit, sum(map(float, each))) for limit, each in zip(most, counted, strict=True)
         )
-        return EngineLoad(int(running), int(waiting), share, int(tokens))
+        return EngineLoad(int(running), int(waiting), share / engines, int(tokens))
 
     def load_weights(self, path: Path, version: int, *, deadline_s: float = 120.0) -> float:
         """Replace the weights by those of `version` in `path` and go on with the requests in flight.

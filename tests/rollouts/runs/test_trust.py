@@ -83,6 +83,26 @@ def test_a_reward_of_another_package_is_code_from_elsewhere() -> None:
     assert [need.name for need in needs] == ["pack.words:Words"], "what they call their own arguments is theirs"
 
 
+def test_an_argument_of_vllm_that_may_do_more_than_tune_is_allowed_by_name(model: Path) -> None:
+    words = {"model__path": str(model), "inference__arguments": {"block-size": 32, "middleware": "theirs.Middleware"}}
+    with pytest.raises(Invalid) as refusal:
+        launch(**words)
+    assert list(refusal.value.fields) == ["inference.arguments.middleware"]
+    assert "rollyard trust allow argument middleware" in refusal.value.fields["inference.arguments.middleware"]
+    trust.allow("argument", "middleware", actor="user:root")
+    run = launch(**words)
+    trust.withdraw("argument", "middleware", actor="user:root")
+    assert [need.name for need in trust.missing_of(run)] == ["middleware"]
+
+
+@pytest.mark.parametrize(
+    "name", ["block-size", "uds", "worker-extension-c", "tensor-parallel-size", "a.b", "--host", ""]
+)
+def test_what_needs_no_permission_and_what_no_run_may_have_cannot_be_allowed(name: str) -> None:
+    with pytest.raises(Invalid):
+        trust.allow("argument", name, actor="user:root")
+
+
 def test_what_is_allowed_by_name_launches_and_what_is_withdrawn_does_not(model: Path) -> None:
     words: dict[str, Any] = {"model__path": str(model), "model__trust_remote_code": True}
     trust.allow("remote_code", str(model), actor="user:root")

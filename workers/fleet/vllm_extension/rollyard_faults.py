@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _VARIABLE = "ROLLYARD_FAULT_FILE"
+_LONGEST = 400
 
 
 @contextmanager
@@ -15,24 +16,25 @@ def blaming_input() -> Iterator[None]:
     try:
         yield
     except (ValueError, KeyError, AssertionError, NotImplementedError) as error:  # the last is a RuntimeError too
-        _leave(error)
+        blame(_sentence(error))
         raise
     except RuntimeError as error:
         if type(error) is RuntimeError:  # torch's for shapes that differ; memory and devices have classes of their own
-            _leave(error)
+            blame(_sentence(error))
         raise
     except OSError as error:
         if error.errno is None:  # transformers' own, about files that are missing
-            _leave(error)
+            blame(_sentence(error))
         raise
 
 
-def _leave(error: Exception) -> None:
+def blame(sentence: str) -> None:
+    """Leave what is wrong with the input."""
     path = os.environ.get(_VARIABLE)
     if not path:
         return
     partial = Path(f"{path}.partial-{os.getpid()}")
-    partial.write_text(json.dumps({"message": _sentence(error)}))
+    partial.write_text(json.dumps({"message": sentence[:_LONGEST]}))
     partial.rename(path)
 
 
@@ -41,4 +43,4 @@ def _sentence(error: Exception) -> str:
     errors = getattr(error, "errors", None)
     text = str(errors()[0]["msg"]) if callable(errors) else str(error)
     first = text.strip().partition("\n")[0].partition(". ")[0].removeprefix("Value error, ")
-    return (first or type(error).__name__)[:400]
+    return first or type(error).__name__

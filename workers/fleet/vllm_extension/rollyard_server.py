@@ -1,7 +1,8 @@
 """vLLM's API server, which says so when it dies of what it was given: `python -m rollyard_server ...`.
 
 Its exit status is 1 for a model it does not know and for a port that is taken; only the second is worth another start.
-What vLLM refuses while it makes its config out of the arguments and the model's files is the input's fault.
+What vLLM refuses of its arguments, and while it makes its config out of them and the model's files, is the input's
+fault.
 
 On a CPU it starts in less than half the time. vLLM imports itself three times, ten seconds each on two cores: here, in
 a process that looks at the model's class, and in the engine's. The last two are for the sake of GPUs, which may not be
@@ -13,7 +14,7 @@ import os
 import runpy
 from typing import Any
 
-from rollyard_faults import blaming_input  # type: ignore[import-not-found]
+from rollyard_faults import blame, blaming_input  # type: ignore[import-not-found]
 
 
 def main() -> None:
@@ -22,6 +23,7 @@ def main() -> None:
     from vllm.engine.arg_utils import EngineArgs
     from vllm.model_executor.models import registry
     from vllm.platforms import current_platform
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     create_engine_config = EngineArgs.create_engine_config
     on_cpu = current_platform.is_cpu()
@@ -32,11 +34,20 @@ def main() -> None:
         gc.enable()
         with blaming_input():
             config = create_engine_config(*args, **kwargs)
-        if on_cpu:  # after vLLM, which asks for "spawn" while it makes its config
+        # After vLLM, which asks for "spawn" while it makes its config. Workers beside each other each need threads of
+        # their own, which no fork has.
+        if on_cpu and config.parallel_config.world_size_across_dp == 1:
             os.environ["VLLM_WORKER_MULTIPROC_METHOD"] = "fork"
         return config
 
     EngineArgs.create_engine_config = create
+    refuse = FlexibleArgumentParser.error
+
+    def error(parser: Any, message: str) -> Any:
+        blame(f"vLLM's arguments: {message}")
+        refuse(parser, message)
+
+    FlexibleArgumentParser.error = error
     # As the main module, by its own name: vLLM's processes are spawned from it.
     runpy.run_module("vllm.entrypoints.openai.api_server", run_name="__main__", alter_sys=True)
 
