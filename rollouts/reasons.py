@@ -41,6 +41,16 @@ class ReasonCode(TextChoices):
         "it wants {wanted} GPUs of {host}, of which {free} are free[; others belong to {holders}][; {before} was "
         "launched before it and has its turn first]",
     )
+    CORES_TAKEN = (
+        "cores_taken",
+        "it wants {wanted} cores of {host}, of which {free} are promised to nobody[; others belong to {holders}]"
+        "[; {before} was launched before it and has its turn first]",
+    )
+    CORES_TOO_FEW = (
+        "cores_too_few",
+        "it asks for {wanted} cores (launcher.trainer.cores, and launcher.inference.cores for each server), and {host} "
+        "has {there}",
+    )
     GPUS_TOO_FEW = (
         "gpus_too_few",
         "each of its servers computes on {wanted} GPUs (inference.tensor_parallel and its like), and {host} has "
@@ -178,7 +188,13 @@ class ReasonCode(TextChoices):
         return _names(self.label)
 
 
-WAITS = (ReasonCode.FETCHING, ReasonCode.FETCH_WAITS, ReasonCode.GPUS_TAKEN, ReasonCode.SLURM_AWAY)
+WAITS = (
+    ReasonCode.FETCHING,
+    ReasonCode.FETCH_WAITS,
+    ReasonCode.GPUS_TAKEN,
+    ReasonCode.CORES_TAKEN,
+    ReasonCode.SLURM_AWAY,
+)
 """What a run that has not begun may wait for."""
 
 

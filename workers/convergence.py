@@ -17,7 +17,7 @@ from django.db import DatabaseError, InterfaceError
 from environments.errors import RegistryError
 from environments.types import Split
 from rollouts.errors import Invalid, StateConflict
-from rollouts.models import Evaluation, PolicyVersion, Run, RunKind
+from rollouts.models import Evaluation, PlacementKind, PolicyVersion, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, groups, runs
 from rollouts.services import models, trust
@@ -184,14 +184,22 @@ def _bring(run: Run) -> bool:
 
 
 def _place(run: Run) -> bool:
-    """Have the run its GPUs promised, where this machine has any; False while it waits for them. Of more processes than
-    there are GPUs some share, but none of one server. Raises UnrecoverableError."""
-    here = accelerators.list_gpus()
-    of_a_server = commands.gpus_of_a_server(run.parsed) if commands.gpus_wanted(run.parsed) else 0
-    if here and of_a_server > len(here):
-        few = Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=platform.node(), there=len(here))
+    """Have the run its GPUs promised, where this machine has any, and the cores that it asks for; False while it waits
+    for them. Of more processes than there are GPUs some share, but none of one server. Raises UnrecoverableError."""
+    host, gpus, cores = platform.node(), accelerators.list_gpus(), accelerators.list_cores()
+    gpus_wanted, cores_wanted = commands.gpus_wanted(run.parsed), commands.cores_wanted(run.parsed)
+    of_a_server = commands.gpus_of_a_server(run.parsed)
+    if gpus_wanted and gpus and of_a_server > len(gpus):
+        few = Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=host, there=len(gpus))
         raise UnrecoverableError(few)
-    wait = placements.promise(run, platform.node(), here, min(len(here), commands.gpus_wanted(run.parsed)))
+    if cores_wanted > len(cores):
+        few = Reason(ReasonCode.CORES_TOO_FEW, wanted=cores_wanted, host=host, there=len(cores))
+        raise UnrecoverableError(few)
+    wants = [
+        placements.Wanted(PlacementKind.GPU, gpus, min(len(gpus), gpus_wanted)),
+        placements.Wanted(PlacementKind.CORE, cores, cores_wanted),
+    ]
+    wait = placements.promise(run, host, wants)
     if wait is not None:
         life.note_wait(run, wait)
     return wait is None

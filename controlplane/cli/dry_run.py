@@ -23,6 +23,7 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
     if config.kind == "external":
         return found
     gpus = accelerators.list_gpus()[: commands.gpus_wanted(config)]
+    held = accelerators.list_cores()[: commands.cores_wanted(config)]
     if config.is_played:
         for slot in commands.slots(config):
             found[slot.name] = commands.server(
@@ -34,11 +35,14 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
                 caches=Home.from_environ().caches / PROJECT,
                 api_key=SECRET,
                 gpus=gpus,
+                held=held,
             )
     url = os.environ.get("ROLLYARD_RUNS_URL") or f"{SCHEME}{Home.from_environ().runs_socket}"
     if config.is_trained:
         directory = _runs_directory() / RUN
-        found["trainer-0"] = commands.trainer(config, run=RUN, directory=directory, url=url, token=SECRET, gpus=gpus)
+        found["trainer-0"] = commands.trainer(
+            config, run=RUN, directory=directory, url=url, token=SECRET, gpus=gpus, held=held
+        )
     return found
 
 

@@ -93,7 +93,8 @@ class DriverLoadAdmin(OfRunAdmin):
 
 @admin.register(Placement)
 class PlacementAdmin(OfRunAdmin):
-    list_display = ("host", "gpu", "run", "promised_at", "released_at")
+    list_display = ("host", "kind", "unit", "run", "promised_at", "released_at")
+    list_filter = ("kind",)
     search_fields = ("run__key__exact", "host__exact")
 
 

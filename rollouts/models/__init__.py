@@ -12,7 +12,7 @@ from rollouts.models.group import GroupTokens, Lease, Purpose, Rollout, ScoredGr
 from rollouts.models.load import DriverLoad, ReplicaLoad
 from rollouts.models.log import Event, EventKind, MetricPoint
 from rollouts.models.model import Model, ModelOrigin
-from rollouts.models.placement import Placement
+from rollouts.models.placement import Placement, PlacementKind
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
 from rollouts.models.problem import KnownProblem
 from rollouts.models.queue import Guideline, LabelQueue, QueueItem, QueueTurn, QueueUnit, RejectEffect
@@ -62,6 +62,7 @@ __all__ = [
     "Model",
     "ModelOrigin",
     "Placement",
+    "PlacementKind",
     "PolicyVersion",
     "Project",
     "Purpose",

@@ -7,22 +7,31 @@ from django.db.models.functions import Now
 from rollouts.models.run import Run
 
 
+class PlacementKind(models.TextChoices):
+    """What is promised."""
+
+    GPU = "gpu", "GPU"
+    CORE = "core", "core"
+
+
 class Placement(models.Model):
-    """A GPU of a machine that a run has for itself, from before it begins until nothing of it is left."""
+    """A GPU or a core of a machine that a run has for itself, from before it begins until nothing of it is left."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="placements")
     host = models.CharField(max_length=255)
-    gpu = models.CharField(max_length=64)
-    """As CUDA_VISIBLE_DEVICES names it."""
+    kind = models.CharField(max_length=8, choices=PlacementKind.choices)
+    unit = models.CharField(max_length=64)
+    """A GPU as CUDA_VISIBLE_DEVICES names it, a core by its number."""
     promised_at = models.DateTimeField(db_default=Now())
     released_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["host", "gpu"], condition=Q(released_at__isnull=True), name="placement_gpu_promised_once"
-            )
+                fields=["host", "kind", "unit"], condition=Q(released_at__isnull=True), name="placement_promised_once"
+            ),
+            models.CheckConstraint(condition=Q(kind__in=PlacementKind.values), name="placement_kind_known"),
         ]
 
     def __str__(self) -> str:
-        return f"GPU {self.gpu} of {self.host}"
+        return f"{self.get_kind_display()} {self.unit} of {self.host}"

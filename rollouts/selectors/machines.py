@@ -11,7 +11,18 @@ from django.contrib.auth.models import AnonymousUser, User
 from django.db.models import Count, Exists, Min, OuterRef, Subquery
 from django.utils import timezone
 
-from rollouts.models import Batch, DriverLoad, Lease, Placement, Replica, ReplicaKind, ReplicaLoad, Run, RunKind
+from rollouts.models import (
+    Batch,
+    DriverLoad,
+    Lease,
+    Placement,
+    PlacementKind,
+    Replica,
+    ReplicaKind,
+    ReplicaLoad,
+    Run,
+    RunKind,
+)
 from rollouts.selectors import runs
 from rollouts.selectors.environments import FRESH_S
 from rollouts.states import REPLICA_ALIVE, RUN_ACTIVE, ReplicaState
@@ -80,10 +91,19 @@ class Machine:
     host: str
     gpus: list[tuple[str, Run | None]] = field(default_factory=list)
     """The GPUs that are promised, by their names, and to which run; None: to one of another project."""
+    cores: int = 0
+    """Those that are promised to runs of any project."""
     replicas: list[Replica] = field(default_factory=list)
     drivers: int = 0
     others: int = 0
     """Replicas of other projects."""
+
+    def promise(self, kind: str, unit: str, run: Run | None) -> None:
+        """Add what is promised."""
+        if kind == PlacementKind.GPU:
+            self.gpus.append((unit, run))
+        else:
+            self.cores += 1
 
 
 @dataclass(frozen=True)
@@ -190,7 +210,8 @@ def _drivers(projects: Sequence[int]) -> list[DriverLine]:
 def _gpus(replicas: Iterable[Replica], placements: Iterable[Placement]) -> list[Gpus]:
     found: dict[int, Gpus] = {}
     for placement in placements:
-        found.setdefault(placement.run_id, Gpus(placement.run)).add(1, placement.host)
+        if placement.kind == PlacementKind.GPU:
+            found.setdefault(placement.run_id, Gpus(placement.run)).add(1, placement.host)
     for replica in replicas:
         of = found.setdefault(replica.run_id, Gpus(replica.run))
         of.replicas += 1
@@ -205,7 +226,7 @@ def _machines(
 ) -> dict[str, Machine]:
     found: dict[str, Machine] = {}
     for placement in placements:
-        found.setdefault(placement.host, Machine(placement.host)).gpus.append((placement.gpu, placement.run))
+        found.setdefault(placement.host, Machine(placement.host)).promise(placement.kind, placement.unit, placement.run)
     for replica in replicas:
         if replica.host:
             found.setdefault(replica.host, Machine(replica.host)).replicas.append(replica)
@@ -219,8 +240,8 @@ def _add_others(machines: dict[str, Machine], projects: Sequence[int]) -> None:
     """Add how much of these machines other projects have: no more of it is read."""
     here = list(machines)
     promised = Placement.objects.filter(host__in=here, released_at=None).exclude(run__project__in=projects)
-    for host, gpu in promised.order_by("host", "id").values_list("host", "gpu"):
-        machines[host].gpus.append((gpu, None))
+    for host, kind, unit in promised.order_by("host", "id").values_list("host", "kind", "unit"):
+        machines[host].promise(kind, unit, None)
     alive = Replica.objects.filter(host__in=here, state__in=REPLICA_ALIVE).exclude(run__project__in=projects)
     for host, number in alive.order_by().values_list("host").annotate(Count("pk")):
         machines[host].others = number

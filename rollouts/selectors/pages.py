@@ -18,6 +18,7 @@ from rollouts.models import (
     Event,
     MetricPoint,
     Placement,
+    PlacementKind,
     PolicyVersion,
     Replica,
     Run,
@@ -213,9 +214,10 @@ def list_replicas(run: Run, *, ended: int = 3) -> list[Replica]:
     return [*alive, *over]
 
 
-def list_gpus(run: Run) -> list[Placement]:
-    """The GPUs that the run has now."""
-    return list(Placement.objects.filter(run=run, released_at=None).order_by("id"))
+def list_placements(run: Run) -> dict[str, list[Placement]]:
+    """The GPUs and cores that the run has now, by kind."""
+    found = Placement.objects.filter(run=run, released_at=None).order_by("id")
+    return {kind: [each for each in found if each.kind == kind] for kind in PlacementKind.values}
 
 
 @dataclass(frozen=True)

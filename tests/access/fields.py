@@ -215,7 +215,7 @@ HARMLESS: dict[str, str] = {
     # What is the whole installation's: code that is trusted, and places outside of it.
     "config": "algorithm.loss.path environments.0.name environments.0.label environments.0.python name register_as"
     " policies.0.name"
-    " data.roles.0 data.split data.validation.split"
+    " data.roles.0 data.split data.validation.split inference.quantization"
     " model.lora.target_modules.0 tracking.wandb_entity tracking.wandb_project",
     "environments/<str:name>/": "run",
     # Fills the form in.

@@ -48,9 +48,9 @@ def run() -> Run:
         DriverLoad.objects.create(
             run=run, holder=f"gpu-box:{4711 + number}", reported_at=now, sessions=64, asking=40, is_draining=number > 0
         )
-        Placement.objects.create(run=run, host="gpu-box", gpu=str(number))
+        Placement.objects.create(run=run, host="gpu-box", kind="gpu", unit=str(number))
     theirs = make_run(project=make_project("elsewhere"))
-    Placement.objects.create(run=theirs, host="gpu-box", gpu="2")
+    Placement.objects.create(run=theirs, host="gpu-box", kind="gpu", unit="2")
     for state in (GroupState.TRAINED, GroupState.STALE, GroupState.FILTERED, GroupState.READY):
         make_group(run, state=state)
     return run

@@ -106,8 +106,8 @@ def test_drivers_show_what_they_do_whether_they_drain_and_who_says_nothing(clien
 def test_gpus_of_another_project_are_another_projects(client: Client, stranger_client: Client) -> None:
     theirs = make_run(project=make_project("elsewhere"), name="secret")
     ours = make_run(name="lively")
-    Placement.objects.create(run=ours, host="gpu-box", gpu="0")
-    Placement.objects.create(run=theirs, host="gpu-box", gpu="1")
+    Placement.objects.create(run=ours, host="gpu-box", kind="gpu", unit="0")
+    Placement.objects.create(run=theirs, host="gpu-box", kind="gpu", unit="1")
     make_replica(theirs, host="gpu-box")
     text = text_of(client, "/fleet/")
     assert "GPU 0: lively GPU 1: another project" in text
@@ -126,7 +126,7 @@ def test_markup_of_machines_holders_and_reasons_stays_text(client: Client) -> No
         run, host=SCRIPT, launcher="slurm", gpus=1, begun_at=timezone.now(), state_reason=SCRIPT, directory=SCRIPT
     )
     DriverLoad.objects.create(run=run, holder=f"{SCRIPT}:1", reported_at=timezone.now())
-    Placement.objects.create(run=run, host=SCRIPT, gpu=SCRIPT[:64])
+    Placement.objects.create(run=run, host=SCRIPT, kind="gpu", unit=SCRIPT[:64])
     page = client.get("/fleet/").content.decode()
     assert "<script>alert" not in page
     assert "<img src=x" not in page

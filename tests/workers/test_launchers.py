@@ -98,6 +98,13 @@ def test_exit_code_and_log_of_a_command_that_ends_are_kept(
     assert [path.name for path in handle.directory.glob("*partial*")] == []
 
 
+def test_a_command_computes_on_the_cores_that_are_its_own(launcher: LocalLauncher, spec: LaunchSpec) -> None:
+    last = max(os.sched_getaffinity(0))
+    handle = launcher.start(running(spec, "import os; print(os.sched_getaffinity(0))", cores=[last]))
+    eventually(lambda: exited(handle))
+    assert launcher.logs(handle, 1) == str({last})
+
+
 def test_command_that_cannot_be_run_is_an_error_with_its_reason(launcher: LocalLauncher, spec: LaunchSpec) -> None:
     with pytest.raises(LaunchError, match="there is no program /nowhere"):
         launcher.start(LaunchSpec(spec.token, spec.directory, ["/nowhere/at-all"]))

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollouts.models import Run
+from rollouts.models import PlacementKind, Run
 from rollouts.selectors import runs
 from rollouts.services.runs import life, placements
 from rollouts.states import RunState
@@ -31,25 +31,43 @@ def converged(run: Run) -> Run:
 def test_a_second_run_waits_for_the_gpus_of_the_first_and_says_so() -> None:
     first, second = (make_run(trainer__device="cuda") for _ in range(2))
     assert converged(first).state == RunState.STARTING
-    assert placements.held(first) == ["0", "1"]
+    assert placements.held(first, PlacementKind.GPU) == ["0", "1"]
     waiting = converged(second)
     assert waiting.state == RunState.PENDING
     assert "it wants 2 GPUs of " in runs.health(waiting).sentence
     assert f"others belong to run {first.key}" in runs.health(waiting).sentence
     life.end(first, to=RunState.FAILED)
     assert converged(second).state == RunState.STARTING
-    assert placements.held(second) == ["0", "1"]
+    assert placements.held(second, PlacementKind.GPU) == ["0", "1"]
 
 
 @pytest.mark.django_db
 def test_more_processes_than_gpus_share_them_and_what_runs_on_cpu_wants_none(monkeypatch: pytest.MonkeyPatch) -> None:
     large = make_run(trainer__device="cuda", inference__replicas=4)
     assert converged(large).state == RunState.STARTING
-    assert placements.held(large) == ["0", "1", "2"]
+    assert placements.held(large, PlacementKind.GPU) == ["0", "1", "2"]
     monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)
     small = make_run(trainer__device="cpu")
     assert converged(small).state == RunState.STARTING
-    assert placements.held(small) == []
+    assert placements.held(small, PlacementKind.GPU) == []
+
+
+@pytest.mark.django_db
+def test_cores_that_a_run_asks_for_are_its_own_and_each_process_is_bound_to_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(accelerators, "list_cores", lambda: ["0", "1", "4", "5", "6", "7"])
+    asked = {"launcher__trainer__cores": 2, "launcher__inference__cores": 1, "inference__replicas": 2}
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)
+    run, second = (make_run(trainer__device="cpu", **asked) for _ in range(2))
+    assert converged(run).state == RunState.STARTING
+    held = placements.held(run, PlacementKind.CORE)
+    assert held == ["0", "1", "4", "5"]
+    shares = [commands.own_cores(run.parsed, held, slot) for slot in commands.slots(run.parsed)]
+    assert (commands.own_cores(run.parsed, held), *shares) == ([0, 1], [4], [5])
+    assert "it wants 4 cores of " in runs.health(converged(second)).sentence
+    large = converged(make_run(launcher__trainer__cores=7))
+    assert (large.state, str(large.reason)[:24]) == (RunState.FAILED, "it asks for 7 cores (lau")
 
 
 @pytest.mark.django_db
@@ -58,7 +76,7 @@ def test_a_server_that_wants_more_gpus_than_there_are_is_refused_before_anything
     ended = converged(run)
     assert ended.state == RunState.FAILED
     assert str(ended.reason).startswith("each of its servers computes on 4 GPUs")
-    assert placements.held(run) == []
+    assert placements.held(run, PlacementKind.GPU) == []
 
 
 @pytest.mark.parametrize(

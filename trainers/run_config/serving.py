@@ -87,14 +87,15 @@ class WorkersConfig(Section):
 
 
 class JobNeed(Section):
-    """What a job asks for; GPUs follow from the number of processes that compute on one."""
+    """What a process asks for; GPUs follow from the number of those that compute on one."""
 
     cores: int = Field(default=0, ge=0)
-    """0: what the template says; so with the others."""
+    """0: of a job what the template says. A process of this machine is then bound to none; else it has these cores, and
+    no other run that asks for any does."""
     memory_gib: float = Field(default=0.0, ge=0)
-    """Memory of the node."""
+    """Memory of the node, for a job. 0: what the template says."""
     hours: float = Field(default=0.0, ge=0)
-    """After these a job is ended, and another goes on from the last checkpoint."""
+    """After these a job is ended, and another goes on from the last checkpoint. 0: what the template says."""
 
 
 class LauncherConfig(Section):
@@ -105,6 +106,6 @@ class LauncherConfig(Section):
     template: str = Field(default="default", max_length=100)
     """Which template of `cluster.toml` jobs are given to SLURM by."""
     trainer: JobNeed = JobNeed()
-    """What the job of a trainer asks for."""
+    """What the trainer asks for."""
     inference: JobNeed = JobNeed()
-    """What the job of an inference server asks for."""
+    """What each inference server asks for."""

@@ -1,5 +1,5 @@
-"""Which GPUs of this machine there are, and which of a run's a replica gets: trainers take the first, inference servers
-those behind them."""
+"""Which GPUs and cores of this machine there are, and which of a run's GPUs a replica gets: trainers take the first,
+inference servers those behind them."""
 
 import itertools
 import os
@@ -20,6 +20,11 @@ def list_gpus() -> list[str]:
         return list(itertools.takewhile(lambda name: name and not name.startswith("-"), names))
     # CUDA counts what it sees from 0. The files keep the host's numbers, so a container may have nvidia3 alone.
     return [str(index) for index, _ in enumerate(DEVICES.glob("nvidia[0-9]*"))]
+
+
+def list_cores() -> list[str]:
+    """The cores that may be used here, by their numbers."""
+    return [str(number) for number in sorted(os.sched_getaffinity(0))]
 
 
 def serves_on_cpu(*, elsewhere: bool = False) -> bool:

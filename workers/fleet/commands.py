@@ -42,6 +42,8 @@ class Command(NamedTuple):
     reads: list[Path]
     """What it may read besides programs: what the run was given, and what it made."""
     writes: list[Path]
+    cores: Sequence[int] = ()
+    """Of this machine, those on which it computes; empty: any."""
 
 
 def start_weights(config: RunConfig, policy: str = "") -> str:
@@ -76,6 +78,21 @@ def gpus_wanted(config: RunConfig) -> int:
     return _trainers_on_gpus(config) + len(slots(config)) * gpus_of_a_server(config)
 
 
+def cores_wanted(config: RunConfig) -> int:
+    """Those of this machine that a run asks to have for itself; one that does not ask shares with all others."""
+    if is_on_jobs(config):
+        return 0
+    trainer = config.launcher.trainer.cores if config.is_trained else 0
+    return trainer + len(slots(config)) * config.launcher.inference.cores
+
+
+def own_cores(config: RunConfig, held: Sequence[str], slot: Slot | None = None) -> list[int]:
+    """Which of the cores that a run has are those of the server of a slot, or, without, of its trainer."""
+    of_trainer, each = config.launcher.trainer.cores if config.is_trained else 0, config.launcher.inference.cores
+    first = of_trainer + slots(config).index(slot) * each if slot else 0
+    return [int(core) for core in held[first : first + (each if slot else of_trainer)]]
+
+
 def gpus_of_a_server(config: RunConfig) -> int:
     """They are of one node, and no two processes of a server share one."""
     return 0 if accelerators.serves_on_cpu(elsewhere=is_on_jobs(config)) else config.inference.devices
@@ -103,11 +120,13 @@ def server(
     caches: Path,
     api_key: str,
     gpus: Sequence[str],
+    held: Sequence[str] = (),
     cores: int | None = None,
 ) -> Command:
     """The inference server of a slot, starting with `weights`. With LoRA those are an adapter, or a whole model, which
-    is then served without one. `directory` is its own, in that of its run; `caches` its project's; `gpus` its run's;
-    `cores` those of its job."""
+    is then served without one. `directory` is its own, in that of its run; `caches` its project's; `gpus` and the cores
+    that are `held` its run's; `cores` those of its job."""
+    own = own_cores(config, held, slot)
     cpu, everywhere = accelerators.serves_on_cpu(elsewhere=is_on_jobs(config)), slots(config)
     model, adapter = _model_of(config, slot, weights, directory)
     return Command(
@@ -116,7 +135,9 @@ def server(
             *(["--trust-remote-code"] if config.model.trust_remote_code else []),
         ],
         {
-            **inference.environ(config.inference, cpu=cpu, api_key=api_key, servers=len(everywhere), cores=cores),
+            **inference.environ(
+                config.inference, cpu=cpu, api_key=api_key, servers=len(everywhere), cores=len(own) or cores
+            ),
             **accelerators.server_environ(
                 everywhere.index(slot), () if cpu else gpus, _trainers_on_gpus(config), config.inference.devices
             ),
@@ -132,6 +153,7 @@ def server(
             *hub.places(model, "model"),
         ],
         writes=[socket.parent, caches],
+        cores=own,
     )
 
 
@@ -154,14 +176,16 @@ def trainer(
     url: str,
     token: str,
     gpus: Sequence[str],
+    held: Sequence[str] = (),
     resumes_from: str = "",
     cores: int | None = None,
 ) -> Command:
     """The trainer of a run: what it trains, where it fetches it and with which right is in its environment.
 
-    `directory` and `gpus` are the run's; `resumes_from` is the checkpoint of another run whose optimizer state it
-    starts with; `cores` are those of its job on each node.
+    `directory`, `gpus` and the cores that are `held` are the run's; `resumes_from` is the checkpoint of another run
+    whose optimizer state it starts with; `cores` are those of its job on each node.
     """
+    own = own_cores(config, held)
     nodes = config.trainer.nodes
     world_size = config.trainer.world_size // nodes
     kind = "rl" if config.kind == "rl" else "sft"
@@ -169,7 +193,7 @@ def trainer(
         [sys.executable, "-m", *(_ranks(kind, world_size) if nodes == 1 else _node(kind, nodes, world_size))],
         {
             **accelerators.trainer_environ(
-                world_size, gpus[: _trainers_on_gpus(config)], beside_servers=config.is_played, cores=cores
+                world_size, gpus[: _trainers_on_gpus(config)], beside_servers=config.is_played, cores=len(own) or cores
             ),
             "ROLLYARD_URL": url,
             "ROLLYARD_TOKEN": token,
@@ -181,6 +205,7 @@ def trainer(
             weights_of(directory),
             *(directory / name for name in ("checkpoints", "data", "tracking")),
         ],
+        cores=own,
     )
 
 

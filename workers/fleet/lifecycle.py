@@ -135,6 +135,7 @@ def launch(replica: Replica, command: Command) -> None:
         ours=[*own_places(), *([] if is_here else [sockets_of(key_of(str(replica.token)))])],
         gpus=bool(command.environ.get(accelerators.VISIBLE)) if is_here else need.gpus > 0,
         network=need.nodes > 1,
+        cores=command.cores,
         need=need,
         template=config.launcher.template,
         serves=jobs.server_socket(replica) if is_server else None,
@@ -264,14 +265,16 @@ def back_off_s(failures: int, *, longest_s: float) -> float:
 
 
 def _size(replica: Replica, command: Command, need: JobSize) -> tuple[int, int]:
-    """The GPUs and cores of all of its nodes; on this machine the cores that it makes threads for."""
+    """The GPUs and cores of all of its nodes; on this machine those that it was promised, or else the cores that it
+    makes threads for."""
     cores = jobs.cores_of(replica.run, ReplicaKind(replica.kind))
     if cores is not None:
         return need.gpus * need.nodes, cores * need.nodes
     visible = command.environ.get(accelerators.VISIBLE, "")
     threads = int(command.environ.get("OMP_NUM_THREADS", 1))
-    processes = replica.run.parsed.trainer.world_size if replica.kind == ReplicaKind.TRAINER else 1
-    return len(visible.split(",")) if visible else 0, threads * processes
+    config = replica.run.parsed
+    processes = config.trainer.world_size if replica.kind == ReplicaKind.TRAINER else config.inference.devices
+    return len(visible.split(",")) if visible else 0, len(command.cores) or threads * processes
 
 
 def _host_of(replica: Replica) -> str:

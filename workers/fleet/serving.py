@@ -19,7 +19,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from environments.client.address import SCHEME
-from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
+from rollouts.models import PlacementKind, PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import placements, replica_loads, replicas
@@ -249,7 +249,8 @@ def _start(run: Run, slot: commands.Slot) -> None:
         socket=socket,
         caches=settings.HOME.caches / str(run.project_id),
         api_key=api_key(replica),
-        gpus=placements.held(run),
+        gpus=placements.held(run, PlacementKind.GPU),
+        held=placements.held(run, PlacementKind.CORE),
         cores=jobs.cores_of(run, ReplicaKind.INFERENCE),
     )
     lifecycle.launch(replica, command)

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from rollouts.models import Batch, Replica, ReplicaKind, Run, Scope
+from rollouts.models import Batch, PlacementKind, Replica, ReplicaKind, Run, Scope
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import placements, projects, replicas, tokens, trainer_writes
@@ -114,7 +114,8 @@ def _start(run: Run) -> None:
         url=jobs.way_here(replica),
         token=token,
         resumes_from=run.forked_from.path if run.forked_from and run.fork_optimizer else "",
-        gpus=placements.held(run),
+        gpus=placements.held(run, PlacementKind.GPU),
+        held=placements.held(run, PlacementKind.CORE),
         cores=jobs.cores_of(run, ReplicaKind.TRAINER),
     )
     lifecycle.launch(replica, command)

@@ -53,6 +53,8 @@ class LaunchSpec:
     """Directories of the control plane's own: of those alone a launcher opens to the account of runs what it reads."""
     gpus: bool = False
     """Whether it sees the GPUs of the machine."""
+    cores: Sequence[int] = ()
+    """Of this machine, those on which it computes; empty: any."""
     network: bool = False
     """Whether it is on the machine's network: ranks on several nodes talk to each other."""
     grace_s: float = 10.0

@@ -41,7 +41,7 @@ class LocalLauncher:
             )
         except SandboxUnavailable as error:
             raise LaunchError(str(error)) from error
-        description = {"token": spec.token, "argv": list(spec.argv), "grace_s": spec.grace_s}
+        description = {"token": spec.token, "argv": list(spec.argv), "grace_s": spec.grace_s, "cores": list(spec.cores)}
         if room is not None:
             description |= {"sandbox": asdict(room), "limits": asdict(limits.default())}
         write_json(place / "spec.json", description)

@@ -93,6 +93,8 @@ class Shepherd:
             raise FileNotFoundError(f"there is no program {argv[0]}")
 
         def before_exec() -> None:
+            if cores := self.spec.get("cores"):
+                os.sched_setaffinity(0, cores)
             if self.limits is not None:
                 limits.backstops(self.limits)
             die_with_parent(signal.SIGTERM, shepherd)

@@ -209,7 +209,7 @@ def _body(run: Run) -> dict[str, Any]:
             for group in pages.list_groups(run, limit=OVERVIEW_GROUPS, purpose="train" if trains_groups else "")
         ],
         "replicas": pages.list_replicas(run),
-        "gpus": pages.list_gpus(run),
+        "placements": pages.list_placements(run),
         "events": pages.list_events(run, limit=8),
     }
 

@@ -1,41 +1,80 @@
-"""Promise GPUs to runs, and take them back: no GPU is two runs'."""
+"""Promise GPUs and cores to runs, and take them back: none is two runs'."""
 
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import NamedTuple
 
 from django.db import IntegrityError, transaction
 from django.db.models import Exists, OuterRef
 from django.db.models.functions import Now
 
-from rollouts.models import Event, Placement, Run
+from rollouts.models import Event, Placement, PlacementKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.states import RunState
 
-
-def held(run: Run) -> list[str]:
-    """The GPUs that are promised to a run, as CUDA_VISIBLE_DEVICES names them, in the order in which it got them."""
-    return list(Placement.objects.filter(run=run, released_at=None).order_by("id").values_list("gpu", flat=True))
+_TAKEN = {PlacementKind.GPU: ReasonCode.GPUS_TAKEN, PlacementKind.CORE: ReasonCode.CORES_TAKEN}
 
 
-def promise(run: Run, host: str, gpus: Sequence[str], wanted: int) -> Reason | None:
-    """Promise a run ``wanted`` of the ``gpus`` of a machine; returns what it waits for, or None when it has them.
+class Wanted(NamedTuple):
+    """What a run wants of a machine."""
 
-    All or none, and runs that wait have their turn in the order in which they were launched: a large one is not passed
-    by small ones for ever.
+    kind: PlacementKind
+    there: Sequence[str]
+    """Those that the machine has."""
+    number: int
+
+
+class _Found(NamedTuple):
+    wanted: Wanted
+    free: list[str]
+    busy: dict[str, str]
+    before: Run | None
+
+    @property
+    def is_there(self) -> bool:
+        return self.before is None and len(self.free) >= self.wanted.number
+
+
+def held(run: Run, kind: PlacementKind) -> list[str]:
+    """What of a kind is promised to a run, in the order in which it got it."""
+    found = Placement.objects.filter(run=run, kind=kind, released_at=None)
+    return list(found.order_by("id").values_list("unit", flat=True))
+
+
+def promise(run: Run, host: str, wants: Sequence[Wanted]) -> Reason | None:
+    """Promise a run what it wants of a machine; returns what it waits for, or None when it has it.
+
+    All or nothing, and runs that wait have their turn in the order in which they were launched: a large one is not
+    passed for ever by small ones that want the same.
     """
-    if not wanted or held(run):
+    wants = [wanted for wanted in wants if wanted.number]
+    if not wants or Placement.objects.filter(run=run, released_at=None).exists():
         return None
-    taken = Placement.objects.filter(host=host, released_at=None, gpu__in=gpus).select_related("run")
-    busy = {each.gpu: _named(each.run, run) for each in taken}
-    free = [gpu for gpu in gpus if gpu not in busy]
-    before = _waits_before(run, host)
-    if before is None and len(free) >= wanted:
+    found = [_look(run, host, wanted) for wanted in wants]
+    if all(each.is_there for each in found):
         with suppress(IntegrityError), transaction.atomic():  # one of them was promised to another just now
-            Placement.objects.bulk_create(Placement(run=run, host=host, gpu=gpu) for gpu in free[:wanted])
+            Placement.objects.bulk_create(
+                Placement(run=run, host=host, kind=each.wanted.kind, unit=unit)
+                for each in found
+                for unit in each.free[: each.wanted.number]
+            )
             return None
-    holders = ", ".join(sorted(set(busy.values())))
-    turn = before and _named(before, run)
-    return Reason(ReasonCode.GPUS_TAKEN, wanted=wanted, host=host, free=len(free), holders=holders, before=turn)
+    missed = next((each for each in found if not each.is_there), found[0])
+    return Reason(
+        _TAKEN[missed.wanted.kind],
+        wanted=missed.wanted.number,
+        host=host,
+        free=len(missed.free),
+        holders=", ".join(sorted(set(missed.busy.values()))),
+        before=missed.before and _named(missed.before, run),
+    )
+
+
+def _look(run: Run, host: str, wanted: Wanted) -> _Found:
+    taken = Placement.objects.filter(host=host, kind=wanted.kind, released_at=None, unit__in=wanted.there)
+    busy = {each.unit: _named(each.run, run) for each in taken.select_related("run")}
+    free = [unit for unit in wanted.there if unit not in busy]
+    return _Found(wanted, free, busy, _waits_before(run, host, wanted.kind))
 
 
 def _named(run: Run, reader: Run) -> str:
@@ -48,10 +87,10 @@ def release(run: Run) -> None:
     Placement.objects.filter(run=run, released_at=None).update(released_at=Now())
 
 
-def _waits_before(run: Run, host: str) -> Run | None:
-    """The run that was launched first of those that wait for GPUs of the machine, unless it is this one."""
+def _waits_before(run: Run, host: str, kind: PlacementKind) -> Run | None:
+    """The run that was launched first of those that wait for such of the machine, unless it is this one."""
     noted = Event.objects.filter(
-        object_kind="run", object_id=OuterRef("pk"), reason_code=ReasonCode.GPUS_TAKEN, reason_params__host=host
+        object_kind="run", object_id=OuterRef("pk"), reason_code=_TAKEN[kind], reason_params__host=host
     )
     served = Placement.objects.filter(run=OuterRef("pk"), released_at=None)
     waiting = Run.objects.filter(Exists(noted), ~Exists(served), state=RunState.PENDING)

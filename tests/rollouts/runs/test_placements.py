@@ -1,27 +1,30 @@
-"""No GPU is promised to two runs, and whoever was launched first has its turn first."""
+"""No GPU and no core is promised to two runs, and whoever was launched first has its turn first."""
 
 from threading import Barrier, Thread
 
 import pytest
 from django.db import IntegrityError, connection, transaction
 
-from rollouts.models import Placement, Run
+from rollouts.models import Placement, PlacementKind, Run
 from rollouts.reasons import Reason
 from rollouts.services.runs import life, placements
+from rollouts.services.runs.placements import Wanted
 from rollouts.states import RunState
 from tests.factories import make_project, make_run
 
 HOST = "gpu-box"
 GPUS = ["0", "1", "2", "3"]
+CORES = [str(number) for number in range(8)]
+GPU, CORE = PlacementKind.GPU, PlacementKind.CORE
 
 
 def pending() -> Run:
     return make_run(state=RunState.PENDING)
 
 
-def promise(run: Run, wanted: int, *, host: str = HOST) -> Reason | None:
+def promise(run: Run, wanted: int, *, cores: int = 0, host: str = HOST) -> Reason | None:
     """As the reconciler asks: what it waits for is noted."""
-    wait = placements.promise(run, host, GPUS, wanted)
+    wait = placements.promise(run, host, [Wanted(GPU, GPUS, wanted), Wanted(CORE, CORES, cores)])
     if wait is not None:
         life.note_wait(run, wait)
     return wait
@@ -32,14 +35,14 @@ def test_a_run_has_its_gpus_until_it_is_over_and_the_next_waits_for_them_by_name
     first, second = pending(), pending()
     assert promise(first, 3) is None
     assert promise(first, 3) is None, "asked again, it has what it has"
-    assert placements.held(first) == ["0", "1", "2"]
+    assert placements.held(first, GPU) == ["0", "1", "2"]
     told = f"it wants 2 GPUs of {HOST}, of which 1 are free; others belong to run {first.key}"
     assert str(promise(second, 2)) == told
-    assert placements.held(second) == []
+    assert placements.held(second, GPU) == []
     life.end(first, to=RunState.FAILED)
-    assert placements.held(first) == []
+    assert placements.held(first, GPU) == []
     assert promise(second, 2) is None
-    assert placements.held(second) == ["0", "1"]
+    assert placements.held(second, GPU) == ["0", "1"]
     assert Placement.objects.filter(run=first).count() == 3, "who had what stays"
 
 
@@ -73,10 +76,26 @@ def test_a_run_that_computes_on_no_gpu_waits_for_none() -> None:
 
 
 @pytest.mark.django_db
+def test_cores_are_promised_beside_gpus_and_all_or_nothing_of_both() -> None:
+    first, second, third = pending(), pending(), pending()
+    assert promise(first, 1, cores=6) is None
+    assert placements.held(first, CORE) == CORES[:6]
+    told = f"it wants 4 cores of {HOST}, of which 2 are promised to nobody; others belong to run {first.key}"
+    assert str(promise(second, 1, cores=4)) == told
+    assert placements.held(second, GPU) == [], "which would idle while it waits"
+    assert str(promise(third, 0, cores=1)).endswith(f"; run {second.key} was launched before it and has its turn first")
+    assert promise(pending(), 1) is None, "who wants no core waits for no core"
+    life.end(first, to=RunState.FAILED)
+    assert promise(second, 1, cores=4) is None
+    assert promise(third, 0, cores=4) is None
+    assert placements.held(third, CORE) == CORES[4:]
+
+
+@pytest.mark.django_db
 def test_the_store_refuses_a_gpu_that_is_promised() -> None:
     assert promise(pending(), 1) is None
-    with pytest.raises(IntegrityError, match="placement_gpu_promised_once"), transaction.atomic():
-        Placement.objects.create(run=pending(), host=HOST, gpu="0")
+    with pytest.raises(IntegrityError, match="placement_promised_once"), transaction.atomic():
+        Placement.objects.create(run=pending(), host=HOST, kind="gpu", unit="0")
 
 
 @pytest.mark.slow
@@ -87,7 +106,7 @@ def test_of_runs_that_ask_at_the_same_moment_each_gpu_goes_to_one() -> None:
 
     def ask(run: Run) -> None:
         barrier.wait(20)
-        placements.promise(run, HOST, GPUS, 1)
+        placements.promise(run, HOST, [Wanted(GPU, GPUS, 1)])
         connection.close()
 
     threads = [Thread(target=ask, args=(run,)) for run in runs]
@@ -95,9 +114,9 @@ def test_of_runs_that_ask_at_the_same_moment_each_gpu_goes_to_one() -> None:
         thread.start()
     for thread in threads:
         thread.join(20)
-    given = list(Placement.objects.values_list("gpu", flat=True))
+    given = list(Placement.objects.values_list("unit", flat=True))
     assert given
     assert len(given) == len(set(given))
     for run in runs:  # as the reconciler does, in later passes
-        placements.promise(run, HOST, GPUS, 1)
-    assert sorted(Placement.objects.values_list("gpu", flat=True)) == GPUS
+        placements.promise(run, HOST, [Wanted(GPU, GPUS, 1)])
+    assert sorted(Placement.objects.values_list("unit", flat=True)) == GPUS
