@@ -8,3 +8,9 @@ IS_LONG = bool(os.environ.get("ROLLYARD_TEST_LONG"))
 def amount(usual: int, long: int) -> int:
     """How many kills, examples or rounds this run of the tests has."""
     return long if IS_LONG else usual
+
+
+def themes(usual: str) -> list[str]:
+    """In which themes a person's way through a page is gone: one whenever the tests run, both in `make test-long`. All
+    pages are held against accessibility in both by tests/browser/test_accessible.py."""
+    return ["light", "dark"] if IS_LONG else [usual]

@@ -1,6 +1,10 @@
 """Models for tests that load none: files that config and tokenizer load from, and weights that only have a header."""
 
+import atexit
 import json
+import shutil
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -49,13 +53,22 @@ def write_model(directory: Path, **config: Any) -> Path:
     return directory
 
 
+@cache
+def whole_model() -> Path:
+    """A directory that passes every check of a launch, and is no run's. All tests of a process share it, which is so
+    looked at once: that takes a process and two seconds."""
+    place = tempfile.mkdtemp(prefix="rollyard-whole-")
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    return write_model(Path(place) / "model")
+
+
 def write_weights(path: Path, shapes: dict[str, list[int]]) -> None:
     """A safetensors file of zeros."""
     save_file({name: np.zeros(shape, np.float32) for name, shape in shapes.items()}, path, metadata={"format": "pt"})
 
 
 def make_warm(project: Project | None = None) -> Model:
-    """The model that the preset reverse-text-rl starts from. All share their files: they are checked once a process."""
+    """The model that the preset reverse-text-rl starts from. All share its files too."""
     return make_model(project or make_project(), "reverse-text-warm", Path(settings.ROLLYARD_HOME) / "warm")
 
 

@@ -10,12 +10,13 @@ from rollouts.models import Label
 from rollouts.services.curation import queues, turns
 from tests.browser.watched import Watched
 from tests.factories import somebody
+from tests.lanes import themes
 from tests.rollouts import story
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", themes("light"))
 def test_items_are_worked_through_by_keys(watched: Watched, theme: str) -> None:
     run = story.launch()
     story.submit(run, [story.scored(f"g{number}") for number in range(4)], actor="api:t")
@@ -80,7 +81,7 @@ def spoken(key: str, *replies: str) -> Any:
     return group
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", themes("dark"))
 def test_pairs_are_worked_through_by_the_arrows(watched: Watched, theme: str) -> None:
     run = story.launch()
     replies = (
@@ -114,7 +115,7 @@ def test_pairs_are_worked_through_by_the_arrows(watched: Watched, theme: str) ->
     ]
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", themes("dark"))
 def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, theme: str) -> None:
     run = story.launch()
     story.submit(run, [spoken("g0", "\nBecause air is blue.", "No idea.")], actor="api:t")
@@ -143,7 +144,7 @@ def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, 
     page.screenshot(path=f"test-results/corrected-{theme}.png", full_page=True)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", themes("light"))
 def test_a_disagreement_is_decided_by_one_key(watched: Watched, theme: str) -> None:
     run = story.launch()
     story.submit(run, [story.scored("g0"), story.scored("g1")], actor="api:t")

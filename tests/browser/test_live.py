@@ -15,6 +15,7 @@ from tests import store
 from tests.browser.server import Server
 from tests.browser.watched import Watched
 from tests.factories import make_group, make_lively_run, make_metrics, make_run
+from tests.lanes import themes
 
 pytestmark = pytest.mark.browser
 
@@ -40,7 +41,7 @@ def test_a_chart_grows_while_one_looks_at_it(watched: Watched) -> None:
     assert not watched.was_reloaded
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", themes("light"))
 def test_what_is_in_flight_and_why_an_environment_fails_is_followed_to_the_episode(
     watched: Watched, theme: Literal["light", "dark"]
 ) -> None:

@@ -5,12 +5,13 @@ from playwright.sync_api import expect
 
 from rollouts.models import ScoredGroup
 from tests.browser.watched import Watched
+from tests.lanes import themes
 from tests.rollouts import story
 
 pytestmark = pytest.mark.browser
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("theme", themes("dark"))
 def test_a_group_is_rejected_and_the_act_is_undone(watched: Watched, theme: str) -> None:
     run = story.launch()
     story.submit(run, [story.scored("g")], actor="api:t")

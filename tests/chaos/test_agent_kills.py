@@ -47,7 +47,7 @@ pytestmark = [
     needs_sandbox,
 ]
 
-KILLS = amount(2 * len(KINDS), 50)
+KILLS = amount(len(KINDS), 50)
 AGENTS = 3
 STEPS_PER_KILL = 2
 SLOW_STEP_S = 1.0

@@ -14,7 +14,7 @@ from tests.chaos.alive import KINDS
 from tests.chaos.storm import schedule
 from tests.lanes import amount
 
-KILLS, CUTS = amount(2 * len(KINDS), 200), amount(10, 40)
+KILLS, CUTS = amount(len(KINDS), 200), amount(10, 40)
 
 
 def test_a_seed_names_one_schedule_in_which_every_kind_is_killed() -> None:
@@ -37,7 +37,7 @@ def test_a_small_storm_breaks_no_promise(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-4000:]
     summary = json.loads(done.stdout.splitlines()[-1])
     assert sum(summary["kills"].values()) == KILLS
-    assert min(summary["kills"][kind] for kind in KINDS) >= 2
+    assert min(summary["kills"][kind] for kind in KINDS) >= KILLS // len(KINDS)
     assert summary["cuts"] >= CUTS
     for protocol in ("native", "atropos"):
         heard = summary[protocol]

@@ -14,7 +14,7 @@ from rollouts.services.groups import evaluations, intake
 from rollouts.services.runs import life
 from rollouts.states import RunState
 from tests.controlplane.command_line import Done, Rollyard
-from tests.model_files import write_model
+from tests.model_files import whole_model
 from tests.rollouts import story
 from tests.rollouts.runs.test_eval_runs import begun
 from trainers.data.examples import parse_example
@@ -24,9 +24,8 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
-    write_model(tmp_path / "model")
-    return str(tmp_path / "model")
+def model() -> str:
+    return str(whole_model())
 
 
 def launched(done: Done) -> list[Run]:

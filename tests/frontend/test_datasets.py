@@ -2,7 +2,6 @@
 
 import html
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from rollouts.services.datasets import counting
 from tests.factories import make_batch, make_project, make_user
 from tests.frontend.test_hostile_text import SCRIPT
 from tests.frontend.test_queues import read, send, signed_in
-from tests.model_files import make_model, write_model
+from tests.model_files import make_model, whole_model
 from tests.rollouts import story
 from tests.rollouts.datasets.test_counting import LONG, evaluate
 from tests.rollouts.datasets.test_importing import read as read_rows
@@ -192,10 +191,8 @@ def test_markup_in_members_stays_text(curator: Client) -> None:
 
 
 @pytest.mark.parametrize(("form", "beta"), [("examples", None), ("pairs", 0.1)])
-def test_a_run_that_learns_from_a_version_is_launched_from_its_page(
-    form: str, beta: float | None, tmp_path: Path
-) -> None:
-    model = make_model(make_project(), "mine", write_model(tmp_path / "mine"))
+def test_a_run_that_learns_from_a_version_is_launched_from_its_page(form: str, beta: float | None) -> None:
+    model = make_model(make_project(), "mine", whole_model())
     run = story.launch(model={"path": model.source})
     story.submit(run, [played("a", [0.5, 1.0])], actor="api:t")
     version = make(run, form=form)

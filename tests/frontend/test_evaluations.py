@@ -2,7 +2,6 @@
 
 import html
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from rollouts.models import Evaluation, Model, Run
 from rollouts.selectors import evaluations
 from rollouts.services.runs import life
 from tests.factories import make_evaluation, make_group, make_project, make_run
-from tests.model_files import make_model, write_model
+from tests.model_files import make_model, whole_model
 from trainers.config import resolve
 
 
@@ -109,8 +108,8 @@ ASKED = {"target": "measured", "environments": 'calculator:{"max_digits": 2}\nre
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> Model:
-    return make_model(make_project(), "measured", write_model(tmp_path / "measured"))
+def model() -> Model:
+    return make_model(make_project(), "measured", whole_model())
 
 
 def ask(client: Client, **changes: str) -> Any:

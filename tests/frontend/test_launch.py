@@ -1,7 +1,6 @@
 """The launch form: generated from the config's schema, checked by the config's own rules, errors at the field."""
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from rollouts.models import Model, Role, Run
 from rollouts.states import RunState
 from tests.factories import make_project, make_run, make_user
 from tests.frontend.conftest import signed_in
-from tests.model_files import make_model, make_warm, write_model
+from tests.model_files import make_model, make_warm, whole_model
 from trainers.config import resolve
 
 
@@ -345,11 +344,11 @@ def test_a_model_that_would_not_load_is_refused_at_its_field(client: Client, pat
     assert not Run.objects.exists()
 
 
-def test_a_run_is_launched_from_a_model_of_the_list(client: Client, tmp_path: Path) -> None:
-    make_model(make_project(), "mine", write_model(tmp_path / "mine"))
+def test_a_run_is_launched_from_a_model_of_the_list(client: Client) -> None:
+    make_model(make_project(), "mine", whole_model())
     gallery = client.get(reverse("launch"), {"model": "mine"}).content.decode()
     assert "?model=mine&amp;preset=reverse-text-rl" in gallery
     path = f"{PRESET}&model=mine"
     assert 'value="mine"' in client.get(path).content.decode()
     client.post(path, filled() | {"model.path": "mine"})
-    assert Run.objects.get().parsed.model.path == str(tmp_path / "mine")
+    assert Run.objects.get().parsed.model.path == str(whole_model())

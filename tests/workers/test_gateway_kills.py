@@ -26,7 +26,7 @@ from workers.database import with_connection
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(amount(300, 1200))]
 
 GROUP_SIZE = 4
-KILLS = amount(6, 50)
+KILLS = amount(4, 50)
 TURNS = 3
 
 

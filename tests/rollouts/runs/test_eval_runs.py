@@ -1,7 +1,6 @@
 """A run of kind eval: measures what it names, version by version, every problem once, and then is finished."""
 
 import random
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from rollouts.services.runs import checkpoints, evaluating, life, policies
 from rollouts.services.runs.evaluating import EnvironmentIn, EvaluationIn
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
 from tests.factories import make_project
-from tests.model_files import write_model
+from tests.model_files import whole_model
 from tests.rollouts import story
 from tests.rollouts.runs.test_runs import checkpoint
 from tests.workers.making import expire
@@ -40,9 +39,8 @@ def launch(target: str, **asked: Any) -> Run:
 
 
 @pytest.fixture
-def model(tmp_path: Path) -> str:
-    write_model(tmp_path / "model")
-    return str(tmp_path / "model")
+def model() -> str:
+    return str(whole_model())
 
 
 def begun(run: Run) -> Run:

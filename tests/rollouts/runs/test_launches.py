@@ -17,7 +17,7 @@ from rollouts.services.runs import checkpoints, launches, life
 from rollouts.states import RunState
 from tests import http_server, store
 from tests.factories import make_project, make_run
-from tests.model_files import make_model, write_model
+from tests.model_files import make_model, whole_model, write_model
 from tests.rollouts import story
 from tests.rollouts.runs.test_models import FAULTS, spoil
 from trainers.config import resolve
@@ -194,7 +194,7 @@ def test_code_that_a_model_brings_along_is_not_run_at_its_launch(tmp_path: Path)
 
 def launch_beside(named: str, **overrides: Any) -> Run:
     """Launch from a model that loads, beside which this one is served."""
-    make_model(make_project(), "own", Path(settings.ROLLYARD_HOME) / "warm")
+    make_model(make_project(), "own", whole_model())
     return launch("own", policies=[{"name": "judge", "endpoint": "j"}, {"name": "rival", "model": named}], **overrides)
 
 
@@ -228,11 +228,9 @@ def test_a_model_beside_the_policy_is_found_as_the_one_it_starts_from(tmp_path: 
         ("a\0b", "NUL"),
     ],
 )
-def test_a_model_beside_the_policy_is_refused_at_its_key_with_the_same_words(
-    named: str, told: str, tmp_path: Path
-) -> None:
-    make_model(make_project("others"), "theirs", tmp_path / "theirs")
-    make_model(make_project(), "reverse-text", tmp_path / "mine")
+def test_a_model_beside_the_policy_is_refused_at_its_key_with_the_same_words(named: str, told: str) -> None:
+    for project, name in ((make_project("others"), "theirs"), (make_project(), "reverse-text")):
+        make_model(project, name, Path(settings.ROLLYARD_HOME) / name)  # looked at once for all of these
     with pytest.raises(Invalid) as refusal:
         launch_beside(named)
     assert list(refusal.value.fields) == ["policies.1.model"]
@@ -263,7 +261,7 @@ def test_code_of_a_model_beside_the_policy_has_to_be_allowed_too(tmp_path: Path)
 
 
 def test_a_built_in_model_beside_the_policy_is_made_when_the_run_begins(monkeypatch: pytest.MonkeyPatch) -> None:
-    make_model(make_project(), "own", Path(settings.ROLLYARD_HOME) / "warm")
+    make_model(make_project(), "own", whole_model())
     run = launch("own", policies=[{"name": "rival", "model": "tiny-qwen3"}])
     made: list[str] = []
     monkeypatch.setattr(models, "make_tiny", lambda **given: made.append(given["name"]))

@@ -83,10 +83,24 @@ OF_LLAMA = {
     "pipeline 4",
 }
 """Where heads or tying matter: Llama has fewer key heads than query heads, and an output layer of its own."""
-OF_OTHERS = {"tensor 2", "pipeline 2", "pipeline 4", "shard 2 x tensor 2, muon", "context 2 x tensor 2"}
-"""Of Qwen3 they are parts of longer ways."""
-CASES = [("qwen3", name) for name in WAYS if name not in OF_OTHERS or IS_LONG]
+USUAL = {
+    "qwen3": {
+        "shard 2, offloaded, muon",
+        "context 2, recomputed",
+        "tensor 2, then shard 2, then alone",
+        "pipeline 2, recomputed, muon",
+        "lora, pipeline 2",
+        "lora, replicas 2 x context 2, muon",
+        "shard 2 x tensor 2, muon, then alone",
+        "alone, then pipeline 2 x replicas 2, then pipeline 4",
+        "alone, then context 2 x tensor 2, then replicas 2 x shard 2",
+    },
+    "llama": {"pipeline 2", "shard 2 x tensor 2, muon", "context 2 x tensor 2"},
+}
+"""Every dimension, optimizer and offload, and changes from one mesh to another; the long lane goes all ways."""
+CASES = [("qwen3", name) for name in WAYS]
 CASES += [("llama", name) for name in WAYS if name in OF_LLAMA]
+CASES = [(model, name) for model, name in CASES if IS_LONG or name in USUAL[model]]
 Alone = Callable[[str, Options], Path]
 
 

@@ -96,7 +96,7 @@ def test_kills_while_two_ranks_save_lose_no_announced_checkpoint_and_bend_no_cur
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize(("before", "after"), [(2, 1), (2, 3), *([(1, 2)] if IS_LONG else [])])
+@pytest.mark.parametrize(("before", "after"), [(2, 3), *([(1, 2), (2, 1)] if IS_LONG else [])])
 def test_another_number_of_ranks_resumes_to_the_same_next_steps(
     crew: Crew, model_dir: Path, tmp_path: Path, before: int, after: int
 ) -> None:
