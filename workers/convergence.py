@@ -27,7 +27,7 @@ from rollouts.services.groups import cancelling, evaluations, leases, problems
 from rollouts.services.outside import sessions
 from rollouts.services.runs import life, placements, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
-from trainers.run_config import EnvironmentRef
+from trainers.run_config import EnvironmentRef, RunConfig
 from workers import isolation
 from workers.database import in_database
 from workers.fleet import (
@@ -188,13 +188,8 @@ def _place(run: Run) -> bool:
     for them. Of more processes than there are GPUs some share, but none of one server. Raises UnrecoverableError."""
     host, gpus, cores = platform.node(), accelerators.list_gpus(), accelerators.list_cores()
     gpus_wanted, cores_wanted = commands.gpus_wanted(run.parsed), commands.cores_wanted(run.parsed)
-    of_a_server = commands.gpus_of_a_server(run.parsed)
-    if gpus_wanted and gpus and of_a_server > len(gpus):
-        few = Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=host, there=len(gpus))
-        raise UnrecoverableError(few)
-    if cores_wanted > len(cores):
-        few = Reason(ReasonCode.CORES_TOO_FEW, wanted=cores_wanted, host=host, there=len(cores))
-        raise UnrecoverableError(few)
+    if why := _never_fits(run.parsed, host, len(gpus), len(cores)):
+        raise UnrecoverableError(why)
     wants = [
         placements.Wanted(PlacementKind.GPU, gpus, min(len(gpus), gpus_wanted)),
         placements.Wanted(PlacementKind.CORE, cores, cores_wanted),
@@ -203,6 +198,20 @@ def _place(run: Run) -> bool:
     if wait is not None:
         life.note_wait(run, wait)
     return wait is None
+
+
+def _never_fits(config: RunConfig, host: str, gpus: int, cores: int) -> Reason | None:
+    """Why a run cannot begin on a machine with so many GPUs and cores, however long it waits."""
+    of_a_server, cores_wanted = commands.gpus_of_a_server(config), commands.cores_wanted(config)
+    on_cpu = accelerators.serves_on_cpu(elsewhere=commands.is_on_jobs(config))
+    if commands.slots(config) and config.inference.pipeline_parallel > 1 and on_cpu:
+        fault = "its build for CPUs knows no stages, so inference.pipeline_parallel has to be 1"
+        return Reason(ReasonCode.SERVER_INPUT, fault=fault)
+    if gpus and commands.gpus_wanted(config) and of_a_server > gpus:
+        return Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=host, there=gpus)
+    if cores_wanted > cores:
+        return Reason(ReasonCode.CORES_TOO_FEW, wanted=cores_wanted, host=host, there=cores)
+    return None
 
 
 def _would_be_taken(run: Run) -> bool:

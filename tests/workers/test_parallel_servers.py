@@ -20,7 +20,6 @@ long_lane = pytest.mark.skipif(not IS_LONG, reason="LONG LANE: ROLLYARD_TEST_LON
     "split",
     [
         {"tensor_parallel": 2},
-        pytest.param({"pipeline_parallel": 2}, marks=long_lane),
         pytest.param({"data_parallel": 2}, marks=long_lane),
         pytest.param({"tensor_parallel": 2, "data_parallel": 2}, marks=long_lane),
     ],

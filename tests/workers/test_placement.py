@@ -79,6 +79,14 @@ def test_a_server_that_wants_more_gpus_than_there_are_is_refused_before_anything
     assert placements.held(run, PlacementKind.GPU) == []
 
 
+@pytest.mark.django_db
+def test_stages_are_refused_where_servers_compute_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)
+    ended = converged(make_run(trainer__device="cpu", inference__pipeline_parallel=2))
+    assert ended.state == RunState.FAILED
+    assert str(ended.reason).endswith("inference.pipeline_parallel has to be 1")
+
+
 @pytest.mark.parametrize(
     ("overrides", "wanted"),
     [
