@@ -75,9 +75,7 @@ def _group(item: pytest.Item) -> str:
     file = item.location[0]
     if PRODUCT.isdisjoint(mark.name for mark in item.iter_markers()):
         return file
-    if file.startswith("tests/slurm/"):
-        return "jobs"
-    return "runs" if file.startswith("tests/e2e/") else "servers"
+    return "runs" if file.startswith(("tests/e2e/", "tests/slurm/")) else "servers"
 
 
 def _turn(group: str) -> int:

@@ -8,13 +8,13 @@ from benchmarks import hostile_senders
 from benchmarks.hostile_load import measuring
 from benchmarks.hostile_load.honest import OPERATIONS
 from benchmarks.wire_load.figures import Figures
-from tests.lanes import IS_LONG
+from tests.lanes import long_lane
 
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.e2e,
     pytest.mark.timeout(600),
-    pytest.mark.skipif(not IS_LONG, reason="`make test-long` runs it; what is refused of whom is always tested"),
+    long_lane("what is refused of whom is always tested"),
 ]
 KINDS = {"bomb-stranger": {404}, "form-60mb": {413}, "passwords": {200, 429}}
 """Kind -> how it is answered."""

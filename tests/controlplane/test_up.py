@@ -22,6 +22,7 @@ from controlplane.home import APPLICATION, OWNER, Home
 from controlplane.up import processes
 from tests.accounts import open_to_others
 from tests.e2e.yard import lives
+from tests.lanes import long_lane
 from workers.launchers.processes import end, with_cwd
 
 ACCOUNTLESS = """
@@ -201,6 +202,7 @@ def test_detached_process_of_an_up_that_was_killed_is_ended_by_the_next_up(tempo
     assert with_cwd(temporary_home.postgres_data, "postgres") == set()
 
 
+@long_lane("the next `up` ends what is left")
 def test_children_of_a_killed_up_end_by_themselves(temporary_home: Home) -> None:
     up = Up(temporary_home)
     up.wait_for(event="up")

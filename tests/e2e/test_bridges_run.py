@@ -13,6 +13,7 @@ from tests.accounts import let_others_pass
 from tests.e2e import outside
 from tests.e2e.calling_model import write_calling_model
 from tests.e2e.yard import Yard, until
+from tests.lanes import IS_LONG
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -23,6 +24,14 @@ STEPS = 6
 ON_POLICY = 1e-7
 """Mismatch KL of a group, far above rounding. The weights one step before or after give more on the same tokens: so the
 learning rate is there from the first step."""
+TRAIN = """
+[[environments]]
+name = "verifiers"
+label = "train"
+python = "{python}"
+args = {{ id = "{id}", client = "train", renderer = "qwen3" }}
+"""
+"""The same environment by the other client, for which a room of its own loads all of verifiers again."""
 HELD_ENV = '''
 
 import os
@@ -78,11 +87,7 @@ name = "verifiers"
 label = "chat"
 python = "{VERIFIERS}"
 args = {{ id = "{spelling}" }}
-[[environments]]
-name = "verifiers"
-label = "train"
-python = "{VERIFIERS}"
-args = {{ id = "{spelling}", client = "train", renderer = "qwen3" }}
+{TRAIN.format(python=VERIFIERS, id=spelling) if IS_LONG else ""}
 [[environments]]
 name = "atropos"
 python = "{ATROPOS}"
@@ -124,7 +129,8 @@ args = {{ path = "{words}" }}
             run,
         )
     )
-    assert trained.keys() == {"calculator", "chat", "train", "atropos", *outside.PLAYERS}, trained
+    expected = {"calculator", "chat", "atropos", *outside.PLAYERS} | ({"train"} if IS_LONG else set())
+    assert trained.keys() == expected, trained
     for group, told in played.items():
         assert outside.check_trained(yard, run, group, told) < ON_POLICY
         assert any(turn["calls"] for tale in told for turn in tale["turns"]), f"{group}: a tool was called"

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from tests.accounts import let_others_pass
 from tests.e2e.yard import Yard
-from tests.lanes import IS_LONG
+from tests.lanes import IS_LONG, long_lane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
@@ -45,7 +45,7 @@ def test_exported_rollouts_train_a_run_that_forks_on_more_ranks(
     assert any(not torch.equal(start[name], moved[name]) for name in start)
 
 
-@pytest.mark.skipif(not IS_LONG, reason="`make test-long` runs it; that pairs are learned from is always tested")
+@long_lane("that pairs are learned from is always tested")
 def test_exported_pairs_train_a_run(yard: Yard, base: Path, adapted: str, tmp_path: Path) -> None:
     let_others_pass(tmp_path)
     pairs = tmp_path / "pairs.jsonl"

@@ -8,12 +8,14 @@ import pytest
 
 from tests.accounts import open_to_others
 from tests.e2e.yard import running_yard
+from tests.lanes import long_lane
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
 WARM_UP = ["reverse-text-sft", "max_steps=6", "optimizer.warmup_steps=1", "data.batch_size=16"]
 RUN = ["reverse-text-rl", "max_steps=2", "optimizer.warmup_steps=1", "batch.batch_size=16", "evaluation.problems=8"]
 
 
+@long_lane("the demo makes the same model and trains it, and tests/controlplane/test_models_cli.py knows the flag")
 def test_a_launch_in_an_empty_home_makes_its_model_first_and_trains(tmp_path: Path) -> None:
     with running_yard(tmp_path / "up.log") as yard:
 

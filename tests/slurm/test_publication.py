@@ -19,7 +19,7 @@ from django.utils.crypto import salted_hmac
 
 from tests.accounts import let_others_pass
 from tests.e2e.yard import Yard, running_yard, until
-from tests.lanes import IS_LONG
+from tests.lanes import long_lane
 from tests.slurm.cluster import Cluster
 from tests.slurm.events import ALIVE
 from workers.launchers.base import sockets_of
@@ -30,7 +30,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.vllm,
     pytest.mark.timeout(900),
-    pytest.mark.skipif(not IS_LONG, reason="`make test-long` runs it; that versions come over HTTP is always tested"),
+    long_lane("that versions come over HTTP is always tested"),
 ]
 
 STEPS = 6

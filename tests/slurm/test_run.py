@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
-from tests.lanes import IS_LONG
+from tests.lanes import long_lane
 from tests.slurm.cluster import Cluster
 from workers.launchers.processes import carriers, send
 
@@ -50,7 +50,7 @@ def job_of(yard: Yard, cluster: Cluster, run: str, kind: str) -> list[str] | Non
     return next((job for (token,) in rows for job in cluster.jobs() if token in job[3] and job[1] == "RUNNING"), None)
 
 
-@pytest.mark.skipif(not IS_LONG, reason="`make test-long` runs it; what is shared over HTTP is always tested")
+@long_lane("what is shared over HTTP is always tested")
 def test_run_finishes_whatever_is_cancelled_preempted_or_lost(yard: Yard, cluster: Cluster, model: Path) -> None:
     run = yard.rollyard("launch", "reverse-text-rl", f"model.path={model}", *ON_JOBS, *SMALL, "max_steps=9")["run"]
     until(lambda: yard.step(run) >= 2, within_s=120, what="the first steps")
@@ -82,7 +82,7 @@ def test_run_finishes_whatever_is_cancelled_preempted_or_lost(yard: Yard, cluste
     assert cluster.jobs() == [], "a run that is over leaves no job"
 
 
-@pytest.mark.skipif(not IS_LONG, reason="`make test-long` runs it; nodes that share nothing are always tested")
+@long_lane("nodes that share nothing are always tested")
 def test_trainer_over_two_nodes_starts_again_as_one_and_a_stop_leaves_no_job(
     yard: Yard, cluster: Cluster, model: Path
 ) -> None:

@@ -15,6 +15,7 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM
 
+from tests.lanes import long_lane
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
 from tests.trainers.crew import Crew
 from tests.trainers.support import ROOT, await_trainer, random_batch, rl_config, run_trainer, start_node, start_trainer
@@ -114,6 +115,7 @@ def test_nodes_that_meet_in_a_file_train_the_same_weights_and_listen_to_nobody_e
     assert_trained_alike(plane, finished)
 
 
+@long_lane("jobs of several nodes lose a rank in tests/slurm/test_events.py")
 def test_when_a_rank_dies_the_nodes_end_and_may_meet_again(model_dir: Path, tmp_path: Path) -> None:
     plane = make_plane(tmp_path, model_dir, max_steps=4)
     plane.make_batch = None  # both wait for the first

@@ -10,6 +10,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from tests.lanes import long_lane
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.crew import Crew
 from tests.trainers.support import rl_config, run_trainer, start_trainer, write_conversations, write_pairs
@@ -56,6 +57,7 @@ def test_training_lowers_the_loss_and_announces_weights_that_are_evaluated_and_t
     assert plane.finished
 
 
+@long_lane("formats are read alike in trainers/data, ranks learn alike from preferences")
 def test_parquet_trains_like_jsonl_and_held_out_loss_falls_alike_on_any_number_of_ranks(
     crew: Crew, model_dir: Path, tmp_path: Path
 ) -> None:

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from environments.config import SamplingParams
-from tests.lanes import IS_LONG
+from tests.lanes import long_lane
 from tests.workers.real_server import needs_vllm, started
 from tests.workers.test_inference import PROMPT, Server, greedy, make_models, trainer_logprobs
 
 pytestmark = [pytest.mark.vllm, pytest.mark.slow, needs_vllm]
-long_lane = pytest.mark.skipif(not IS_LONG, reason="LONG LANE: ROLLYARD_TEST_LONG=1 runs it")
+elsewhere = long_lane("a tensor is split whenever the tests run")
 
 
 @pytest.mark.parametrize(
     "split",
     [
         {"tensor_parallel": 2},
-        pytest.param({"data_parallel": 2}, marks=long_lane),
-        pytest.param({"tensor_parallel": 2, "data_parallel": 2}, marks=long_lane),
+        pytest.param({"data_parallel": 2}, marks=elsewhere),
+        pytest.param({"tensor_parallel": 2, "data_parallel": 2}, marks=elsewhere),
     ],
     ids=str,
 )

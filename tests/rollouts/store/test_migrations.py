@@ -15,7 +15,7 @@ from rollouts.services.runs import projects
 from rollouts.states import AttemptState, RunState
 from tests import store
 from tests.factories import make_group, make_run, make_user, words
-from tests.lanes import IS_LONG
+from tests.lanes import long_lane
 from tests.rollouts.doors.atropos.api import make_external_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,7 +27,7 @@ def test_no_migration_is_missing() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not IS_LONG, reason="LONG LANE: the test below takes the same way from the ninth on")
+@long_lane("the test below takes the same way from the ninth on")
 def test_all_migrations_go_back_and_forth() -> None:
     applied = MigrationRecorder.Migration.objects.filter(app="rollouts").order_by("name").values_list("name", flat=True)
     names = list(applied)

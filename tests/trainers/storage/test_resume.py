@@ -24,7 +24,7 @@ from trainers.wire import CheckpointIn, CheckpointRef
 
 pytestmark = [pytest.mark.slow]
 
-KILLS = amount(2, 40)
+KILLS = amount(1, 40)
 """Half of them of each kind. The test takes about as many times ten seconds."""
 LONGEST_SAVE_S = 0.15
 """A kill comes at a random moment within so long after a save has begun: inside it, or soon after."""
