@@ -56,6 +56,11 @@ class ReasonCode(TextChoices):
         "each of its servers computes on {wanted} GPUs (inference.tensor_parallel and its like), and {host} has "
         "{there}",
     )
+    NODES_GIVEN_BACK = (
+        "nodes_given_back",
+        "its jobs ({jobs}) had nothing to do for {idle_s:.0f} s, and launcher.idle_limit_s is {limit_s:.0f}: their nodes "
+        "were given back",
+    )
     SLURM_AWAY = "slurm_away", "it has its turn once SLURM answers: {error}"
     SLURM_REFUSED = "slurm_refused", "SLURM does not take its jobs: {error}"
     NOT_FETCHED = (

@@ -13,13 +13,14 @@ import time
 from threading import BoundedSemaphore
 
 from django.db import DatabaseError, InterfaceError
+from django.utils import timezone
 
 from environments.errors import RegistryError
 from environments.types import Split
 from rollouts.errors import Invalid, StateConflict
 from rollouts.models import Evaluation, PlacementKind, PolicyVersion, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.selectors import fleet, groups, runs
+from rollouts.selectors import fleet, groups, machines, runs
 from rollouts.services import models, trust
 from rollouts.services.curation import reviews
 from rollouts.services.datasets import learning
@@ -104,6 +105,8 @@ class Convergence:
     def _tend(self, run: Run) -> None:
         _ask_for_leave(run)
         _ask_for_use(run)
+        if _give_back(run):
+            return
         reviews.expire(run)
         if run.parsed.is_trained and commands.is_on_jobs(run.parsed):
             # Before its servers, which might take the nodes that it needs.
@@ -242,6 +245,20 @@ def _ask_for_use(run: Run) -> None:
     limit = run.parsed.fruitless_limit if run.kind == RunKind.RL and run.state in RUN_TRAINING else 0
     if limit and (last := groups.fruitless(run, limit)) is not None:
         raise UnrecoverableError(Reason(ReasonCode.FRUITLESS, groups=limit, last=last.reason))
+
+
+def _give_back(run: Run) -> bool:
+    """Stop a run whose jobs hold their nodes for nothing, if it wants that; returns whether it was."""
+    limit_s = run.parsed.launcher.idle_limit_s
+    if not limit_s or not commands.is_on_jobs(run.parsed) or (idle := machines.idle_since(run)) is None:
+        return False
+    jobs_of_run, since = idle
+    idle_s = (timezone.now() - since).total_seconds()
+    if idle_s <= limit_s:
+        return False
+    why = Reason(ReasonCode.NODES_GIVEN_BACK, jobs=jobs_of_run, idle_s=idle_s, limit_s=limit_s)
+    life.request_stop(run, actor="reconciler", reason=why)
+    return True
 
 
 def _make_model(run: Run) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Count, Exists, Min, OuterRef, Subquery
+from django.db.models import Count, Exists, Min, OuterRef, QuerySet, Subquery
 from django.utils import timezone
 
 from rollouts.models import (
@@ -125,7 +125,7 @@ class Fleet:
 def fleet(user: User | AnonymousUser, *, idle_s: float) -> Fleet:
     """What the user may see; `idle_s`: for how long a replica may be idle without an alarm. Eight queries at most."""
     projects = list(runs.projects(user).values_list("pk", flat=True))
-    replicas = _replicas(projects, idle_s)
+    replicas = _lines(Replica.objects.filter(run__project__in=projects), idle_s)
     drivers = _drivers(projects)
     placements = list(
         Placement.objects.filter(released_at=None, run__project__in=projects)
@@ -139,12 +139,20 @@ def fleet(user: User | AnonymousUser, *, idle_s: float) -> Fleet:
     return Fleet(replicas, drivers, _gpus(rows, placements), sorted(machines.values(), key=lambda each: each.host))
 
 
-def _replicas(projects: Sequence[int], idle_s: float) -> list[ReplicaLine]:
+def idle_since(run: Run) -> tuple[int, datetime] | None:
+    """How many replicas of a run have begun and not ended, and since when none of them has had anything to do; None
+    where one has, or there is none."""
+    begun = _lines(Replica.objects.filter(run=run, begun_at__isnull=False), 0.0)
+    since = [line.idle_since for line in begun if line.idle_since is not None]
+    return (len(begun), max(since)) if begun and len(since) == len(begun) else None
+
+
+def _lines(replicas: QuerySet[Replica], idle_s: float) -> list[ReplicaLine]:
     batches = Batch.objects.filter(run=OuterRef("run"))
     trained_at = batches.filter(trained_at__isnull=False).order_by("-step").values("trained_at")[:1]
     under_way = batches.filter(step__gte=OuterRef("run__next_step"), trained_at=None)
     found = (
-        Replica.objects.filter(run__project__in=projects, state__in=REPLICA_ALIVE)
+        replicas.filter(state__in=REPLICA_ALIVE)
         .select_related("run", "load")
         .defer(*_PAYLOAD)
         .annotate(

@@ -109,3 +109,6 @@ class LauncherConfig(Section):
     """What the trainer asks for."""
     inference: JobNeed = JobNeed()
     """What each inference server asks for."""
+    idle_limit_s: float = Field(default=0.0, ge=0)
+    """Seconds for which every job of the run may have nothing to do: then it is stopped, and its nodes are others'.
+    0: the page Fleet has an alarm, and that is all."""

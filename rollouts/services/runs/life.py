@@ -82,13 +82,14 @@ def create(
     return run
 
 
-def request_stop(run: Run, *, actor: str, reason: str = "") -> Run:
+def request_stop(run: Run, *, actor: str, reason: str | Reason = "") -> Run:
     """Ask a run to end now: nothing more is claimed or trained, then its replicas are ended. Idempotent.
 
-    ``reason`` is in the words of whoever asks.
+    ``reason`` is in the words of whoever asks, or a reason of ours.
     """
-    asked = Reason(ReasonCode.TEXT, text=reason) if reason else Reason(ReasonCode.STOP_ASKED, actor=actor)
-    if not transition(Run, [run.pk], to=RunState.STOPPING, actor=actor, reason=asked):
+    if isinstance(reason, str):
+        reason = Reason(ReasonCode.TEXT, text=reason) if reason else Reason(ReasonCode.STOP_ASKED, actor=actor)
+    if not transition(Run, [run.pk], to=RunState.STOPPING, actor=actor, reason=reason):
         run.refresh_from_db()
         if run.state not in {RunState.STOPPING, RunState.STOPPED}:
             raise StateConflict(f"Run {run.key} is {run.state}; there is nothing to stop.")

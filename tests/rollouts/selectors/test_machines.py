@@ -106,6 +106,19 @@ def test_trainers_that_want_no_batch_are_not_idle(user: User, columns: dict[str,
     assert not only(user).is_idle
 
 
+def test_a_run_is_idle_since_the_last_of_its_jobs_is() -> None:
+    run, now = make_run(), timezone.now()
+    assert machines.idle_since(run) is None
+    servers = [make_replica(run, slot=slot, launcher="slurm", begun_at=now) for slot in range(2)]
+    make_replica(run, kind=ReplicaKind.TRAINER, launcher="slurm", state="starting")  # it waits for a node
+    times = [ago(700), ago(300)]
+    for server, since in zip(servers, times, strict=True):
+        ReplicaLoad.objects.create(replica=server, reported_at=now, idle_since=since)
+    assert machines.idle_since(run) == (2, times[1])
+    ReplicaLoad.objects.filter(replica=servers[0]).update(idle_since=None)
+    assert machines.idle_since(run) is None, "one of them is at work"
+
+
 def test_a_replica_whose_heart_does_not_beat_is_an_alarm(user: User) -> None:
     replica = make_replica(make_run())
     ReplicaLoad.objects.create(replica=replica, heartbeat_at=ago(5))
