@@ -1,4 +1,4 @@
-"""One SLURM for the tests that start jobs."""
+"""One SLURM for the tests that start jobs, and one whose nodes share nothing with the control plane but the network."""
 
 import os
 import tempfile
@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.yard import Yard, running_yard
 from tests.slurm.cluster import Cluster, missing, running_cluster
+
+APART = """
+[templates.default]
+shared = false
+environment = { OMP_NUM_THREADS = "1" }
+"""
+"""The `cluster.toml` of nodes that share nothing."""
 
 
 @pytest.fixture(scope="package")
@@ -22,3 +30,36 @@ def cluster() -> Iterator[Cluster]:
             for name, value in cluster.environ.items():
                 patch.setenv(name, value)
             yield cluster
+
+
+@pytest.fixture(scope="module")
+def hidden() -> Iterator[Path]:
+    """What the nodes do not see."""
+    if complaint := missing():
+        pytest.skip(f"NO SLURM: {complaint}")
+    with tempfile.TemporaryDirectory(prefix="rollyard-here-", ignore_cleanup_errors=True) as directory:
+        os.chmod(directory, 0o711)
+        yield Path(directory)
+
+
+@pytest.fixture(scope="module")
+def apart(hidden: Path) -> Iterator[Cluster]:
+    """A cluster whose nodes have each a `/tmp` of its own, and so nothing of the control plane's."""
+    with tempfile.TemporaryDirectory(prefix="rollyard-slurm-", dir="/var/tmp", ignore_cleanup_errors=True) as directory:
+        os.chmod(directory, 0o755)
+        with running_cluster(Path(directory), hidden=Path("/tmp")) as cluster:
+            assert hidden.is_relative_to("/tmp")
+            assert "rollyard" not in cluster.ask("srun", "--nodes=3", "--chdir=/", "ls", "-A", "/tmp")
+            yield cluster
+
+
+@pytest.fixture(scope="module")
+def distant(apart: Cluster, hidden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    """A Rollyard of which the nodes of that cluster see nothing; it plays no episodes, for workers are jobs."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in apart.environ.items():
+            patch.setenv(name, value)
+        options = ["--concurrency", "0", "--lines-port", "auto"]
+        with running_yard(tmp_path_factory.mktemp("yard") / "up.log", where=hidden, options=options) as yard:
+            (yard.home.path / "cluster.toml").write_text(APART)
+            yield yard

@@ -2,9 +2,7 @@
 
 import os
 import random
-import tempfile
 import time
-from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -12,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.promises import Submitter, check
-from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
+from tests.e2e.yard import Yard, make_tiny_model, until
 from tests.lanes import IS_LONG, amount
-from tests.slurm.cluster import Cluster, missing, running_cluster
+from tests.slurm.cluster import Cluster
+from tests.slurm.conftest import APART
 from tests.slurm.events import KINDS, Events
 from tests.slurm.test_run import SMALL
 
@@ -31,11 +30,6 @@ SEED = int(os.environ.get("ROLLYARD_KILL_SEED") or (random.SystemRandom().randra
 STEPS = 5000
 """More than there is time for: a run that lasts until all has happened is stopped, on a machine of any speed."""
 OF_RUN = "JOIN rollouts_run AS r ON r.id = t.run_id WHERE r.key = %s AND t.kind = %s"
-TEMPLATE = """
-[templates.default]
-shared = false
-environment = { OMP_NUM_THREADS = "1" }
-"""
 POOL = """
 [workers.players]
 minimum = 1
@@ -43,117 +37,88 @@ hours = 1
 """
 
 
-@pytest.fixture(scope="module")
-def hidden() -> Iterator[Path]:
-    """What the nodes do not see."""
-    if complaint := missing():
-        pytest.skip(f"NO SLURM: {complaint}")
-    with tempfile.TemporaryDirectory(prefix="rollyard-here-", ignore_cleanup_errors=True) as directory:
-        os.chmod(directory, 0o711)
-        yield Path(directory)
-
-
-@pytest.fixture(scope="module")
-def apart(hidden: Path) -> Iterator[Cluster]:
-    """A cluster whose nodes have each a `/tmp` of its own, and so nothing of the control plane's."""
-    with tempfile.TemporaryDirectory(prefix="rollyard-slurm-", dir="/var/tmp", ignore_cleanup_errors=True) as directory:
-        os.chmod(directory, 0o755)
-        with running_cluster(Path(directory), hidden=Path("/tmp")) as cluster:
-            assert hidden.is_relative_to("/tmp")
-            assert "rollyard" not in cluster.ask("srun", "--nodes=3", "--chdir=/", "ls", "-A", "/tmp")
-            yield cluster
-
-
-@pytest.fixture(scope="module")
-def yard(apart: Cluster, hidden: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in apart.environ.items():
-            patch.setenv(name, value)
-        options = ["--concurrency", "0", "--lines-port", "auto"]
-        with running_yard(tmp_path_factory.mktemp("yard") / "up.log", where=hidden, options=options) as yard:
-            (yard.home.path / "cluster.toml").write_text(TEMPLATE + POOL)
-            yield yard
-
-
 def test_a_run_of_jobs_survives_whatever_is_killed_cancelled_preempted_or_lost(
-    yard: Yard, apart: Cluster, hidden: Path
+    distant: Yard, apart: Cluster, hidden: Path
 ) -> None:
     print(f"ROLLYARD_KILL_SEED={SEED}")
     dice = random.Random(SEED)
+    (distant.home.path / "cluster.toml").write_text(APART + POOL)
     model = make_tiny_model(hidden / "base" / "model")
     spread = ["trainer.nodes=2", "trainer.world_size=2", "inference.replicas=2"]
     words = [f"model.path={model}", "launcher.type=slurm", *spread, "evaluation=null", *SMALL]
     # One by hand, and one that is there whatever is lost.
-    assert len(yard.rollyard("workers", "start", "1", "--hours", "1")["jobs"]) == 1
-    token = yard.rollyard("token", "create", "outside", "--scope", "submit")["token"]
-    run = yard.rollyard("launch", "reverse-text-rl", *words, f"max_steps={STEPS}")["run"]
-    until(lambda: yard.step(run) >= 1, within_s=300, what="the first step")
-    submitter = Submitter(yard, run, token)
+    assert len(distant.rollyard("workers", "start", "1", "--hours", "1")["jobs"]) == 1
+    token = distant.rollyard("token", "create", "outside", "--scope", "submit")["token"]
+    run = distant.rollyard("launch", "reverse-text-rl", *words, f"max_steps={STEPS}")["run"]
+    until(lambda: distant.step(run) >= 1, within_s=300, what="the first step")
+    submitter = Submitter(distant, run, token)
     submitter.start()
 
-    events = Events(yard, apart, run, dice)
+    events = Events(distant, apart, run, dice)
     for kind in chosen(dice):
         time.sleep(dice.uniform(0.1, 1.0))  # the random moment is the point of the test
-        assert yard.state(run) in {None, "running", "finishing"}, f"the run ended before {kind}"
-        victim, step, happened_at = events.happen(kind), yard.step(run), time.monotonic()
-        until(partial(moved_on, yard, run, step), within_s=300, what=f"a step after {kind} {victim}")
+        assert distant.state(run) in {None, "running", "finishing"}, f"the run ended before {kind}"
+        victim, step, happened_at = events.happen(kind), distant.step(run), time.monotonic()
+        until(partial(moved_on, distant, run, step), within_s=300, what=f"a step after {kind} {victim}")
         print(f"{kind} {victim} at step {step}: {time.monotonic() - happened_at:.1f} s until the next")
     if IS_LONG:
         events.over_in_time()
-        until(lambda: "time_limit" in reasons(yard, run), within_s=180, what="the end of the trainer's time")
+        until(lambda: "time_limit" in reasons(distant, run), within_s=180, what="the end of the trainer's time")
         for _ in range(2):
-            before = alive(yard, run)
+            before = alive(distant, run)
             with events.controller_away():
                 time.sleep(180)
-                assert alive(yard, run) == before, "while SLURM is away nothing ends"
-    yard.rollyard("runs", "stop", run)
-    until(lambda: yard.state(run) in {"finished", "failed", "stopped"}, within_s=400, what="the end of the run")
+                assert alive(distant, run) == before, "while SLURM is away nothing ends"
+    distant.rollyard("runs", "stop", run)
+    until(lambda: distant.state(run) in {"finished", "failed", "stopped"}, within_s=400, what="the end of the run")
     submitter.halt.set()
     submitter.join(30)
     assert submitter.refused == []
-    check(yard, run, submitter.acknowledged)
+    check(distant, run, submitter.acknowledged)
 
     jobs = until(lambda: [job for job in apart.jobs() if "worker-" in job[3]], within_s=60, what="a worker of the pool")
     assert len(jobs) == len(apart.jobs()), "of the run no job is left"
-    assert "players" in {worker["pool"] for worker in yard.rollyard("workers", "list")}
-    (yard.home.path / "cluster.toml").write_text(TEMPLATE + POOL.replace("minimum = 1", "minimum = 0"))
+    assert "players" in {worker["pool"] for worker in distant.rollyard("workers", "list")}
+    (distant.home.path / "cluster.toml").write_text(APART + POOL.replace("minimum = 1", "minimum = 0"))
     until(lambda: not [job for job in apart.jobs() if "players" in job[3]], within_s=60, what="the end of the pool's")
-    assert yard.rollyard("workers", "stop") == {"stopped": len(apart.jobs()), "pools": []}
+    assert distant.rollyard("workers", "stop") == {"stopped": len(apart.jobs()), "pools": []}
     until(lambda: not apart.jobs(), within_s=60, what="the end of the worker by hand")
     apart.resume()
 
-    writers = yard.sql(
+    writers = distant.sql(
         f"SELECT t.created_at, t.ended_at FROM rollouts_replica AS t {OF_RUN} ORDER BY t.id", run, "trainer"
     )
     assert all(ended <= begun for (_, ended), (begun, _) in pairwise(writers)), "two trainers at a time"
-    print(f"{len(writers)} trainers; from a job's start to a trainer at work: {at_work_s(yard, run)} s")
+    print(f"{len(writers)} trainers; from a job's start to a trainer at work: {at_work_s(distant, run)} s")
     of_run = "JOIN rollouts_run AS r ON r.id = t.run_id WHERE r.key = %s"
-    paths = yard.sql(f"SELECT t.path FROM rollouts_checkpoint AS t {of_run} AND t.state = 'complete'", run)
+    paths = distant.sql(f"SELECT t.path FROM rollouts_checkpoint AS t {of_run} AND t.state = 'complete'", run)
     assert paths
     assert all((Path(path) / "manifest.json").is_file() for (path,) in paths), "no row names files that are gone"
-    yard.rollyard("checkpoints", "verify", run)
-    directory = yard.home.path / "runs" / run
+    distant.rollyard("checkpoints", "verify", run)
+    directory = distant.home.path / "runs" / run
     assert not list(directory.rglob("*.partial"))
     logs = [file.read_text() for file in (directory / "replicas").glob("trainer-0-*/log.txt")]
     assert any("step 0: loss" in log for log in logs), "what a node wrote can be read here"
 
 
-def test_a_full_disk_of_the_nodes_is_named_and_healed_by_space_alone(yard: Yard, apart: Cluster, hidden: Path) -> None:
+def test_a_full_disk_of_the_nodes_is_named_and_healed_by_space_alone(
+    distant: Yard, apart: Cluster, hidden: Path
+) -> None:
     model = make_tiny_model(hidden / "other" / "model")
     on_nodes = ["srun", "--nodes=3", "--ntasks-per-node=1", "--chdir=/"]
     apart.ask(*on_nodes, "sh", "-c", "cat /dev/zero > /tmp/filling 2> /dev/null || true")
     words = [f"model.path={model}", "launcher.type=slurm", "evaluation=null", *SMALL, "max_steps=1"]
-    run = yard.rollyard("launch", "reverse-text-rl", *words)["run"]
+    run = distant.rollyard("launch", "reverse-text-rl", *words)["run"]
     told = (
         "SELECT t.reason_code || t.reason_params::text FROM rollouts_replica AS t JOIN rollouts_run AS r"
         " ON r.id = t.run_id WHERE r.key = %s AND t.reason_params::text LIKE '%%No space left on device%%'"
     )
-    until(lambda: yard.sql(told, run), within_s=30, what="a sentence about the disk")
+    until(lambda: distant.sql(told, run), within_s=30, what="a sentence about the disk")
     apart.ask(*on_nodes, "rm", "/tmp/filling")
     ready = f"SELECT t.id FROM rollouts_replica AS t {OF_RUN} AND t.state = 'ready'"
-    until(lambda: yard.sql(ready, run, "trainer"), within_s=120, what="a trainer at work")
-    yard.rollyard("runs", "stop", run)
-    until(lambda: yard.state(run) == "stopped", within_s=60, what="the stop")
+    until(lambda: distant.sql(ready, run, "trainer"), within_s=120, what="a trainer at work")
+    distant.rollyard("runs", "stop", run)
+    until(lambda: distant.state(run) == "stopped", within_s=60, what="the stop")
 
 
 def chosen(dice: random.Random) -> list[str]:
