@@ -207,7 +207,7 @@ def _never_fits(config: RunConfig, host: str, gpus: int, cores: int) -> Reason |
     """Why a run cannot begin on a machine with so many GPUs and cores, however long it waits."""
     of_a_server, cores_wanted = commands.gpus_of_a_server(config), commands.cores_wanted(config)
     on_cpu = accelerators.serves_on_cpu(elsewhere=commands.is_on_jobs(config))
-    if commands.slots(config) and config.inference.pipeline_parallel > 1 and on_cpu:
+    if config.is_played and commands.slots(config) and config.inference.pipeline_parallel > 1 and on_cpu:
         fault = "its build for CPUs knows no stages, so inference.pipeline_parallel has to be 1"
         return Reason(ReasonCode.SERVER_INPUT, fault=fault)
     if gpus and commands.gpus_wanted(config) and of_a_server > gpus:

@@ -75,7 +75,7 @@ def gpus_wanted(config: RunConfig) -> int:
     """One for each process of a run that computes on a GPU of this machine where there is one."""
     if is_on_jobs(config):
         return 0
-    return _trainers_on_gpus(config) + len(slots(config)) * gpus_of_a_server(config)
+    return _trainers_on_gpus(config) + _servers(config) * gpus_of_a_server(config)
 
 
 def cores_wanted(config: RunConfig) -> int:
@@ -83,7 +83,12 @@ def cores_wanted(config: RunConfig) -> int:
     if is_on_jobs(config):
         return 0
     trainer = config.launcher.trainer.cores if config.is_trained else 0
-    return trainer + len(slots(config)) * config.launcher.inference.cores
+    return trainer + _servers(config) * config.launcher.inference.cores
+
+
+def _servers(config: RunConfig) -> int:
+    """How many there will be: of a run that nobody here plays none is started."""
+    return len(slots(config)) if config.is_played else 0
 
 
 def own_cores(config: RunConfig, held: Sequence[str], slot: Slot | None = None) -> list[int]:
