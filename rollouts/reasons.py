@@ -58,8 +58,8 @@ class ReasonCode(TextChoices):
     )
     NODES_GIVEN_BACK = (
         "nodes_given_back",
-        "its jobs ({jobs}) had nothing to do for {idle_s:.0f} s, and launcher.idle_limit_s is {limit_s:.0f}: their nodes "
-        "were given back",
+        "its jobs ({jobs}) had nothing to do for {idle_s:.0f} s, and launcher.idle_limit_s is {limit_s:.0f}: their "
+        "nodes were given back",
     )
     SLURM_AWAY = "slurm_away", "it has its turn once SLURM answers: {error}"
     SLURM_REFUSED = "slurm_refused", "SLURM does not take its jobs: {error}"

@@ -193,11 +193,11 @@ def _place(run: Run) -> bool:
     gpus_wanted, cores_wanted = commands.gpus_wanted(run.parsed), commands.cores_wanted(run.parsed)
     if why := _never_fits(run.parsed, host, len(gpus), len(cores)):
         raise UnrecoverableError(why)
-    wants = [
-        placements.Wanted(PlacementKind.GPU, gpus, min(len(gpus), gpus_wanted)),
-        placements.Wanted(PlacementKind.CORE, cores, cores_wanted),
+    wishes = [
+        placements.Wish(PlacementKind.GPU, gpus, min(len(gpus), gpus_wanted)),
+        placements.Wish(PlacementKind.CORE, cores, cores_wanted),
     ]
-    wait = placements.promise(run, host, wants)
+    wait = placements.promise(run, host, wishes)
     if wait is not None:
         life.note_wait(run, wait)
     return wait is None

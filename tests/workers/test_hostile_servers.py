@@ -133,7 +133,7 @@ def test_what_a_server_is_busy_with_is_read_out_of_its_metrics() -> None:
     second = metrics(running=1.0, waiting=0.0, share=0.5, tokens=1000.0).replace('engine="0"', 'engine="1"')
     text = metrics(running=3.0, waiting=2.0, share=0.25, tokens="1.2345e+06") + second
     with hostile(serving_metrics(text)) as url, VllmAdmin(url) as admin:
-        assert admin.load(LONG_S) == EngineLoad(running=4, waiting=2, cache_share=0.75, tokens=1_235_500)
+        assert admin.load(LONG_S) == EngineLoad(running=4, waiting=2, cache_share=0.375, tokens=1_235_500)
 
 
 @pytest.mark.parametrize("said", ["NaN", "-1.0", "+Inf", "0x10", "1" * 30, "1.0.0", "1 2", ""])

@@ -15,7 +15,7 @@ from rollouts.states import RunState
 _TAKEN = {PlacementKind.GPU: ReasonCode.GPUS_TAKEN, PlacementKind.CORE: ReasonCode.CORES_TAKEN}
 
 
-class Wanted(NamedTuple):
+class Wish(NamedTuple):
     """What a run wants of a machine."""
 
     kind: PlacementKind
@@ -25,14 +25,14 @@ class Wanted(NamedTuple):
 
 
 class _Found(NamedTuple):
-    wanted: Wanted
+    wish: Wish
     free: list[str]
     busy: dict[str, str]
     before: Run | None
 
     @property
     def is_there(self) -> bool:
-        return self.before is None and len(self.free) >= self.wanted.number
+        return self.before is None and len(self.free) >= self.wish.number
 
 
 def held(run: Run, kind: PlacementKind) -> list[str]:
@@ -41,28 +41,28 @@ def held(run: Run, kind: PlacementKind) -> list[str]:
     return list(found.order_by("id").values_list("unit", flat=True))
 
 
-def promise(run: Run, host: str, wants: Sequence[Wanted]) -> Reason | None:
+def promise(run: Run, host: str, wishes: Sequence[Wish]) -> Reason | None:
     """Promise a run what it wants of a machine; returns what it waits for, or None when it has it.
 
     All or nothing, and runs that wait have their turn in the order in which they were launched: a large one is not
     passed for ever by small ones that want the same.
     """
-    wants = [wanted for wanted in wants if wanted.number]
-    if not wants or Placement.objects.filter(run=run, released_at=None).exists():
+    wishes = [wish for wish in wishes if wish.number]
+    if not wishes or Placement.objects.filter(run=run, released_at=None).exists():
         return None
-    found = [_look(run, host, wanted) for wanted in wants]
+    found = [_look(run, host, wish) for wish in wishes]
     if all(each.is_there for each in found):
         with suppress(IntegrityError), transaction.atomic():  # one of them was promised to another just now
             Placement.objects.bulk_create(
-                Placement(run=run, host=host, kind=each.wanted.kind, unit=unit)
+                Placement(run=run, host=host, kind=each.wish.kind, unit=unit)
                 for each in found
-                for unit in each.free[: each.wanted.number]
+                for unit in each.free[: each.wish.number]
             )
             return None
     missed = next((each for each in found if not each.is_there), found[0])
     return Reason(
-        _TAKEN[missed.wanted.kind],
-        wanted=missed.wanted.number,
+        _TAKEN[missed.wish.kind],
+        wanted=missed.wish.number,
         host=host,
         free=len(missed.free),
         holders=", ".join(sorted(set(missed.busy.values()))),
@@ -70,11 +70,11 @@ def promise(run: Run, host: str, wants: Sequence[Wanted]) -> Reason | None:
     )
 
 
-def _look(run: Run, host: str, wanted: Wanted) -> _Found:
-    taken = Placement.objects.filter(host=host, kind=wanted.kind, released_at=None, unit__in=wanted.there)
+def _look(run: Run, host: str, wish: Wish) -> _Found:
+    taken = Placement.objects.filter(host=host, kind=wish.kind, released_at=None, unit__in=wish.there)
     busy = {each.unit: _named(each.run, run) for each in taken.select_related("run")}
-    free = [unit for unit in wanted.there if unit not in busy]
-    return _Found(wanted, free, busy, _waits_before(run, host, wanted.kind))
+    free = [unit for unit in wish.there if unit not in busy]
+    return _Found(wish, free, busy, _waits_before(run, host, wish.kind))
 
 
 def _named(run: Run, reader: Run) -> str:

@@ -45,7 +45,7 @@ from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.groups import loads
 from rollouts.services.outside import sessions
 from rollouts.services.runs import checkpoints, placements, replica_loads, replicas
-from rollouts.services.runs.placements import Wanted
+from rollouts.services.runs.placements import Wish
 from tests.factories import make_project, make_trial, make_user, somebody
 from tests.model_files import make_warm
 from tests.rollouts import story
@@ -131,7 +131,7 @@ def world() -> Run:
         story.settle(each)
     for number in range(3):
         loads.report(run, holder=f"host:{number}", sessions=9, queued=0, asking=5, scoring=1, tokens=4_000)
-    assert placements.promise(run, "gpu-box", [Wanted(PlacementKind.GPU, ["0", "1", "2"], 3)]) is None
+    assert placements.promise(run, "gpu-box", [Wish(PlacementKind.GPU, ["0", "1", "2"], 3)]) is None
     for step in range(3):
         delivery = forming.fetch(run, epoch=epoch, step=step)
         assert delivery is not None

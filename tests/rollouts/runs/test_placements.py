@@ -8,7 +8,7 @@ from django.db import IntegrityError, connection, transaction
 from rollouts.models import Placement, PlacementKind, Run
 from rollouts.reasons import Reason
 from rollouts.services.runs import life, placements
-from rollouts.services.runs.placements import Wanted
+from rollouts.services.runs.placements import Wish
 from rollouts.states import RunState
 from tests.factories import make_project, make_run
 
@@ -24,7 +24,7 @@ def pending() -> Run:
 
 def promise(run: Run, wanted: int, *, cores: int = 0, host: str = HOST) -> Reason | None:
     """As the reconciler asks: what it waits for is noted."""
-    wait = placements.promise(run, host, [Wanted(GPU, GPUS, wanted), Wanted(CORE, CORES, cores)])
+    wait = placements.promise(run, host, [Wish(GPU, GPUS, wanted), Wish(CORE, CORES, cores)])
     if wait is not None:
         life.note_wait(run, wait)
     return wait
@@ -106,7 +106,7 @@ def test_of_runs_that_ask_at_the_same_moment_each_gpu_goes_to_one() -> None:
 
     def ask(run: Run) -> None:
         barrier.wait(20)
-        placements.promise(run, HOST, [Wanted(GPU, GPUS, 1)])
+        placements.promise(run, HOST, [Wish(GPU, GPUS, 1)])
         connection.close()
 
     threads = [Thread(target=ask, args=(run,)) for run in runs]
@@ -118,5 +118,5 @@ def test_of_runs_that_ask_at_the_same_moment_each_gpu_goes_to_one() -> None:
     assert given
     assert len(given) == len(set(given))
     for run in runs:  # as the reconciler does, in later passes
-        placements.promise(run, HOST, [Wanted(GPU, GPUS, 1)])
+        placements.promise(run, HOST, [Wish(GPU, GPUS, 1)])
     assert sorted(Placement.objects.values_list("unit", flat=True)) == GPUS
