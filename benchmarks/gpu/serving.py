@@ -119,7 +119,9 @@ def main() -> None:
     path, cpu, size = model_in(asked.work, asked.size), asked.device == "cpu", asked.size
     lora = _LORA if asked.lora else LoraConfig()
     config = ModelConfig(path=str(path), dtype=asked.dtype, lora=lora)
-    serving = InferenceConfig(dtype=asked.dtype, max_model_len=2048, gpu_memory_utilization=0.4, kv_cache_gib=0.25)
+    room = {"max_model_len": 2048, "gpu_memory_utilization": 0.4, "kv_cache_gib": 0.25}
+    # Further arguments reach it as those of any run.
+    serving = InferenceConfig(dtype=asked.dtype, **room, max_num_seqs=64, arguments={"max-num-batched-tokens": 4096})
     adapter = None
     if asked.lora:
         write_idle_adapter(asked.work / "idle", lora)

@@ -2,10 +2,10 @@
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, ValidationInfo, field_validator
 
 from trainers.run_config import server_arguments
-from trainers.run_config.section import Section
+from trainers.run_config.section import Section, is_stored
 
 
 class InferenceConfig(Section):
@@ -39,9 +39,11 @@ class InferenceConfig(Section):
 
     @field_validator("arguments")
     @classmethod
-    def _known(cls, arguments: dict[str, server_arguments.Value]) -> dict[str, server_arguments.Value]:
+    def _known(
+        cls, arguments: dict[str, server_arguments.Value], info: ValidationInfo
+    ) -> dict[str, server_arguments.Value]:
         for name, value in arguments.items():
-            if wrong := server_arguments.complaint(name, value):
+            if not is_stored(info) and (wrong := server_arguments.complaint(name, value)):
                 raise ValueError(wrong)
         return arguments
 
