@@ -191,9 +191,11 @@ def test_nobody_reaches_the_rendezvous_of_a_run(training: Training) -> None:
 
 def is_of_another_test(pid: int, yard: Yard) -> bool:
     """Whether it is surely none of the yard: it may listen out here at a port of the same number as one inside."""
-    if pid in {each.pid for each in psutil.Process(os.getppid()).children()}:
-        return True  # pytest's own processes
+    pytests = {each.pid for each in psutil.Process(os.getppid()).children()}
     with contextlib.suppress(psutil.Error):
+        # Also of what another of pytest's processes started: vLLM's, renamed, have lost their environment.
+        if pid in pytests or (pytests - {os.getpid()}) & {each.pid for each in psutil.Process(pid).parents()}:
+            return True
         return psutil.Process(pid).environ().get("ROLLYARD_HOME", str(yard.home.path)) != str(yard.home.path)
     return False
 
