@@ -17,10 +17,17 @@ from tests.atroposlib.parties import (
 )
 from tests.atroposlib.tables import JsonObject, batches, in_state, states, stored
 from tests.e2e.yard import Yard
+from tests.lanes import long_lane
 from tests.rollouts.doors.atropos.api import item, registration, tags
 from trainers.model.tiny import tiny_tokenizer
 
-pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    pytest.mark.timeout(900),
+    long_lane("the same calls, in this order, are in tests/rollouts/doors/atropos/test_resets.py"),
+]
 
 TASKS_PER_STEP = 2
 SFT_BATCH, DPO_BATCH = TASKS_PER_STEP * GROUP_SIZE, 8 * GROUP_SIZE

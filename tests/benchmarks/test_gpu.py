@@ -13,6 +13,7 @@ import pytest
 from benchmarks.gpu import __main__ as kit
 from benchmarks.gpu import plan, runner
 from benchmarks.gpu.plan import Piece
+from tests.lanes import long_lane
 from workers.launchers.processes import start_time
 
 GOOD = 'import json; print("noise"); print(json.dumps({"tokens_per_s": 12.5}))'
@@ -132,6 +133,7 @@ def test_without_a_gpu_it_says_so_and_that_is_no_failure(tmp_path: Path) -> None
     assert not (tmp_path / "report.json").exists()
 
 
+@long_lane("that a piece is a program, and what becomes of one that breaks, is always tested")
 @pytest.mark.slow
 @pytest.mark.timeout(480)
 def test_pieces_without_a_server_work_at_their_smallest_on_cpu(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tests.chaos.alive import KINDS
 from tests.chaos.storm import schedule
-from tests.lanes import amount
+from tests.lanes import amount, long_lane
 
 KILLS, CUTS = amount(len(KINDS), 200), amount(10, 40)
 
@@ -24,6 +24,7 @@ def test_a_seed_names_one_schedule_in_which_every_kind_is_killed() -> None:
     assert planned[:50] == list(itertools.islice(schedule(7, 1000), 50)), "a longer storm begins like a shorter one"
 
 
+@long_lane("tests/e2e/test_kill.py kills the same processes around a real run")
 @pytest.mark.slow
 @pytest.mark.e2e
 @pytest.mark.timeout(amount(1500, 4000))

@@ -16,6 +16,7 @@ from benchmarks.wire_load import payloads, servers
 from benchmarks.wire_load.connection import Answer, Connection
 from benchmarks.wire_load.payloads import Shape
 from benchmarks.wire_load.servers import Server
+from tests.lanes import long_lane
 
 pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(300)]
 DISK = "320m"
@@ -139,6 +140,7 @@ def test_a_full_disk_is_named_and_healed_by_space_alone(installation: Installati
     assert "Traceback" not in installation.log
 
 
+@long_lane("a full disk is named and healed by space alone whenever the tests run")
 def test_postgresql_that_ended_on_a_full_disk_comes_back_with_the_space(installation: Installation) -> None:
     assert installation.submit(1).status == 201
     installation.fill()

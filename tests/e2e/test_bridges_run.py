@@ -13,7 +13,7 @@ from tests.accounts import let_others_pass
 from tests.e2e import outside
 from tests.e2e.calling_model import write_calling_model
 from tests.e2e.yard import Yard, until
-from tests.lanes import IS_LONG
+from tests.lanes import long_lane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
 
@@ -24,14 +24,6 @@ STEPS = 6
 ON_POLICY = 1e-7
 """Mismatch KL of a group, far above rounding. The weights one step before or after give more on the same tokens: so the
 learning rate is there from the first step."""
-TRAIN = """
-[[environments]]
-name = "verifiers"
-label = "train"
-python = "{python}"
-args = {{ id = "{id}", client = "train", renderer = "qwen3" }}
-"""
-"""The same environment by the other client, for which a room of its own loads all of verifiers again."""
 HELD_ENV = '''
 
 import os
@@ -69,6 +61,7 @@ def held(words: Path) -> Iterator[None]:
         words.touch()
 
 
+@long_lane("each is played in tests/environments/bridges, and tests/e2e/test_tools_run.py trains on calls of tools")
 @pytest.mark.skipif(not VERIFIERS.exists(), reason="NO VERIFIERS: run make verifiers-venv")
 @pytest.mark.skipif(not ATROPOS.exists(), reason="NO ATROPOSLIB: run make atropos-venv")
 @pytest.mark.skipif(not (outside.AGENTS / ".installed").exists(), reason="NO AGENTS: run make agents-venv")
@@ -87,7 +80,11 @@ name = "verifiers"
 label = "chat"
 python = "{VERIFIERS}"
 args = {{ id = "{spelling}" }}
-{TRAIN.format(python=VERIFIERS, id=spelling) if IS_LONG else ""}
+[[environments]]
+name = "verifiers"
+label = "train"
+python = "{VERIFIERS}"
+args = {{ id = "{spelling}", client = "train", renderer = "qwen3" }}
 [[environments]]
 name = "atropos"
 python = "{ATROPOS}"
@@ -129,8 +126,7 @@ args = {{ path = "{words}" }}
             run,
         )
     )
-    expected = {"calculator", "chat", "atropos", *outside.PLAYERS} | ({"train"} if IS_LONG else set())
-    assert trained.keys() == expected, trained
+    assert trained.keys() == {"calculator", "chat", "train", "atropos", *outside.PLAYERS}, trained
     for group, told in played.items():
         assert outside.check_trained(yard, run, group, told) < ON_POLICY
         assert any(turn["calls"] for tale in told for turn in tale["turns"]), f"{group}: a tool was called"

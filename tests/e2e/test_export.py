@@ -9,13 +9,14 @@ from safetensors.torch import load_file
 
 from tests.accounts import let_others_pass
 from tests.e2e.yard import Yard
-from tests.lanes import IS_LONG, long_lane
+from tests.lanes import long_lane
 
 pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1200)]
 
 STEPS = 4
 
 
+@long_lane("a trainer learns from what is exported in tests/rollouts/curation/test_examples.py")
 def test_exported_rollouts_train_a_run_that_forks_on_more_ranks(
     yard: Yard, base: Path, adapted: str, tmp_path: Path
 ) -> None:
@@ -32,8 +33,6 @@ def test_exported_rollouts_train_a_run_that_forks_on_more_ranks(
     listed = yard.rollyard("checkpoints", "list", imitation)
     assert [row["step"] for row in listed] == [4, 2]
 
-    if not IS_LONG:  # forks are tested with adapters, and that moments move between ranks with trainers alone
-        return
     # The fork has the weights and the moments of one rank on two. It reads the data anew, from its first batch.
     wide = ["max_steps=1", "trainer.world_size=2", "--fork-optimizer", "--fork-from", f"{imitation}@2"]
     same = ["reverse-text-sft", f"data.path={sources}", *data[:1], "optimizer.warmup_steps=0"]

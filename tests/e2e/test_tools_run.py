@@ -21,7 +21,7 @@ from environments.types import FunctionCall, Message, Problem, Split
 from tests.accounts import let_others_pass
 from tests.e2e.calling_model import write_calling_model
 from tests.e2e.yard import Yard, until
-from tests.lanes import amount, long_lane
+from tests.lanes import amount
 from trainers.model.tiny_tools import MARKS, tool_tokenizer
 from trainers.wire import MaskReason
 
@@ -63,7 +63,6 @@ def places(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@long_lane("tests/e2e/test_bridges_run.py trains on calls of tools, token by token")
 def test_a_run_with_tools_is_stored_as_it_was_played_and_trained_as_it_was_sampled(yard: Yard, places: Path) -> None:
     data = {"data": str(places / "sums.jsonl"), "prompt": "question"}
     config = places / "run.toml"

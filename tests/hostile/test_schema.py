@@ -36,7 +36,7 @@ SNAPSHOT = Path(__file__).parents[1] / "snapshots" / "openapi.json"
 OPERATIONS = [
     each["operationId"] for path in json.loads(SNAPSHOT.read_text())["paths"].values() for each in path.values()
 ]
-EXAMPLES = amount(20, 300)
+EXAMPLES = amount(10, 300)
 """For each operation: half of them fit the description, half do not."""
 
 

@@ -23,7 +23,7 @@ from environments.fakes import TwoTurns
 from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
 from environments.types import Message, PlayedGroup, PlayedRollout, Problem, Split
-from tests.lanes import IS_LONG, amount
+from tests.lanes import amount, long_lane
 from tests.workers.real_server import needs_vllm, started
 from tests.workers.waiting import eventually
 from trainers.run_config import InferenceConfig, LoraConfig
@@ -97,7 +97,13 @@ def make_adapters(directory: Path) -> tuple[list[Path], list[Path]]:
     return adapters, models
 
 
-@pytest.fixture(scope="module", params=["models", "adapters"])
+@pytest.fixture(
+    scope="module",
+    params=[
+        "models",
+        pytest.param("adapters", marks=long_lane("tests/e2e/test_lora.py serves adapters, and compares logprobs")),
+    ],
+)
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     """A server on a tiny model, with or without adapters, labelled version 0."""
     directory = Path(tempfile.mkdtemp(prefix="rollyard-vllm-"))
@@ -285,8 +291,6 @@ def test_a_prompt_longer_than_the_context_fails_its_rollouts_with_the_servers_wo
 
 
 def test_turns_are_tokens_appended_and_each_was_sampled_from_exactly_those_before(fresh: Server) -> None:
-    if fresh.merged != fresh.models and not IS_LONG:
-        pytest.skip("LONG LANE: it is the same with adapters")
     environment = TwoTurns()
     # An untrained model rarely ends its turn: many short attempts find some that do.
     rollouts = play(fresh, environment, SamplingParams(max_tokens=250, max_turns=2), 64)

@@ -12,16 +12,20 @@ from tests.lanes import long_lane
 from tests.workers.real_server import needs_vllm, started
 from tests.workers.test_inference import PROMPT, Server, greedy, make_models, trainer_logprobs
 
-pytestmark = [pytest.mark.vllm, pytest.mark.slow, needs_vllm]
-elsewhere = long_lane("a tensor is split whenever the tests run")
+pytestmark = [
+    pytest.mark.vllm,
+    pytest.mark.slow,
+    needs_vllm,
+    long_lane("how a server is told to split is in tests/workers/test_commands.py"),
+]
 
 
 @pytest.mark.parametrize(
     "split",
     [
         {"tensor_parallel": 2},
-        pytest.param({"data_parallel": 2}, marks=elsewhere),
-        pytest.param({"tensor_parallel": 2, "data_parallel": 2}, marks=elsewhere),
+        {"data_parallel": 2},
+        {"tensor_parallel": 2, "data_parallel": 2},
     ],
     ids=str,
 )
