@@ -42,7 +42,7 @@ demo: setup ## Set up, then train a tiny model before your eyes and open it to t
 up: setup ## Set up, then start everything on this machine (UP_ARGS=--help)
 	@$(BIN)/rollyard up $(UP_ARGS)
 
-test: ## All checks and all tests that need no GPU
+test: ## All checks, and all tests but those that need a GPU or hours
 	@# Installing takes one core; what does not need .venv is installed beside it.
 	@$(MAKE) --no-print-directory --jobs setup slurm agents-venv atropos-venv
 	@$(BESIDE) lint types fast games-venv verifiers-venv
@@ -51,7 +51,7 @@ test: ## All checks and all tests that need no GPU
 gpu: setup ## Tests and benchmarks that need a GPU, into test-results/gpu.json; without one it says so (GPU_ARGS=--help)
 	$(BIN)/python -m benchmarks.gpu $(GPU_ARGS)
 
-test-long: setup slurm venvs ## The slow tests with many times the kills and random examples (hours)
+test-long: setup slurm venvs ## The slow tests with those that are else skipped, and many times the kills and random examples (hours)
 	ROLLYARD_TEST_LONG=1 $(SLOW_TESTS)
 
 check: setup ## Lint, types and the fast tests beside each other, under two minutes
