@@ -46,7 +46,7 @@ def start(
         all_given = given(pool, found)
         numbers = [workers.start(settings.ROLLYARD_HOME, found, pool.need, all_given) for _ in range(count)]
     except (templates.TemplateError, queue.SlurmAway, queue.SlurmRefused, NoWay) as error:
-        fail(str(error))
+        fail(_complaint(error))
     print_json({"jobs": numbers}) if as_json else say(f"jobs {', '.join(numbers)} were given to SLURM")
 
 
@@ -59,7 +59,7 @@ def list_workers(as_json: Json = False) -> None:
     try:
         jobs = workers.listed()
     except (queue.SlurmAway, queue.SlurmRefused) as error:
-        fail(str(error))
+        fail(_complaint(error))
     rows = [
         {
             "job": job.number,
@@ -92,7 +92,7 @@ def stop(as_json: Json = False) -> None:
         pools = [name for name, pool in templates.worker_pools(settings.ROLLYARD_HOME).items() if pool.most]
         count = workers.stop()
     except (templates.TemplateError, queue.SlurmAway, queue.SlurmRefused) as error:
-        fail(str(error))
+        fail(_complaint(error))
     if as_json:
         print_json({"stopped": count, "pools": pools})
         return
@@ -100,3 +100,12 @@ def stop(as_json: Json = False) -> None:
     if pools:
         file = settings.ROLLYARD_HOME / templates.FILE
         say(f"those of {', '.join(pools)} come back: take [workers.NAME] out of {file}")
+
+
+def _complaint(error: Exception) -> str:
+    """What SLURM or the file of templates says; of SLURM also what it is wanted for."""
+    from workers.slurm import templates
+
+    if isinstance(error, templates.TemplateError):
+        return str(error)
+    return f"{str(error).rstrip('. ;:')}. Such workers are jobs of SLURM: docs/cluster.md says what it takes"
