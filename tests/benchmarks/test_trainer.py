@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks.trainer import arguments
 from benchmarks.trainer_load.work import make_batch
+from tests.lanes import long_lane
 
 SMALLEST = "--width 64 --layers 1 --vocabulary 259 --rollouts 4 --group-size 2 --prompt 9 --completion 8 --longest 16"
 SMALLEST += " --steps 1 --threads 1"
@@ -27,6 +28,7 @@ def measure(*options: str) -> dict[str, Any]:
 
 
 @pytest.mark.slow
+@long_lane("the test below measures our side by the same way")
 @pytest.mark.timeout(240)
 def test_two_processes_do_the_work_of_another_trainer_with_one() -> None:
     other = f"{sys.executable} -m torch.distributed.run --standalone -m benchmarks.trainer_load.ours {{work}}"

@@ -185,7 +185,7 @@ class TestInstallation:
 
     def test_a_person_migrates_as_the_owner(self, installation: Home) -> None:
         before = _rights(installation)
-        assert "Not everything is migrated" in rollyard(installation, "migrate", "rollouts", "0011")
+        assert "Not everything is migrated" in rollyard(installation, "migrate", "rollouts", "0038")
         rollyard(installation, "migrate")
         assert _rights(installation) == before
 

@@ -5,8 +5,14 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.yard import Yard
+from tests.lanes import long_lane
 
-pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.vllm,
+    pytest.mark.timeout(900),
+    long_lane("tests/workers/test_frozen.py starts its server, and tests/environments/judging asks for its word"),
+]
 
 STEPS, BATCH = 2, 16
 JUDGE = '[{name = "judge", model = "start"}]'

@@ -28,7 +28,7 @@ from trainers.config import preset_names
 PARTS = 10
 BLOCK = 50
 """Calls after which all that they wrote is taken back: what one of them meets is of those before it in its block."""
-CALLS = amount(5_000, 1_000_000) // PARTS
+CALLS = amount(3_000, 1_000_000) // PARTS
 LONGEST_S = 2.0
 SEED = int(os.environ.get("ROLLYARD_FUZZ_SEED") or (random.randrange(2**32) if IS_LONG else 1))
 ONLY = os.environ.get("ROLLYARD_FUZZ_CALL")
