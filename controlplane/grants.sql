@@ -69,7 +69,7 @@ GRANT UPDATE (state, state_at, reason_code, reason_params, published_at, path)
     ON rollouts_policyversion TO {application};
 GRANT UPDATE (taken)
     ON rollouts_replay TO {application};
-GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, gpus, cores, host, begun_at, due_at,
+GRANT UPDATE (state, state_at, reason_code, reason_params, directory, base_url, gpus, cores, job_number, host, begun_at, due_at,
               loaded_version, probe_failures, answered_at, exit_code, ended_at)
     ON rollouts_replica TO {application};
 -- Neither its config, nor whose it is, nor what it was forked from.
@@ -152,9 +152,11 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON
     axes_accessattemptexpiration,
     django_session,
     rollouts_driverload,
+    rollouts_keptpool,
     rollouts_lease,
     rollouts_membership,
-    rollouts_project
+    rollouts_project,
+    rollouts_workerjob
 TO {application};
 GRANT SELECT, INSERT, UPDATE ON
     auth_user,

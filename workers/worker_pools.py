@@ -4,8 +4,9 @@
        ▲                                                                         │
        └── nothing is to be played ──┴── all is played for a while: one fewer ◀──┘
 
-A pool has no rows: the file says how many there are to be, SLURM how many there are. What is remembered here is since
-when they have been too few or enough, and who was told to end; that may be lost.
+No row decides: the file says how many there are to be, SLURM how many there are, and what is seen of both is noted for
+people. What is remembered here is since when they have been too few or enough, and who was told to end; that may be
+lost.
 """
 
 import logging
@@ -16,12 +17,14 @@ from typing import NamedTuple
 
 from django.conf import settings
 
-from rollouts.models import Run, RunKind
+from rollouts.models import KeptPool, Run, RunKind, WorkerJob
+from rollouts.services import worker_jobs
 from rollouts.services.groups import leases
 from rollouts.states import RUN_GENERATING
 from workers.given import NoWay, given
 from workers.slurm import queue, templates, workers
 from workers.slurm.queue import Job
+from workers.slurm.states import words_for
 from workers.slurm.templates import WorkerPool
 from workers.tasks import wants_driver
 
@@ -36,7 +39,8 @@ REST_S = 60.0
 MAX_FAILED = 3
 """Of a pool's jobs that SLURM remembers, which is for minutes: a worker that cannot begin is not started for ever."""
 _PAUSE_S = 30.0
-"""After SLURM took no job, or the file was wrong."""
+"""After SLURM took no job, or the file was wrong, and where there is no pool."""
+_FAILING = "its workers fail, so it waits: logs/workers/job.txt may say why"
 
 
 class Work(NamedTuple):
@@ -78,6 +82,11 @@ def _is_left(run: Run) -> bool:
     return found.live_version >= 0 and found.capacity > 0
 
 
+def _is_told_of(job: Job) -> bool:
+    """Those that have ended well, or were ended, are nothing to look at."""
+    return not job.has_ended or job.state not in ("COMPLETED", "CANCELLED")
+
+
 class WorkerPools:
     """All of them. Not thread-safe."""
 
@@ -87,27 +96,62 @@ class WorkerPools:
         self._draining: set[str] = set()
         self._failing: set[str] = set()
         self._not_before = 0.0
+        self._look_at = 0.0
 
     def keep(self) -> None:
-        """Have jobs started and drained. Logs what keeps it from that."""
-        now, home = time.monotonic(), settings.ROLLYARD_HOME
+        """Have jobs started and drained, and note what is seen of them. Logs and notes what keeps it from that."""
+        now, pools = time.monotonic(), dict[str, WorkerPool]()
         if now < self._not_before:
             return
         try:
-            pools = templates.worker_pools(home)
-            if not pools:
-                return
-            jobs = workers.remembered()
-            self._draining &= {token for token, job in jobs.items() if not job.has_ended}
-            for token in self._draining:
-                workers.drain(token, jobs[token])  # again: one that was just beginning may not have heard
-            found = work()
-            for name, pool in pools.items():
-                of_pool = {token: job for token, job in jobs.items() if workers.pool_of(token) == name}
-                self._keep(name, pool, of_pool, self._lasting(name, found, now))
+            pools = templates.worker_pools(settings.ROLLYARD_HOME)
+            # Without pools there are at most those that somebody started by hand, with whom nothing is to be done.
+            if pools or (now >= self._look_at and queue.is_installed()):
+                self._look_at = now + _PAUSE_S
+                jobs = workers.remembered()
+                self._keep_all(pools, jobs, now)
+                worker_jobs.note_jobs(self._seen(token, job) for token, job in jobs.items() if _is_told_of(job))
+            self._note(pools)
         except (templates.TemplateError, NoWay, queue.SlurmAway, queue.SlurmRefused) as error:
-            log.warning("pools of workers: %s", error)
+            # Who has SLURM's clients and no pool need not have a SLURM.
+            is_wanted = bool(pools) or isinstance(error, templates.TemplateError)
+            log.log(logging.WARNING if is_wanted else logging.DEBUG, "pools of workers: %s", error)
+            if pools:
+                self._note(pools, str(error))
+            else:
+                worker_jobs.complain(str(error))
             self._not_before = now + _PAUSE_S
+
+    def _keep_all(self, pools: Mapping[str, WorkerPool], jobs: Mapping[str, Job], now: float) -> None:
+        self._draining &= {token for token, job in jobs.items() if not job.has_ended}
+        for token in self._draining:
+            workers.drain(token, jobs[token])  # again: one that was just beginning may not have heard
+        found = work() if pools else Work(is_there=False, is_left=False)
+        for name, pool in pools.items():
+            of_pool = {token: job for token, job in jobs.items() if workers.pool_of(token) == name}
+            self._keep(name, pool, of_pool, self._lasting(name, found, now))
+
+    def _note(self, pools: Mapping[str, WorkerPool], complaint: str = "") -> None:
+        worker_jobs.note_pools(
+            KeptPool(
+                name=name,
+                minimum=pool.minimum,
+                maximum=pool.most,
+                complaint=complaint or (_FAILING if name in self._failing else ""),
+            )
+            for name, pool in pools.items()
+        )
+
+    def _seen(self, token: str, job: Job) -> WorkerJob:
+        return WorkerJob(
+            token=token,
+            pool=workers.pool_of(token),
+            number=job.number,
+            state=job.state.lower(),
+            node=job.node,
+            why=words_for(job) if job.state in ("PENDING", "CONFIGURING") else "",
+            is_draining=token in self._draining,
+        )
 
     def _keep(self, name: str, pool: WorkerPool, jobs: Mapping[str, Job], lasting: Lasting) -> None:
         alive = {token: job for token, job in jobs.items() if not job.has_ended and token not in self._draining}
@@ -126,7 +170,7 @@ class WorkerPools:
             log.info("pool %s: %s of %s workers are to end", name, len(alive) - target, len(alive))
         elif sum(job.state == "FAILED" for job in jobs.values()) >= MAX_FAILED:
             if name not in self._failing:
-                log.warning("pool %s: its workers fail, so it waits: logs/workers/job.txt may say why", name)
+                log.warning("pool %s: %s", name, _FAILING)
             self._failing.add(name)
         else:
             self._failing.discard(name)

@@ -22,6 +22,7 @@ from rollouts.models import (
     Evaluation,
     Event,
     GroupTokens,
+    KeptPool,
     KnownProblem,
     Lease,
     MetricPoint,
@@ -35,6 +36,7 @@ from rollouts.models import (
     RunEnvironment,
     TokenValues,
     Trial,
+    WorkerJob,
 )
 from rollouts.models import Model as RegisteredModel
 from rollouts.services.transitions import TRANSITIONS
@@ -89,6 +91,20 @@ class LeaseAdmin(OfRunAdmin):
 class DriverLoadAdmin(OfRunAdmin):
     list_display = ("run", "holder", "reported_at", "is_draining", "sessions", "queued", "asking", "scoring", "tokens")
     search_fields = ("run__key__exact", "holder__exact")
+
+
+@admin.register(KeptPool)
+class KeptPoolAdmin(StoreAdmin):
+    list_display = ("name", "minimum", "maximum", "complaint")
+    search_fields = ("name__exact",)
+    ordering = ("name",)
+
+
+@admin.register(WorkerJob)
+class WorkerJobAdmin(StoreAdmin):
+    list_display = ("number", "pool", "state", "node", "why", "is_draining")
+    search_fields = ("pool__exact", "number__exact", "node__exact")
+    ordering = ("-token",)
 
 
 @admin.register(Placement)

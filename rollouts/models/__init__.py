@@ -22,6 +22,7 @@ from rollouts.models.session import AgentSession
 from rollouts.models.source import EnvironmentSource
 from rollouts.models.trial import Trial
 from rollouts.models.trust import Trust, TrustKind
+from rollouts.models.worker import KeptPool, WorkerJob
 
 __all__ = [
     "Act",
@@ -51,6 +52,7 @@ __all__ = [
     "FileFormat",
     "GroupTokens",
     "Guideline",
+    "KeptPool",
     "KnownProblem",
     "Label",
     "LabelPreference",
@@ -88,4 +90,5 @@ __all__ = [
     "TrustKind",
     "Verb",
     "Withholding",
+    "WorkerJob",
 ]

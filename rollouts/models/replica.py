@@ -36,6 +36,8 @@ class Replica(Stateful):
     """Which it computes on, on all of its nodes; None: started before anybody noted it. So with `cores`."""
     cores = models.PositiveSmallIntegerField(null=True)
     """Of its job; on this machine, which it shares, those that its threads are for."""
+    job_number = models.CharField(max_length=32, blank=True, default="", db_default="")
+    """Of its job, as SLURM counts, which uses numbers again after a reset; empty until it was seen in the queue."""
     host = models.CharField(max_length=255, blank=True, default="", db_default="")
     """Where it runs, the first of its nodes; empty until that is known."""
     directory = models.CharField(max_length=1000, blank=True)

@@ -14,6 +14,7 @@ from django.utils import timezone
 from rollouts.models import (
     Batch,
     DriverLoad,
+    KeptPool,
     Lease,
     Placement,
     PlacementKind,
@@ -22,6 +23,7 @@ from rollouts.models import (
     ReplicaLoad,
     Run,
     RunKind,
+    WorkerJob,
 )
 from rollouts.selectors import runs
 from rollouts.selectors.environments import FRESH_S
@@ -107,6 +109,18 @@ class Machine:
 
 
 @dataclass(frozen=True)
+class PoolLine:
+    """Workers that are jobs: those of a pool, or those that somebody started by hand. They play for all projects."""
+
+    pool: KeptPool | None
+    jobs: list[WorkerJob] = field(default_factory=list)
+
+    @property
+    def running(self) -> int:
+        return sum(job.state == "running" for job in self.jobs)
+
+
+@dataclass(frozen=True)
 class Fleet:
     """All of it."""
 
@@ -114,16 +128,17 @@ class Fleet:
     drivers: list[DriverLine]
     gpus: list[Gpus]
     machines: list[Machine]
+    pools: list[PoolLine]
 
     @property
     def alarms(self) -> int:
-        return sum(each.is_idle + each.is_silent for each in self.replicas) + sum(
-            each.is_silent for each in self.drivers
-        )
+        of_replicas = sum(each.is_idle + each.is_silent for each in self.replicas)
+        of_pools = sum(bool(each.pool and each.pool.complaint) for each in self.pools)
+        return of_replicas + of_pools + sum(each.is_silent for each in self.drivers)
 
 
 def fleet(user: User | AnonymousUser, *, idle_s: float) -> Fleet:
-    """What the user may see; `idle_s`: for how long a replica may be idle without an alarm. Eight queries at most."""
+    """What the user may see; `idle_s`: for how long a replica may be idle without an alarm. Ten queries at most."""
     projects = list(runs.projects(user).values_list("pk", flat=True))
     replicas = _lines(Replica.objects.filter(run__project__in=projects), idle_s)
     drivers = _drivers(projects)
@@ -136,7 +151,8 @@ def fleet(user: User | AnonymousUser, *, idle_s: float) -> Fleet:
     rows = [each.replica for each in replicas]
     machines = _machines(rows, drivers, placements)
     _add_others(machines, projects)
-    return Fleet(replicas, drivers, _gpus(rows, placements), sorted(machines.values(), key=lambda each: each.host))
+    by_name = sorted(machines.values(), key=lambda each: each.host)
+    return Fleet(replicas, drivers, _gpus(rows, placements), by_name, _pools())
 
 
 def idle_since(run: Run) -> tuple[int, datetime] | None:
@@ -213,6 +229,15 @@ def _drivers(projects: Sequence[int]) -> list[DriverLine]:
         is_silent = load is not None and load.reported_at < late
         lines.append(DriverLine(known[key[0]], key[1], number, load, expires_at, is_silent))
     return sorted(lines, key=lambda line: (line.holder, -line.run.pk))
+
+
+def _pools() -> list[PoolLine]:
+    lines = {pool.name: PoolLine(pool) for pool in KeptPool.objects.order_by("name")}
+    for job in WorkerJob.objects.order_by("pool", "number"):
+        # A pool that is in the file no more has workers that have not ended yet.
+        lines.setdefault(job.pool, PoolLine(KeptPool(name=job.pool, minimum=0, maximum=0) if job.pool else None))
+        lines[job.pool].jobs.append(job)
+    return list(lines.values())
 
 
 def _gpus(replicas: Iterable[Replica], placements: Iterable[Placement]) -> list[Gpus]:

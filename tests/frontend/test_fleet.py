@@ -9,7 +9,7 @@ from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
 
-from rollouts.models import DriverLoad, Lease, Placement, ReplicaKind, ReplicaLoad
+from rollouts.models import DriverLoad, KeptPool, Lease, Placement, ReplicaKind, ReplicaLoad, WorkerJob
 from rollouts.states import REPLICA_ALIVE, GroupState, ReplicaState
 from tests.factories import make_event, make_group, make_project, make_replica, make_run
 from tests.frontend.test_hostile_text import SCRIPT
@@ -101,6 +101,19 @@ def test_drivers_show_what_they_do_whether_they_drain_and_who_says_nothing(clien
     text = text_of(client, "/fleet/")
     assert f"box:1 draining {run} 0 9 5 0 2" in text
     assert "1 tells nothing; the first of its leases ends at" in text
+
+
+def test_workers_as_jobs_show_their_pool_where_they_are_and_why_they_wait(client: Client) -> None:
+    assert "Workers as jobs" not in text_of(client, "/fleet/")
+    KeptPool.objects.create(name="players", minimum=1, maximum=4, complaint=SCRIPT)
+    WorkerJob.objects.create(token="a", pool="players", number="7", state="running", node="n1", is_draining=True)
+    WorkerJob.objects.create(token="b", pool="players", number="8", state="pending", why="job 8 is queued: no node")
+    WorkerJob.objects.create(token="c", number="9", state="failed", node="n2")
+    text = text_of(client, "/fleet/")
+    assert "players 1 at work, 1 to 4 wanted job 7 is running on n1 draining job 8 is queued: no node" in text
+    assert "started by hand 0 at work job 9 is failed on n2" in text
+    assert f"pool players : {SCRIPT}" in text
+    assert SCRIPT not in client.get("/fleet/").content.decode()
 
 
 def test_gpus_of_another_project_are_another_projects(client: Client, stranger_client: Client) -> None:

@@ -79,6 +79,8 @@ def test_a_run_of_jobs_survives_whatever_is_killed_cancelled_preempted_or_lost(
     jobs = until(lambda: [job for job in apart.jobs() if "worker-" in job[3]], within_s=60, what="a worker of the pool")
     assert len(jobs) == len(apart.jobs()), "of the run no job is left"
     assert "players" in {worker["pool"] for worker in distant.rollyard("workers", "list")}
+    noted = "SELECT token FROM rollouts_workerjob WHERE number = %s AND state = 'running'"
+    until(lambda: distant.sql(noted, jobs[0][0]), within_s=30, what="a row of the worker's job")
     (distant.home.path / "cluster.toml").write_text(APART + POOL.replace("minimum = 1", "minimum = 0"))
     until(lambda: not [job for job in apart.jobs() if "players" in job[3]], within_s=60, what="the end of the pool's")
     assert distant.rollyard("workers", "stop") == {"stopped": len(apart.jobs()), "pools": []}
@@ -88,6 +90,7 @@ def test_a_run_of_jobs_survives_whatever_is_killed_cancelled_preempted_or_lost(
     writers = distant.sql(
         f"SELECT t.created_at, t.ended_at FROM rollouts_replica AS t {OF_RUN} ORDER BY t.id", run, "trainer"
     )
+    assert distant.sql(f"SELECT t.id FROM rollouts_replica AS t {OF_RUN} AND t.job_number <> ''", run, "trainer")
     assert all(ended <= begun for (_, ended), (begun, _) in pairwise(writers)), "two trainers at a time"
     print(f"{len(writers)} trainers; from a job's start to a trainer at work: {at_work_s(distant, run)} s")
     of_run = "JOIN rollouts_run AS r ON r.id = t.run_id WHERE r.key = %s"

@@ -163,6 +163,8 @@ def observe(replica: Replica) -> Observation:
 def has_begun(replica: Replica, seen: Observation) -> bool:
     """Note what a replica waits for, or, once it is at work, where it answers and its heartbeat; return whether it
     is."""
+    if seen.job not in ("", replica.job_number):
+        replicas.queued(replica, number=seen.job)
     if seen.waiting:
         replicas.waits(replica, reason=Reason(ReasonCode.QUEUED, why=seen.waiting))
         return False

@@ -138,6 +138,8 @@ class Observation:
     """Why one that is alive has not begun yet, in words; empty once it has."""
     base_url: str = ""
     """Where it answers HTTP, where only its launcher can say."""
+    job: str = ""
+    """The number of its job, where it is one."""
 
 
 class Launcher(Protocol):

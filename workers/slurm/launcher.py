@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +107,8 @@ class SlurmLauncher:
         given_s = _age_s(handle.directory, "job.json")
         # Without the file it was never given to SLURM.
         submitted_s = states.SUBMITTED_S if given_s is None else given_s
-        return states.judge(job, _written(handle), absent_s=absent_s, submitted_s=submitted_s)
+        seen = states.judge(job, _written(handle), absent_s=absent_s, submitted_s=submitted_s)
+        return replace(seen, job=job.number) if job is not None else seen
 
     def stop(self, handle: Handle, deadline_s: float) -> Observation:
         expires = time.monotonic() + deadline_s

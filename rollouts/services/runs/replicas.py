@@ -37,6 +37,12 @@ def given(replica: Replica, *, gpus: int, cores: int) -> None:
     replica.gpus, replica.cores = gpus, cores
 
 
+def queued(replica: Replica, *, number: str) -> None:
+    """Note the number of its job, which people ask their scheduler about."""
+    Replica.objects.filter(pk=replica.pk).update(job_number=number)
+    replica.job_number = number
+
+
 def waits(replica: Replica, *, reason: Reason) -> None:
     """Note why a starting replica is not at work yet. No state changes, so no event."""
     code, params = stored(reason)

@@ -26,6 +26,7 @@ from rollouts.models import (
     EnvironmentSource,
     Event,
     GroupTokens,
+    KeptPool,
     Membership,
     PlacementKind,
     Project,
@@ -36,6 +37,7 @@ from rollouts.models import (
     ScoredGroup,
     Trust,
     Verb,
+    WorkerJob,
 )
 from rollouts.services import endpoints, trust
 from rollouts.services.batches import forming, replays
@@ -132,6 +134,9 @@ def world() -> Run:
     for number in range(3):
         loads.report(run, holder=f"host:{number}", sessions=9, queued=0, asking=5, scoring=1, tokens=4_000)
     assert placements.promise(run, "gpu-box", [Wish(PlacementKind.GPU, ["0", "1", "2"], 3)]) is None
+    for name in ("a", "b", "c"):
+        KeptPool.objects.create(name=name, minimum=0, maximum=1)
+        WorkerJob.objects.create(token=f"worker-{name}", pool=name, number="7", state="running")
     for step in range(3):
         delivery = forming.fetch(run, epoch=epoch, step=step)
         assert delivery is not None

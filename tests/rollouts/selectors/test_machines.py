@@ -7,7 +7,19 @@ import pytest
 from django.contrib.auth.models import AnonymousUser, User
 from django.utils import timezone
 
-from rollouts.models import Batch, DriverLoad, Lease, Placement, Replica, ReplicaKind, ReplicaLoad, Role, Run
+from rollouts.models import (
+    Batch,
+    DriverLoad,
+    KeptPool,
+    Lease,
+    Placement,
+    Replica,
+    ReplicaKind,
+    ReplicaLoad,
+    Role,
+    Run,
+    WorkerJob,
+)
 from rollouts.selectors import machines
 from rollouts.selectors.machines import DriverLine, Fleet, ReplicaLine
 from rollouts.states import BatchState, GroupState, ReplicaState
@@ -64,7 +76,7 @@ def test_replicas_of_ones_projects_are_listed_while_they_are_alive(user: User, t
     assert len(fleet(make_user("root", role=None)).replicas) == 0
     User.objects.filter(username="root").update(is_superuser=True)
     assert len(fleet(User.objects.get(username="root")).replicas) == 4
-    assert fleet(AnonymousUser()) == Fleet([], [], [], [])
+    assert fleet(AnonymousUser()) == Fleet([], [], [], [], [])
 
 
 @pytest.mark.parametrize(("idle_s", "is_idle"), [(599, False), (601, True)])
@@ -191,3 +203,15 @@ def test_machines_say_whose_gpus_are_whose_and_of_others_only_that_they_have_the
         (second, 5, ["b", "n1"], 2),
         (run, 2, ["a"], 1),
     ]
+
+
+def test_workers_that_are_jobs_are_told_by_pool_with_those_of_none_and_of_pools_that_are_gone(user: User) -> None:
+    KeptPool.objects.create(name="players", minimum=1, maximum=4)
+    KeptPool.objects.create(name="resting", minimum=0, maximum=0, complaint="nobody knows the template")
+    jobs = [("players", "running"), ("players", "pending"), ("", "running"), ("former", "failed")]
+    for number, (pool, state) in enumerate(jobs):
+        WorkerJob.objects.create(token=f"worker-{number}", pool=pool, number=str(number), state=state)
+    found = fleet(user)
+    told = {line.pool and line.pool.name: ([job.number for job in line.jobs], line.running) for line in found.pools}
+    assert told == {"players": (["0", "1"], 1), "resting": ([], 0), None: (["2"], 1), "former": (["3"], 0)}
+    assert found.alarms == 1
