@@ -7,7 +7,7 @@ import pytest
 from django.utils import timezone
 from playwright.sync_api import expect
 
-from rollouts.models import DriverLoad, Event, Placement, Replica, ReplicaKind, ReplicaLoad, Run
+from rollouts.models import DriverLoad, Event, KeptPool, Placement, Replica, ReplicaKind, ReplicaLoad, Run, WorkerJob
 from rollouts.services.runs import life
 from rollouts.states import GroupState
 from tests import store
@@ -37,7 +37,7 @@ def run() -> Run:
     run = make_lively_run(steps=20, name="calculator-qwen3-8b")
     busy(run, 0)
     busy(run, 1, running=0, waiting=0, cache_share=0.0, tokens_per_s=0.2, idle_since=now - timedelta(minutes=25))
-    job = {"launcher": "slurm", "gpus": 2, "cores": 16, "directory": "/r/replica"}
+    job = {"launcher": "slurm", "job_number": "812", "gpus": 2, "cores": 16, "directory": "/r/replica"}
     why = "job 812 is queued: the nodes that it wants are down, drained or reserved (ReqNodeNotAvail, May be reserved)"
     make_replica(run, slot=2, state="starting", answered_at=None, state_reason=why, **job)
     began = {"host": "n7.cluster.example", "begun_at": now - timedelta(hours=3), "due_at": now + timedelta(hours=9)}
@@ -49,6 +49,10 @@ def run() -> Run:
             run=run, holder=f"gpu-box:{4711 + number}", reported_at=now, sessions=64, asking=40, is_draining=number > 0
         )
         Placement.objects.create(run=run, host="gpu-box", kind="gpu", unit=str(number))
+    KeptPool.objects.create(name="players", minimum=2, maximum=16, complaint="there is no template 'wide'")
+    WorkerJob.objects.create(token="a", pool="players", number="813", state="running", node="n8.cluster.example")
+    WorkerJob.objects.create(token="b", pool="players", number="815", state="pending", why=why.replace("812", "815"))
+    WorkerJob.objects.create(token="c", number="790", state="running", node="n9", is_draining=True)
     theirs = make_run(project=make_project("elsewhere"))
     Placement.objects.create(run=theirs, host="gpu-box", kind="gpu", unit="2")
     for state in (GroupState.TRAINED, GroupState.STALE, GroupState.FILTERED, GroupState.READY):
