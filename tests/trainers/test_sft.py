@@ -1,6 +1,8 @@
 """SFT trainers: as they are run, and what their ranks come to."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,7 +59,7 @@ def test_training_lowers_the_loss_and_announces_weights_that_are_evaluated_and_t
     assert plane.finished
 
 
-@long_lane("formats are read alike in trainers/data, ranks learn alike from preferences")
+@long_lane("formats are read alike in trainers/data, and two ranks learn in the test above")
 def test_parquet_trains_like_jsonl_and_held_out_loss_falls_alike_on_any_number_of_ranks(
     crew: Crew, model_dir: Path, tmp_path: Path
 ) -> None:
@@ -101,26 +103,27 @@ def test_a_killed_trainer_goes_on_with_the_data_it_had_not_seen(crew: Crew, mode
     assert left == {"data.jsonl", "data.parquet", "data", "weights", "checkpoints"}
 
 
-def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(
-    crew: Crew, model_dir: Path, tmp_path: Path
-) -> None:
+@contextmanager
+def serving_pairs(directory: Path, model_dir: Path) -> Iterator[tuple[FakeControlPlane, str]]:
+    """A control plane with eight steps of preferences to learn."""
     data = {"preference": {"beta": 0.5}, "validation": {"share": 0.1, "every": 4}, "batch_size": 8}
     overrides = {"data": data, "max_steps": 8, "optimizer__lr": 1e-3, "trainer__checkpoint_every": 4}
-    planes = []
-    for world_size in (1, 2):
-        directory = tmp_path / str(world_size)
-        directory.mkdir()
-        plane = make_plane(directory, model_dir, **overrides)
-        write_pairs(directory / "data.jsonl")
-        with serving(plane) as url:
-            if world_size == 2:
-                with start_trainer("sft", url, world_size) as torchrun:
-                    plane.wait_until(lambda plane=plane: 4 in plane.checkpoints)
-                    torchrun.kill()
-                assert not plane.finished
-            crew.train("sft", url, world_size)
-        planes.append(plane)
-    one, two = planes
+    directory.mkdir()
+    plane = make_plane(directory, model_dir, **overrides)
+    write_pairs(directory / "data.jsonl")
+    with serving(plane) as url:
+        yield plane, url
+
+
+@pytest.fixture(scope="module")
+def one(crew: Crew, model_dir: Path, tmp_path_factory: pytest.TempPathFactory) -> FakeControlPlane:
+    """What one rank has learned from preferences."""
+    with serving_pairs(tmp_path_factory.mktemp("preferences") / "one", model_dir) as (plane, url):
+        crew.train("sft", url, 1)
+    return plane
+
+
+def test_preferences_are_learned(one: FakeControlPlane) -> None:
     first, last = one.acks[0].metrics, one.acks[7].metrics
     assert first["loss/mean"] == pytest.approx(0.6931, abs=1e-4)  # log 2: the policy is the reference
     assert first["preference/margin/mean"] == pytest.approx(0, abs=1e-4)
@@ -130,6 +133,18 @@ def test_preferences_are_learned_alike_on_any_number_of_ranks_and_after_a_kill(
         last["preference/chosen_reward/mean"] - last["preference/rejected_reward/mean"], abs=1e-6
     )
     assert losses(one, "loss/validation")[7] < losses(one, "loss/validation")[3] < 0.69
+
+
+@long_lane("ranks are held against one rank in test_parallelism, and kills are survived in the test of examples")
+def test_preferences_are_learned_alike_on_two_ranks_and_after_a_kill(
+    crew: Crew, model_dir: Path, tmp_path: Path, one: FakeControlPlane
+) -> None:
+    with serving_pairs(tmp_path / "two", model_dir) as (two, url):
+        with start_trainer("sft", url, 2) as torchrun:
+            two.wait_until(lambda: 4 in two.checkpoints)
+            torchrun.kill()
+        assert not two.finished
+        crew.train("sft", url, 2)
     assert losses(two) == pytest.approx(losses(one), rel=2e-3)
     assert losses(two, "loss/validation") == pytest.approx(losses(one, "loss/validation"), rel=2e-3)
     theirs = load_file(Path(two.versions[8].path) / "model.safetensors")

@@ -86,10 +86,8 @@ OF_LLAMA = {
 USUAL = {
     "qwen3": {
         "shard 2, offloaded, muon",
-        "context 2, recomputed",
         "tensor 2, then shard 2, then alone",
         "pipeline 2, recomputed, muon",
-        "lora, pipeline 2",
         "lora, replicas 2 x context 2, muon",
         "shard 2 x tensor 2, muon, then alone",
         "alone, then pipeline 2 x replicas 2, then pipeline 4",
