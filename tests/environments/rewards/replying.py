@@ -27,6 +27,10 @@ HOSTILE = {
 }
 """What a policy may say that knows nothing, or tries what pays."""
 
+NO_LOOP_S = 10.0
+"""What is linear takes a fraction of a second for each of these on any machine, however busy; what is
+quadratic takes minutes. This lies between them."""
+
 
 def problem(**data: Any) -> Problem:
     return Problem(key="k", messages=[Message("user", "How much is it?")], data=data)
