@@ -17,8 +17,8 @@ from environments.sandbox import program
 from environments.sandbox.tools import SandboxLimits, SandboxResult, SandboxUnavailable, run
 from tests.environments.sandbox import plain_account
 
-PATIENCE_S = 2.0
-"""How long after its limit a program may be there."""
+PATIENCE_S = 5.0
+"""How long after its limit a program may be there: what is not ended stays for good, and a machine may be busy."""
 
 
 def complaint() -> str:
