@@ -51,6 +51,16 @@ class ReasonCode(TextChoices):
         "it asks for {wanted} cores (launcher.trainer.cores, and launcher.inference.cores for each server), and {host} "
         "has {there}",
     )
+    MEMORY_TAKEN = (
+        "memory_taken",
+        "it wants {wanted} GiB of memory of {host}, of which {free} are promised to nobody[; others belong to "
+        "{holders}][; {before} was launched before it and has its turn first]",
+    )
+    MEMORY_TOO_LITTLE = (
+        "memory_too_little",
+        "it asks for {wanted} GiB of memory (launcher.trainer.memory_gib, and launcher.inference.memory_gib for each "
+        "server), and {host} has {there}",
+    )
     GPUS_TOO_FEW = (
         "gpus_too_few",
         "each of its servers computes on {wanted} GPUs (inference.tensor_parallel and its like), and {host} has "
@@ -198,6 +208,7 @@ WAITS = (
     ReasonCode.FETCH_WAITS,
     ReasonCode.GPUS_TAKEN,
     ReasonCode.CORES_TAKEN,
+    ReasonCode.MEMORY_TAKEN,
     ReasonCode.SLURM_AWAY,
 )
 """What a run that has not begun may wait for."""

@@ -8,7 +8,6 @@ Blocks while it probes, publishes or ends replicas; each of these has a deadline
 
 import asyncio
 import logging
-import platform
 import time
 from threading import BoundedSemaphore
 
@@ -18,7 +17,7 @@ from django.utils import timezone
 from environments.errors import RegistryError
 from environments.types import Split
 from rollouts.errors import Invalid, StateConflict
-from rollouts.models import Evaluation, PlacementKind, PolicyVersion, Run, RunKind
+from rollouts.models import Evaluation, PolicyVersion, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, groups, machines, runs
 from rollouts.services import models, trust
@@ -26,19 +25,19 @@ from rollouts.services.curation import reviews
 from rollouts.services.datasets import learning
 from rollouts.services.groups import cancelling, evaluations, leases, problems
 from rollouts.services.outside import sessions
-from rollouts.services.runs import life, placements, policies, tokens
+from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
-from trainers.run_config import EnvironmentRef, RunConfig
+from trainers.run_config import EnvironmentRef
 from workers import isolation
 from workers.database import in_database
 from workers.fleet import (
-    accelerators,
     commands,
     fetching,
     forking,
     hub,
     jobs,
     lifecycle,
+    placing,
     publishing,
     retention,
     training,
@@ -154,7 +153,7 @@ def _begin(run: Run) -> None:
     _ask_for_leave(run)
     if complaint := confinement.complaint_here():
         raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
-    if not _bring(run) or not _place(run) or not _would_be_taken(run):
+    if not _bring(run) or not placing.place(run) or not _would_be_taken(run):
         return
     _make_model(run)
     if run.parsed.is_played:
@@ -184,37 +183,6 @@ def _bring(run: Run) -> bool:
     finally:
         _bringing.release()
     return True
-
-
-def _place(run: Run) -> bool:
-    """Have the run its GPUs promised, where this machine has any, and the cores that it asks for; False while it waits
-    for them. Of more processes than there are GPUs some share, but none of one server. Raises UnrecoverableError."""
-    host, gpus, cores = platform.node(), accelerators.list_gpus(), accelerators.list_cores()
-    gpus_wanted, cores_wanted = commands.gpus_wanted(run.parsed), commands.cores_wanted(run.parsed)
-    if why := _never_fits(run.parsed, host, len(gpus), len(cores)):
-        raise UnrecoverableError(why)
-    wishes = [
-        placements.Wish(PlacementKind.GPU, gpus, min(len(gpus), gpus_wanted)),
-        placements.Wish(PlacementKind.CORE, cores, cores_wanted),
-    ]
-    wait = placements.promise(run, host, wishes)
-    if wait is not None:
-        life.note_wait(run, wait)
-    return wait is None
-
-
-def _never_fits(config: RunConfig, host: str, gpus: int, cores: int) -> Reason | None:
-    """Why a run cannot begin on a machine with so many GPUs and cores, however long it waits."""
-    of_a_server, cores_wanted = commands.gpus_of_a_server(config), commands.cores_wanted(config)
-    on_cpu = accelerators.serves_on_cpu(elsewhere=commands.is_on_jobs(config))
-    if config.is_played and commands.slots(config) and config.inference.pipeline_parallel > 1 and on_cpu:
-        fault = "its build for CPUs knows no stages, so inference.pipeline_parallel has to be 1"
-        return Reason(ReasonCode.SERVER_INPUT, fault=fault)
-    if gpus and commands.gpus_wanted(config) and of_a_server > gpus:
-        return Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=host, there=gpus)
-    if cores_wanted > cores:
-        return Reason(ReasonCode.CORES_TOO_FEW, wanted=cores_wanted, host=host, there=cores)
-    return None
 
 
 def _would_be_taken(run: Run) -> bool:

@@ -12,16 +12,17 @@ class PlacementKind(models.TextChoices):
 
     GPU = "gpu", "GPU"
     CORE = "core", "core"
+    MEMORY = "memory", "GiB of memory"
 
 
 class Placement(models.Model):
-    """A GPU or a core of a machine that a run has for itself, from before it begins until nothing of it is left."""
+    """A unit of a machine that a run has for itself, from before it begins until nothing of it is left."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="placements")
     host = models.CharField(max_length=255)
     kind = models.CharField(max_length=8, choices=PlacementKind.choices)
     unit = models.CharField(max_length=64)
-    """A GPU as CUDA_VISIBLE_DEVICES names it, a core by its number."""
+    """A GPU as CUDA_VISIBLE_DEVICES names it, a core by its number; GiB are numbered too, though they have no place."""
     promised_at = models.DateTimeField(db_default=Now())
     released_at = models.DateTimeField(null=True)
 

@@ -95,6 +95,8 @@ class Machine:
     """The GPUs that are promised, by their names, and to which run; None: to one of another project."""
     cores: int = 0
     """Those that are promised to runs of any project."""
+    memory_gib: int = 0
+    """Likewise."""
     replicas: list[Replica] = field(default_factory=list)
     drivers: int = 0
     others: int = 0
@@ -104,8 +106,10 @@ class Machine:
         """Add what is promised."""
         if kind == PlacementKind.GPU:
             self.gpus.append((unit, run))
-        else:
+        elif kind == PlacementKind.CORE:
             self.cores += 1
+        else:
+            self.memory_gib += 1
 
 
 @dataclass(frozen=True)
@@ -152,7 +156,7 @@ def fleet(user: User | AnonymousUser, *, idle_s: float) -> Fleet:
     machines = _machines(rows, drivers, placements)
     _add_others(machines, projects)
     by_name = sorted(machines.values(), key=lambda each: each.host)
-    return Fleet(replicas, drivers, _gpus(rows, placements), by_name, _pools())
+    return Fleet(replicas, drivers, _gpus(rows, placements), by_name, _pools(tells_why=user.is_superuser))
 
 
 def idle_since(run: Run) -> tuple[int, datetime] | None:
@@ -231,8 +235,12 @@ def _drivers(projects: Sequence[int]) -> list[DriverLine]:
     return sorted(lines, key=lambda line: (line.holder, -line.run.pk))
 
 
-def _pools() -> list[PoolLine]:
+def _pools(*, tells_why: bool) -> list[PoolLine]:
+    """Why a pool is not kept may be said with paths and SLURM's own words, which are an administrator's."""
     lines = {pool.name: PoolLine(pool) for pool in KeptPool.objects.order_by("name")}
+    for line in lines.values():
+        if line.pool and line.pool.complaint and not tells_why:
+            line.pool.complaint = "it is not kept as it should be; administrators see why"
     for job in WorkerJob.objects.order_by("pool", "number"):
         # A pool that is in the file no more has workers that have not ended yet.
         lines.setdefault(job.pool, PoolLine(KeptPool(name=job.pool, minimum=0, maximum=0) if job.pool else None))

@@ -215,7 +215,7 @@ def list_replicas(run: Run, *, ended: int = 3) -> list[Replica]:
 
 
 def list_placements(run: Run) -> dict[str, list[Placement]]:
-    """The GPUs and cores that the run has now, by kind."""
+    """The GPUs, cores and GiB of memory that the run has now, by kind."""
     found = Placement.objects.filter(run=run, released_at=None).order_by("id")
     return {kind: [each for each in found if each.kind == kind] for kind in PlacementKind.values}
 

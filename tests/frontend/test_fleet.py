@@ -5,6 +5,7 @@ import re
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 from django.utils import timezone
@@ -110,9 +111,11 @@ def test_workers_as_jobs_show_their_pool_where_they_are_and_why_they_wait(client
     WorkerJob.objects.create(token="b", pool="players", number="8", state="pending", why="job 8 is queued: no node")
     WorkerJob.objects.create(token="c", number="9", state="failed", node="n2")
     text = text_of(client, "/fleet/")
+    assert "pool players : it is not kept as it should be; administrators see why" in text
     assert "players 1 at work, 1 to 4 wanted job 7 is running on n1 draining job 8 is queued: no node" in text
     assert "started by hand 0 at work job 9 is failed on n2" in text
-    assert f"pool players : {SCRIPT}" in text
+    User.objects.update(is_superuser=True)
+    assert f"pool players : {SCRIPT}" in text_of(client, "/fleet/")
     assert SCRIPT not in client.get("/fleet/").content.decode()
 
 
@@ -122,8 +125,11 @@ def test_gpus_of_another_project_are_another_projects(client: Client, stranger_c
     Placement.objects.create(run=ours, host="gpu-box", kind="gpu", unit="0")
     Placement.objects.create(run=theirs, host="gpu-box", kind="gpu", unit="1")
     make_replica(theirs, host="gpu-box")
+    for gib in range(5):
+        Placement.objects.create(run=ours if gib < 3 else theirs, host="gpu-box", kind="memory", unit=str(gib))
     text = text_of(client, "/fleet/")
-    assert "GPU 0: lively GPU 1: another project" in text
+    assert "5 GiB of memory promised GPU 0: lively GPU 1: another project" in text
+    assert "on GPU 0 of gpu-box, with 3 GiB of memory of gpu-box" in text_of(client, f"/runs/{ours.key}/")
     assert "1 replica of another project" in text
     page = client.get("/fleet/").content.decode()
     assert "secret" not in page

@@ -1,5 +1,7 @@
 """A run begins when the machine has GPUs for it, and its processes see its own alone."""
 
+from pathlib import Path
+
 import pytest
 
 from rollouts.models import PlacementKind, Run
@@ -68,6 +70,27 @@ def test_cores_that_a_run_asks_for_are_its_own_and_each_process_is_bound_to_its_
     assert "it wants 4 cores of " in runs.health(converged(second)).sentence
     large = converged(make_run(launcher__trainer__cores=7))
     assert (large.state, str(large.reason)[:24]) == (RunState.FAILED, "it asks for 7 cores (lau")
+
+
+@pytest.mark.django_db
+def test_memory_that_a_run_asks_for_is_its_own_and_of_the_machine_or_the_container(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limit = tmp_path / "memory.max"
+    monkeypatch.setattr(accelerators, "MEMORY_LIMIT", limit)
+    of_machine = accelerators.list_memory()
+    limit.write_text("max\n")
+    assert accelerators.list_memory() == of_machine
+    limit.write_text(f"{3 * 2**30 + 5}\n")
+    assert accelerators.list_memory() == ["0", "1", "2"]
+    asked = {"launcher__trainer__memory_gib": 0.75, "launcher__inference__memory_gib": 0.5, "inference__replicas": 2}
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)
+    run, second = (make_run(trainer__device="cpu", **asked) for _ in range(2))
+    assert converged(run).state == RunState.STARTING
+    assert placements.held(run, PlacementKind.MEMORY) == ["0", "1"], "one and three quarters"
+    assert "it wants 2 GiB of memory of " in runs.health(converged(second)).sentence
+    large = converged(make_run(launcher__trainer__memory_gib=4.0))
+    assert (large.state, str(large.reason)[:29]) == (RunState.FAILED, "it asks for 4 GiB of memory (")
 
 
 @pytest.mark.django_db

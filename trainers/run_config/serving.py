@@ -95,7 +95,8 @@ class JobNeed(Section):
     """0: of a job what the template says. A process of this machine is then bound to none; else it has these cores, and
     no other run that asks for any does."""
     memory_gib: float = Field(default=0.0, ge=0)
-    """Memory of the node, for a job. 0: what the template says."""
+    """Of each node of a job; 0: what the template says. Of this machine so much is promised to the run, and to no other
+    that asks for any; nothing ends a process that takes more."""
     hours: float = Field(default=0.0, ge=0)
     """After these a job is ended, and another goes on from the last checkpoint. 0: what the template says."""
 

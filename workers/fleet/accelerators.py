@@ -1,14 +1,19 @@
-"""Which GPUs and cores of this machine there are, and which of a run's GPUs a replica gets: trainers take the first,
+"""Which GPUs, cores and memory this machine has, and which of a run's GPUs a replica gets: trainers take the first,
 inference servers those behind them."""
 
+import contextlib
 import itertools
 import os
 from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
+import psutil
+
 DEVICES = Path("/dev")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
+"""Of the container that this runs in; on a machine itself there is no such file."""
 
 
 def list_gpus() -> list[str]:
@@ -25,6 +30,14 @@ def list_gpus() -> list[str]:
 def list_cores() -> list[str]:
     """The cores that may be used here, by their numbers."""
     return [str(number) for number in sorted(os.sched_getaffinity(0))]
+
+
+def list_memory() -> list[str]:
+    """The whole GiB of memory of this machine, or of the container that this runs in, numbered."""
+    limits = [psutil.virtual_memory().total]
+    with contextlib.suppress(OSError, ValueError):  # a container that has no limit says "max"
+        limits.append(int(MEMORY_LIMIT.read_text()))
+    return [str(number) for number in range(min(limits) // 2**30)]
 
 
 def serves_on_cpu(*, elsewhere: bool = False) -> bool:

@@ -3,6 +3,7 @@
 `serving` and `training` start them, `rollyard launch --dry-run` prints them. Needs neither Django nor a database.
 """
 
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -84,6 +85,14 @@ def cores_wanted(config: RunConfig) -> int:
         return 0
     trainer = config.launcher.trainer.cores if config.is_trained else 0
     return trainer + _servers(config) * config.launcher.inference.cores
+
+
+def memory_wanted(config: RunConfig) -> int:
+    """The GiB of this machine's memory that a run asks to have for itself, of all of its processes together."""
+    if is_on_jobs(config):
+        return 0
+    trainer = config.launcher.trainer.memory_gib if config.is_trained else 0
+    return math.ceil(trainer + _servers(config) * config.launcher.inference.memory_gib)
 
 
 def _servers(config: RunConfig) -> int:

@@ -1,4 +1,4 @@
-"""Promise GPUs and cores to runs, and take them back: none is two runs'."""
+"""Promise GPUs, cores and memory to runs, and take them back: none is two runs'."""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,7 +12,11 @@ from rollouts.models import Event, Placement, PlacementKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.states import RunState
 
-_TAKEN = {PlacementKind.GPU: ReasonCode.GPUS_TAKEN, PlacementKind.CORE: ReasonCode.CORES_TAKEN}
+_TAKEN = {
+    PlacementKind.GPU: ReasonCode.GPUS_TAKEN,
+    PlacementKind.CORE: ReasonCode.CORES_TAKEN,
+    PlacementKind.MEMORY: ReasonCode.MEMORY_TAKEN,
+}
 
 
 class Wish(NamedTuple):
@@ -66,20 +70,21 @@ def promise(run: Run, host: str, wishes: Sequence[Wish]) -> Reason | None:
         host=host,
         free=len(missed.free),
         holders=", ".join(sorted(set(missed.busy.values()))),
-        before=missed.before and _named(missed.before, run),
+        before=missed.before and _named(missed.before.key, missed.before.project_id, run),
     )
 
 
 def _look(run: Run, host: str, wish: Wish) -> _Found:
     taken = Placement.objects.filter(host=host, kind=wish.kind, released_at=None, unit__in=wish.there)
-    busy = {each.unit: _named(each.run, run) for each in taken.select_related("run")}
+    of_runs = taken.values_list("unit", "run__key", "run__project")
+    busy = {unit: _named(key, project, run) for unit, key, project in of_runs}
     free = [unit for unit in wish.there if unit not in busy]
     return _Found(wish, free, busy, _waits_before(run, host, wish.kind))
 
 
-def _named(run: Run, reader: Run) -> str:
+def _named(key: str, project: int, reader: Run) -> str:
     """A run, as those who see another may read of it: of other projects they learn no key."""
-    return f"run {run.key}" if run.project_id == reader.project_id else "a run of another project"
+    return f"run {key}" if project == reader.project_id else "a run of another project"
 
 
 def release(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""No GPU and no core is promised to two runs, and whoever was launched first has its turn first."""
+"""No GPU, no core and no GiB is promised to two runs, and whoever was launched first has its turn first."""
 
 from threading import Barrier, Thread
 
@@ -15,6 +15,7 @@ from tests.factories import make_project, make_run
 HOST = "gpu-box"
 GPUS = ["0", "1", "2", "3"]
 CORES = [str(number) for number in range(8)]
+MEMORY = [str(number) for number in range(64)]
 GPU, CORE = PlacementKind.GPU, PlacementKind.CORE
 
 
@@ -22,9 +23,10 @@ def pending() -> Run:
     return make_run(state=RunState.PENDING)
 
 
-def promise(run: Run, wanted: int, *, cores: int = 0, host: str = HOST) -> Reason | None:
+def promise(run: Run, wanted: int, *, cores: int = 0, gib: int = 0, host: str = HOST) -> Reason | None:
     """As the reconciler asks: what it waits for is noted."""
-    wait = placements.promise(run, host, [Wish(GPU, GPUS, wanted), Wish(CORE, CORES, cores)])
+    wishes = [Wish(GPU, GPUS, wanted), Wish(CORE, CORES, cores), Wish(PlacementKind.MEMORY, MEMORY, gib)]
+    wait = placements.promise(run, host, wishes)
     if wait is not None:
         life.note_wait(run, wait)
     return wait
@@ -89,6 +91,19 @@ def test_cores_are_promised_beside_gpus_and_all_or_nothing_of_both() -> None:
     assert promise(second, 1, cores=4) is None
     assert promise(third, 0, cores=4) is None
     assert placements.held(third, CORE) == CORES[4:]
+
+
+@pytest.mark.django_db
+def test_memory_is_promised_by_the_gib() -> None:
+    first, second, third = pending(), pending(), pending()
+    assert promise(first, 0, gib=48) is None
+    told = f"it wants 17 GiB of memory of {HOST}, of which 16 are promised to nobody; others belong to run {first.key}"
+    assert str(promise(second, 1, cores=2, gib=17)) == told
+    assert placements.held(second, CORE) == placements.held(second, GPU) == []
+    assert promise(third, 1, cores=8) is None, "who asks for none waits for none"
+    life.end(first, to=RunState.FAILED)
+    assert promise(second, 1, gib=17) is None
+    assert len(placements.held(second, PlacementKind.MEMORY)) == 17
 
 
 @pytest.mark.django_db

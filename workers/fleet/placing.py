@@ -1,0 +1,53 @@
+"""Give a run its share of this machine, or say what it waits for; whoever can never begin here is told at once."""
+
+import platform
+
+from rollouts.models import PlacementKind, Run
+from rollouts.reasons import Reason, ReasonCode
+from rollouts.services.runs import life, placements
+from rollouts.services.runs.placements import Wish
+from trainers.run_config import RunConfig
+from workers.fleet import accelerators, commands
+from workers.fleet.lifecycle import UnrecoverableError
+
+
+def place(run: Run) -> bool:
+    """Have the run its GPUs promised, where this machine has any, and the cores and the memory that it asks for; False
+    while it waits for them. Of more processes than there are GPUs some share, but none of one server. Raises
+    UnrecoverableError."""
+    config, host = run.parsed, platform.node()
+    gpus, cores, memory = accelerators.list_gpus(), accelerators.list_cores(), accelerators.list_memory()
+    wishes = [
+        Wish(PlacementKind.GPU, gpus, min(len(gpus), commands.gpus_wanted(config))),
+        Wish(PlacementKind.CORE, cores, commands.cores_wanted(config)),
+        Wish(PlacementKind.MEMORY, memory, commands.memory_wanted(config)),
+    ]
+    if why := _never_fits(config, host, wishes):
+        raise UnrecoverableError(why)
+    wait = placements.promise(run, host, wishes)
+    if wait is not None:
+        life.note_wait(run, wait)
+    return wait is None
+
+
+_TOO_LITTLE = {
+    PlacementKind.CORE: ReasonCode.CORES_TOO_FEW,
+    PlacementKind.MEMORY: ReasonCode.MEMORY_TOO_LITTLE,
+}
+
+
+def _never_fits(config: RunConfig, host: str, wishes: list[Wish]) -> Reason | None:
+    """Why a run cannot begin on this machine, however long it waits."""
+    on_cpu = accelerators.serves_on_cpu(elsewhere=commands.is_on_jobs(config))
+    if config.is_played and commands.slots(config) and config.inference.pipeline_parallel > 1 and on_cpu:
+        fault = "its build for CPUs knows no stages, so inference.pipeline_parallel has to be 1"
+        return Reason(ReasonCode.SERVER_INPUT, fault=fault)
+    for wish in wishes:
+        wanted, there = wish.number, len(wish.there)
+        if wish.kind == PlacementKind.GPU:
+            of_a_server = commands.gpus_of_a_server(config)
+            if wanted and of_a_server > there:
+                return Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=host, there=there)
+        elif wanted > there:
+            return Reason(_TOO_LITTLE[wish.kind], wanted=wanted, host=host, there=there)
+    return None
