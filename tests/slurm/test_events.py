@@ -59,7 +59,11 @@ def test_a_run_of_jobs_survives_whatever_is_killed_cancelled_preempted_or_lost(
         time.sleep(dice.uniform(0.1, 1.0))  # the random moment is the point of the test
         assert distant.state(run) in {None, "running", "finishing"}, f"the run ended before {kind}"
         victim, step, happened_at = events.happen(kind), distant.step(run), time.monotonic()
-        until(partial(moved_on, distant, run, step), within_s=300, what=f"a step after {kind} {victim}")
+        try:
+            until(partial(moved_on, distant, run, step), within_s=300, what=f"a step after {kind} {victim}")
+        except AssertionError:
+            print(scene(distant, apart, run))  # by the next line it is gone
+            raise
         print(f"{kind} {victim} at step {step}: {time.monotonic() - happened_at:.1f} s until the next")
     if IS_LONG:
         events.over_in_time()
@@ -132,6 +136,28 @@ def chosen(dice: random.Random) -> list[str]:
 
 def moved_on(yard: Yard, run: str, from_step: int) -> bool:
     return yard.step(run) > from_step or yard.state(run) == "finished"
+
+
+def scene(yard: Yard, cluster: Cluster, run: str) -> str:
+    """Why a run may be standing still: what it says, its replicas and leases, the queue, the nodes, the last lines."""
+    of_run = "JOIN rollouts_run AS r ON r.id = t.run_id WHERE r.key = %s"
+    asked = {
+        "run": "SELECT state, reason_code, reason_params, next_step FROM rollouts_run WHERE key = %s",
+        "replicas": "SELECT t.id, t.kind, t.slot, t.state, t.reason_code, t.reason_params, t.host, t.job_number,"
+        f" t.answered_at, t.begun_at, t.ended_at FROM rollouts_replica AS t {of_run} ORDER BY t.id DESC LIMIT 12",
+        "events": "SELECT t.at, t.object_kind, t.object_id, t.to_state, t.reason_code, t.reason_params"
+        f" FROM rollouts_event AS t {of_run} AND t.object_kind <> 'group' ORDER BY t.id DESC LIMIT 25",
+        "leases": f"SELECT t.holder, count(*), min(t.expires_at) FROM rollouts_lease AS t {of_run} GROUP BY 1",
+        "groups": f"SELECT t.state, count(*) FROM rollouts_scoredgroup AS t {of_run} GROUP BY 1",
+        "versions": f"SELECT t.version, t.state FROM rollouts_policyversion AS t {of_run} ORDER BY 1 DESC LIMIT 3",
+    }
+    told = {name: "\n".join(map(str, yard.sql(query, run))) for name, query in asked.items()}
+    told |= {"now": yard.sql("SELECT now()")[0][0], "queue": cluster.ask("squeue", "--states=all"), "nodes": ""}
+    told["nodes"] = cluster.ask("sinfo", "--Node", "--long") + cluster.ask("sinfo", "--list-reasons")
+    logs = [*yard.home.path.glob("logs/*"), *yard.home.path.glob("logs/workers/*")]
+    logs += sorted(yard.home.path.glob(f"runs/{run}/replicas/*/log.txt"), key=lambda path: path.stat().st_mtime)[-4:]
+    told |= {str(path): path.read_text(errors="replace")[-3000:] for path in logs if path.is_file()}
+    return "\n\n".join(f"== {name}\n{words}" for name, words in told.items())
 
 
 def reasons(yard: Yard, run: str) -> set[str]:
