@@ -1518,7 +1518,8 @@ CREATE TABLE public.rollouts_workerjob (
     state character varying(32) NOT NULL,
     node character varying(255) DEFAULT ''::character varying NOT NULL,
     why character varying(500) DEFAULT ''::character varying NOT NULL,
-    is_draining boolean DEFAULT false NOT NULL
+    is_draining boolean DEFAULT false NOT NULL,
+    due_at timestamp with time zone
 );
 
 ALTER TABLE ONLY public.rollouts_actitem
@@ -2546,4 +2547,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0042_promised_cores', now()),
     ('rollouts', '0043_worker_jobs', now()),
     ('rollouts', '0044_promised_memory', now()),
+    ('rollouts', '0045_worker_due_at', now()),
     ('sessions', '0001_initial', now());

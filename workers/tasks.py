@@ -165,7 +165,12 @@ def drive(run_id: int) -> None:
 def claiming_s(run: Run, now: float) -> float:
     """Seconds for which this worker may begin groups of a run: none that may not end before its time is over."""
     until = float(os.environ.get(UNTIL_VARIABLE, "inf"))
-    return min(BUDGET_S, until - now - max((each.timeout_s for each in run.parsed.environments), default=0.0))
+    return min(BUDGET_S, until - now - may_take_s(run))
+
+
+def may_take_s(run: Run) -> float:
+    """Seconds in which a group of any of the run's environments has ended for certain."""
+    return max((each.timeout_s for each in run.parsed.environments), default=0.0)
 
 
 def wants_driver(run: Run) -> bool:

@@ -4,6 +4,8 @@
        ▲                                                                         │
        └── nothing is to be played ──┴── all is played for a while: one fewer ◀──┘
 
+A worker whose time is nearly over begins no group that it may not end; another comes before that, and it ends.
+
 No row decides: the file says how many there are to be, SLURM how many there are, and what is seen of both is noted for
 people. What is remembered here is since when they have been too few or enough, and who was told to end; that may be
 lost.
@@ -12,10 +14,12 @@ lost.
 import logging
 import time
 from collections.abc import Mapping
+from datetime import timedelta
 from pathlib import Path
 from typing import NamedTuple
 
 from django.conf import settings
+from django.utils import timezone
 
 from rollouts.models import KeptPool, Run, RunKind, WorkerJob
 from rollouts.services import worker_jobs
@@ -26,7 +30,7 @@ from workers.slurm import queue, templates, workers
 from workers.slurm.queue import Job
 from workers.slurm.states import words_for
 from workers.slurm.templates import WorkerPool
-from workers.tasks import wants_driver
+from workers.tasks import may_take_s, wants_driver
 
 log = logging.getLogger(__name__)
 
@@ -38,9 +42,15 @@ REST_S = 60.0
 """For which nothing was to be played before all beyond the minimum end."""
 MAX_FAILED = 3
 """Of a pool's jobs that SLURM remembers, which is for minutes: a worker that cannot begin is not started for ever."""
+AHEAD_S = 60.0
+"""For which a worker and the one that takes its place are both there."""
 _PAUSE_S = 30.0
 """After SLURM took no job, or the file was wrong, and where there is no pool."""
 _FAILING = "its workers fail, so it waits: logs/workers/job.txt may say why"
+_TOO_SHORT = (
+    "its workers have {hours:g} hours, and a group may take {takes:.2g} (the timeout_s of its environment), so they "
+    "begin few or none: they need more hours in cluster.toml, or the environment a smaller timeout_s"
+)
 
 
 class Work(NamedTuple):
@@ -49,6 +59,8 @@ class Work(NamedTuple):
     is_there: bool
     is_left: bool
     """Whether more could be begun than is played: drivers ask every second, so all are full, or there is none."""
+    takes_s: float = 0.0
+    """What a group of any run may take, of the run of which that is least: who has no longer begins nothing."""
 
 
 class Lasting(NamedTuple):
@@ -74,12 +86,20 @@ def wanted(pool: WorkerPool, count: int, lasting: Lasting, *, is_growing: bool) 
 def work() -> Work:
     """Of all runs whose groups we play."""
     runs = [run for run in Run.objects.filter(state__in=RUN_GENERATING) if wants_driver(run)]
-    return Work(bool(runs), any(run.kind == RunKind.RL and _is_left(run) for run in runs))
+    is_left = any(run.kind == RunKind.RL and _is_left(run) for run in runs)
+    return Work(bool(runs), is_left, min(map(may_take_s, runs), default=0.0))
 
 
 def _is_left(run: Run) -> bool:
     found = leases.capacity(run)
     return found.live_version >= 0 and found.capacity > 0
+
+
+def ends_within(job: Job, seconds: float) -> bool:
+    """Whether the time of a job that has begun is over so soon."""
+    if job.state != "RUNNING" or job.due_at is None:
+        return False
+    return job.due_at - timezone.now() < timedelta(seconds=seconds)
 
 
 def _is_told_of(job: Job) -> bool:
@@ -95,6 +115,8 @@ class WorkerPools:
         """By pool, how it is with the work, and since when."""
         self._draining: set[str] = set()
         self._failing: set[str] = set()
+        self._too_short: dict[str, str] = {}
+        """By pool whose workers have too little time from the beginning, the words for it."""
         self._not_before = 0.0
         self._look_at = 0.0
 
@@ -129,7 +151,7 @@ class WorkerPools:
         found = work() if pools else Work(is_there=False, is_left=False)
         for name, pool in pools.items():
             of_pool = {token: job for token, job in jobs.items() if workers.pool_of(token) == name}
-            self._keep(name, pool, of_pool, self._lasting(name, found, now))
+            self._keep(name, pool, of_pool, self._lasting(name, found, now), found.takes_s)
 
     def _note(self, pools: Mapping[str, WorkerPool], complaint: str = "") -> None:
         worker_jobs.note_pools(
@@ -137,7 +159,7 @@ class WorkerPools:
                 name=name,
                 minimum=pool.minimum,
                 maximum=pool.most,
-                complaint=complaint or (_FAILING if name in self._failing else ""),
+                complaint=complaint or (_FAILING if name in self._failing else self._too_short.get(name, "")),
             )
             for name, pool in pools.items()
         )
@@ -150,11 +172,28 @@ class WorkerPools:
             state=job.state.lower(),
             node=job.node,
             why=words_for(job) if job.state in ("PENDING", "CONFIGURING") else "",
+            due_at=job.due_at,
             is_draining=token in self._draining,
         )
 
-    def _keep(self, name: str, pool: WorkerPool, jobs: Mapping[str, Job], lasting: Lasting) -> None:
+    def _late(self, name: str, pool: WorkerPool, jobs: Mapping[str, Job], takes_s: float) -> set[str]:
+        """Those of the workers that begin nothing more, or nothing soon, since their time is nearly over; none where
+        it would be so with every new one too."""
+        self._too_short.pop(name, None)
+        late = {token for token, job in jobs.items() if ends_within(job, takes_s + AHEAD_S)}
+        hours = (pool.hours or templates.read(settings.ROLLYARD_HOME, pool.template).hours) if late else 0.0
+        if not hours:  # they know of no end, and begin groups until there is one
+            return set()
+        if hours * 3600 < takes_s + 2 * AHEAD_S:
+            self._too_short[name] = _TOO_SHORT.format(hours=hours, takes=takes_s / 3600)
+            return set()
+        return late
+
+    def _keep(self, name: str, pool: WorkerPool, jobs: Mapping[str, Job], lasting: Lasting, takes_s: float) -> None:
         alive = {token: job for token, job in jobs.items() if not job.has_ended and token not in self._draining}
+        for token in self._late(name, pool, alive, takes_s):
+            if ends_within(job := alive.pop(token), takes_s):
+                self._drain(token, job)
         is_growing = any(job.state != "RUNNING" for job in alive.values())
         target = wanted(pool, len(alive), lasting, is_growing=is_growing)
         if target == len(alive):
@@ -165,8 +204,7 @@ class WorkerPools:
             # The youngest have the least to hand over, and those that wait have nothing.
             by_age = sorted(alive, key=lambda token: (alive[token].state == "PENDING", int(alive[token].number)))
             for token in by_age[target:]:
-                workers.drain(token, alive[token])
-                self._draining.add(token)
+                self._drain(token, alive[token])
             log.info("pool %s: %s of %s workers are to end", name, len(alive) - target, len(alive))
         elif sum(job.state == "FAILED" for job in jobs.values()) >= MAX_FAILED:
             if name not in self._failing:
@@ -175,6 +213,10 @@ class WorkerPools:
         else:
             self._failing.discard(name)
             self._start(name, pool, target - len(alive), settings.ROLLYARD_HOME)
+
+    def _drain(self, token: str, job: Job) -> None:
+        workers.drain(token, job)
+        self._draining.add(token)
 
     def _start(self, name: str, pool: WorkerPool, count: int, home: Path) -> None:
         template = templates.read(home, pool.template)

@@ -102,7 +102,7 @@ class KeptPoolAdmin(StoreAdmin):
 
 @admin.register(WorkerJob)
 class WorkerJobAdmin(StoreAdmin):
-    list_display = ("number", "pool", "state", "node", "why", "is_draining")
+    list_display = ("number", "pool", "state", "node", "due_at", "why", "is_draining")
     search_fields = ("pool__exact", "number__exact", "node__exact")
     ordering = ("-token",)
 

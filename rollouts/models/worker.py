@@ -1,6 +1,7 @@
 """Workers that are jobs of SLURM, and the pools that keep them. Nothing rests on these rows: they are for people."""
 
 from django.db import models
+from django.utils import timezone
 
 
 class KeptPool(models.Model):
@@ -28,6 +29,8 @@ class WorkerJob(models.Model):
     node = models.CharField(max_length=255, blank=True, default="", db_default="")
     why = models.CharField(max_length=500, blank=True, default="", db_default="")
     """Why it does not play yet, in words."""
+    due_at = models.DateTimeField(null=True)
+    """When the time of its job is over; None: nobody set an end, or it waits."""
     is_draining = models.BooleanField(default=False, db_default=False)
     """It was told to begin nothing more."""
 
@@ -41,3 +44,8 @@ class WorkerJob(models.Model):
     def name(self) -> str:
         """What SLURM calls it."""
         return f"rollyard-{self.token}"
+
+    @property
+    def left_s(self) -> float | None:
+        """Until the time of its job is over; None where no end is set."""
+        return None if self.due_at is None else max(0.0, (self.due_at - timezone.now()).total_seconds())

@@ -107,12 +107,16 @@ def test_drivers_show_what_they_do_whether_they_drain_and_who_says_nothing(clien
 def test_workers_as_jobs_show_their_pool_where_they_are_and_why_they_wait(client: Client) -> None:
     assert "Workers as jobs" not in text_of(client, "/fleet/")
     KeptPool.objects.create(name="players", minimum=1, maximum=4, complaint=SCRIPT)
-    WorkerJob.objects.create(token="a", pool="players", number="7", state="running", node="n1", is_draining=True)
+    due_at = timezone.now() + timedelta(hours=3, seconds=30)
+    job = {"pool": "players", "due_at": due_at}
+    WorkerJob.objects.create(token="a", number="7", state="running", node="n1", is_draining=True, **job)
     WorkerJob.objects.create(token="b", pool="players", number="8", state="pending", why="job 8 is queued: no node")
     WorkerJob.objects.create(token="c", number="9", state="failed", node="n2")
     text = text_of(client, "/fleet/")
     assert "pool players : it is not kept as it should be; administrators see why" in text
-    assert "players 1 at work, 1 to 4 wanted job 7 is running on n1 draining job 8 is queued: no node" in text
+    assert (
+        "players 1 at work, 1 to 4 wanted job 7 is running on n1 , 3 h left draining job 8 is queued: no node" in text
+    )
     assert "started by hand 0 at work job 9 is failed on n2" in text
     User.objects.update(is_superuser=True)
     assert f"pool players : {SCRIPT}" in text_of(client, "/fleet/")

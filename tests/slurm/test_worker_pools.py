@@ -5,11 +5,13 @@ from pathlib import Path
 import pytest
 from pytest_django.fixtures import Settings
 
+from rollouts.models import KeptPool, WorkerJob
 from tests.accounts import let_others_pass
 from tests.e2e.yard import until
 from tests.slurm.cluster import Cluster
+from workers import worker_pools
 from workers.slurm import workers
-from workers.worker_pools import MAX_FAILED, WorkerPools
+from workers.worker_pools import MAX_FAILED, Work, WorkerPools
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.django_db, pytest.mark.timeout(120)]
 
@@ -31,11 +33,11 @@ def home(cluster: Cluster, tmp_path: Path, settings: Settings, monkeypatch: pyte
     return tmp_path
 
 
-def write(home: Path, program: str, minimum: int, pool: str = "players") -> None:
+def write(home: Path, program: str, minimum: int, pool: str = "players", more: str = "") -> None:
     file = home / "program"
     file.write_text(f"#!/bin/sh\nexec {program}\n")
     file.chmod(0o755)
-    (home / "cluster.toml").write_text(FILE.format(program=file, minimum=minimum, pool=pool))
+    (home / "cluster.toml").write_text(FILE.format(program=file, minimum=minimum, pool=pool) + more)
 
 
 def running() -> list[str]:
@@ -65,6 +67,43 @@ def test_a_worker_that_is_lost_is_replaced_and_one_too_many_is_drained(home: Pat
     assert are_running(two[1])
     write(home, "sleep 600", minimum=0)
     until(are_running, within_s=30, what="the end of all")
+
+
+def test_before_the_time_of_a_worker_is_too_short_for_a_group_another_has_come(
+    home: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_pools, "work", lambda: Work(is_there=True, is_left=False, takes_s=20 * 60))
+    write(home, "sleep 3000", minimum=1, pool="timed", more="hours = 1")
+    pools = WorkerPools()
+
+    def seen(count: int) -> list[str]:
+        pools.keep()
+        found = running()
+        return found if len(found) == count else []
+
+    [old] = until(lambda: seen(1), within_s=30, what="a worker")
+    [row] = WorkerJob.objects.filter(state="running")
+    assert row.left_s is not None
+    assert 3500 < row.left_s <= 3600
+    cluster.ask("scontrol", "update", f"JobId={old}", "TimeLimit=21")
+    both = until(lambda: seen(2), within_s=30, what="another beside it")
+    assert old in both
+    cluster.ask("scontrol", "update", f"JobId={old}", "TimeLimit=20")
+    until(lambda: seen(1) and old not in seen(1), within_s=30, what="the end of the one that begins nothing more")
+
+    write(home, "sleep 3000", minimum=1, pool="timed", more="hours = 0.35")
+    [new] = running()
+    cluster.ask("scontrol", "update", f"JobId={new}", "TimeLimit=21")
+
+    def complaint() -> str:
+        pools.keep()
+        return KeptPool.objects.get().complaint
+
+    told = until(complaint, within_s=30, what="that this was so with every one")
+    assert told.startswith("its workers have 0.35 hours, and a group may take 0.33 (the timeout_s of its")
+    assert running() == [new], "one that plays little is better than one for ever beginning"
+    write(home, "sleep 3000", minimum=0, pool="timed")
+    until(lambda: pools.keep() or not workers.listed(), within_s=30, what="the end of all")
 
 
 def test_workers_that_cannot_begin_are_not_started_for_ever(home: Path, cluster: Cluster) -> None:

@@ -47,11 +47,12 @@ def test_work_is_left_until_drivers_have_claimed_as_much_as_may_be_played() -> N
     make_run()
     assert work() == Work(is_there=False, is_left=False), "a run that has not begun has nothing to play"
     run = make_started_run()
-    assert work() == Work(is_there=True, is_left=True)
+    takes_s = run.parsed.environments[0].timeout_s
+    assert work() == Work(is_there=True, is_left=True, takes_s=takes_s)
     assert leases.claim(run, holder="a driver", limit=1, lease_s=60.0).claims
     assert work().is_left
     leases.claim(run, holder="a driver", limit=99, lease_s=60.0)
-    assert work() == Work(is_there=True, is_left=False)
+    assert work() == Work(is_there=True, is_left=False, takes_s=takes_s)
 
 
 @pytest.mark.parametrize(

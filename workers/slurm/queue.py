@@ -11,6 +11,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 _CALL_S = 15.0
@@ -19,7 +20,7 @@ _VIEW_S = 1.0
 _PAUSE_S = 15.0
 """For which nobody looks again after SLURM did not answer: each try takes as long as its clients wait, about ten."""
 _TOKEN = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_FORMAT = "%i|%T|%r|%j|%N|%k"
+_FORMAT = "%i|%T|%r|%j|%N|%e|%k"
 _ENDED = frozenset(
     {
         "BOOT_FAIL",
@@ -54,6 +55,8 @@ class Job(NamedTuple):
     because: str
     """Why it is in this state, a word of SLURM's; `None` where it gives none."""
     node: str
+    due_at: datetime | None = None
+    """When its time is over, or it ended; None: nobody set an end, or it waits."""
     comment: str = ""
     """Where its agent listens, if it has said so."""
 
@@ -121,11 +124,17 @@ def _read(lines: str, prefix: str = "") -> dict[str, Job]:
     for line in lines.splitlines():
         fields = line.split("|", _FORMAT.count("|"))
         if len(fields) == len(_FORMAT.split("|")) and (match := name.fullmatch(fields[3].strip())):
-            job = Job(*(fields[at].strip() for at in (0, 1, 2, 4, 5)))
+            number, state, because, _, node, due_at, comment = (field.strip() for field in fields)
+            job = Job(number, state, because, node, _moment(due_at), comment)
             before = found.get(match[1])
             if before is None or before.has_ended or not job.has_ended:
                 found[match[1]] = job
     return found
+
+
+def _moment(seconds: str) -> datetime | None:
+    """One of SLURM's, which says words such as `N/A` where there is none."""
+    return datetime.fromtimestamp(int(seconds), UTC) if seconds.isdecimal() else None
 
 
 def submit(options: Sequence[str], script: str, secrets: Mapping[str, str]) -> str:
@@ -170,7 +179,7 @@ def _ask(argv: Sequence[str], given: str = "", environ: Mapping[str, str] | None
         done = subprocess.run(
             argv,
             input=given,
-            env={**os.environ, **(environ or {})},
+            env={**os.environ, "SLURM_TIME_FORMAT": "%s", **(environ or {})},
             capture_output=True,
             text=True,
             timeout=_CALL_S,
