@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import psutil
 import pytest
 
 from rollouts.models import PlacementKind, Run
@@ -73,15 +74,19 @@ def test_cores_that_a_run_asks_for_are_its_own_and_each_process_is_bound_to_its_
 
 
 @pytest.mark.django_db
-def test_memory_that_a_run_asks_for_is_its_own_and_of_the_machine_or_the_container(
+def test_memory_that_a_run_asks_for_is_its_own_and_of_the_machine_or_of_a_part_of_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limit = tmp_path / "memory.max"
-    monkeypatch.setattr(accelerators, "MEMORY_LIMIT", limit)
+    own, slices = tmp_path / "own", tmp_path / "a.slice"
+    own.write_text("0::/a.slice/b.service\n")
+    monkeypatch.setattr(accelerators, "CGROUPS", tmp_path)
+    monkeypatch.setattr(accelerators, "OWN_CGROUP", own)
     of_machine = accelerators.list_memory()
-    limit.write_text("max\n")
+    assert len(of_machine) == psutil.virtual_memory().total // 2**30
+    (slices / "b.service").mkdir(parents=True)
+    (slices / "b.service" / "memory.max").write_text("max\n")
     assert accelerators.list_memory() == of_machine
-    limit.write_text(f"{3 * 2**30 + 5}\n")
+    (slices / "memory.max").write_text(f"{3 * 2**30 + 5}\n")
     assert accelerators.list_memory() == ["0", "1", "2"]
     asked = {"launcher__trainer__memory_gib": 0.75, "launcher__inference__memory_gib": 0.5, "inference__replicas": 2}
     monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: True)

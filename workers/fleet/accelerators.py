@@ -4,7 +4,7 @@ inference servers those behind them."""
 import contextlib
 import itertools
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -12,8 +12,8 @@ import psutil
 
 DEVICES = Path("/dev")
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-MEMORY_LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""Of the container that this runs in; on a machine itself there is no such file."""
+CGROUPS = Path("/sys/fs/cgroup")
+OWN_CGROUP = Path("/proc/self/cgroup")
 
 
 def list_gpus() -> list[str]:
@@ -33,11 +33,20 @@ def list_cores() -> list[str]:
 
 
 def list_memory() -> list[str]:
-    """The whole GiB of memory of this machine, or of the container that this runs in, numbered."""
-    limits = [psutil.virtual_memory().total]
-    with contextlib.suppress(OSError, ValueError):  # a container that has no limit says "max"
-        limits.append(int(MEMORY_LIMIT.read_text()))
-    return [str(number) for number in range(min(limits) // 2**30)]
+    """The whole GiB of memory that may be used here, numbered: of the machine, or of the container or the service that
+    this runs in."""
+    return [str(number) for number in range(min([psutil.virtual_memory().total, *_memory_limits()]) // 2**30)]
+
+
+def _memory_limits() -> Iterator[int]:
+    """In bytes, of this process's cgroup and of all that it lies in; of version 2, as every current system has."""
+    try:
+        own = CGROUPS / OWN_CGROUP.read_text().rpartition("0::/")[2].strip()
+    except OSError:
+        return
+    for directory in (own, *own.parents):
+        with contextlib.suppress(OSError, ValueError):  # the root has no such file, and one without a limit "max"
+            yield int((directory / "memory.max").read_text())
 
 
 def serves_on_cpu(*, elsewhere: bool = False) -> bool:
