@@ -58,8 +58,8 @@ def test_a_run_of_jobs_survives_whatever_is_killed_cancelled_preempted_or_lost(
     for kind in chosen(dice):
         time.sleep(dice.uniform(0.1, 1.0))  # the random moment is the point of the test
         assert distant.state(run) in {None, "running", "finishing"}, f"the run ended before {kind}"
-        victim, step, happened_at = events.happen(kind), distant.step(run), time.monotonic()
         try:
+            victim, step, happened_at = events.happen(kind), distant.step(run), time.monotonic()
             until(partial(moved_on, distant, run, step), within_s=300, what=f"a step after {kind} {victim}")
         except AssertionError:
             print(scene(distant, apart, run))  # by the next line it is gone

@@ -27,6 +27,7 @@ writings = st.builds(
     base_url=st.just("http://n1:1"),
     has_begun=st.booleans(),
     heartbeat_age_s=st.none() | st.floats(0, 1e6),
+    silent_s=st.none() | st.floats(0, 1e6),
 )
 ages = st.floats(0, 1e6)
 
@@ -53,8 +54,18 @@ def test_silence_of_slurm_ends_nothing_that_has_not_said_so_itself(written: Writ
 @given(st.floats(0, states.ABSENT_S, exclude_max=True), ages)
 def test_job_at_work_is_not_given_up_before_five_minutes_of_absence(absent_s: float, submitted_s: float) -> None:
     assert judge(None, Written(has_begun=True), absent_s=absent_s, submitted_s=submitted_s).alive
+    beating = Written(has_begun=True, silent_s=states.SILENT_S)
+    assert judge(None, beating, absent_s=absent_s, submitted_s=submitted_s).alive
     gone = judge(None, Written(has_begun=True), absent_s=states.ABSENT_S, submitted_s=submitted_s)
     assert (gone.alive, gone.end) == (False, End.VANISHED)
+
+
+def test_a_job_that_slurm_lost_and_that_gives_no_sign_of_life_is_given_up_after_a_minute() -> None:
+    silent = Written(has_begun=True, silent_s=states.SILENT_S + 1)
+    gone = judge(None, silent, absent_s=states.SUBMITTED_S, submitted_s=99)
+    assert (gone.alive, gone.end) == (False, End.VANISHED)
+    assert judge(None, silent, absent_s=states.SUBMITTED_S - 1, submitted_s=99).alive, "one look may be wrong"
+    assert judge(None, silent, absent_s=None, submitted_s=99).alive, "SLURM does not answer"
 
 
 @given(st.sampled_from(["asked", "abandoned", ""]), st.sampled_from(["PREEMPTED", "NODE_FAIL", "TIMEOUT", "CANCELLED"]))
@@ -96,5 +107,5 @@ def test_every_end_is_a_sentence_with_its_last_words(end: End) -> None:
 def test_last_of_several_jobs_under_one_name_counts_and_a_living_one_before_it() -> None:
     name = "rollyard-3b0a5c3e-0000-4000-8000-000000000001"
     lines = ["7|FAILED|None", "9|RUNNING|None", "8|FAILED|None"]
-    said: dict[str, Any] = _read("\n".join(f"{line}|{name}|n1|" for line in lines))
+    said: dict[str, Any] = _read("\n".join(f"{line}|{name}|n1|N/A|" for line in lines))
     assert [job.number for job in said.values()] == ["9"]

@@ -234,6 +234,7 @@ def _written(handle: Handle) -> states.Written:
     agent = _of(handle, "agent.json")
     why = _of(handle, "why.json")
     described = _of(handle, "job.json")
+    heartbeat_age_s = _age_s(handle.directory, "heartbeat")
     return states.Written(
         exit=exit_file,
         end=End(why["end"]) if why else None,
@@ -241,7 +242,8 @@ def _written(handle: Handle) -> states.Written:
         base_url=agent["base_url"] if agent else "",
         has_begun=agent is not None,
         is_spread=described is not None and described["nodes"] > 1,
-        heartbeat_age_s=_age_s(handle.directory, "heartbeat"),
+        heartbeat_age_s=heartbeat_age_s,
+        silent_s=_age_s(handle.directory, "agent.json") if heartbeat_age_s is None else heartbeat_age_s,
     )
 
 

@@ -14,6 +14,8 @@ SUBMITTED_S = 30.0
 """After which a job that the queue does not have was never queued."""
 ABSENT_S = 300.0
 """Of continuous absence, after which a job that had begun is gone."""
+SILENT_S = 60.0
+"""Without a sign of life from a job that is absent too: then it is gone, and nobody waits for the rest of ABSENT_S."""
 AWAY = "SLURM does not answer"
 _ENDS = {
     "CANCELLED": End.CANCELLED,
@@ -54,6 +56,8 @@ class Written(NamedTuple):
     is_spread: bool = False
     """Whether it is on several nodes, one of which may end it for another's sake."""
     heartbeat_age_s: float | None = None
+    silent_s: float | None = None
+    """Since its heart beat, or, before that does, since its agent began; None before both."""
 
 
 def judge(job: Job | None, written: Written, *, absent_s: float | None, submitted_s: float) -> Observation:
@@ -105,7 +109,8 @@ def _of_unknown(written: Written, absent_s: float | None, submitted_s: float) ->
             # Whether it is silent because its node is gone, SLURM will say once it is back.
             return Observation(True, base_url=written.base_url)
         return Observation(True, waiting=AWAY)
-    if written.has_begun and absent_s < ABSENT_S:
+    is_silent = absent_s >= SUBMITTED_S and (written.silent_s or 0.0) > SILENT_S
+    if written.has_begun and absent_s < ABSENT_S and not is_silent:
         return Observation(True, base_url=written.base_url)
     if written.has_begun:
         return Observation(False, None, age_s, End.VANISHED)
