@@ -28,7 +28,7 @@ def test_a_run_is_launched_watched_and_stopped_in_the_browser(yard: Yard, base: 
             page.goto(yard.login_url)
             watched.open("/runs/new/?preset=reverse-text-rl")
             page.locator("input[name='model.path']").fill(str(base))
-            page.get_by_label("Batch size").fill("32")
+            page.get_by_label("Batch size").fill("64")  # or steps would leave the agent behind
             page.get_by_label("Max steps").fill("2000")
             page.get_by_role("button", name="Launch").click()
             page.wait_for_url(re.compile(r"/runs/[a-z0-9]{10}/$"))

@@ -1,5 +1,6 @@
 """Pools of workers on a real SLURM: as many jobs as the file says, whatever becomes of them."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +25,15 @@ minimum = {minimum}
 
 
 @pytest.fixture
-def home(cluster: Cluster, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(cluster: Cluster, tmp_path: Path, settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where workers are told of servers that nobody asks: their program is another."""
     let_others_pass(tmp_path)
     settings.ROLLYARD_HOME = tmp_path
     monkeypatch.setenv("DATABASE_URL", "postgresql://us@db.example/rollyard?sslmode=verify-full")
     monkeypatch.setenv("REDIS_URL", "rediss://redis.example")
-    return tmp_path
+    yield tmp_path
+    workers.stop()
+    until(lambda: not workers.listed(), within_s=30, what="the end of what a test left")
 
 
 def write(home: Path, program: str, minimum: int, pool: str = "players", more: str = "") -> None:
@@ -82,7 +85,7 @@ def test_before_the_time_of_a_worker_is_too_short_for_a_group_another_has_come(
         return found if len(found) == count else []
 
     [old] = until(lambda: seen(1), within_s=30, what="a worker")
-    [row] = WorkerJob.objects.filter(state="running")
+    [row] = until(lambda: seen(1) and WorkerJob.objects.filter(state="running"), within_s=30, what="its row")
     assert row.left_s is not None
     assert 3500 < row.left_s <= 3600
     cluster.ask("scontrol", "update", f"JobId={old}", "TimeLimit=21")
