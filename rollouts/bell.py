@@ -1,8 +1,12 @@
 """The doorbell: a notification "run R changed", sent at most once. It carries no data; who gets it reads Postgres.
 
-    transition commits -> ring_after_commit -> a thread of this process -> Channels group "runs" and "run.<key>"
-                                                                            |              |
-                                                                       reconciler       browsers
+    transition commits -> ring_after_commit -> a thread of this process -> Channels groups "run.<key>", "runs" and
+                                                                            |             "changes" or "flows"
+                                                                  drivers, browsers            |
+                                                                                           reconciler
+
+What flows through a run (its groups, leases, batches and metrics, many times a second) is told apart from what changes
+it: nothing has to be started, published or ended at once because of it.
 
 One daemon thread per process owns the connection to Redis, so that callers never wait for it: with Redis down a ring is
 dropped with a log line. Rings of one run are merged while one is on its way, at most one per INTERVAL_S.
@@ -29,38 +33,46 @@ INTERVAL_S = 0.1
 SEND_DEADLINE_S = 2.0
 ALL_RUNS = "runs"
 """Group that hears every run."""
+CHANGES, FLOWS = "changes", "flows"
+"""Groups of which one hears a ring of any run: whether something changed it, or only flows through it."""
 
 
 def group_of(run_key: str) -> str:
     return f"run.{run_key}"
 
 
-def ring_after_commit(run_id: int) -> None:
-    """Ring for a run once the present transaction has committed; at once if there is none."""
+def ring_after_commit(run_id: int, *, is_flow: bool = False) -> None:
+    """Ring for a run once the present transaction has committed; at once if there is none.
+
+    ``is_flow``: of something that only flows through it.
+    """
     if connection.in_atomic_block:
-        hooks = connection.run_on_commit
-        if any(getattr(hook[1], "run_id", None) == run_id for hook in hooks):
-            return
+        for _, hook, _ in connection.run_on_commit:
+            if isinstance(hook, _Ring) and hook.run_id == run_id:
+                hook.is_flow = hook.is_flow and is_flow
+                return
     # Robust: the caller's rows are committed, so a bell that is broken must not look like a failure of theirs.
-    transaction.on_commit(_Ring(run_id), robust=True)
+    transaction.on_commit(_Ring(run_id, is_flow=is_flow), robust=True)
 
 
 class _Ring:
     """An on-commit hook that can be recognised, so that a transaction rings once per run."""
 
-    def __init__(self, run_id: int) -> None:
+    def __init__(self, run_id: int, *, is_flow: bool) -> None:
         self.run_id = run_id
+        self.is_flow = is_flow
         self.__qualname__ = f"ring of run {run_id}"  # Django names a hook that broke
 
     def __call__(self) -> None:
-        ringer().ring(self.run_id)
+        ringer().ring(self.run_id, is_flow=self.is_flow)
 
 
 class _Ringer:
     """The thread that sends the rings of this process."""
 
     def __init__(self) -> None:
-        self._pending: set[int] = set()
+        self._pending: dict[int, bool] = {}
+        """Run id -> whether only what flows through it rang."""
         self._lock = threading.Lock()
         self._wake = threading.Event()
         self.at_rest = threading.Event()
@@ -68,9 +80,9 @@ class _Ringer:
         self.at_rest.set()
         threading.Thread(target=self._run, name="bell", daemon=True).start()
 
-    def ring(self, run_id: int) -> None:
+    def ring(self, run_id: int, *, is_flow: bool = False) -> None:
         with self._lock:
-            self._pending.add(run_id)
+            self._pending[run_id] = is_flow and self._pending.get(run_id, True)
             self.at_rest.clear()
         self._wake.set()
 
@@ -82,9 +94,9 @@ class _Ringer:
             self._wake.wait()
             self._wake.clear()
             with self._lock:
-                run_ids, self._pending = self._pending, set()
+                rang, self._pending = self._pending, {}
             try:
-                loop.run_until_complete(_send(_keys(run_ids)))
+                loop.run_until_complete(_send(_by_key(rang)))
                 quiet = False
             except Exception as error:  # noqa: BLE001 - a bell that fails must never touch its caller
                 if not quiet:
@@ -96,18 +108,17 @@ class _Ringer:
             time.sleep(INTERVAL_S)
 
 
-async def _send(keys: list[str]) -> None:
+async def _send(rang: dict[str, bool]) -> None:
     layer = get_channel_layer()
     async with asyncio.timeout(SEND_DEADLINE_S):
-        for key in keys:
-            message = {"type": "bell", "run": key}
-            await layer.group_send(group_of(key), message)
-            await layer.group_send(ALL_RUNS, message)
+        for key, is_flow in rang.items():
+            for group in (group_of(key), ALL_RUNS, FLOWS if is_flow else CHANGES):
+                await layer.group_send(group, {"type": "bell", "run": key})
 
 
-def _keys(run_ids: set[int]) -> list[str]:
+def _by_key(rang: dict[int, bool]) -> dict[str, bool]:
     try:
-        return list(Run.objects.filter(pk__in=run_ids).values_list("key", flat=True))
+        return {key: rang[run_id] for run_id, key in Run.objects.filter(pk__in=rang).values_list("pk", "key")}
     finally:
         connection.close()  # back to the pool: no request ends in this thread that would do it
 

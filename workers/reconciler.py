@@ -1,8 +1,8 @@
 """The loop that makes processes match rows: one leader, every active run each few seconds, sooner when the bell rings.
 
-    bell ──▶ runs that rang ─┐
-                             ├─▶ one thread per run: convergence.converge ──▶ a driver is rung for
-    every INTERVAL_S: all ───┘
+    bell: what changed, at once ───────────┐
+    bell: what flowed, FLOW_S afterwards ──┼─▶ one thread per run: convergence.converge ──▶ a driver is rung for
+    every INTERVAL_S: all ─────────────────┘
 
 Waits for the leadership (unblocked by the death of the leader), the bell or the interval. Converging a run that takes
 long holds up no other. Whatever it is doing, it may be killed: the next one starts from the rows.
@@ -18,7 +18,7 @@ from contextlib import suppress
 import psycopg
 from django.db import DatabaseError, InterfaceError
 
-from rollouts.bell import Listener
+from rollouts import bell
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, runs
@@ -38,6 +38,9 @@ STANDBY_S = 2.0
 SWEEP_EVERY_S = 30.0
 RING_EVERY_S = 30.0
 """A ring is for a driver that is missing; workers also look by themselves (`tasks.poll_runs`)."""
+FLOW_S = 2.0
+"""From a group, a batch or a metric to a pass over its run: they come all the time, and a pass takes some thirty
+milliseconds of the interpreter that all runs share."""
 _SHORTEST_GAP_S = 0.25
 """Between two passes over one run, however often the bell rings."""
 _CHECK_DEADLINE_S = 10.0
@@ -67,6 +70,8 @@ class Reconciler:
         self._stopping = asyncio.Event()
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._again: set[int] = set()
+        self._later: set[int] = set()
+        """Runs through which something flowed: passes that are still to come."""
         self._cut_short: set[int] = set()
         """Runs that were to stop at the last look: a pass that was in progress then has been cut short."""
         self._keys: dict[str, int] = {}
@@ -101,7 +106,7 @@ class Reconciler:
         self._ringing.shutdown(wait=False, cancel_futures=True)
 
     async def _lead(self) -> None:
-        hearing = asyncio.create_task(self._hear())
+        hearing = asyncio.gather(self._hear(bell.CHANGES, self._look_soon), self._hear(bell.FLOWS, self._look_later))
         try:
             while not self._stopping.is_set():
                 if not await self._still_leads():
@@ -114,6 +119,7 @@ class Reconciler:
                 await self._pause(self._interval_s)
         finally:
             hearing.cancel()
+            self._later.clear()
             await asyncio.gather(hearing, return_exceptions=True)
 
     async def _still_leads(self) -> bool:
@@ -139,13 +145,13 @@ class Reconciler:
         if self._keeping is None or self._keeping.done():
             self._keeping = loop.run_in_executor(self.threads, with_connection, _keep, self._pools)
 
-    async def _hear(self) -> None:
-        async with Listener() as bell:
+    async def _hear(self, group: str, look: Callable[[int], None]) -> None:
+        async with bell.Listener(group) as listener:
             while True:
-                for key in await bell.wait(self._interval_s):
+                for key in await listener.wait(self._interval_s):
                     run_id = self._keys.get(key) or await self._find(key)
                     if run_id is not None:
-                        self._look_soon(run_id)
+                        look(run_id)
 
     async def _find(self, key: str) -> int | None:
         with suppress(DatabaseError, InterfaceError):
@@ -157,6 +163,16 @@ class Reconciler:
             self._again.add(run_id)
         else:
             self._looks[run_id] = asyncio.create_task(self._look(run_id))
+
+    def _look_later(self, run_id: int) -> None:
+        if run_id not in self._later:
+            self._later.add(run_id)
+            asyncio.get_running_loop().call_later(FLOW_S, self._look_now, run_id)
+
+    def _look_now(self, run_id: int) -> None:
+        if run_id in self._later:
+            self._later.discard(run_id)
+            self._look_soon(run_id)
 
     async def _look(self, run_id: int) -> None:
         """Converge a run, and again if it rang meanwhile. There is never more than one pass over a run at a time."""

@@ -54,7 +54,7 @@ def _write(run: Run, step: int, values: Mapping[str, float], *, on_conflict: str
                 [float(value) for _, value in ordered],
             ],
         )
-    bell.ring_after_commit(run.pk)
+    bell.ring_after_commit(run.pk, is_flow=True)
 
 
 def _is_finite(value: float) -> bool:

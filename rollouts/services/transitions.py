@@ -59,6 +59,8 @@ TRANSITIONS: dict[type[Stateful], dict[str, frozenset[str]]] = {
     ScoredGroup: GROUP_TRANSITIONS,
     Trial: TRIAL_TRANSITIONS,
 }
+FLOWING: frozenset[type[Stateful]] = frozenset({Batch, ScoredGroup})
+"""What flows through a run, all the time (`rollouts.bell`)."""
 RUN_COLUMNS: dict[type[Stateful], LiteralString] = {
     Run: "t.id",
     EnvironmentClient: "(SELECT run_id FROM rollouts_attempt WHERE id = t.attempt_id)",
@@ -138,7 +140,7 @@ def transition(
         cursor.nextset()  # the first statement only locks
         rows = cursor.fetchall()
     for run_id in {run_id for _, run_id in rows if run_id is not None}:
-        bell.ring_after_commit(run_id)
+        bell.ring_after_commit(run_id, is_flow=model in FLOWING)
     return [row_id for row_id, _ in rows]
 
 
@@ -182,6 +184,7 @@ def _append(
 ) -> None:
     """Events of rows, each with its state before and after."""
     code, params = stored(reason)
+    rows = list(rows)
     Event.objects.bulk_create(
         Event(
             run_id=run_id,
@@ -196,7 +199,7 @@ def _append(
         for row, before, after in rows
     )
     if run_id is not None:
-        bell.ring_after_commit(run_id)
+        bell.ring_after_commit(run_id, is_flow=all(type(row) in FLOWING for row, _, _ in rows))
 
 
 def stored(reason: Reason | None) -> tuple[str, dict[str, Any]]:

@@ -3,6 +3,7 @@
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,8 +14,10 @@ from channels.layers import channel_layers
 from django.db import connection
 
 from environments.types import PlayedRollout
+from rollouts import bell
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.reasons import ReasonCode
+from rollouts.services import metrics
 from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
 from rollouts.services.runs import life, policies, replicas, trainer_writes
@@ -128,6 +131,23 @@ def test_a_stop_ends_the_processes_that_a_pass_over_the_run_is_waiting_for() -> 
         assert waiting.wait(30)
         life.request_stop(run, actor="user:admin")
         eventually(lambda: state(run) == RunState.STOPPED)
+
+
+def test_what_flows_through_a_run_is_looked_at_now_and_then_and_what_changes_it_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workers.reconciler.FLOW_S", 1.0)
+    run, passes = make_run(), list[float]()
+    with reconciling(converge=lambda run_id: passes.append(time.monotonic()), interval_s=3600.0):
+        eventually(lambda: len(passes) == 1)
+        bell.ring_after_commit(run.pk)
+        eventually(lambda: len(passes) == 2)
+        began = time.monotonic()
+        while len(passes) < 4:
+            assert time.monotonic() - began < 60, "what flows is never looked at"
+            metrics.record(run, step=1, values={"loss/mean": 1.0})
+        assert passes[2] - began >= 1.0
+        assert passes[3] - passes[2] >= 1.0
 
 
 def test_a_run_fails_where_no_sandbox_can_be_made_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -160,7 +160,7 @@ def _store_blindly(submissions: Sequence[_Submission]) -> list[list[str]]:
         insert_rollouts(incoming)
         crash_point(CrashPoint.AFTER_INSERT)
     crash_point(CrashPoint.AFTER_COMMIT)
-    bell.ring_after_commit(run.pk)
+    bell.ring_after_commit(run.pk, is_flow=True)
     return _keys(submissions, incoming)
 
 
@@ -173,7 +173,7 @@ def _store_of_run(run: Run, submissions: Sequence[_Submission]) -> list[list[str
     stored = set(ScoredGroup.objects.filter(pk__in=[each.row.pk for each in incoming]).values_list("pk", flat=True))
     check_repeated(run, [each for each in incoming if each.row.pk not in stored])
     insert_rollouts([each for each in incoming if each.row.pk in stored])
-    bell.ring_after_commit(run.pk)
+    bell.ring_after_commit(run.pk, is_flow=True)
     return _keys(submissions, incoming)
 
 

@@ -294,7 +294,7 @@ def _insert(run: Run, groups: list[ScoredGroup], *, holder: str, lease_s: float,
             },
         )
         rows = cursor.fetchall()
-    bell.ring_after_commit(run.pk)
+    bell.ring_after_commit(run.pk, is_flow=True)
     for group, (group_id, _) in zip(groups, rows, strict=True):
         group.pk = group_id
     return [Lease(group=group, run=run, token=token) for group, (_, token) in zip(groups, rows, strict=True)]

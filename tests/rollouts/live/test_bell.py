@@ -110,6 +110,30 @@ def test_a_transaction_rings_once_per_run_however_much_it_changes() -> None:
     asyncio.run(listen())
 
 
+def test_what_flows_through_a_run_is_told_apart_from_what_changes_it_until_both_come_together() -> None:
+    run = make_run()
+
+    def flow() -> None:
+        metrics.record(run, step=1, values={"loss/mean": 1.0})
+
+    def both() -> None:
+        with transaction.atomic():
+            flow()
+            stop(run)
+            flow()
+
+    async def listen() -> None:
+        async with bell.Listener(bell.CHANGES) as changes, bell.Listener(bell.FLOWS) as flows:
+            await elsewhere(flow)
+            assert await flows.wait(LONG_S) == {run.key}
+            assert await changes.wait(SHORT_S) == set()
+            await elsewhere(both)
+            assert await changes.wait(LONG_S) == {run.key}
+            assert await flows.wait(SHORT_S) == set()
+
+    asyncio.run(listen())
+
+
 def test_a_listener_to_one_run_hears_no_other() -> None:
     mine, other = make_run(), make_run()
 
