@@ -31,7 +31,7 @@ from tests.accounts import become, let_others_pass
 from workers.launchers.processes import with_cwd, with_descendants
 
 T = TypeVar("T")
-POLL_S = 0.1
+POLL_S = 0.25
 
 
 def until(condition: Callable[[], T | None], *, within_s: float, what: str) -> T:

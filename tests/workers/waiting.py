@@ -18,4 +18,4 @@ def eventually(look: Callable[[], T], *, within_s: float = 60.0, what: str | Cal
         if time.monotonic() > expires:
             told = what() if callable(what) else what or repr(look)
             raise AssertionError(f"not within {within_s:.0f} s: {told}, last value {value!r}")
-        time.sleep(0.02)
+        time.sleep(0.05)
