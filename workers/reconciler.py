@@ -1,8 +1,8 @@
 """The loop that makes processes match rows: one leader, every active run each few seconds, sooner when the bell rings.
 
-    bell: what changed, at once ───────────┐
-    bell: what flowed, FLOW_S afterwards ──┼─▶ one thread per run: convergence.converge ──▶ a driver is rung for
-    every INTERVAL_S: all ─────────────────┘
+    bell: what changed, at once ─────────────────────────┐
+    bell: what flowed, and servers that start: LATER_S ──┼─▶ one thread per run: convergence.converge ──▶ a driver is
+    every INTERVAL_S: all ───────────────────────────────┘                                                rung for
 
 Waits for the leadership (unblocked by the death of the leader), the bell or the interval. Converging a run that takes
 long holds up no other. Whatever it is doing, it may be killed: the next one starts from the rows.
@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import NamedTuple
 
 import psycopg
 from django.db import DatabaseError, InterfaceError
@@ -38,14 +39,21 @@ STANDBY_S = 2.0
 SWEEP_EVERY_S = 30.0
 RING_EVERY_S = 30.0
 """A ring is for a driver that is missing; workers also look by themselves (`tasks.poll_runs`)."""
-FLOW_S = 2.0
+LATER_S = 2.0
 """From a group, a batch or a metric to a pass over its run: they come all the time, and a pass takes some thirty
-milliseconds of the interpreter that all runs share."""
+milliseconds of the interpreter that all runs share. And from one pass to the next while a server starts."""
 _SHORTEST_GAP_S = 0.25
 """Between two passes over one run, however often the bell rings."""
 _CHECK_DEADLINE_S = 10.0
 _MAX_THREADS = 64
 _MAX_ENDING = 8
+
+
+class _Found(NamedTuple):
+    """What a run still needs after a pass."""
+
+    wants_driver: bool
+    has_starting: bool
 
 
 class Reconciler:
@@ -71,7 +79,7 @@ class Reconciler:
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._again: set[int] = set()
         self._later: set[int] = set()
-        """Runs through which something flowed: passes that are still to come."""
+        """Runs with a pass that is still to come."""
         self._cut_short: set[int] = set()
         """Runs that were to stop at the last look: a pass that was in progress then has been cut short."""
         self._keys: dict[str, int] = {}
@@ -167,7 +175,7 @@ class Reconciler:
     def _look_later(self, run_id: int) -> None:
         if run_id not in self._later:
             self._later.add(run_id)
-            asyncio.get_running_loop().call_later(FLOW_S, self._look_now, run_id)
+            asyncio.get_running_loop().call_later(LATER_S, self._look_now, run_id)
 
     def _look_now(self, run_id: int) -> None:
         if run_id in self._later:
@@ -181,8 +189,10 @@ class Reconciler:
             while not self._stopping.is_set():
                 self._again.discard(run_id)
                 try:
-                    wants_driver = await loop.run_in_executor(self.threads, with_connection, self._once, run_id)
-                    self._ring_for(run_id, wants_driver)
+                    found = await loop.run_in_executor(self.threads, with_connection, self._once, run_id)
+                    self._ring_for(run_id, found.wants_driver)
+                    if found.has_starting:  # nothing rings when they answer
+                        self._look_later(run_id)
                 except (DatabaseError, InterfaceError) as error:
                     log.warning("run %s: %s; trying again", run_id, str(error).strip())
                 except Exception:
@@ -193,10 +203,10 @@ class Reconciler:
         finally:
             del self._looks[run_id]
 
-    def _once(self, run_id: int) -> bool:
+    def _once(self, run_id: int) -> _Found:
         self._converge(run_id)
         run = Run.objects.get(pk=run_id)
-        return tasks.wants_driver(run)
+        return _Found(tasks.wants_driver(run), fleet.list_starting(run).exists())
 
     def _ring_for(self, run_id: int, wants_driver: bool) -> None:
         now = time.monotonic()

@@ -12,6 +12,11 @@ def list_alive(run: Run, kind: ReplicaKind | None = None) -> QuerySet[Replica]:
     return replicas if kind is None else replicas.filter(kind=kind)
 
 
+def list_starting(run: Run) -> QuerySet[Replica]:
+    """Inference replicas whose processes have begun and do not answer yet."""
+    return list_alive(run, ReplicaKind.INFERENCE).filter(state=ReplicaState.STARTING, begun_at__isnull=False)
+
+
 def list_serving(run: Run, *, policy: str = "") -> QuerySet[Replica]:
     """Inference replicas that work may be sent to: of the run's own policy, or of one of its `[[policies]]`."""
     ready = Replica.objects.filter(run=run, kind=ReplicaKind.INFERENCE, state=ReplicaState.READY)

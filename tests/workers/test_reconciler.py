@@ -12,17 +12,19 @@ import msgspec
 import pytest
 from channels.layers import channel_layers
 from django.db import connection
+from django.utils import timezone
 
 from environments.types import PlayedRollout
 from rollouts import bell
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.reasons import ReasonCode
+from rollouts.selectors import fleet
 from rollouts.services import metrics
 from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
 from rollouts.services.runs import life, policies, replicas, trainer_writes
 from rollouts.states import GroupState, ReplicaState, RunState
-from tests.factories import words
+from tests.factories import make_replica, words
 from tests.workers.making import expire, make_run
 from tests.workers.reconciling import (
     child_pid,
@@ -136,7 +138,7 @@ def test_a_stop_ends_the_processes_that_a_pass_over_the_run_is_waiting_for() -> 
 def test_what_flows_through_a_run_is_looked_at_now_and_then_and_what_changes_it_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("workers.reconciler.FLOW_S", 1.0)
+    monkeypatch.setattr("workers.reconciler.LATER_S", 1.0)
     run, passes = make_run(), list[float]()
     with reconciling(converge=lambda run_id: passes.append(time.monotonic()), interval_s=3600.0):
         eventually(lambda: len(passes) == 1)
@@ -148,6 +150,17 @@ def test_what_flows_through_a_run_is_looked_at_now_and_then_and_what_changes_it_
             metrics.record(run, step=1, values={"loss/mean": 1.0})
         assert passes[2] - began >= 1.0
         assert passes[3] - passes[2] >= 1.0
+
+
+def test_a_run_is_looked_at_again_and_again_while_a_server_of_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.reconciler.LATER_S", 0.2)
+    run, passes = make_run(), list[int]()
+    make_replica(run, state=ReplicaState.STARTING)  # in a queue, for hours perhaps
+    assert not fleet.list_starting(run).exists()
+    begun = make_replica(run, slot=1, state=ReplicaState.STARTING, begun_at=timezone.now())
+    assert list(fleet.list_starting(run)) == [begun]
+    with reconciling(converge=passes.append, interval_s=3600.0):
+        eventually(lambda: len(passes) >= 3)
 
 
 def test_a_run_fails_where_no_sandbox_can_be_made_and_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
