@@ -75,6 +75,7 @@ class Reconciler:
         """Where passes over runs that are to stop are cut short: those may have taken all the other threads."""
         self._ringing = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ring")
         self._leadership = Leadership()
+        self._leads = False
         self._stopping = asyncio.Event()
         self._looks: dict[int, asyncio.Task[None]] = {}
         self._again: set[int] = set()
@@ -114,6 +115,7 @@ class Reconciler:
         self._ringing.shutdown(wait=False, cancel_futures=True)
 
     async def _lead(self) -> None:
+        self._leads = True
         hearing = asyncio.gather(self._hear(bell.CHANGES, self._look_soon), self._hear(bell.FLOWS, self._look_later))
         try:
             while not self._stopping.is_set():
@@ -126,8 +128,8 @@ class Reconciler:
                     log.warning("cannot list the runs (%s); trying again", str(error).strip())
                 await self._pause(self._interval_s)
         finally:
+            self._leads = False
             hearing.cancel()
-            self._later.clear()
             await asyncio.gather(hearing, return_exceptions=True)
 
     async def _still_leads(self) -> bool:
@@ -178,8 +180,8 @@ class Reconciler:
             asyncio.get_running_loop().call_later(LATER_S, self._look_now, run_id)
 
     def _look_now(self, run_id: int) -> None:
-        if run_id in self._later:
-            self._later.discard(run_id)
+        self._later.discard(run_id)
+        if self._leads:
             self._look_soon(run_id)
 
     async def _look(self, run_id: int) -> None:

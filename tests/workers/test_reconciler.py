@@ -307,6 +307,28 @@ def test_only_one_of_two_leads_and_the_other_follows() -> None:
         second.release()
 
 
+def test_who_does_not_lead_any_more_looks_at_nothing_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("workers.reconciler.LATER_S", 0.1)
+    monkeypatch.setattr("workers.reconciler.STANDBY_S", 0.5)
+    run, passes, refused, acquire = make_run(), list[int](), list[int](), Leadership.acquire
+    make_replica(run, state=ReplicaState.STARTING, begun_at=timezone.now())  # so that one pass follows another
+    taken = threading.Event()
+
+    def refuse(leadership: Leadership) -> bool:
+        if taken.is_set():
+            refused.append(len(passes))
+            return False
+        return acquire(leadership)
+
+    monkeypatch.setattr(Leadership, "acquire", refuse)
+    monkeypatch.setattr(Leadership, "holds", lambda leadership: not taken.is_set())
+    with reconciling(converge=passes.append):
+        eventually(lambda: len(passes) >= 3)
+        taken.set()
+        eventually(lambda: len(refused) >= 5)
+    assert refused[-1] == refused[2], "a second after it lost the lead no pass is on its way any more"
+
+
 def test_killed_database_sessions_stop_nothing() -> None:
     run = make_run()
     with reconciling():
