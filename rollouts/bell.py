@@ -47,9 +47,9 @@ def ring_after_commit(run_id: int, *, is_flow: bool = False) -> None:
     ``is_flow``: of something that only flows through it.
     """
     if connection.in_atomic_block:
-        for _, hook, _ in connection.run_on_commit:
-            if isinstance(hook, _Ring) and hook.run_id == run_id:
-                hook.is_flow = hook.is_flow and is_flow
+        for ring in (hook[1] for hook in connection.run_on_commit):
+            if isinstance(ring, _Ring) and ring.run_id == run_id:
+                ring.is_flow = ring.is_flow and is_flow
                 return
     # Robust: the caller's rows are committed, so a bell that is broken must not look like a failure of theirs.
     transaction.on_commit(_Ring(run_id, is_flow=is_flow), robust=True)
