@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -28,6 +27,7 @@ from workers import depot as depots
 from workers import doors
 from workers import meeting as meetings
 from workers.depot import Depot
+from workers.directories import OwnDirectory
 from workers.first_node import FirstNode, find, tell
 from workers.launchers import accounts
 from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec, sockets_of
@@ -102,7 +102,7 @@ class Agent:
         async with contextlib.AsyncExitStack() as opened:
             places = [place for place in (self._spec.serves, self._spec.asks, self._meeting) if place is not None]
             for own in {place.parent.parent for place in places}:
-                opened.callback(shutil.rmtree, _own_directory(own), ignore_errors=True)
+                await asyncio.to_thread(_make_own, own, opened)
             base_url = await self._join(opened) if self._node else await self._open(opened)
             if self._depot is not None:
                 self._place().mkdir(parents=True, exist_ok=True)
@@ -255,12 +255,10 @@ def _own_place(key: str, node: int) -> Path:
     return place.with_name(f"{place.name}-{node}") if node else place
 
 
-def _own_directory(path: Path) -> Path:
-    """Make a directory of this job alone, which its sandbox may pass. Raises FileExistsError: whoever made it before us
-    would hold our sockets."""
-    path.mkdir(mode=0o700)
+def _make_own(path: Path, opened: contextlib.AsyncExitStack) -> None:
+    """Make a directory of this job alone, which its sandbox may pass. Raises FileExistsError."""
+    opened.callback(OwnDirectory(path).remove)
     accounts.show(accounts.account_of_runs(), path)
-    return path
 
 
 def _show(socket_place: Path) -> None:

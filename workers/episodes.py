@@ -19,7 +19,6 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from django.db import DatabaseError, InterfaceError
@@ -37,9 +36,10 @@ from rollouts.models import Run
 from rollouts.selectors import drivers
 from rollouts.services.groups import intake, leases, loads
 from rollouts.states import RUN_GENERATING, GroupState
-from workers import failures, sockets
+from workers import failures
 from workers.counts import Counts
 from workers.database import in_database
+from workers.directories import OwnDirectory
 from workers.fleet.replica_pool import ReplicaPool
 from workers.others import OthersOfRun
 from workers.places import Places
@@ -106,8 +106,8 @@ class Driver:
         self._playing: dict[str, asyncio.Task[None]] = {}
         """Lease token -> task."""
         self._settling: set[str] = set()
-        self._sockets = sockets.make_directory()
-        gateway_socket = Path(self._sockets.name) / "gateway.sock"
+        self._sockets = OwnDirectory.temporary("rollyard-driver-", mode=0o755)  # its socket asks for a key
+        gateway_socket = self._sockets.path / "gateway.sock"
         self._gateway = LocalGateway(gateway_socket)
         self._traffic = Traffic(self._config.workers.max_tokens_in_flight)
         self._places = Places(run, gateway_socket)
@@ -155,7 +155,7 @@ class Driver:
             await self._pool.aclose()
             await self._places.aclose()
             await self._others.aclose()
-            self._sockets.cleanup()
+            self._sockets.remove()
 
     async def _generate(self) -> None:
         until = time.monotonic() + self._budget_s

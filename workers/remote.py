@@ -10,16 +10,15 @@ import json
 import os
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 from trainers.child import adopt_orphans
 from workers import lines
+from workers.directories import OwnDirectory
 
 VARIABLE = "ROLLYARD_WORKER"
 UNTIL_VARIABLE = "ROLLYARD_WORK_UNTIL"
@@ -42,8 +41,8 @@ async def work(given: Mapping[str, Any]) -> int:
     `given`: `environ` and `concurrency`; `hours`, 0 for no end; `lines` to the embedded servers, or None, with
     `address`, `certificate`, `key`, and `database` and `redis`: URLs that have {place} where the sockets are.
     """
-    with tempfile.TemporaryDirectory(prefix="rollyard-worker-", ignore_cleanup_errors=True) as name:
-        place, environ = Path(name), {**os.environ, **given["environ"]}
+    with OwnDirectory.temporary("rollyard-worker-") as own:
+        place, environ = own.path, {**os.environ, **given["environ"]}
         environ.setdefault("ROLLYARD_HOME", str(place / "home"))
         if given["hours"]:
             environ[UNTIL_VARIABLE] = str(time.time() + given["hours"] * 3600)
@@ -52,8 +51,8 @@ async def work(given: Mapping[str, Any]) -> int:
                 sockets = {"postgres": place / ".s.PGSQL.5432", "redis": place / "redis.sock"}
                 host, port = way["address"]
                 await opened.enter_async_context(lines.opened((host, port), way["certificate"], way["key"], sockets))
-                environ["DATABASE_URL"] = way["database"].replace("{place}", quote(name, safe=""))
-                environ["REDIS_URL"] = way["redis"].replace("{place}", quote(name))
+                environ["DATABASE_URL"] = way["database"].replace("{place}", quote(str(place), safe=""))
+                environ["REDIS_URL"] = way["redis"].replace("{place}", quote(str(place)))
             process = await asyncio.create_subprocess_exec(*celery(given["concurrency"]), env=environ)
             loop = asyncio.get_running_loop()
             for number in _SIGNALS:

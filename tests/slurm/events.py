@@ -34,7 +34,16 @@ class Events:
 
     def happen(self, kind: str) -> str:
         """Wait until it can, and let it; returns to what it happened."""
+        self._bring_back_drained()
         return str(getattr(self, f"_{kind}")())
+
+    def _bring_back_drained(self) -> None:
+        """Be SLURM's administrator: it drains a node whose job has the number of another, which a controller that was
+        killed before it wrote what it had given out may give out twice."""
+        with contextlib.suppress(AssertionError):  # it is away for a moment
+            found = self._cluster.ask("sinfo", "--noheader", "--Node", "--partition=low", "--format=%N|%E").splitlines()
+            for node in (line.split("|")[0] for line in found if "Duplicate jobid" in line):
+                self._cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def over_in_time(self) -> None:
         """Give the trainer's job as much time as SLURM counts in: it is told a minute before its end."""

@@ -172,6 +172,23 @@ def test_killed_agent_takes_its_command_along(launcher: SlurmLauncher, spec: Lau
     eventually(lambda: not carriers(spec.token), within_s=START_S)
 
 
+def test_what_a_killed_agent_left_on_its_node_is_taken_away_by_the_next(
+    launcher: SlurmLauncher, spec: LaunchSpec
+) -> None:
+    first, second = sockets_of(spec.key), sockets_of(f"{spec.key} too")
+    handle = begin(launcher, replace(spec, serves=first / "serve" / "http.sock"))
+    send(pid_of(spec, "agent.json", "pid"), signal.SIGKILL)
+    wait_for(launcher, handle, has_ended)
+    assert first.is_dir()
+    other = replace(spec, token=str(uuid.uuid4()), directory=spec.directory.with_name("other"), key=f"{spec.key} too")
+    handle = begin(launcher, replace(other, serves=second / "serve" / "http.sock"))
+    assert second.is_dir()
+    assert not first.exists()
+    launcher.stop(handle, START_S)
+    wait_for(launcher, handle, has_ended)
+    eventually(lambda: not second.exists(), within_s=START_S)
+
+
 def test_killed_shepherd_ends_the_job(launcher: SlurmLauncher, spec: LaunchSpec, cluster: Cluster) -> None:
     handle = begin(launcher, running(spec, STUBBORN), "deaf")
     send(pid_of(spec, "started.json", "pid"), signal.SIGKILL)

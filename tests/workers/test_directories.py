@@ -1,0 +1,73 @@
+"""What a process that was killed leaves in the directory of temporary files."""
+
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from workers.directories import OwnDirectory
+
+STAY = """
+import signal, sys
+from pathlib import Path
+from workers.directories import OwnDirectory
+place = OwnDirectory(Path(sys.argv[1]))
+(place.path / "model").write_bytes(b"weights")
+print("made", flush=True)
+signal.pause()
+"""
+
+
+@pytest.fixture(autouse=True)
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+
+def names(directory: Path) -> set[str]:
+    return {path.name for path in directory.iterdir()}
+
+
+def held(name: str) -> set[str]:
+    return {name, f"{name}.held"}
+
+
+def test_what_a_killed_process_had_is_taken_away_by_the_next_and_nothing_else(tmp_path: Path) -> None:
+    others = {"rollyard-of-nobody-we-know", "other"}
+    for other in others:
+        (tmp_path / other).mkdir()
+    argv = [sys.executable, "-c", STAY, str(tmp_path / "rollyard-killed")]
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "made\n"
+        with OwnDirectory.temporary("rollyard-first-") as first:
+            assert names(tmp_path) == {*held("rollyard-killed"), *held(first.path.name), *others}, "it lives"
+        process.send_signal(signal.SIGKILL)
+    with OwnDirectory.temporary("rollyard-second-") as second:
+        assert names(tmp_path) == {*held(second.path.name), *others}
+    assert names(tmp_path) == others
+
+
+def test_directories_of_one_process_stay_beside_each_other(tmp_path: Path) -> None:
+    with OwnDirectory.temporary("rollyard-") as first, OwnDirectory.temporary("rollyard-", mode=0o755) as second:
+        assert names(tmp_path) == {*held(first.path.name), *held(second.path.name)}
+        assert (first.path.stat().st_mode & 0o777, second.path.stat().st_mode & 0o777) == (0o700, 0o755)
+
+
+def test_a_directory_that_somebody_made_before_is_not_taken(tmp_path: Path) -> None:
+    (tmp_path / "rollyard-taken").mkdir()
+    with pytest.raises(FileExistsError):
+        OwnDirectory(tmp_path / "rollyard-taken")
+    assert names(tmp_path) == {"rollyard-taken"}
+
+
+def test_a_link_to_a_directory_that_nobody_has_is_let_be(tmp_path: Path) -> None:
+    elsewhere = tmp_path / "precious"
+    elsewhere.mkdir()
+    (elsewhere / "diary").touch()
+    (tmp_path / "rollyard-link").symlink_to(elsewhere)
+    (tmp_path / "rollyard-link.held").touch()
+    with OwnDirectory.temporary("rollyard-"):
+        assert (elsewhere / "diary").exists()
