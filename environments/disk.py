@@ -11,6 +11,7 @@ import io
 import os
 import shutil
 import stat
+import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -201,6 +202,15 @@ def remove_directory(path: Path) -> None:
         shutil.rmtree(doomed, ignore_errors=True)
         path.rename(doomed)
     shutil.rmtree(doomed)
+
+
+def clear_away(path: Path) -> None:
+    """Delete a directory with whatever a program that we do not trust has left in it; what resists stays."""
+    # Not shutil's, which a directory that is deep enough breaks.
+    subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL, check=False)
+    if path.exists():
+        subprocess.run(["chmod", "-R", "u+rwX", "--", path], stderr=subprocess.DEVNULL, check=False)
+        subprocess.run(["rm", "-rf", "--", path], stderr=subprocess.DEVNULL, check=False)
 
 
 def sync(path: Path) -> None:

@@ -19,7 +19,6 @@ import asyncio
 import base64
 import json
 import os
-import shutil
 import socket
 import struct
 from collections.abc import Awaitable, Callable
@@ -193,12 +192,12 @@ class Depot:
         if path in self._offers:
             self._offers.pop(path).set()
             # Nobody reads it here: who resumes from it is another job.
-            await asyncio.to_thread(shutil.rmtree, self.place(Path(path)), ignore_errors=True)
+            await asyncio.to_thread(disk.clear_away, self.place(Path(path)))
         return web.json_response({})
 
     async def _drop(self, request: web.BaseRequest) -> web.StreamResponse:
         path = self.place(Path(json.loads(await request.read())["path"]))
-        await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+        await asyncio.to_thread(disk.clear_away, path)
         return web.json_response({})
 
     async def _status(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -7,12 +7,13 @@ a driver's sockets do not pile up, nor what was brought to a node for jobs that 
 import fcntl
 import os
 import secrets
-import shutil
 import tempfile
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
+
+from environments import disk
 
 _HELD = ".held"
 _NAMES = f"rollyard-*{_HELD}"
@@ -36,10 +37,8 @@ class OwnDirectory:
 
     def remove(self) -> None:
         """Delete it with all that it has."""
-        if self._lock is None:
-            shutil.rmtree(self.path, ignore_errors=True)
-        else:
-            _delete(self.path)
+        _delete(self.path)
+        if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
@@ -75,7 +74,7 @@ def _hold(path: Path) -> int | None:
 
 
 def _delete(path: Path) -> None:
-    shutil.rmtree(path, ignore_errors=True)
+    disk.clear_away(path)
     if not path.exists():
         _lock_of(path).unlink(missing_ok=True)
 

@@ -7,13 +7,12 @@ Beside the run's groups, and apart from them: nothing is leased, nothing is trai
 
 import asyncio
 import logging
-import shutil
 from pathlib import Path
 
 import msgspec
 from django.db import DatabaseError, InterfaceError
 
-from environments import others
+from environments import disk, others
 from environments.config import SamplingParams
 from environments.gateway.local import LocalGateway
 from environments.runner import play_group
@@ -139,7 +138,7 @@ class Trials:
         finally:
             await room.aclose()
             # What its code left there is nobody's, and the next one's least of all.
-            await asyncio.to_thread(shutil.rmtree, isolation.scratch_of(self._run, ref), ignore_errors=True)
+            await asyncio.to_thread(disk.clear_away, isolation.scratch_of(self._run, ref))
         return facts | _plain(rollout)
 
 

@@ -3,11 +3,12 @@
 import os
 import shutil
 import signal
-import subprocess
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
+from environments import disk
 from environments.sandbox import owner, usage
 from environments.sandbox.call import Ending, SandboxCall
 from environments.sandbox.cell import Cell
@@ -53,11 +54,7 @@ class HostCell(Cell):
         return {*usage.below(self._pid)}
 
     def close(self) -> None:
-        # Not shutil's, which a directory that is deep enough breaks.
-        subprocess.run(["rm", "-rf", "--", self.place], stderr=subprocess.DEVNULL, check=False)
-        if os.path.exists(self.place):
-            subprocess.run(["chmod", "-R", "u+rwX", self.place], stderr=subprocess.DEVNULL, check=False)
-            subprocess.run(["rm", "-rf", "--", self.place], stderr=subprocess.DEVNULL, check=False)
+        disk.clear_away(Path(self.place))
 
 
 def _signal(pids: set[int], signum: int) -> None:

@@ -1,5 +1,6 @@
 """What a process that was killed leaves in the directory of temporary files."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -48,6 +49,21 @@ def test_what_a_killed_process_had_is_taken_away_by_the_next_and_nothing_else(tm
     with OwnDirectory.temporary("rollyard-second-") as second:
         assert names(tmp_path) == {*held(second.path.name), *others}
     assert names(tmp_path) == others
+
+
+def test_no_depth_of_what_a_killed_process_had_keeps_the_next_from_beginning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left = tmp_path / "rollyard-left"
+    left.mkdir()
+    (tmp_path / "rollyard-left.held").touch()
+    monkeypatch.chdir(left)
+    for _ in range(2 * sys.getrecursionlimit()):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chmod(".", 0)
+    with OwnDirectory.temporary("rollyard-") as own:
+        assert names(tmp_path) == held(own.path.name)
 
 
 def test_directories_of_one_process_stay_beside_each_other(tmp_path: Path) -> None:
