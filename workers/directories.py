@@ -2,12 +2,18 @@
 
 For as long as a process lives it holds a lock on a file beside its directory, and however it ends, the lock is gone. So
 a driver's sockets do not pile up, nor what was brought to a node for jobs that were killed there: whole models.
+
+The file names the machine since its last boot: where nodes share the place but not the locks, each clears its own. One
+that somebody else made says nothing, wherever everybody may make files.
 """
 
 import fcntl
 import os
 import secrets
+import socket
+import stat
 import tempfile
+import threading
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -17,14 +23,20 @@ from environments import disk
 
 _HELD = ".held"
 _NAMES = f"rollyard-*{_HELD}"
+_CLEARING_S = 30.0
+"""For which a process waits until there is room again; what is left goes on beside it."""
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
 class OwnDirectory:
-    """One of them, until `remove`. Taking away what others left may take as long as deleting their files does."""
+    """One of them, until `remove`."""
 
     def __init__(self, path: Path, *, mode: int = 0o700) -> None:
-        """Make it. Raises FileExistsError: whoever made it before us would hold what we put there."""
-        _take_away_abandoned(path.parent)
+        """Make it. Blocks for up to _CLEARING_S while it deletes what others left. Raises FileExistsError: whoever made
+        it before us would hold what we put there."""
+        clearing = threading.Thread(target=_take_away_abandoned, args=(path.parent,), name="clearing", daemon=True)
+        clearing.start()
+        clearing.join(_CLEARING_S)
         path.mkdir(mode=0o700)
         path.chmod(mode)
         self.path = path
@@ -65,6 +77,7 @@ def _hold(path: Path) -> int | None:
         return None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.write(lock, _machine())
         os.rename(new, _lock_of(path))  # under its name it is never there without being locked
     except OSError:
         os.close(lock)
@@ -79,22 +92,36 @@ def _delete(path: Path) -> None:
         _lock_of(path).unlink(missing_ok=True)
 
 
+def _machine() -> bytes:
+    """Which machine this is, until it is booted again."""
+    try:
+        return _BOOT.read_bytes()
+    except OSError:
+        return socket.gethostname().encode()
+
+
 def _take_away_abandoned(parent: Path) -> None:
     """Delete our own directories that nobody has. Links are not followed, and what belongs to others is let be."""
     for file in parent.glob(_NAMES):
-        path = file.with_name(file.name.removesuffix(_HELD))
         with suppress(OSError):
-            lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                if _is_ours(path):
-                    _delete(path)
-            finally:
-                os.close(lock)
+            if _is_ours(file.lstat(), stat.S_IFREG):
+                _delete_unless_held(file)
 
 
-def _is_ours(path: Path) -> bool:
+def _delete_unless_held(file: Path) -> None:
+    """Raises OSError where somebody has its directory."""
+    path = file.with_name(file.name.removesuffix(_HELD))
+    lock = os.open(file, os.O_RDWR | os.O_NOFOLLOW)
     try:
-        return not path.is_symlink() and path.lstat().st_uid == os.geteuid()
-    except FileNotFoundError:
-        return True
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        held = os.fstat(lock)
+        if not _is_ours(held, stat.S_IFREG) or not held.st_nlink or os.read(lock, 100) != _machine():
+            return
+        if not os.path.lexists(path) or _is_ours(path.lstat(), stat.S_IFDIR):
+            _delete(path)
+    finally:
+        os.close(lock)
+
+
+def _is_ours(found: os.stat_result, kind: int) -> bool:
+    return found.st_uid == os.geteuid() and stat.S_IFMT(found.st_mode) == kind

@@ -125,15 +125,14 @@ class Driver:
 
     async def drive(self) -> None:
         """Claim and play until there is a reason to end; then finish what is in flight, or give it back."""
-        await self._pool.refresh()
-        await self._places.open()
-        keepers = [
-            asyncio.create_task(self._every(lambda: self._config.workers.lease_s / 6, self._renew)),
-            asyncio.create_task(self._every(lambda: _LOOK_S, self._look)),
-            asyncio.create_task(self._every(self._report_s, self._report)),
-            asyncio.create_task(self._listen()),
-        ]
+        keepers: list[asyncio.Task[None]] = []
         try:
+            await self._pool.refresh()
+            await self._places.open()
+            lease_s = self._config.workers.lease_s
+            acts = [(lambda: lease_s / 6, self._renew), (lambda: _LOOK_S, self._look), (self._report_s, self._report)]
+            keepers += [asyncio.create_task(self._every(*each)) for each in acts]
+            keepers.append(asyncio.create_task(self._listen()))
             await self._generate()
             self._is_handed_over = True
             self._handed_over()
@@ -145,6 +144,7 @@ class Driver:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+            self._sockets.remove()
             await self._trials.aclose()
             with suppress(*_DATABASE_ERRORS):
                 if left:
@@ -155,7 +155,6 @@ class Driver:
             await self._pool.aclose()
             await self._places.aclose()
             await self._others.aclose()
-            self._sockets.remove()
 
     async def _generate(self) -> None:
         until = time.monotonic() + self._budget_s

@@ -1,6 +1,6 @@
 """The loop that makes processes match rows: one leader, every active run each few seconds, sooner when the bell rings.
 
-    bell: what changed, at once ─────────────────────────┐
+    bell: what changed or is waited for, at once ────────┐
     bell: what flowed, and servers that start: LATER_S ──┼─▶ one thread per run: convergence.converge ──▶ a driver is
     every INTERVAL_S: all ───────────────────────────────┘                                                rung for
 
@@ -23,7 +23,7 @@ from rollouts import bell
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet, runs
-from rollouts.services.runs import trials
+from rollouts.services.runs import policies, trials
 from rollouts.states import RunState
 from workers import tasks
 from workers.convergence import Convergence
@@ -54,6 +54,7 @@ class _Found(NamedTuple):
 
     wants_driver: bool
     has_starting: bool
+    waits_for_groups: bool
 
 
 class Reconciler:
@@ -81,6 +82,8 @@ class Reconciler:
         self._again: set[int] = set()
         self._later: set[int] = set()
         """Runs with a pass that is still to come."""
+        self._eager: set[int] = set()
+        """Runs in which something waits for groups: what flows through them is looked at at once."""
         self._cut_short: set[int] = set()
         """Runs that were to stop at the last look: a pass that was in progress then has been cut short."""
         self._keys: dict[str, int] = {}
@@ -116,7 +119,7 @@ class Reconciler:
 
     async def _lead(self) -> None:
         self._leads = True
-        hearing = asyncio.gather(self._hear(bell.CHANGES, self._look_soon), self._hear(bell.FLOWS, self._look_later))
+        hearing = asyncio.gather(self._hear(bell.CHANGES, self._look_soon), self._hear(bell.FLOWS, self._look_at_flow))
         try:
             while not self._stopping.is_set():
                 if not await self._still_leads():
@@ -174,6 +177,12 @@ class Reconciler:
         else:
             self._looks[run_id] = asyncio.create_task(self._look(run_id))
 
+    def _look_at_flow(self, run_id: int) -> None:
+        if run_id in self._eager:
+            self._look_soon(run_id)
+        else:
+            self._look_later(run_id)
+
     def _look_later(self, run_id: int) -> None:
         if run_id not in self._later:
             self._later.add(run_id)
@@ -181,20 +190,20 @@ class Reconciler:
 
     def _look_now(self, run_id: int) -> None:
         self._later.discard(run_id)
-        if self._leads:
-            self._look_soon(run_id)
+        self._look_soon(run_id)
 
     async def _look(self, run_id: int) -> None:
         """Converge a run, and again if it rang meanwhile. There is never more than one pass over a run at a time."""
         loop = asyncio.get_running_loop()
         try:
-            while not self._stopping.is_set():
+            while self._leads and not self._stopping.is_set():
                 self._again.discard(run_id)
                 try:
                     found = await loop.run_in_executor(self.threads, with_connection, self._once, run_id)
                     self._ring_for(run_id, found.wants_driver)
                     if found.has_starting:  # nothing rings when they answer
                         self._look_later(run_id)
+                    (self._eager.add if found.waits_for_groups else self._eager.discard)(run_id)
                 except (DatabaseError, InterfaceError) as error:
                     log.warning("run %s: %s; trying again", run_id, str(error).strip())
                 except Exception:
@@ -208,7 +217,7 @@ class Reconciler:
     def _once(self, run_id: int) -> _Found:
         self._converge(run_id)
         run = Run.objects.get(pk=run_id)
-        return _Found(tasks.wants_driver(run), fleet.list_starting(run).exists())
+        return _Found(tasks.wants_driver(run), fleet.list_starting(run).exists(), policies.waits_for_groups(run))
 
     def _ring_for(self, run_id: int, wants_driver: bool) -> None:
         now = time.monotonic()

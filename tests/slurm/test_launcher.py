@@ -177,9 +177,9 @@ def test_what_a_killed_agent_left_on_its_node_is_taken_away_by_the_next(
 ) -> None:
     first, second = sockets_of(spec.key), sockets_of(f"{spec.key} too")
     handle = begin(launcher, replace(spec, serves=first / "serve" / "http.sock"))
+    assert first.is_dir()
     send(pid_of(spec, "agent.json", "pid"), signal.SIGKILL)
     wait_for(launcher, handle, has_ended)
-    assert first.is_dir()
     other = replace(spec, token=str(uuid.uuid4()), directory=spec.directory.with_name("other"), key=f"{spec.key} too")
     handle = begin(launcher, replace(other, serves=second / "serve" / "http.sock"))
     assert second.is_dir()

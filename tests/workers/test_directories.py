@@ -1,7 +1,6 @@
 """What a process that was killed leaves in the directory of temporary files."""
 
 import os
-import signal
 import subprocess
 import sys
 import tempfile
@@ -35,17 +34,29 @@ def held(name: str) -> set[str]:
     return {name, f"{name}.held"}
 
 
+def abandon(path: Path, machine: bytes | None = None) -> Path:
+    """Let it be left by a process that is gone; `machine`: of another one."""
+    gone = OwnDirectory(path)
+    assert gone._lock is not None
+    if machine is not None:
+        os.pwrite(gone._lock, machine, 0)
+    os.close(gone._lock)
+    return path
+
+
 def test_what_a_killed_process_had_is_taken_away_by_the_next_and_nothing_else(tmp_path: Path) -> None:
     others = {"rollyard-of-nobody-we-know", "other"}
     for other in others:
         (tmp_path / other).mkdir()
     argv = [sys.executable, "-c", STAY, str(tmp_path / "rollyard-killed")]
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "made\n"
-        with OwnDirectory.temporary("rollyard-first-") as first:
-            assert names(tmp_path) == {*held("rollyard-killed"), *held(first.path.name), *others}, "it lives"
-        process.send_signal(signal.SIGKILL)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "made\n"
+            with OwnDirectory.temporary("rollyard-first-") as first:
+                assert names(tmp_path) == {*held("rollyard-killed"), *held(first.path.name), *others}, "it lives"
+        finally:
+            process.kill()
     with OwnDirectory.temporary("rollyard-second-") as second:
         assert names(tmp_path) == {*held(second.path.name), *others}
     assert names(tmp_path) == others
@@ -54,10 +65,7 @@ def test_what_a_killed_process_had_is_taken_away_by_the_next_and_nothing_else(tm
 def test_no_depth_of_what_a_killed_process_had_keeps_the_next_from_beginning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    left = tmp_path / "rollyard-left"
-    left.mkdir()
-    (tmp_path / "rollyard-left.held").touch()
-    monkeypatch.chdir(left)
+    monkeypatch.chdir(abandon(tmp_path / "rollyard-left"))
     for _ in range(2 * sys.getrecursionlimit()):
         os.mkdir("d")
         os.chdir("d")
@@ -80,10 +88,25 @@ def test_a_directory_that_somebody_made_before_is_not_taken(tmp_path: Path) -> N
 
 
 def test_a_link_to_a_directory_that_nobody_has_is_let_be(tmp_path: Path) -> None:
-    elsewhere = tmp_path / "precious"
-    elsewhere.mkdir()
-    (elsewhere / "diary").touch()
-    (tmp_path / "rollyard-link").symlink_to(elsewhere)
-    (tmp_path / "rollyard-link.held").touch()
+    left = abandon(tmp_path / "rollyard-left")
+    left.rename(tmp_path / "precious")
+    left.symlink_to(tmp_path / "precious")
     with OwnDirectory.temporary("rollyard-"):
-        assert (elsewhere / "diary").exists()
+        assert left.is_symlink()
+
+
+def test_what_nodes_that_share_the_place_left_is_theirs(tmp_path: Path) -> None:
+    theirs, ours = abandon(tmp_path / "rollyard-theirs", b"another machine"), abandon(tmp_path / "rollyard-ours")
+    with OwnDirectory.temporary("rollyard-"):
+        assert (theirs.exists(), ours.exists()) == (True, False)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ROOT: makes a file that belongs to somebody else")
+def test_nobody_else_can_say_that_a_directory_of_ours_is_abandoned(tmp_path: Path) -> None:
+    ours = tmp_path / "rollyard-postgres"
+    ours.mkdir()
+    theirs = abandon(tmp_path / "rollyard-left").with_name("rollyard-left.held").rename(tmp_path / f"{ours.name}.held")
+    theirs.chmod(0o666)
+    os.chown(theirs, 65534, 65534)
+    with OwnDirectory.temporary("rollyard-"):
+        assert ours.is_dir()

@@ -79,6 +79,12 @@ def find_publishable(run: Run) -> PolicyVersion | None:
     return chosen
 
 
+def waits_for_groups(run: Run) -> bool:
+    """Whether a version that is written may wait for groups to be scored, or the end of the run does."""
+    written = PolicyVersion.objects.filter(run=run, state=PolicyVersionState.WRITTEN, version__gt=run.live_version)
+    return run.state == RunState.FINISHING or written.exists()
+
+
 def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVersion:
     """Every ready replica serves it now: it becomes live, older ones are superseded, due evaluations are opened.
 
