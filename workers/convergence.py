@@ -9,6 +9,7 @@ Blocks while it probes, publishes or ends replicas; each of these has a deadline
 import asyncio
 import logging
 import time
+from contextlib import suppress
 from threading import BoundedSemaphore
 
 from django.db import DatabaseError, InterfaceError
@@ -296,7 +297,9 @@ def _finish(run: Run, *, reason: Reason | None = None) -> None:
 
 
 def _end(run: Run, *, to: RunState, reason: Reason | None = None) -> None:
-    """End every process of the run, then the run."""
+    """End every process of the run, then the run. A directory that cannot be deleted stays."""
     lifecycle.end(fleet.list_alive(run), reason=Reason(ReasonCode.RUN_ENDING, state=to.value))
+    with suppress(OSError):
+        retention.let_go(run)
     tokens.revoke_run_tokens(run)
     life.end(run, to=to, reason=reason)

@@ -166,7 +166,7 @@ class Depot:
         finally:
             del self._arrivals[target]
         await asyncio.to_thread(accounts.open_to, accounts.account_of_runs(), [target])
-        self._brought.append(named)
+        self._brought = [*(each for each in self._brought if each != named), named]
         return web.json_response({})
 
     async def _tell_brought(self, _request: web.BaseRequest) -> web.StreamResponse:
@@ -196,8 +196,9 @@ class Depot:
         return web.json_response({})
 
     async def _drop(self, request: web.BaseRequest) -> web.StreamResponse:
-        path = self.place(Path(json.loads(await request.read())["path"]))
-        await asyncio.to_thread(disk.clear_away, path)
+        named = json.loads(await request.read())["path"]
+        await asyncio.to_thread(disk.clear_away, self.place(Path(named)))
+        self._brought = [each for each in self._brought if each != named]
         return web.json_response({})
 
     async def _status(self, request: web.BaseRequest) -> web.StreamResponse:

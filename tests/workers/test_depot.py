@@ -5,7 +5,7 @@ import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from unittest import mock
 
@@ -15,7 +15,9 @@ from tests.workers.test_transfers import filled
 from tests.workers.waiting import eventually
 from workers import depot, doors, transfers
 from workers.depot import PREFIX, Depot
+from workers.launchers.base import Handle
 from workers.nodes import Node, NodeAway
+from workers.slurm.launcher import SlurmLauncher
 from workers.transfers import Listed, TransferError
 
 KEY = "sesame"
@@ -183,3 +185,23 @@ def test_log_of_another_node_is_appended_once(tmp_path: Path, there: Path, node:
     assert json.loads(node.ask("POST", "report", b"", node=1, offset=8)) == {"is_stopped": True}
     status = json.loads(node.ask("POST", "status", {"logs": {"node-1/log.txt": 4}}))
     assert list(status["logs"]) == ["node-1/log.txt"]
+
+
+def test_a_control_plane_that_was_started_anew_has_a_node_let_go_of_versions_that_the_last_one_brought(
+    tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, handle = tmp_path / "weights", Handle("token", tmp_path / "replica")
+    handle.directory.mkdir()
+    begun_with = filled(weights / "step_0")
+    described = {"token": "token", "shared": False, "sends": [{"path": str(begun_with)}]}
+    (handle.directory / "job.json").write_text(json.dumps(described))
+    with listening(there) as url:
+        job = mock.Mock(comment=url)
+        monkeypatch.setattr("workers.slurm.queue.Queue.jobs", lambda queue: {"token": job})
+        with closing(Node(url, KEY)) as node:
+            node.send(begun_with, transfers.entries(begun_with))
+        for steps in ((1, 2), (3,)):
+            launcher = SlurmLauncher(tmp_path, key_of=lambda token: KEY)
+            for step in steps:
+                launcher.bring(handle, filled(weights / f"step_{step}"))
+    assert {path.name for path in on_node(there, weights).iterdir()} == {"step_0", "step_2", "step_3"}

@@ -7,9 +7,10 @@ delete the very version that server is to load. What is live, newer than live, o
 from contextlib import suppress
 from pathlib import Path
 
-from environments.disk import remove_directory
-from rollouts.models import Run
+from environments.disk import DELETING, PARTIAL, clear_away, remove_directory
+from rollouts.models import Checkpoint, PolicyVersion, Run, RunKind
 from rollouts.services.runs import checkpoints, policies
+from rollouts.states import CheckpointState
 
 
 def prune(run: Run) -> None:
@@ -22,6 +23,24 @@ def prune(run: Run) -> None:
     # The row first: a trainer must not be offered a checkpoint that is going away.
     for checkpoint in checkpoints.delete_checkpoints(run):
         _remove(Path(checkpoint.path), root)
+
+
+def let_go(run: Run) -> None:
+    """Remove what nobody needs of a run that ends, once its processes are gone: what they were writing, what was being
+    removed, and the models that an evaluation made of checkpoints to measure them. Their
+    tokenizers stay: pages read tokens by them."""
+    root = run.directory.resolve()
+    for folder in (run.directory / "weights", run.directory / "checkpoints"):
+        for path in [*folder.glob(f"*{PARTIAL}*"), *folder.glob(f"*{DELETING}")]:
+            clear_away(path)
+    for checkpoint in Checkpoint.objects.filter(run=run, state=CheckpointState.DELETED):
+        if Path(checkpoint.path).exists():
+            _remove(Path(checkpoint.path), root)
+    if run.kind == RunKind.EVAL:
+        for version in PolicyVersion.objects.filter(run=run, checkpoint__isnull=False):
+            for file in Path(version.path).glob("*.safetensors"):
+                if file.resolve().is_relative_to(root):
+                    file.unlink(missing_ok=True)
 
 
 def _remove(path: Path, root: Path) -> None:

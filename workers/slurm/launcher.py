@@ -155,11 +155,13 @@ class SlurmLauncher:
             if job is None or not job.comment.startswith("http"):
                 raise LaunchError("its agent has not said where it listens")
             with closing(Node(job.comment, self._key_of(handle.token))) as node:
+                if handle.token not in self._brought:  # or by a control plane that was killed
+                    self._brought[handle.token] = _brought_before(node, described, path.parent)
                 node.send(path, transfers.entries(path))
-                self._brought.setdefault(handle.token, []).append(path)
-                for old in self._brought[handle.token][:-_KEPT]:
+                brought = [each for each in self._brought[handle.token] if each != path] + [path]
+                for old in brought[:-_KEPT]:
                     node.ask("POST", "drop", {"path": str(old)})
-                del self._brought[handle.token][:-_KEPT]
+                self._brought[handle.token] = brought[-_KEPT:]
         except (NodeAway, TransferError, queue.SlurmAway, OSError) as error:
             raise LaunchError(f"{path.name} was not brought to its node: {error}") from None
 
@@ -219,6 +221,13 @@ class SlurmLauncher:
                 self._absent_since.pop(token, None)
                 return 0.0
             return time.monotonic() - self._absent_since.setdefault(token, time.monotonic())
+
+
+def _brought_before(node: Node, described: Mapping[str, Any], directory: Path) -> list[Path]:
+    """What a node has in a directory beside what its job was begun with, in the order in which it came."""
+    begun_with = {each["path"] for each in described["sends"]}
+    told = json.loads(node.ask("GET", "brought"))["paths"]
+    return [Path(each) for each in told if Path(each).parent == directory and each not in begun_with]
 
 
 def _described(spec: LaunchSpec, template: templates.Template) -> dict[str, Any]:

@@ -6,15 +6,11 @@ from pathlib import Path
 from django.db import transaction
 
 from rollouts.errors import Invalid
-from rollouts.models import (
-    Checkpoint,
-    PolicyVersion,
-    Run,
-)
+from rollouts.models import Checkpoint, PolicyVersion, Run, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs.trainer_writes import lock_for_trainer
 from rollouts.services.transitions import record_creation, transition
-from rollouts.states import RUN_ACTIVE, CheckpointState, PolicyVersionState
+from rollouts.states import RUN_ACTIVE, RUN_TERMINAL, CheckpointState, PolicyVersionState
 from rollouts.storable import is_storable
 from trainers.wire import CheckpointIn, PolicyVersionIn
 
@@ -50,8 +46,8 @@ def delete_checkpoints(run: Run) -> list[Checkpoint]:
     """Mark checkpoints that the config does not keep, and return them for their files to be removed.
 
     Kept are the newest, every so many steps one, those that another run was forked from, and those that one is about to
-    measure. Mark first, remove after:
-    no trainer resumes from a marked one, and nobody forks it. Locks the run's complete checkpoints.
+    measure: not those that were measured. Mark first, remove after: no trainer resumes from a marked one, and nobody
+    forks it. Locks the run's complete checkpoints.
     """
     config = run.parsed.trainer
     with transaction.atomic():
@@ -59,7 +55,8 @@ def delete_checkpoints(run: Run) -> list[Checkpoint]:
         older = list(complete.order_by("-step"))[config.keep_checkpoints :]
         if not older:
             return []
-        forked = set(Run.objects.filter(forked_from__in=older).values_list("forked_from_id", flat=True))
+        forks = Run.objects.filter(forked_from__in=older).exclude(kind=RunKind.EVAL, state__in=RUN_TERMINAL)
+        forked = set(forks.values_list("forked_from_id", flat=True))
         due = PolicyVersion.objects.filter(checkpoint__in=older, state=PolicyVersionState.WRITTEN)
         forked |= set(due.filter(run__state__in=RUN_ACTIVE).values_list("checkpoint_id", flat=True))
         doomed = [

@@ -136,6 +136,16 @@ def test_a_series_of_checkpoints_is_measured_one_after_the_other() -> None:
     assert PolicyVersion.objects.get(run=run, state=PolicyVersionState.LIVE).version == steps[-1]
 
 
+def test_a_checkpoint_is_kept_until_it_was_measured_and_no_longer() -> None:
+    source, epoch = story.train(max_steps=9, evaluation={"problems": 2}, trainer__keep_checkpoints=1)
+    for step in (1, 2):
+        checkpoints.add_checkpoint(source, epoch=epoch, checkpoint=checkpoint(source, step))
+    run = launch(f"{source.key}@1", problems=2, environments=[])
+    assert checkpoints.delete_checkpoints(source) == []
+    life.end(run, to=RunState.FAILED)
+    assert [each.step for each in checkpoints.delete_checkpoints(source)] == [1]
+
+
 def test_what_cannot_be_measured_is_refused_with_its_reason(model: str) -> None:
     with pytest.raises(ConfigError, match="at least one environment"):
         launch(model, environments=[])
