@@ -6,10 +6,10 @@ checkpoint of the source, verified  ->  python -m trainers.storage.export  ->  w
 
 import logging
 import os
+import secrets
 import stat
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 
 from rollouts.models import Checkpoint, PolicyVersion, Run, TrustKind
@@ -18,9 +18,10 @@ from rollouts.services import trust
 from rollouts.services.runs.forks import name_of
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import find_directory, verify_directory, write_directory
+from workers.directories import OwnDirectory
 from workers.fleet import hub
 from workers.fleet.lifecycle import UnrecoverableError, own_places
-from workers.launchers import confinement
+from workers.launchers import accounts, confinement
 from workers.launchers.limits import LimitExceeded
 from workers.launchers.sandbox import SandboxUnavailable
 
@@ -63,8 +64,10 @@ def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
 def _run_export(checkpoint: Checkpoint, directory: Path, dtype: str) -> "subprocess.CompletedProcess[str]":
     """Export in a sandbox, for the model may bring code along; what that leaves is moved out if it is plain files."""
     config = checkpoint.run.parsed.model
-    with tempfile.TemporaryDirectory(prefix=".export-", dir=directory.parent, ignore_cleanup_errors=True) as place:
-        scratch, made = Path(place), Path(place) / "model"
+    with OwnDirectory(directory.parent / f"rollyard-export-{secrets.token_hex(6)}") as own:
+        accounts.show(accounts.account_of_runs(), own.path)
+        scratch, made = own.path / "scratch", own.path / "scratch" / "model"
+        scratch.mkdir(mode=0o700)
         reads = [Path(checkpoint.path), *hub.places(config.path, "model"), *hub.places(config.lora.path, "model")]
         room = confinement.make(scratch, reads=reads, writes=[made], ours=own_places())
         command = [sys.executable, "-m", "trainers.storage.export", checkpoint.path, str(made)]
