@@ -31,6 +31,7 @@ class Events:
 
     def __init__(self, yard: Yard, cluster: Cluster, run: str, dice: random.Random) -> None:
         self._yard, self._cluster, self._run, self._dice = yard, cluster, run, dice
+        self._limited = set[str]()
 
     def happen(self, kind: str) -> str:
         """Wait until it can, and let it; returns to what it happened."""
@@ -46,10 +47,13 @@ class Events:
                 self._cluster.ask("scontrol", "update", f"NodeName={node}", "State=RESUME")
 
     def over_in_time(self) -> None:
-        """Give the trainer's job as much time as SLURM counts in: it is told a minute before its end."""
-        number, _node, elapsed = self._job("trainer")
-        minutes = -(-elapsed // 60) + 1
-        self._cluster.ask("scontrol", "update", f"JobId={number}", f"TimeLimit={minutes}")
+        """Give the trainer's job as much time as SLURM counts in, unless it has been given that: it is told a minute
+        before its end. Another job may have taken its place, for who was to take its node may come late."""
+        for number, _node, elapsed in self._jobs("trainer"):
+            if number not in self._limited:
+                minutes = -(-elapsed // 60) + 1
+                self._cluster.ask("scontrol", "update", f"JobId={number}", f"TimeLimit={minutes}")
+                self._limited.add(number)
 
     @contextmanager
     def controller_away(self) -> Iterator[None]:

@@ -3,6 +3,8 @@
 import os
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -25,7 +27,7 @@ pytestmark = [
     pytest.mark.timeout(amount(1800, 14400)),
 ]
 
-EVENTS = amount(10, 200)
+EVENTS = int(os.environ.get("ROLLYARD_EVENTS") or amount(10, 200))
 SEED = int(os.environ.get("ROLLYARD_KILL_SEED") or (random.SystemRandom().randrange(10**6) if IS_LONG else 3))
 STEPS = 5000
 """More than there is time for: a run that lasts until all has happened is stopped, on a machine of any speed."""
@@ -58,17 +60,16 @@ def test_a_run_of_jobs_survives_whatever_is_killed_cancelled_preempted_or_lost(
     for kind in chosen(dice):
         time.sleep(dice.uniform(0.1, 1.0))  # the random moment is the point of the test
         assert distant.state(run) in {None, "running", "finishing"}, f"the run ended before {kind}"
-        try:
+        with told(distant, apart, run):
             victim, step, happened_at = events.happen(kind), distant.step(run), time.monotonic()
             until(partial(moved_on, distant, run, step), within_s=300, what=f"a step after {kind} {victim}")
-        except AssertionError:
-            print(scene(distant, apart, run))  # by the next line it is gone
-            raise
         print(f"{kind} {victim} at step {step}: {time.monotonic() - happened_at:.1f} s until the next")
     if IS_LONG:
-        events.over_in_time()
-        until(lambda: "time_limit" in reasons(distant, run), within_s=180, what="the end of the trainer's time")
+        with told(distant, apart, run):
+            until(partial(is_over_in_time, distant, run, events), within_s=300, what="the end of the trainer's time")
         for _ in range(2):
+            with told(distant, apart, run):
+                until(partial(moved_on, distant, run, distant.step(run)), within_s=300, what="a step of all that serve")
             before = alive(distant, run)
             with events.controller_away():
                 time.sleep(180)
@@ -136,6 +137,21 @@ def chosen(dice: random.Random) -> list[str]:
 
 def moved_on(yard: Yard, run: str, from_step: int) -> bool:
     return yard.step(run) > from_step or yard.state(run) == "finished"
+
+
+def is_over_in_time(yard: Yard, run: str, events: Events) -> bool:
+    events.over_in_time()
+    return "time_limit" in reasons(yard, run)
+
+
+@contextmanager
+def told(yard: Yard, cluster: Cluster, run: str) -> Iterator[None]:
+    """Say how everything stands when something in here does not come: later it is gone."""
+    try:
+        yield
+    except AssertionError:
+        print(scene(yard, cluster, run))
+        raise
 
 
 def scene(yard: Yard, cluster: Cluster, run: str) -> str:
