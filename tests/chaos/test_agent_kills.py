@@ -162,7 +162,10 @@ def scenery(transactional_db: None, tmp_path: Path, model: Path, monkeypatch: py
     seed = int(os.environ.get("ROLLYARD_AGENT_SEED", random.SystemRandom().randrange(10**6)))
     print(f"ROLLYARD_AGENT_SEED={seed}")
     with ExitStack() as stack:
-        monkeypatch.setenv("TMPDIR", str(model))  # a driver that is killed leaves the directory of its sockets there
+        # A driver that is killed leaves the directory of its sockets there.
+        drivers = stack.enter_context(tempfile.TemporaryDirectory(prefix="rollyard-drivers-"))
+        Path(drivers).chmod(0o755)
+        monkeypatch.setenv("TMPDIR", drivers)
         up_id = let_engines_speak(monkeypatch, tmp_path / "runs", model)
         listener = stack.enter_context(listening(monkeypatch))
         run = make_run(
