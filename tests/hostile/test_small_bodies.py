@@ -65,14 +65,17 @@ def test_every_value_of_a_launch_is_taken_or_refused(target: Target) -> None:
 
 @pytest.mark.parametrize("path", ATROPOS)
 def test_every_value_of_an_atropos_body_is_taken_or_refused(target: Target, path: str) -> None:
+    is_fresh = False
     for number, (name, body) in enumerate(changes(ATROPOS[path])):
-        assert target.atropos("GET", "reset_data").status == 200
-        if path != "register":
-            assert target.atropos("POST", "register", json_of(registration())).status == 200
-            assert target.atropos("GET", "batch").status == 200
+        if not is_fresh:
+            assert target.atropos("GET", "reset_data").status == 200
+            if path != "register":
+                assert target.atropos("POST", "register", json_of(registration())).status == 200
+                assert target.atropos("GET", "batch").status == 200
         before = row_counts()
         answer = target.atropos("POST", path, json_of(body))
-        if answer.status != 200:
+        is_fresh = answer.status != 200
+        if is_fresh:
             check_refusal(answer, Wire.ATROPOS)
             assert row_counts() == before, name
             continue
