@@ -183,6 +183,9 @@ class Agent:
                 seen = await asyncio.to_thread(self._launcher.stop, handle, patience_s)
                 break
             await asyncio.sleep(_POLL_S)
+        if not self._node and not (self._place() / "exit.json").exists():
+            # Its shepherd died without a word, and who carries what is said here waits for one.
+            self._write("exit.json", code=None, end=self._why or seen.end)
         await asyncio.to_thread(self._launcher.sweep, self._spec.token, 0.0)
         is_well = seen.exit_code == 0
         if self._first is not None and self._depot is not None:

@@ -81,6 +81,9 @@ class Shepherd:
         signal.set_wakeup_fd(wakeup_writer, warn_on_full_buffer=False)
         for signum in (signal.SIGTERM, signal.SIGINT):
             signal.signal(signum, self._asked)
+        # For the agent alone, which has a minute left to end us in order; srun gives it to every process of its job.
+        # What ignores a signal has its programs begin so.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         # Only its wake-up matters: the loop reaps.
         signal.signal(signal.SIGCHLD, lambda _signum, _frame: None)
 
