@@ -30,7 +30,9 @@ def let_go(run: Run) -> None:
     removed, and the models that an evaluation made of checkpoints to measure them. Their
     tokenizers stay: pages read tokens by them."""
     root = run.directory.resolve()
-    for folder in (run.directory / "weights", run.directory / "checkpoints"):
+    for folder in (root / "weights", root / "checkpoints"):
+        if folder.is_symlink():
+            continue
         for path in [*folder.glob(f"*{PARTIAL}*"), *folder.glob(f"*{DELETING}")]:
             clear_away(path)
     for checkpoint in Checkpoint.objects.filter(run=run, state=CheckpointState.DELETED):
