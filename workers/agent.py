@@ -118,7 +118,7 @@ class Agent:
                     await self._report(self._first, code=1)
                 return 1
             if not self._node:
-                self._write("agent.json", base_url=base_url, node=socket.gethostname(), pid=os.getpid())
+                self._write("agent.json", base_url=base_url, pid=os.getpid())
             return await self._stay(handle)
 
     async def _open(self, opened: contextlib.AsyncExitStack) -> str:

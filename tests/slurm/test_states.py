@@ -104,8 +104,24 @@ def test_every_end_is_a_sentence_with_its_last_words(end: End) -> None:
     assert str(lifecycle.reason_of(seen, "the last words", "trainer"))
 
 
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("", ""),
+        ("n1", "n1"),
+        ("gpu-a,gpu-b", "gpu-a"),
+        ("n[1-3]", "n1"),
+        ("gpu-[07,09-12]", "gpu-07"),
+        ("a,n[1-2]", "a"),
+        ("n[1-2],a", "n1"),
+    ],
+)
+def test_first_of_several_nodes_is_read_from_how_slurm_writes_them(nodes: str, first: str) -> None:
+    assert Job("7", "RUNNING", "None", nodes).first_node == first
+
+
 def test_last_of_several_jobs_under_one_name_counts_and_a_living_one_before_it() -> None:
     name = "rollyard-3b0a5c3e-0000-4000-8000-000000000001"
     lines = ["7|FAILED|None", "9|RUNNING|None", "8|FAILED|None"]
-    said: dict[str, Any] = _read("\n".join(f"{line}|{name}|n1|N/A|" for line in lines))
+    said: dict[str, Any] = _read("\n".join(f"{line}|{name}|n1|N/A||" for line in lines))
     assert [job.number for job in said.values()] == ["9"]

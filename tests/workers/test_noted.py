@@ -1,7 +1,6 @@
 """What is noted of a replica that is a job: what it has to compute on, where it runs and for how long it may."""
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -9,12 +8,13 @@ from typing import Any
 import pytest
 from django.conf import settings
 
-from rollouts.models import Replica, ReplicaKind
+from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.states import ReplicaState
-from tests.factories import make_run
-from workers.fleet import accelerators, lifecycle
+from tests.factories import make_policy_version, make_run
+from workers.fleet import accelerators, jobs, lifecycle, training
 from workers.fleet.commands import Command
-from workers.launchers.base import LaunchError, Observation
+from workers.fleet.serving import Servers
+from workers.launchers.base import LaunchError, LaunchSpec, Observation
 from workers.slurm import templates
 
 pytestmark = pytest.mark.django_db
@@ -89,18 +89,46 @@ def test_a_job_that_has_begun_is_on_its_node_until_its_time_is_over(
     template: Path, overrides: dict[str, Any], hours: float
 ) -> None:
     row = job(**overrides)
-    (Path(row.directory) / "agent.json").write_text(json.dumps({"token": str(row.token), "node": "n7"}))
-    assert not lifecycle.has_begun(row, Observation(True, waiting="job 7 is queued"))
-    assert (row.host, row.due_at) == ("", None)
-    assert lifecycle.has_begun(row, Observation(True, heartbeat_age_s=2.0))
+    assert not lifecycle.has_begun(row, Observation(True, waiting="job 7 is queued", job="7"))
+    assert (row.job_number, row.host, row.due_at) == ("7", "", None)
+    assert lifecycle.has_begun(row, Observation(True, heartbeat_age_s=2.0, job="7", node="n7"))
     assert row.begun_at is not None
     assert (row.host, row.due_at) == ("n7", row.begun_at + timedelta(hours=hours))
+    lifecycle.has_begun(row, Observation(True))
+    assert (row.job_number, row.host) == ("7", "n7"), "while SLURM is away it is where it was"
     assert row.load.heartbeat_at is not None
 
 
-@pytest.mark.parametrize("written", ["", "[]", "{}", "[" * 100_000, '{"node": null'])
-def test_what_an_agent_wrote_may_be_anything(written: str) -> None:
+def test_without_a_template_nobody_says_for_how_long() -> None:
     row = job()
-    (Path(row.directory) / "agent.json").write_text(written)
     assert lifecycle.has_begun(row, Observation(True))
-    assert (row.host, row.due_at) == ("", None), "without a template nobody says for how long"
+    assert (row.host, row.due_at) == ("", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "tend", "overrides", "avoided"),
+    [
+        (ReplicaKind.INFERENCE, lambda run: Servers().tend(run), {}, ["n1", "n2"]),
+        (ReplicaKind.TRAINER, training.tend, {"trainer.nodes": 1}, ["n1", "n2"]),
+        (ReplicaKind.TRAINER, training.tend, {"trainer.nodes": 2}, []),
+    ],
+)
+def test_what_did_not_start_on_a_node_is_tried_on_others(
+    kind: ReplicaKind,
+    tend: Callable[[Run], None],
+    overrides: dict[str, Any],
+    avoided: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run(overrides=ON_JOBS | overrides)
+    make_policy_version(run, 0)
+    started: list[LaunchSpec] = []
+    monkeypatch.setattr(jobs.SLURM, "start", started.append)
+    monkeypatch.setattr(jobs.SLURM, "sweep", lambda *_: [])
+    monkeypatch.setattr(lifecycle, "back_off_s", lambda *_, **__: 0.0)
+    tend(run)
+    for node in ("n2", "n1"):
+        monkeypatch.setattr(jobs.SLURM, "poll", lambda _, node=node: Observation(False, 1, job="7", node=node))
+        tend(run)
+    assert [row.host for row in Replica.objects.filter(run=run, kind=kind)] == ["", "n1", "n2"]
+    assert [list(spec.avoids) for spec in started] == [[], avoided[1:], avoided]

@@ -6,12 +6,12 @@ whose row has ended is an orphan.
 
 import json
 import logging
-import platform
 import re
 import uuid
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from django.conf import settings
@@ -50,7 +50,6 @@ HEARTBEAT_DEADLINE_S = 60.0
 """A replica counts as dead when its shepherd has written no heartbeat for so long."""
 _MAX_CHARACTERS = 300
 _MAX_FAULT_BYTES = 64 * 1024
-_MAX_HOST_CHARACTERS = 255
 _LAST_LINES = 3
 _PREFIX = re.compile(r"^(\[rank\d+\]: |\(\w+ pid=\d+\) )+")
 """What torchrun and vLLM put before the lines of their processes."""
@@ -116,8 +115,9 @@ def bring(replica: Replica, path: Path) -> None:
     launcher_of(replica).bring(handle_of(replica), path)
 
 
-def launch(replica: Replica, command: Command) -> None:
-    """Start a reserved replica. One that cannot be started is lost, with the reason."""
+def launch(replica: Replica, command: Command, *, after: Iterable[Replica] = ()) -> None:
+    """Start a reserved replica, away from where those failed that it comes after, if there is elsewhere. One that
+    cannot be started is lost, with the reason."""
     variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
     config, is_here = replica.run.parsed, replica.launcher == "local"
     is_server = replica.kind == ReplicaKind.INFERENCE
@@ -144,6 +144,7 @@ def launch(replica: Replica, command: Command) -> None:
         keeps=[] if is_here or is_server else [replica.run.directory / name for name in ("data", "tracking")],
         asks=None if is_server or is_here else Path(jobs.way_here(replica).removeprefix(SCHEME)),
         url=settings.NODES_URL,
+        avoids=sorted({each.host for each in after if each.host}),
     )
     try:
         launcher_of(replica).start(spec)
@@ -156,20 +157,19 @@ def observe(replica: Replica) -> Observation:
     """Poll its process; it counts as dead when its shepherd's heartbeat is older than HEARTBEAT_DEADLINE_S."""
     seen = launcher_of(replica).poll(handle_of(replica))
     if seen.alive and (seen.heartbeat_age_s or 0.0) > HEARTBEAT_DEADLINE_S:
-        return Observation(False, None, seen.heartbeat_age_s, End.SILENT)
+        return replace(seen, alive=False, exit_code=None, end=End.SILENT)
     return seen
 
 
 def has_begun(replica: Replica, seen: Observation) -> bool:
     """Note what a replica waits for, or, once it is at work, where it answers and its heartbeat; return whether it
     is."""
-    if seen.job not in ("", replica.job_number):
-        replicas.queued(replica, number=seen.job)
+    _locate(replica, seen)
     if seen.waiting:
         replicas.waits(replica, reason=Reason(ReasonCode.QUEUED, why=seen.waiting))
         return False
     if replica.begun_at is None:
-        replicas.begun(replica, base_url=seen.base_url, host=_host_of(replica), hours=_hours_of(replica))
+        replicas.begun(replica, base_url=seen.base_url, hours=_hours_of(replica))
     if seen.heartbeat_age_s is not None:
         replica_loads.heard(replica, seen.heartbeat_age_s)
     return True
@@ -180,6 +180,7 @@ def mark_lost(replica: Replica, seen: Observation) -> None:
 
     Blocks for up to SWEEP_DEADLINE_S.
     """
+    _locate(replica, seen)
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
     reason = reason_of(seen, fault_of(replica) or last_log_lines(replica), replica.kind)
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
@@ -279,15 +280,11 @@ def _size(replica: Replica, command: Command, need: JobSize) -> tuple[int, int]:
     return len(visible.split(",")) if visible else 0, len(command.cores) or threads * processes
 
 
-def _host_of(replica: Replica) -> str:
-    """Where a replica that has begun runs: this machine, or the node that its agent names."""
-    if replica.launcher == "local":
-        return platform.node()
-    try:
-        node = json.loads(disk.read_regular(Path(replica.directory) / "agent.json", _MAX_FAULT_BYTES))["node"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return ""
-    return str(node)[:_MAX_HOST_CHARACTERS]
+def _locate(replica: Replica, seen: Observation) -> None:
+    """Note the number of its job and the node it was given, once they are known."""
+    job, host = seen.job or replica.job_number, replica.host or seen.node
+    if (job, host) != (replica.job_number, replica.host):
+        replicas.located(replica, job_number=job, host=host)
 
 
 def _hours_of(replica: Replica) -> float:

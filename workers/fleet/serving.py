@@ -253,7 +253,7 @@ def _start(run: Run, slot: commands.Slot) -> None:
         held=placements.held(run, PlacementKind.CORE),
         cores=jobs.cores_of(run, ReplicaKind.INFERENCE),
     )
-    lifecycle.launch(replica, command)
+    lifecycle.launch(replica, command, after=failed)
 
 
 def _started_with(replica: Replica) -> int | None:

@@ -89,7 +89,8 @@ def _record_exit(run: Run, replica: Replica, seen: Observation) -> None:
 
 
 def _start(run: Run) -> None:
-    last = Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).order_by("-id").first()
+    past = Replica.objects.filter(run=run, kind=ReplicaKind.TRAINER).order_by("-id")
+    last = past.first()
     if last and (fault := lifecycle.fault_of(last)):
         raise UnrecoverableError(Reason(ReasonCode.TRAINER_INPUT, fault=fault))
     failures = run.trainer_restarts
@@ -118,7 +119,9 @@ def _start(run: Run) -> None:
         held=placements.held(run, PlacementKind.CORE),
         cores=jobs.cores_of(run, ReplicaKind.TRAINER),
     )
-    lifecycle.launch(replica, command)
+    failed = past.filter(state=ReplicaState.LOST).exclude(reason_code__in=lifecycle.OUTSIDE_REASONS)[:failures]
+    # Of several nodes nobody says which was at fault.
+    lifecycle.launch(replica, command, after=failed if run.parsed.trainer.nodes == 1 else ())
     replica.refresh_from_db()
     if replica.state == ReplicaState.LOST:
         trainer_writes.count_trainer_restart(run)

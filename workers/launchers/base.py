@@ -75,6 +75,8 @@ class LaunchSpec:
     asks: Path | None = None
     """The socket over which it asks `url`. Where that is not this machine, a door leads there."""
     url: str = ""
+    avoids: Sequence[str] = ()
+    """Nodes that are not to be taken while there are others."""
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,8 @@ class Observation:
     """Where it answers HTTP, where only its launcher can say."""
     job: str = ""
     """The number of its job, where it is one."""
+    node: str = ""
+    """Where it is, the first of its nodes; empty until that is known."""
 
 
 class Launcher(Protocol):

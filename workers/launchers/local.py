@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import signal
 import subprocess
 import sys
@@ -71,11 +72,12 @@ class LocalLauncher:
         exit_file = _read_json(handle.directory / "exit.json")
         if exit_file and exit_file.get("token") == handle.token:
             end, excess = End(exit_file.get("end", "")), exit_file.get("excess", {})
-            return Observation(False, exit_file["code"], heartbeat_age_s, end, excess)
+            return Observation(False, exit_file["code"], heartbeat_age_s, end, excess, node=platform.node())
         if alive:
-            return Observation(True, None, heartbeat_age_s)
+            return Observation(True, None, heartbeat_age_s, node=platform.node())
         started = (handle.directory / "started.json").exists()
-        return Observation(False, None, heartbeat_age_s, End.UNWATCHED if started else End.UNSTARTED)
+        end = End.UNWATCHED if started else End.UNSTARTED
+        return Observation(False, None, heartbeat_age_s, end, node=platform.node())
 
     def stop(self, handle: Handle, deadline_s: float) -> Observation:
         expires = time.monotonic() + deadline_s

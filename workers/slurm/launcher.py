@@ -34,6 +34,8 @@ _POLL_S = 0.5
 _CANCEL_S = 10.0
 _KEPT = 2
 """Of the directories that were brought to a node one after another."""
+_AVOIDING_S = 120.0
+"""For which a job waits for other nodes than those that it avoids."""
 _AMBIGUOUS_S = 10.0
 """After a submission that was not answered, for which the queue is searched for the job."""
 
@@ -60,10 +62,9 @@ class SlurmLauncher:
         described = _described(spec, template)
         write_json(spec.directory / "job.json", described)
         secrets = {JOB_VARIABLE: json.dumps({"job": described, "environ": dict(spec.environ), "key": spec.key})}
-        options = templates.options(template, spec.need, spec.token, spec.directory)
-        agent = templates.agent(template, spec.directory)
+        script = templates.script(template, spec.need, templates.agent(template, spec.directory))
         try:
-            number = queue.submit(options, templates.script(template, spec.need, agent), secrets)
+            number = _submit(template, spec, script, secrets)
         except queue.SlurmRefused as error:
             raise LaunchError(f"SLURM refused the job: {error}") from None
         except queue.SlurmAway as error:
@@ -108,7 +109,12 @@ class SlurmLauncher:
         # Without the file it was never given to SLURM.
         submitted_s = states.SUBMITTED_S if given_s is None else given_s
         seen = states.judge(job, _written(handle), absent_s=absent_s, submitted_s=submitted_s)
-        return replace(seen, job=job.number) if job is not None else seen
+        if job is None:
+            return seen
+        if job.state == "PENDING" and job.avoids and submitted_s > _AVOIDING_S:
+            with suppress(queue.SlurmAway, queue.SlurmRefused):  # it has begun meanwhile, or the next look tries again
+                queue.allow_all_nodes(job.number)
+        return replace(seen, job=job.number, node=job.first_node)
 
     def stop(self, handle: Handle, deadline_s: float) -> Observation:
         expires = time.monotonic() + deadline_s
@@ -223,6 +229,17 @@ class SlurmLauncher:
             return time.monotonic() - self._absent_since.setdefault(token, time.monotonic())
 
 
+def _submit(template: templates.Template, spec: LaunchSpec, script: str, secrets: Mapping[str, str]) -> str:
+    """Queue a job away from what it avoids or, where SLURM has no other nodes for it, anywhere. Raises as
+    `queue.submit`."""
+    options = templates.options(template, spec.need, spec.token, spec.directory)
+    if spec.avoids:
+        with suppress(queue.SlurmRefused):
+            elsewhere = templates.options(template, spec.need, spec.token, spec.directory, spec.avoids)
+            return queue.submit(elsewhere, script, secrets)
+    return queue.submit(options, script, secrets)
+
+
 def _brought_before(node: Node, described: Mapping[str, Any], directory: Path) -> list[Path]:
     """What a node has in a directory beside what its job was begun with, in the order in which it came."""
     begun_with = {each["path"] for each in described["sends"]}
@@ -233,7 +250,7 @@ def _brought_before(node: Node, described: Mapping[str, Any], directory: Path) -
 def _described(spec: LaunchSpec, template: templates.Template) -> dict[str, Any]:
     """What the agent is to start, but for what is secret."""
     described = asdict(spec) | {"python": sys.executable, "shared": template.shared, "nodes": spec.need.nodes}
-    for secret in ("environ", "key", "need", "template", "directory", "root"):
+    for secret in ("environ", "key", "need", "template", "directory", "root", "avoids"):
         del described[secret]
     return json.loads(json.dumps(described, default=str))  # type: ignore[no-any-return]
 

@@ -20,7 +20,7 @@ _VIEW_S = 1.0
 _PAUSE_S = 15.0
 """For which nobody looks again after SLURM did not answer: each try takes as long as its clients wait, about ten."""
 _TOKEN = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
-_FORMAT = "%i|%T|%r|%j|%N|%e|%k"
+_FORMAT = "%i|%T|%r|%j|%N|%e|%x|%k"
 _ENDED = frozenset(
     {
         "BOOT_FAIL",
@@ -55,10 +55,19 @@ class Job(NamedTuple):
     because: str
     """Why it is in this state, a word of SLURM's; `None` where it gives none."""
     node: str
+    """Of several all, as SLURM writes them: `n[1-3]`."""
     due_at: datetime | None = None
     """When its time is over, or it ended; None: nobody set an end, or it waits."""
     comment: str = ""
     """Where its agent listens, if it has said so."""
+    avoids: str = ""
+    """Nodes that it may not have, as SLURM writes them."""
+
+    @property
+    def first_node(self) -> str:
+        """Empty while it has none."""
+        name, _, numbers = self.node.partition("[")
+        return name.partition(",")[0] if "," in name or not numbers else name + re.split(r"\D", numbers)[0]
 
     @property
     def has_ended(self) -> bool:
@@ -124,8 +133,8 @@ def _read(lines: str, prefix: str = "") -> dict[str, Job]:
     for line in lines.splitlines():
         fields = line.split("|", _FORMAT.count("|"))
         if len(fields) == len(_FORMAT.split("|")) and (match := name.fullmatch(fields[3].strip())):
-            number, state, because, _, node, due_at, comment = (field.strip() for field in fields)
-            job = Job(number, state, because, node, _moment(due_at), comment)
+            number, state, because, _, node, due_at, avoids, comment = (field.strip() for field in fields)
+            job = Job(number, state, because, node, _moment(due_at), comment, avoids)
             before = found.get(match[1])
             if before is None or before.has_ended or not job.has_ended:
                 found[match[1]] = job
@@ -167,6 +176,11 @@ def partitions() -> dict[str, tuple[int, int]]:
 def cancel(token: str) -> None:
     """End a job, waiting or not, and all of its processes. Raises SlurmAway."""
     _ask(["scancel", "--quiet", f"--name={name_of(token)}", f"--user={os.getuid()}"])
+
+
+def allow_all_nodes(number: str) -> None:
+    """Have a job that waits avoid no node any more. Raises SlurmAway, SlurmRefused."""
+    _ask(["scontrol", "update", f"JobId={number}", "ExcNodeList="])
 
 
 def tell(token: str, signal: str) -> None:

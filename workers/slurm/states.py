@@ -127,7 +127,8 @@ def words_for(job: Job) -> str:
         return f"job {job.number} is {job.state.lower()}"
     begins = (f"{words} ({job.because})" for start, words in _BEGINNINGS.items() if job.because.startswith(start))
     why = _REASONS.get(job.because) or next(begins, job.because)
-    return f"job {job.number} is queued: {why.replace('{number}', job.number)}"
+    avoided = f"; for now it avoids {job.avoids}, where the last start failed" if job.avoids else ""
+    return f"job {job.number} is queued: {why.replace('{number}', job.number)}{avoided}"
 
 
 _BEGINNINGS = {

@@ -182,8 +182,8 @@ def _valid(kind: type[_Table], table: object, what: str) -> _Table:
         raise TemplateError(f"{what} is wrong: {told}") from None
 
 
-def options(template: Template, need: JobSize, token: str, directory: Path) -> list[str]:
-    """The words of `sbatch` for a job; no shell reads them."""
+def options(template: Template, need: JobSize, token: str, directory: Path, avoids: Sequence[str] = ()) -> list[str]:
+    """The words of `sbatch` for a job, which is not to have the nodes that it avoids; no shell reads them."""
     hours, memory_gib = need.hours or template.hours, need.memory_gib or template.memory_gib
     said = {
         "job-name": name_of(token),
@@ -202,6 +202,7 @@ def options(template: Template, need: JobSize, token: str, directory: Path) -> l
         "account": template.account,
         "qos": template.qos,
         "constraint": template.constraint,
+        "exclude": ",".join(avoids),
         "gres": f"{template.gres}:{need.gpus}" if need.gpus else "",
         "mem": f"{max(1, round(memory_gib * 1024))}M" if memory_gib else "",
         "time": str(max(1, round(hours * 60))) if hours else "",

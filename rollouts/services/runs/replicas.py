@@ -37,10 +37,10 @@ def given(replica: Replica, *, gpus: int, cores: int) -> None:
     replica.gpus, replica.cores = gpus, cores
 
 
-def queued(replica: Replica, *, number: str) -> None:
-    """Note the number of its job, which people ask their scheduler about."""
-    Replica.objects.filter(pk=replica.pk).update(job_number=number)
-    replica.job_number = number
+def located(replica: Replica, *, job_number: str, host: str) -> None:
+    """Note the number of its job, which people ask their scheduler about, and where it is."""
+    Replica.objects.filter(pk=replica.pk).update(job_number=job_number, host=host)
+    replica.job_number, replica.host = job_number, host
 
 
 def waits(replica: Replica, *, reason: Reason) -> None:
@@ -51,10 +51,10 @@ def waits(replica: Replica, *, reason: Reason) -> None:
         replica.refresh_from_db()
 
 
-def begun(replica: Replica, *, base_url: str = "", host: str = "", hours: float = 0.0) -> None:
-    """Note that its process runs, where, and for how long it may (0: no end is set); where it will answer if that was
-    not known."""
-    columns: dict[str, Any] = {"begun_at": Now(), "host": host}
+def begun(replica: Replica, *, base_url: str = "", hours: float = 0.0) -> None:
+    """Note that its process runs, and for how long it may (0: no end is set); where it will answer if that was not
+    known."""
+    columns: dict[str, Any] = {"begun_at": Now()}
     if base_url:
         columns["base_url"] = base_url
     if hours:
