@@ -7,6 +7,20 @@ CREATE FUNCTION public.rollouts_keep() RETURNS trigger
     RAISE insufficient_privilege USING MESSAGE = format('%s %s is closed: what it says stays', TG_TABLE_NAME, OLD.id);
 END $$;
 
+CREATE FUNCTION public.rollouts_keep_record() RETURNS trigger
+    LANGUAGE plpgsql
+    AS $$ BEGIN
+    IF pg_has_role((SELECT relowner FROM pg_class WHERE oid = TG_RELID), 'USAGE') THEN
+        RETURN NEW;
+    END IF;
+    IF NEW.finished_at = OLD.finished_at AND NEW.record IS NULL AND OLD.grouped_at IS NULL AND EXISTS (
+        SELECT FROM rollouts_scoredgroup WHERE run_id = OLD.run_id AND key = OLD.group_key
+    ) THEN
+        RETURN NEW;
+    END IF;
+    RAISE insufficient_privilege USING MESSAGE = format('%s %s is closed: what it says stays', TG_TABLE_NAME, OLD.id);
+END $$;
+
 CREATE TABLE public.auth_group (
     id integer NOT NULL,
     name character varying(150) NOT NULL
@@ -305,7 +319,7 @@ CREATE TABLE public.rollouts_agentsession (
     run_id bigint NOT NULL,
     CONSTRAINT agentsession_group_size_positive CHECK ((group_size > 0)),
     CONSTRAINT agentsession_grouped_after_finished CHECK (((grouped_at IS NULL) OR (finished_at IS NOT NULL))),
-    CONSTRAINT agentsession_record_exactly_when_finished CHECK ((((finished_at IS NULL) AND (record IS NULL)) OR ((finished_at IS NOT NULL) AND (record IS NOT NULL)))),
+    CONSTRAINT agentsession_record_until_its_group_has_it CHECK ((((finished_at IS NULL) AND (record IS NULL)) OR ((finished_at IS NOT NULL) AND (record IS NOT NULL)) OR ((grouped_at IS NOT NULL) AND (record IS NULL)))),
     CONSTRAINT rollouts_agentsession_group_size_check CHECK ((group_size >= 0))
 );
 
@@ -2154,7 +2168,7 @@ CREATE TRIGGER keep_last_state BEFORE UPDATE OF state, state_at, reason_code, re
 
 CREATE TRIGGER keep_last_state BEFORE UPDATE OF state, state_at, reason_code, reason_params, record ON public.rollouts_trial FOR EACH ROW WHEN (((old.state)::text = ANY (ARRAY[('finished'::character varying)::text, ('failed'::character varying)::text]))) EXECUTE FUNCTION public.rollouts_keep();
 
-CREATE TRIGGER keep_record BEFORE UPDATE OF finished_at, record ON public.rollouts_agentsession FOR EACH ROW WHEN ((old.finished_at IS NOT NULL)) EXECUTE FUNCTION public.rollouts_keep();
+CREATE TRIGGER keep_record BEFORE UPDATE OF finished_at, record ON public.rollouts_agentsession FOR EACH ROW WHEN ((old.finished_at IS NOT NULL)) EXECUTE FUNCTION public.rollouts_keep_record();
 
 CREATE TRIGGER keep_removal BEFORE UPDATE OF removed_actor, removed_at ON public.rollouts_endpoint FOR EACH ROW WHEN ((old.removed_at IS NOT NULL)) EXECUTE FUNCTION public.rollouts_keep();
 
@@ -2548,4 +2562,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0043_worker_jobs', now()),
     ('rollouts', '0044_promised_memory', now()),
     ('rollouts', '0045_worker_due_at', now()),
+    ('rollouts', '0046_session_records', now()),
     ('sessions', '0001_initial', now());

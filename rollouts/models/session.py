@@ -38,7 +38,7 @@ class AgentSession(models.Model):
     """Not finished until then, it has failed."""
     finished_at = models.DateTimeField(null=True)
     record = models.BinaryField(null=True)
-    """The PlayedRollout as MessagePack; set exactly when it is finished."""
+    """The PlayedRollout as MessagePack; set when it is finished, until its group has it."""
     grouped_at = models.DateTimeField(null=True)
     """When its group was submitted."""
 
@@ -46,8 +46,9 @@ class AgentSession(models.Model):
         constraints = [
             models.CheckConstraint(
                 condition=Q(finished_at__isnull=True, record__isnull=True)
-                | Q(finished_at__isnull=False, record__isnull=False),
-                name="agentsession_record_exactly_when_finished",
+                | Q(finished_at__isnull=False, record__isnull=False)
+                | Q(grouped_at__isnull=False, record__isnull=True),
+                name="agentsession_record_until_its_group_has_it",
             ),
             models.CheckConstraint(
                 condition=Q(grouped_at__isnull=True) | Q(finished_at__isnull=False),

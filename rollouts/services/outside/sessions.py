@@ -212,7 +212,7 @@ def _submit_if_closed(run: Run, members: Sequence[AgentSession]) -> bool:
         return False
     packed = pack_group(_group(first, [_decode(member.record) for member in members if member.record]), ("groups", 0))
     intake.submit(run, [packed], actor=first.actor)
-    AgentSession.objects.filter(pk__in=[member.pk for member in members]).update(grouped_at=Now())
+    AgentSession.objects.filter(pk__in=[member.pk for member in members]).update(grouped_at=Now(), record=None)
     return True
 
 

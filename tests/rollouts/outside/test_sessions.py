@@ -8,6 +8,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.db import IntegrityError, ProgrammingError, transaction
 from django.db.models import F
+from django.db.models.functions import Now
 from django.utils import timezone
 
 from environments.types import Message, PlayedRollout, Problem, StopReason
@@ -54,7 +55,7 @@ def test_a_group_is_submitted_when_its_last_session_is_finished() -> None:
     assert (group.key, group.problem_key, group.state, group.reward_mean) == ("g", "cat", GroupState.READY, 0.5)
     assert list(group.rollouts.order_by("index").values_list("reward", flat=True)) == [1.0, 0.0]
     assert group.environment.name == "mine"
-    assert AgentSession.objects.filter(run=run, grouped_at__isnull=False).count() == 2
+    assert AgentSession.objects.filter(run=run, grouped_at__isnull=False, record=None).count() == 2, "it is the group's"
 
 
 def test_what_was_finished_is_stored_before_its_group_is() -> None:
@@ -157,7 +158,7 @@ def test_the_application_cannot_change_what_a_session_left() -> None:
     run = story.launch()
     one = opened(run)
     sessions.finish(one.row.pk, story.rollout(1.0))
-    for change in ({"record": b"x"}, {"key_digest": "x"}, {"problem": {}}):
+    for change in ({"record": b"x"}, {"key_digest": "x"}, {"problem": {}}, {"record": None, "grouped_at": Now()}):
         with pytest.raises((IntegrityError, ProgrammingError)), transaction.atomic():
             AgentSession.objects.filter(pk=one.row.pk).update(**change)
 
@@ -174,7 +175,8 @@ def test_a_group_that_the_run_cannot_take_holds_up_nobody() -> None:
     assert sessions.close_due(run) == 0
     assert set(ScoredGroup.objects.values_list("key", flat=True)) == {"taken", "free"}
     assert not AgentSession.objects.filter(grouped_at=None).exists()
-    assert other.row.pk
+    refused, stored = (AgentSession.objects.get(pk=each.row.pk) for each in (one, other))
+    assert (bool(refused.record), bool(stored.record)) == (True, False), "what no group has is not let go of"
     with pytest.raises(Conflict, match="has a group taken"):
         opened(run, "taken", 1)
 
