@@ -2,7 +2,10 @@
 
 import json
 import re
+import shutil
+import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,8 @@ from workers.slurm.queue import Job
 _PREFIX = "worker-"
 _POOL = re.compile(rf"{_PREFIX}(?:(?P<pool>.+)-)?[0-9a-f-]{{36}}")
 _WORDS = ("-m", "workers.remote")
+_LOGS_KEPT_S = 7 * 86400.0
+"""Since a job wrote its last line."""
 _DRAIN = "USR2"
 """To a worker: begin nothing more, and end once what you play is settled."""
 
@@ -21,11 +26,25 @@ _DRAIN = "USR2"
 def start(home: Path, template: templates.Template, need: JobSize, given: dict[str, Any], pool: str = "") -> str:
     """Queue the job of a worker, of a pool or of none; returns its number. `given` as for `remote.work`. Raises
     SlurmRefused, SlurmAway."""
-    logs = home / "logs" / "workers"
-    logs.mkdir(parents=True, exist_ok=True)
+    _forget_old_logs(home)
     token = f"{_PREFIX}{pool}-{uuid.uuid4()}" if pool else f"{_PREFIX}{uuid.uuid4()}"
+    logs = _logs(home) / token
+    logs.mkdir(parents=True, exist_ok=True)
     options = templates.options(template, need, token, logs)
     return queue.submit(options, templates.script(template, need, _WORDS), {VARIABLE: json.dumps(given)})
+
+
+def _logs(home: Path) -> Path:
+    """Where each worker's job has a directory for what it writes."""
+    return home / "logs" / "workers"
+
+
+def _forget_old_logs(home: Path) -> None:
+    for directory in _logs(home).glob(f"{_PREFIX}*"):
+        with suppress(FileNotFoundError):  # another process has taken it away
+            written = max(path.lstat().st_mtime for path in (directory, *directory.iterdir()))
+            if time.time() - written > _LOGS_KEPT_S:
+                shutil.rmtree(directory, ignore_errors=True)
 
 
 def remembered() -> dict[str, Job]:
