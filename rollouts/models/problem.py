@@ -19,7 +19,8 @@ class KnownProblem(models.Model):
     problem_index = models.PositiveBigIntegerField()
     pool = models.CharField(max_length=8, choices=[(pool.value, pool.name) for pool in Pool], default=Pool.NEW)
     solve_rate = models.FloatField(null=True)
-    """A running mean over its groups, the newest weighing most; None exactly while it is new."""
+    """A running mean over its groups, the newest weighing most; None exactly while it is new. Of the mean reward where
+    pools go by that."""
     groups = models.PositiveIntegerField(default=0)
     """Scored groups of it."""
     turn = models.PositiveBigIntegerField()

@@ -1,6 +1,6 @@
-"""Which problems of an environment are handed out: by how often the policy solves them."""
+"""Which problems of an environment are handed out: by how well the policy solves them."""
 
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -8,10 +8,13 @@ from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 
 
 class PoolsConfig(Section):
-    """Difficulty pools: problems come again, chosen by how often the policy solved them. A problem is *new* until it is
+    """Difficulty pools: problems come again, chosen by how well the policy solved them. A problem is *new* until it is
     scored, then *easy*, *hard* or, between them, *normal*, and moves as its solve rate does. Every pool has a share of
     what is handed out; normal ones have the rest. A pool that has none to give leaves its turn to another."""
 
+    by: Literal["solved", "reward"] = "solved"
+    """What a group says of its problem: the share of its rollouts that solved it, or their mean reward (as 0 below 0,
+    as 1 above 1). A problem that nobody solves and that earns something is hard by the one and normal by the other."""
     easy_from: float = Field(default=0.9, gt=0, le=1)
     """Solve rate from which a problem is easy."""
     hard_to: float = Field(default=0.1, ge=0, lt=1)

@@ -80,7 +80,13 @@ def settle(
         )
         if not moved:
             raise LeaseLost
-        problems.rate(run, group, scored=counted["scored_count"], solved=counted["solved_count"])
+        problems.rate(
+            run,
+            group,
+            scored=counted["scored_count"],
+            solved=counted["solved_count"],
+            reward_mean=counted["reward_mean"],
+        )
         lease.delete()
     return state
 

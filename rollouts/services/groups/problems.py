@@ -37,12 +37,13 @@ def pick(run: Run, environment: RunEnvironment, count: int) -> list[int]:
     return found
 
 
-def rate(run: Run, group: ScoredGroup, *, scored: int, solved: int) -> None:
+def rate(run: Run, group: ScoredGroup, *, scored: int, solved: int, reward_mean: float | None) -> None:
     """Take a training group into the solve rate of its problem, if the environment has pools. Locks the problem."""
     ref = run.parsed.environment(group.environment.name)
-    if ref is None or ref.pools is None or not scored or group.purpose != Purpose.TRAIN:
+    if ref is None or ref.pools is None or reward_mean is None or group.purpose != Purpose.TRAIN:
         return
-    values = {"environment_id": group.environment_id, "problem_index": group.problem_index, "rate": solved / scored}
+    said = min(max(reward_mean, 0.0), 1.0) if ref.pools.by == "reward" else solved / scored
+    values = {"environment_id": group.environment_id, "problem_index": group.problem_index, "rate": said}
     values |= ref.pools.model_dump(include={"easy_from", "hard_to", "memory"})
     with connection.cursor() as cursor:
         cursor.execute(load("rate_problem"), values)

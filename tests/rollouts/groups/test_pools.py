@@ -60,7 +60,7 @@ def test_pools_that_make_no_sense_are_refused(pools: dict[str, float], fault: st
         resolve("reverse-text-rl", overrides={"environments.0.pools": pools})
 
 
-def launch(count: int | None, **pools: float) -> Run:
+def launch(count: int | None, **pools: float | str) -> Run:
     """A run on so many problems; no turn waits for a problem to rest unless said otherwise."""
     ref = {"name": "reverse_text", "problems": count, "pools": {"rest": 0, "memory": 0.0, **pools}}
     return story.launch(environments=[ref], algorithm__max_async_level=20, max_steps=100)
@@ -99,6 +99,16 @@ def test_problems_are_new_until_they_are_scored_and_then_where_their_solve_rate_
     assert pools_of(run) == {0: Pool.EASY, 1: Pool.NORMAL, 2: Pool.HARD, 3: Pool.NEW}
     rates = KnownProblem.objects.order_by("problem_index").values_list("solve_rate", "groups")
     assert list(rates) == [(1.0, 1), (0.5, 1), (0.0, 1), (None, 0)]
+
+
+@pytest.mark.django_db
+def test_by_reward_a_problem_that_earns_something_is_normal_though_nobody_solves_it() -> None:
+    run = launch(5, by="reward")
+    outcomes = dict(enumerate(([1.0, 1.5], [0.25, 0.5], UNSOLVED, [-3.0, -1.0], [0.75, None])))
+    play(run, outcomes, 5)
+    assert pools_of(run) == {0: Pool.EASY, 1: Pool.NORMAL, 2: Pool.HARD, 3: Pool.HARD, 4: Pool.NORMAL}
+    rates = KnownProblem.objects.order_by("problem_index").values_list("solve_rate", flat=True)
+    assert list(rates) == [1.0, 0.375, 0.0, 0.0, 0.75]
 
 
 @pytest.mark.django_db
