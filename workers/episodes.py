@@ -75,8 +75,8 @@ class _Played(NamedTuple):
 
 
 def holder_name() -> str:
-    """The holder that leases of this process are recorded under: host and process id."""
-    return f"{socket.gethostname()[:60]}:{os.getpid()}"
+    """The holder that leases of this process are recorded under: node, by SLURM's name where there is one, and id."""
+    return f"{(os.environ.get('SLURMD_NODENAME') or socket.gethostname())[:60]}:{os.getpid()}"
 
 
 class Driver:

@@ -46,7 +46,7 @@ AHEAD_S = 60.0
 """For which a worker and the one that takes its place are both there."""
 _PAUSE_S = 30.0
 """After SLURM took no job, or the file was wrong, and where there is no pool."""
-_FAILING = "its workers fail, so it waits: the newest job.txt in logs/workers may say why"
+_FAILING = "its workers fail, so it waits: the newest file in logs/workers may say why"
 _TOO_SHORT = (
     "its workers have {hours:g} hours, and a group may take {takes:.2g} (the timeout_s of its environment), so they "
     "begin few or none: they need more hours in cluster.toml, or the environment a smaller timeout_s"
@@ -221,8 +221,7 @@ class WorkerPools:
     def _start(self, name: str, pool: WorkerPool, count: int, home: Path) -> None:
         template = templates.read(home, pool.template)
         all_given = given(pool, template)
-        for _ in range(count):
-            workers.start(home, template, pool.need, all_given, name)
+        workers.start(home, template, pool.need, all_given, count, name)
         log.info("pool %s: %s more workers", name, count)
 
     def _lasting(self, name: str, found: Work, now: float) -> Lasting:

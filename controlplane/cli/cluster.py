@@ -57,7 +57,7 @@ def _of_pools() -> Iterator[Row]:
         try:
             template = templates.read(home, pool.template)
             given(pool, template)
-            options = templates.options(template, pool.need, templates.fresh_token(), home)
+            options = templates.options(template, pool.need, templates.fresh_token(), home / templates.JOB_LOG)
             queue.would_take(options, templates.script(template, pool.need, ["-m", "workers.remote"]))
         except (templates.TemplateError, queue.SlurmRefused, queue.SlurmAway, NoWay) as error:
             yield Row(at, FAIL, str(error), f"see [workers.{name}] in {home / templates.FILE}")
@@ -87,9 +87,8 @@ def _by_job(at: str, template: templates.Template, directory: Path) -> Iterator[
     words = ("-m", "workers.slurm.probe", str(directory), settings.NODES_URL, template.interface)
     began = time.monotonic()
     try:
-        queue.submit(
-            templates.options(template, JobSize(), token, directory), templates.script(template, JobSize(), words), {}
-        )
+        options = templates.options(template, JobSize(), token, directory / templates.JOB_LOG)
+        queue.submit(options, templates.script(template, JobSize(), words), {})
         found = _wait(directory, token)
     except queue.SlurmRefused as error:
         yield Row(at, FAIL, str(error), f"change it in {settings.ROLLYARD_HOME / templates.FILE}")
@@ -117,7 +116,8 @@ def _wait(directory: Path, token: str) -> dict[str, Any] | str:
             said: dict[str, Any] = json.loads(job.comment)
             return said
         if job is not None and job.has_ended and not (directory / probe.FILE).exists():
-            told = (directory / "job.txt").read_text()[-300:] if (directory / "job.txt").exists() else ""
+            written = directory / templates.JOB_LOG
+            told = written.read_text()[-300:] if written.exists() else ""
             return f"its job is {job.state.lower()}: {told.strip() or 'it wrote nothing that can be seen from here'}"
         time.sleep(0.5)
     queue.cancel(token)

@@ -44,7 +44,7 @@ def start(
     try:
         found = templates.read(settings.ROLLYARD_HOME, template)
         all_given = given(pool, found)
-        numbers = [workers.start(settings.ROLLYARD_HOME, found, pool.need, all_given) for _ in range(count)]
+        numbers = workers.start(settings.ROLLYARD_HOME, found, pool.need, all_given, count)
     except (templates.TemplateError, queue.SlurmAway, queue.SlurmRefused, NoWay) as error:
         fail(_complaint(error))
     print_json({"jobs": numbers}) if as_json else say(f"jobs {', '.join(numbers)} were given to SLURM")

@@ -170,7 +170,7 @@ def scene(yard: Yard, cluster: Cluster, run: str) -> str:
     told = {name: "\n".join(map(str, yard.sql(query, run))) for name, query in asked.items()}
     told |= {"now": yard.sql("SELECT now()")[0][0], "queue": cluster.ask("squeue", "--states=all"), "nodes": ""}
     told["nodes"] = cluster.ask("sinfo", "--Node", "--long") + cluster.ask("sinfo", "--list-reasons")
-    logs = [*yard.home.path.glob("logs/*"), *yard.home.path.glob("logs/workers/*/*")]
+    logs = [*yard.home.path.glob("logs/*"), *yard.home.path.glob("logs/workers/*")]
     logs += sorted(yard.home.path.glob(f"runs/{run}/replicas/*/log.txt"), key=lambda path: path.stat().st_mtime)[-4:]
     told |= {str(path): path.read_text(errors="replace")[-3000:] for path in logs if path.is_file()}
     return "\n\n".join(f"== {name}\n{words}" for name, words in told.items())

@@ -114,11 +114,10 @@ def test_before_the_time_of_a_worker_is_too_short_for_a_group_another_has_come(
 def test_workers_that_cannot_begin_are_not_started_for_ever(home: Path, cluster: Cluster) -> None:
     write(home, "ls /nowhere", minimum=1, pool="failing")
     logs = home / "logs" / "workers"
-    for name, age_s in (("worker-recent", 86400), ("worker-old", 8 * 86400)):
-        (logs / name).mkdir(parents=True)
-        for path in (logs / name / "job.txt", logs / name):
-            path.touch()
-            os.utime(path, (time.time() - age_s,) * 2)
+    logs.mkdir(parents=True)
+    for name, age_s in (("recent", 86400), ("old", 8 * 86400)):
+        (logs / f"worker-{name}.txt").touch()
+        os.utime(logs / f"worker-{name}.txt", (time.time() - age_s,) * 2)
     pools, before = WorkerPools(), set(workers.remembered())
 
     def have_failed() -> bool:
@@ -130,6 +129,6 @@ def test_workers_that_cannot_begin_are_not_started_for_ever(home: Path, cluster:
     for _ in range(3):
         pools.keep()
     assert not workers.listed()
-    last_words = [path.read_text() for path in logs.glob("worker-failing-*/job.txt")]
+    last_words = [path.read_text() for path in logs.glob("worker-failing-*.txt")]
     assert ["/nowhere" in words for words in last_words] == [True] * MAX_FAILED
-    assert {path.name for path in logs.glob("worker-[or]*")} == {"worker-recent"}, "logs are kept for a week"
+    assert {path.name for path in logs.glob("worker-[or]*")} == {"worker-recent.txt"}, "logs are kept for a week"

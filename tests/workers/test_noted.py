@@ -14,7 +14,7 @@ from tests.factories import make_policy_version, make_run
 from workers.fleet import accelerators, jobs, lifecycle, training
 from workers.fleet.commands import Command
 from workers.fleet.serving import Servers
-from workers.launchers.base import LaunchError, LaunchSpec, Observation
+from workers.launchers.base import End, LaunchError, LaunchSpec, Observation
 from workers.slurm import templates
 
 pytestmark = pytest.mark.django_db
@@ -106,17 +106,20 @@ def test_without_a_template_nobody_says_for_how_long() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "tend", "overrides", "avoided"),
+    ("kind", "tend", "overrides", "end", "avoided"),
     [
-        (ReplicaKind.INFERENCE, lambda run: Servers().tend(run), {}, ["n1", "n2"]),
-        (ReplicaKind.TRAINER, training.tend, {"trainer.nodes": 1}, ["n1", "n2"]),
-        (ReplicaKind.TRAINER, training.tend, {"trainer.nodes": 2}, []),
+        (ReplicaKind.INFERENCE, lambda run: Servers().tend(run), {}, End.DIED, ["n1", "n2"]),
+        (ReplicaKind.TRAINER, training.tend, {"trainer.nodes": 1}, End.DIED, ["n1", "n2"]),
+        (ReplicaKind.TRAINER, training.tend, {"trainer.nodes": 2}, End.DIED, []),
+        (ReplicaKind.TRAINER, training.tend, {"trainer.nodes": 1}, End.TIME_LIMIT, []),
+        (ReplicaKind.TRAINER, training.tend, {"trainer.nodes": 1}, End.PREEMPTED, []),
     ],
 )
 def test_what_did_not_start_on_a_node_is_tried_on_others(
     kind: ReplicaKind,
     tend: Callable[[Run], None],
     overrides: dict[str, Any],
+    end: End,
     avoided: list[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -128,7 +131,7 @@ def test_what_did_not_start_on_a_node_is_tried_on_others(
     monkeypatch.setattr(lifecycle, "back_off_s", lambda *_, **__: 0.0)
     tend(run)
     for node in ("n2", "n1"):
-        monkeypatch.setattr(jobs.SLURM, "poll", lambda _, node=node: Observation(False, 1, job="7", node=node))
+        monkeypatch.setattr(jobs.SLURM, "poll", lambda _, node=node: Observation(False, 1, end=end, job="7", node=node))
         tend(run)
     assert [row.host for row in Replica.objects.filter(run=run, kind=kind)] == ["", "n1", "n2"]
     assert [list(spec.avoids) for spec in started] == [[], avoided[1:], avoided]

@@ -63,7 +63,8 @@ class EnvironmentRef(Section):
     advantage: AdvantageMethod | None = None
     """How rewards of its groups become advantages; by default as `algorithm.advantage` says."""
     solved_at: float = 1.0
-    """Reward from which a rollout counts as having solved its problem: what solve rates, filters and pools go by."""
+    """Reward from which a rollout counts as having solved its problem: what solve rates, filters and, unless they say
+    otherwise, pools go by."""
     problems: int | None = Field(default=None, ge=1)
     """Train on the first so many of its problems only, again and again; by default on all that it has."""
     pools: PoolsConfig | None = None

@@ -82,6 +82,8 @@ _ENDS = {
 OUTSIDE_ENDS = frozenset({End.ASKED, End.ABANDONED, End.PREEMPTED, End.CANCELLED, End.NODE_FAILED, End.VANISHED})
 """Ends that say nothing about what has ended: it may be started again however often."""
 OUTSIDE_REASONS = [_ENDS[end].value for end in OUTSIDE_ENDS]
+_ANYWHERE = {_ENDS[end].value for end in (End.TIME_LIMIT, End.OUT_OF_MEMORY, End.LIMIT)}
+"""Ends that would have come on any other node, too."""
 
 
 class UnrecoverableError(Exception):
@@ -144,7 +146,7 @@ def launch(replica: Replica, command: Command, *, after: Iterable[Replica] = ())
         keeps=[] if is_here or is_server else [replica.run.directory / name for name in ("data", "tracking")],
         asks=None if is_server or is_here else Path(jobs.way_here(replica).removeprefix(SCHEME)),
         url=settings.NODES_URL,
-        avoids=sorted({each.host for each in after if each.host}),
+        avoids=sorted({each.host for each in after if each.host and each.reason_code not in _ANYWHERE}),
     )
     try:
         launcher_of(replica).start(spec)

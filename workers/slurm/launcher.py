@@ -41,7 +41,7 @@ _AMBIGUOUS_S = 10.0
 
 
 class SlurmLauncher:
-    """Jobs. What it remembers is since when a job has been absent, and that may be lost."""
+    """Jobs. What it remembers, such as since when one has been absent, may be lost."""
 
     def __init__(self, home: Path, key_of: Callable[[str], str] = str) -> None:
         """`key_of`: the key of a replica's door, by its token."""
@@ -51,6 +51,7 @@ class SlurmLauncher:
         self._brought: dict[str, list[Path]] = {}
         self._queue = queue.Queue()
         self._absent_since: dict[str, float] = {}
+        self._bound: set[str] = set()
         self._lock = threading.Lock()
 
     def start(self, spec: LaunchSpec) -> Handle:
@@ -88,7 +89,7 @@ class SlurmLauncher:
         try:
             found = templates.read(self._home, template, project=project)
             for need in needs:
-                options = templates.options(found, need, templates.fresh_token(), self._home)
+                options = templates.options(found, need, templates.fresh_token(), self._home / templates.JOB_LOG)
                 queue.would_take(options, templates.script(found, need, templates.agent(found, self._home)))
         except templates.TemplateError as error:
             return str(error)
@@ -112,8 +113,7 @@ class SlurmLauncher:
         if job is None:
             return seen
         if job.state == "PENDING" and job.avoids and submitted_s > _AVOIDING_S:
-            with suppress(queue.SlurmAway, queue.SlurmRefused):  # it has begun meanwhile, or the next look tries again
-                queue.allow_all_nodes(job.number)
+            self._allow_all_nodes(handle)
         return replace(seen, job=job.number, node=job.first_node)
 
     def stop(self, handle: Handle, deadline_s: float) -> Observation:
@@ -148,6 +148,7 @@ class SlurmLauncher:
                 time.sleep(_POLL_S)
             self._absent_since.pop(token, None)
             self._brought.pop(token, None)
+            self._bound.discard(token)
         except (queue.SlurmAway, queue.SlurmRefused) as error:
             log.warning("a job could not be cancelled: %s", error)
         return []
@@ -175,7 +176,7 @@ class SlurmLauncher:
         """Of the command, of other nodes too; before there is one, of the job."""
         first = last_lines(handle.directory / "log.txt", lines)
         others = (last_lines(file, lines) for file in sorted(handle.directory.glob("node-*/log.txt")))
-        told = "\n".join(filter(None, (*others, first))) or last_lines(handle.directory / "job.txt", lines)
+        told = "\n".join(filter(None, (*others, first))) or last_lines(handle.directory / templates.JOB_LOG, lines)
         return told or self._last_comment(handle.token)
 
     def _carry(self, handle: Handle) -> None:
@@ -200,6 +201,21 @@ class SlurmLauncher:
         if job is None or job.has_ended:
             return None
         return job.comment if job.comment.startswith("http") else ""
+
+    def _allow_all_nodes(self, handle: Handle) -> None:
+        """Have a job that waits avoid no node any more, if it was we who had it avoid some. What somebody refuses is
+        asked once."""
+        described = _of(handle, "job.json")
+        if described is None or not described.get("avoids") or handle.token in self._bound:
+            return
+        try:
+            queue.allow_all_nodes(handle.token)
+        except queue.SlurmAway as error:
+            log.warning("%s may not have any node yet: %s", handle.directory.name, error)
+        except queue.SlurmRefused as error:
+            self._bound.add(handle.token)
+            log.warning("%s goes on avoiding nodes: %s", handle.directory.name, error)
+        self._queue.forget()
 
     def _last_comment(self, token: str) -> str:
         """What an agent said that could do nothing else."""
@@ -232,12 +248,14 @@ class SlurmLauncher:
 def _submit(template: templates.Template, spec: LaunchSpec, script: str, secrets: Mapping[str, str]) -> str:
     """Queue a job away from what it avoids or, where SLURM has no other nodes for it, anywhere. Raises as
     `queue.submit`."""
-    options = templates.options(template, spec.need, spec.token, spec.directory)
+    output = spec.directory / templates.JOB_LOG
     if spec.avoids:
-        with suppress(queue.SlurmRefused):
-            elsewhere = templates.options(template, spec.need, spec.token, spec.directory, spec.avoids)
+        elsewhere = templates.options(template, spec.need, spec.token, output, spec.avoids)
+        try:
             return queue.submit(elsewhere, script, secrets)
-    return queue.submit(options, script, secrets)
+        except queue.SlurmRefused as error:
+            log.warning("%s may have any node: without %s %s", spec.directory.name, ", ".join(spec.avoids), error)
+    return queue.submit(templates.options(template, spec.need, spec.token, output), script, secrets)
 
 
 def _brought_before(node: Node, described: Mapping[str, Any], directory: Path) -> list[Path]:
@@ -250,7 +268,7 @@ def _brought_before(node: Node, described: Mapping[str, Any], directory: Path) -
 def _described(spec: LaunchSpec, template: templates.Template) -> dict[str, Any]:
     """What the agent is to start, but for what is secret."""
     described = asdict(spec) | {"python": sys.executable, "shared": template.shared, "nodes": spec.need.nodes}
-    for secret in ("environ", "key", "need", "template", "directory", "root", "avoids"):
+    for secret in ("environ", "key", "need", "template", "directory", "root"):
         del described[secret]
     return json.loads(json.dumps(described, default=str))  # type: ignore[no-any-return]
 

@@ -178,9 +178,9 @@ def cancel(token: str) -> None:
     _ask(["scancel", "--quiet", f"--name={name_of(token)}", f"--user={os.getuid()}"])
 
 
-def allow_all_nodes(number: str) -> None:
+def allow_all_nodes(token: str) -> None:
     """Have a job that waits avoid no node any more. Raises SlurmAway, SlurmRefused."""
-    _ask(["scontrol", "update", f"JobId={number}", "ExcNodeList="])
+    _ask(["scontrol", "update", f"JobName={name_of(token)}", f"UserID={os.getuid()}", "ExcNodeList="])
 
 
 def tell(token: str, signal: str) -> None:

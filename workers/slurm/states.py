@@ -127,7 +127,7 @@ def words_for(job: Job) -> str:
         return f"job {job.number} is {job.state.lower()}"
     begins = (f"{words} ({job.because})" for start, words in _BEGINNINGS.items() if job.because.startswith(start))
     why = _REASONS.get(job.because) or next(begins, job.because)
-    avoided = f"; for now it avoids {job.avoids}, where the last start failed" if job.avoids else ""
+    avoided = f"; it is not to have {job.avoids}" if job.avoids else ""
     return f"job {job.number} is queued: {why.replace('{number}', job.number)}{avoided}"
 
 

@@ -33,6 +33,8 @@ from workers.launchers.base import JobSize
 from workers.slurm.queue import name_of
 
 FILE = "cluster.toml"
+JOB_LOG = "job.txt"
+"""What SLURM and the script of a job write, before what runs in it has a log of its own."""
 WARNING_S = 60
 """Before its time is over a job is told, and ends what it runs while that can still save."""
 _POOL = re.compile(r"^[a-z0-9][a-z0-9-]{0,31}\Z")
@@ -182,8 +184,9 @@ def _valid(kind: type[_Table], table: object, what: str) -> _Table:
         raise TemplateError(f"{what} is wrong: {told}") from None
 
 
-def options(template: Template, need: JobSize, token: str, directory: Path, avoids: Sequence[str] = ()) -> list[str]:
-    """The words of `sbatch` for a job, which is not to have the nodes that it avoids; no shell reads them."""
+def options(template: Template, need: JobSize, token: str, output: Path, avoids: Sequence[str] = ()) -> list[str]:
+    """The words of `sbatch` for a job that writes to a file and is not to have the nodes that it avoids; no shell reads
+    them."""
     hours, memory_gib = need.hours or template.hours, need.memory_gib or template.memory_gib
     said = {
         "job-name": name_of(token),
@@ -196,7 +199,7 @@ def options(template: Template, need: JobSize, token: str, directory: Path, avoi
         "nice": str(need.nice) if need.nice else "",
         "signal": f"B:USR1@{WARNING_S}",
         "chdir": "/",
-        "output": _as_pattern(directory / "job.txt") if template.shared else os.devnull,
+        "output": _as_pattern(output) if template.shared else os.devnull,
         "open-mode": "append",
         "partition": template.partition,
         "account": template.account,

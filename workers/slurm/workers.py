@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import time
 import uuid
 from contextlib import suppress
@@ -23,28 +22,28 @@ _DRAIN = "USR2"
 """To a worker: begin nothing more, and end once what you play is settled."""
 
 
-def start(home: Path, template: templates.Template, need: JobSize, given: dict[str, Any], pool: str = "") -> str:
-    """Queue the job of a worker, of a pool or of none; returns its number. `given` as for `remote.work`. Raises
-    SlurmRefused, SlurmAway."""
-    _forget_old_logs(home)
-    token = f"{_PREFIX}{pool}-{uuid.uuid4()}" if pool else f"{_PREFIX}{uuid.uuid4()}"
-    logs = _logs(home) / token
+def start(
+    home: Path, template: templates.Template, need: JobSize, given: dict[str, Any], count: int, pool: str = ""
+) -> list[str]:
+    """Queue the jobs of so many workers, of a pool or of none; returns their numbers. `given` as for `remote.work`.
+    Raises SlurmRefused, SlurmAway."""
+    logs = home / "logs" / "workers"
     logs.mkdir(parents=True, exist_ok=True)
-    options = templates.options(template, need, token, logs)
+    _forget_old_logs(logs, set(listed()))
+    return [_start(logs, template, need, given, pool) for _ in range(count)]
+
+
+def _start(logs: Path, template: templates.Template, need: JobSize, given: dict[str, Any], pool: str) -> str:
+    token = f"{_PREFIX}{pool}-{uuid.uuid4()}" if pool else f"{_PREFIX}{uuid.uuid4()}"
+    options = templates.options(template, need, token, logs / f"{token}.txt")
     return queue.submit(options, templates.script(template, need, _WORDS), {VARIABLE: json.dumps(given)})
 
 
-def _logs(home: Path) -> Path:
-    """Where each worker's job has a directory for what it writes."""
-    return home / "logs" / "workers"
-
-
-def _forget_old_logs(home: Path) -> None:
-    for directory in _logs(home).glob(f"{_PREFIX}*"):
-        with suppress(FileNotFoundError):  # another process has taken it away
-            written = max(path.lstat().st_mtime for path in (directory, *directory.iterdir()))
-            if time.time() - written > _LOGS_KEPT_S:
-                shutil.rmtree(directory, ignore_errors=True)
+def _forget_old_logs(logs: Path, living: set[str]) -> None:
+    for file in logs.glob("*.txt"):
+        with suppress(OSError):
+            if file.stem not in living and time.time() - file.lstat().st_mtime > _LOGS_KEPT_S:
+                file.unlink()
 
 
 def remembered() -> dict[str, Job]:
