@@ -1,7 +1,9 @@
 """One SLURM for the tests that start jobs, and one whose nodes share nothing with the control plane but the network."""
 
 import os
+import sys
 import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +11,12 @@ import pytest
 
 from tests.e2e.yard import Yard, running_yard
 from tests.slurm.cluster import Cluster, missing, running_cluster
+from tests.workers.test_launchers import STAY
+from tests.workers.waiting import eventually
+from workers.launchers.base import LaunchSpec
+from workers.launchers.processes import carriers
+from workers.slurm import queue
+from workers.slurm.launcher import SlurmLauncher
 
 APART = """
 [templates.default]
@@ -63,3 +71,39 @@ def distant(apart: Cluster, hidden: Path, tmp_path_factory: pytest.TempPathFacto
         with running_yard(tmp_path_factory.mktemp("yard") / "up.log", where=hidden, options=options) as yard:
             (yard.home.path / "cluster.toml").write_text(APART)
             yield yard
+
+
+@pytest.fixture
+def sharp_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the queue is nearly a new one: there is nobody to share it with."""
+    monkeypatch.setattr(queue, "_VIEW_S", 0.2)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="rollyard-jobs-") as directory:
+        os.chmod(directory, 0o711)
+        yield Path(directory)
+
+
+@pytest.fixture
+def launcher(cluster: Cluster, home: Path, sharp_look: None) -> SlurmLauncher:
+    return SlurmLauncher(home)
+
+
+@pytest.fixture
+def spec(home: Path, cluster: Cluster) -> Iterator[LaunchSpec]:
+    token = str(uuid.uuid4())
+    yield LaunchSpec(
+        token,
+        home / "replica",
+        [sys.executable, "-c", STAY],
+        grace_s=0.5,
+        template="default",
+        ours=[home],
+        key=f"sesame {token}",
+        url="http://127.0.0.1:9",
+    )
+    SlurmLauncher(home).sweep(token, 10)
+    assert not any(token in job[3] for job in cluster.jobs())
+    eventually(lambda: not carriers(token), what="no process of the job is left")
