@@ -2563,4 +2563,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0044_promised_memory', now()),
     ('rollouts', '0045_worker_due_at', now()),
     ('rollouts', '0046_session_records', now()),
+    ('rollouts', '0047_values_are_words', now()),
     ('sessions', '0001_initial', now());

@@ -22,7 +22,7 @@ class Attempt(Stateful):
     number = models.PositiveIntegerField()
     """Counted from 1 within the run."""
     state = models.CharField(
-        max_length=16, choices=[(s.value, s.name) for s in AttemptState], default=AttemptState.OPEN
+        max_length=16, choices=[(s.value, s.value) for s in AttemptState], default=AttemptState.OPEN
     )
     opened_at = models.DateTimeField(db_default=Now())
     started_at = models.DateTimeField(null=True)
@@ -75,7 +75,7 @@ class EnvironmentClient(Stateful):
     index = models.PositiveIntegerField()
     """The `env_id` that the process calls itself by."""
     state = models.CharField(
-        max_length=16, choices=[(s.value, s.name) for s in ClientState], default=ClientState.CONNECTED
+        max_length=16, choices=[(s.value, s.value) for s in ClientState], default=ClientState.CONNECTED
     )
     environment = models.ForeignKey(RunEnvironment, on_delete=models.PROTECT, related_name="clients")
     wandb_name = models.TextField()

@@ -25,7 +25,7 @@ class Batch(Stateful):
     step = models.PositiveIntegerField()
     state = models.CharField(
         max_length=16,
-        choices=[(s.value, s.name) for s in BatchState],
+        choices=[(s.value, s.value) for s in BatchState],
         default=BatchState.FORMED,
     )
     encoding = models.CharField(max_length=8, choices=BatchEncoding.choices, default=BatchEncoding.MSGPACK)

@@ -83,7 +83,7 @@ class DatasetMember(models.Model):
     version = models.ForeignKey(DatasetVersion, on_delete=models.CASCADE, related_name="members", db_index=False)
     position = models.PositiveBigIntegerField()
     """From 0, without gaps."""
-    split = models.CharField(max_length=8, choices=[(each.value, each.name) for each in Split], default=Split.TRAIN)
+    split = models.CharField(max_length=8, choices=[(each.value, each.value) for each in Split], default=Split.TRAIN)
     """Of one problem all examples are in the same; `eval` is the validation split."""
     group = models.ForeignKey(ScoredGroup, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)
     rollout = models.ForeignKey(Rollout, null=True, on_delete=models.PROTECT, related_name="+", db_index=False)

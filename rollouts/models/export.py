@@ -40,7 +40,7 @@ class Export(Stateful):
     form = models.CharField(max_length=8, choices=ExportForm.choices)
     file_format = models.CharField(max_length=8, choices=FileFormat.choices, default=FileFormat.JSONL)
     state = models.CharField(
-        max_length=16, choices=[(s.value, s.name) for s in ExportState], default=ExportState.QUEUED
+        max_length=16, choices=[(s.value, s.value) for s in ExportState], default=ExportState.QUEUED
     )
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     actor = models.CharField(max_length=150)
@@ -96,7 +96,7 @@ class RunDataset(models.Model):
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="datasets", db_index=False)
     version = models.ForeignKey(DatasetVersion, on_delete=models.PROTECT, related_name="learners")
-    split = models.CharField(max_length=8, choices=[(each.value, each.name) for each in Split], default=Split.TRAIN)
+    split = models.CharField(max_length=8, choices=[(each.value, each.value) for each in Split], default=Split.TRAIN)
     """`eval`: it is measured on this one."""
     sha256 = models.CharField(max_length=64, blank=True)
     """Of the file that its trainer reads; empty: not written yet."""

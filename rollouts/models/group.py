@@ -61,7 +61,7 @@ class ScoredGroup(Stateful):
     """Position in the environment's problem sequence; None for submitted groups."""
     problem_key = models.CharField(max_length=200, blank=True)
 
-    state = models.CharField(max_length=16, choices=[(s.value, s.name) for s in GroupState])
+    state = models.CharField(max_length=16, choices=[(s.value, s.value) for s in GroupState])
     lease_count = models.PositiveSmallIntegerField(default=1)
     """How many leases were taken on it."""
     created_at = models.DateTimeField(auto_now_add=True)
@@ -208,8 +208,8 @@ class Rollout(models.Model):
     """What the policy was told it may call; None: nothing."""
     earlier_branches = models.JSONField(null=True)
     """Messages of each branch but the last, whose are `messages`; None: there is one branch, or nobody kept them."""
-    stop_reason = models.CharField(max_length=8, choices=[(s.value, s.name) for s in StopReason])
-    error_kind = models.CharField(max_length=16, blank=True, choices=[(k.value, k.name) for k in ErrorKind])
+    stop_reason = models.CharField(max_length=8, choices=[(s.value, s.value) for s in StopReason])
+    error_kind = models.CharField(max_length=16, blank=True, choices=[(k.value, k.value) for k in ErrorKind])
     error = models.JSONField(null=True)
     token_count = models.PositiveIntegerField()
     trained_token_count = models.PositiveIntegerField()

@@ -21,7 +21,7 @@ class PolicyVersion(Stateful):
     version = models.PositiveIntegerField()
     state = models.CharField(
         max_length=16,
-        choices=[(s.value, s.name) for s in PolicyVersionState],
+        choices=[(s.value, s.value) for s in PolicyVersionState],
         default=PolicyVersionState.WRITTEN,
     )
     path = models.CharField(max_length=1000)
@@ -65,7 +65,7 @@ class Checkpoint(Stateful):
     step = models.PositiveIntegerField()
     state = models.CharField(
         max_length=16,
-        choices=[(s.value, s.name) for s in CheckpointState],
+        choices=[(s.value, s.value) for s in CheckpointState],
         default=CheckpointState.COMPLETE,
     )
     path = models.CharField(max_length=1000)
@@ -97,7 +97,7 @@ class Evaluation(Stateful):
     max_policy_version = models.PositiveIntegerField(null=True)
     state = models.CharField(
         max_length=16,
-        choices=[(s.value, s.name) for s in EvaluationState],
+        choices=[(s.value, s.value) for s in EvaluationState],
         default=EvaluationState.PLAYING,
     )
     problems = models.PositiveIntegerField()

@@ -17,7 +17,7 @@ class KnownProblem(models.Model):
         RunEnvironment, on_delete=models.CASCADE, related_name="known_problems", db_index=False
     )
     problem_index = models.PositiveBigIntegerField()
-    pool = models.CharField(max_length=8, choices=[(pool.value, pool.name) for pool in Pool], default=Pool.NEW)
+    pool = models.CharField(max_length=8, choices=[(pool.value, pool.value) for pool in Pool], default=Pool.NEW)
     solve_rate = models.FloatField(null=True)
     """A running mean over its groups, the newest weighing most; None exactly while it is new. Of the mean reward where
     pools go by that."""

@@ -26,7 +26,7 @@ class Replica(Stateful):
     """Which of the run's wanted replicas of this kind and policy it is; one alive per slot."""
     state = models.CharField(
         max_length=16,
-        choices=[(s.value, s.name) for s in ReplicaState],
+        choices=[(s.value, s.value) for s in ReplicaState],
         default=ReplicaState.STARTING,
     )
     token = models.UUIDField(unique=True, default=uuid.uuid4)

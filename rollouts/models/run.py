@@ -64,7 +64,7 @@ class Run(Stateful):
 
     state = models.CharField(
         max_length=16,
-        choices=[(s.value, s.name) for s in RunState],
+        choices=[(s.value, s.value) for s in RunState],
         default=RunState.PENDING,
     )
     epoch = models.PositiveIntegerField(default=0)

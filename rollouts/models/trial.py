@@ -29,7 +29,9 @@ class Trial(Stateful):
     temperature = models.FloatField()
     max_tokens = models.PositiveIntegerField()
     max_turns = models.PositiveIntegerField()
-    state = models.CharField(max_length=16, choices=[(s.value, s.name) for s in TrialState], default=TrialState.WAITING)
+    state = models.CharField(
+        max_length=16, choices=[(s.value, s.value) for s in TrialState], default=TrialState.WAITING
+    )
     holder = models.CharField(max_length=100, blank=True)
     """The driver that plays it."""
     record = models.JSONField(default=dict, encoder=DjangoJSONEncoder)
