@@ -13,6 +13,8 @@ from rollouts.models import Rollout, ScoredGroup
 
 _SHOWN = 32
 """Rollouts of a group whose messages are shown; the group's own page has all."""
+_READ = ("run", "environment", "problem", "now", "why", "reward", "scored", "policy", "withheld", "settled_at")
+"""What the page of one begins with; every column of the row is folded below it."""
 
 
 @admin.register(ScoredGroup)
@@ -29,6 +31,10 @@ class ScoredGroupAdmin(GroupActs):
     list_select_related = ("run", "environment")
     defers = (*RUN_PAYLOAD, "environment__args")
     search_fields = ("run__key__exact", "key__exact", "problem_key__exact")
+
+    def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
+        rest = [name for name in self.get_fields(request, obj) if name not in _READ]
+        return ((None, {"fields": _READ}), ("As stored", {"fields": rest, "classes": ("collapse",)}))
 
     @admin.display(description="problem")
     def problem(self, row: ScoredGroup) -> str:
