@@ -14,7 +14,7 @@ from rollouts.models import Rollout, ScoredGroup
 _SHOWN = 32
 """Rollouts of a group whose messages are shown; the group's own page has all."""
 _READ = ("run", "environment", "problem", "now", "why", "reward", "scored", "policy", "withheld", "settled_at")
-"""What the page of one begins with; every column of the row is folded below it."""
+"""What the page of one begins with; the columns of the row are folded below it."""
 
 
 @admin.register(ScoredGroup)

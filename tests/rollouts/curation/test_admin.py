@@ -486,6 +486,10 @@ def test_the_page_of_a_group_shows_what_was_said_as_text(client: Client, world: 
     page = client.get(address(ScoredGroup, "change", group.pk)).content.decode()
     assert "Conversation" in page
     assert reverse("group", args=[group.run.key, group.key]) in page
+
+
+def test_the_page_of_a_group_begins_with_what_people_read_and_folds_the_columns(client: Client, world: Run) -> None:
+    page = client.get(address(ScoredGroup, "change", world.groups.earliest("pk").pk)).content.decode()
     read, stored = page.index('field-reward"'), page.index("As stored")
     assert read < stored < page.index("Conversation")
     assert page.index('field-reason_code"') > stored
