@@ -1,6 +1,7 @@
 """Train a few steps, spread over the ranks in some way; what comes out is left for a test to compare."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from safetensors.torch import save_file
 from tests.trainers.support import gather_model, optimizer_state, random_batch, rl_config
 from trainers import wire
 from trainers.client import ControlPlane
-from trainers.distributed.mesh import make_world
+from trainers.distributed.mesh import make_world, run_rank
 from trainers.distributed.spread import SpreadTensors
 from trainers.learner import Learner
 from trainers.link import RunLink
@@ -62,3 +63,14 @@ def spread_steps(model: str, into: str, options: dict[str, Any], until: int) -> 
         save_file({key: tensor.clone() for key, tensor in tensors.items()}, run_dir.with_suffix(".safetensors"))
         written.write_text(json.dumps(metrics))
     dist.barrier()
+
+
+def main() -> None:
+    """`MODEL DIRECTORY {"name": {options}, ...}` under torchrun: every way in turn, each into a name of its own."""
+    model, directory, ways = sys.argv[1:]
+    for name, options in json.loads(ways).items():
+        spread_steps(model, f"{directory}/{name}", options, STEPS)
+
+
+if __name__ == "__main__":
+    run_rank(main)

@@ -12,6 +12,7 @@ import torch
 
 from tests.trainers.support import ROOT
 from trainers.model.attention import packed_attention, packed_layout
+from trainers.model.lm_head import score_hidden
 
 pytestmark = [
     pytest.mark.gpu,
@@ -35,14 +36,16 @@ def last_line(command: Sequence[str]) -> dict[str, Any]:
 
 def trained(model: Path, directory: Path, ways: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, float]]]:
     """The metrics of a few steps on random batches, for every way to train."""
-    parts = {name: [{"trainer.device": "cuda", **options}] for name, options in ways.items()}
-    run([*_ONE_RANK, "-m", "tests.trainers.spread_steps", str(model), str(directory), json.dumps(parts)])
+    directory.mkdir()
+    run([*_ONE_RANK, "-m", "tests.trainers.spread_steps", str(model), str(directory), json.dumps(ways)])
     return {name: json.loads((directory / f"{name}.json").read_text()) for name in ways}
 
 
 def test_steps_on_the_gpu_are_those_of_the_cpu(model_dir: Path, llama_dir: Path, tmp_path: Path) -> None:
     for model in (model_dir, llama_dir):
-        found = trained(model, tmp_path, {"cpu": {"trainer.device": "cpu"}, "cuda": {}})
+        found = trained(
+            model, tmp_path / model.name, {device: {"trainer.device": device} for device in ("cpu", "cuda")}
+        )
         for ours, theirs in zip(found["cuda"], found["cpu"], strict=True):
             assert ours["loss/mean"] == pytest.approx(theirs["loss/mean"], rel=1e-3, abs=1e-5)
             assert ours["optim/grad_norm"] == pytest.approx(theirs["optim/grad_norm"], rel=1e-2)
@@ -50,7 +53,8 @@ def test_steps_on_the_gpu_are_those_of_the_cpu(model_dir: Path, llama_dir: Path,
 
 def test_steps_in_bfloat16_are_close_to_those_in_float32(llama_dir: Path, tmp_path: Path) -> None:
     """bfloat16 takes the variable-length kernel, float32 padded blocks."""
-    found = trained(llama_dir, tmp_path, {"exact": {}, "rounded": {"model.dtype": "bfloat16"}})
+    ways = {"exact": {"trainer.device": "cuda"}, "rounded": {"trainer.device": "cuda", "model.dtype": "bfloat16"}}
+    found = trained(llama_dir, tmp_path / "steps", ways)
     first, rounded = found["exact"][0], found["rounded"][0]
     assert rounded["entropy/mean"] == pytest.approx(first["entropy/mean"], rel=1e-2)
     assert rounded["optim/grad_norm"] == pytest.approx(first["optim/grad_norm"], rel=0.1)
@@ -80,7 +84,21 @@ def test_the_variable_length_kernel_equals_padded_blocks_forward_and_backward(
     def attend(dtype: torch.dtype) -> list[torch.Tensor]:
         operands = [tensor.to(dtype).requires_grad_() for tensor in rounded]
         out, _ = packed_attention(torch.nn.Identity(), *operands, None, packed_layout=layout, sliding_window=window)
-        return [out, *torch.autograd.grad(out.float().square().sum(), operands)]
+        return [out.detach(), *torch.autograd.grad(out.float().square().sum(), operands)]
 
     for kernel, padded in zip(attend(torch.bfloat16), attend(torch.float32), strict=True):
         assert float((kernel.float() - padded).norm() / padded.norm()) < 2e-2
+
+
+def test_a_rounded_head_is_close_to_exact_where_one_in_bfloat16_is_not() -> None:
+    torch.manual_seed(0)
+    hidden_KD, targets_K = torch.randn(512, 1024, device="cuda"), torch.randint(32_000, (512,), device="cuda")
+    head = torch.nn.Linear(1024, 32_000, bias=False, device="cuda").requires_grad_(False)
+    head.weight.normal_(std=3 / 32)  # logits from -13 to 13, as those of a trained model
+    exact_K = (hidden_KD.double() @ head.weight.double().T).log_softmax(-1).gather(1, targets_K[:, None])[:, 0]
+
+    def error(head: torch.nn.Linear, rounded: bool) -> float:
+        return float((score_hidden(hidden_KD, head, targets_K, 1.0, rounded).logprobs_K - exact_K).abs().max())
+
+    ieee, tensor_cores = error(head, rounded=False), error(head, rounded=True)
+    assert ieee < tensor_cores < error(head.bfloat16(), rounded=False) / 4

@@ -47,8 +47,9 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
     if config.lora.rank:
         add_adapter(model, config.lora)
     _refuse_unusual_head(model)
-    model.forward = functools.partial(_forward, model, world)
-    shard(model, world, DTYPES[config.dtype], trainer)
+    dtype = DTYPES[config.dtype]
+    model.forward = functools.partial(_forward, model, world, dtype != torch.float32)
+    shard(model, world, dtype, trainer)
     return model.train()
 
 
@@ -148,7 +149,12 @@ def _refuse_unusual_head(model: PreTrainedModel) -> None:
 
 
 def _forward(
-    model: PreTrainedModel, world: World, batch: MicroBatch, temperature: float, received_1ND: torch.Tensor | None
+    model: PreTrainedModel,
+    world: World,
+    rounded: bool,
+    batch: MicroBatch,
+    temperature: float,
+    received_1ND: torch.Tensor | None,
 ) -> TokenScores | torch.Tensor:
     """The forward pass of the policy, in place of the one that returns logits.
 
@@ -168,6 +174,6 @@ def _forward(
     head = model.get_output_embeddings()
     assert isinstance(head, torch.nn.Linear)
     if part is None:
-        return score_hidden(hidden_1ND[0, batch.predicts_K], head, batch.targets_K, temperature)
+        return score_hidden(hidden_1ND[0, batch.predicts_K], head, batch.targets_K, temperature, rounded)
     targets = batch.targets_K[part.scored]
-    return part.join_scores(score_hidden(hidden_1ND[0, part.predicts], head, targets, temperature))
+    return part.join_scores(score_hidden(hidden_1ND[0, part.predicts], head, targets, temperature, rounded))

@@ -91,7 +91,8 @@ class TrainerConfig(Section):
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; `auto` takes CUDA when there is any."""
     fp32_lm_head: bool = True
-    """Compute logits in float32 even where `model.dtype` is bfloat16: logprobs closer to exact, at some speed."""
+    """Keep the output layer and its logits in float32 even where `model.dtype` is bfloat16: logprobs closer to exact.
+    On CUDA what is multiplied for them is rounded to 10 bits (TensorFloat-32), where bfloat16 has 7."""
     peak_tflops: float | None = Field(default=None, gt=0)
     """Peak TFLOP/s of one device, what `perf/mfu` is a share of. Empty: by the name of the GPU, where it is known."""
 

@@ -57,3 +57,21 @@ def test_a_float32_head_scores_half_precision_states_in_float32() -> None:
     half = lm_head.score_hidden(hidden_KD, head.bfloat16(), targets_K, 1.0).logprobs_K
     assert half.dtype == torch.float32
     torch.testing.assert_close(half, ours, atol=0.05, rtol=0)
+
+
+def test_only_the_products_of_a_rounded_head_may_use_tensor_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    linear = torch.nn.functional.linear
+
+    def look(*operands: torch.Tensor) -> torch.Tensor:
+        seen.append(torch.backends.cuda.matmul.fp32_precision)
+        return linear(*operands)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", look)
+    head, hidden_KD = torch.nn.Linear(WIDTH, VOCABULARY), torch.randn(4, WIDTH, requires_grad=True)
+    before = torch.backends.cuda.matmul.fp32_precision
+    assert before != "tf32"
+    for rounded in (True, False):
+        lm_head.score_hidden(hidden_KD, head, torch.arange(4), 1.0, rounded).logprobs_K.sum().backward()
+        assert torch.backends.cuda.matmul.fp32_precision == before
+    assert seen == ["tf32", "tf32", before, before]
