@@ -4,7 +4,7 @@
     checkpoints/step_N/   shard-<rank>-*.safetensors: each rank's part of the weights and of the optimizer, in float32
                           state.json: the format and the step
 
-Checkpoints go through torch.distributed.checkpoint with its safetensors storage, so nothing that is loaded can run code
+Checkpoints go through torch.distributed.checkpoint in its safetensors format, so nothing that is loaded can run code
 and any number of ranks may resume (docs/decisions/0012). A tensor is named `model/<parameter>`, or
 `optimizer/<moment>/<parameter>` for whatever the optimizer keeps. Frozen parameters are not in them: they come from
 `model.path`. Data order and randomness are functions of the seed and the step, so they need no file. How a directory
@@ -19,13 +19,14 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
-from trainers.distributed.apart import move_to_first_node, writers
+from trainers.distributed.apart import are_apart, move_to_first_node, writers
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import sync_and_hash, verify_directory
+from trainers.storage.shard_file import ShardWriter
 from trainers.wire import CheckpointRef
 
 _log = logging.getLogger(__name__)
@@ -61,15 +62,22 @@ def write_checkpoint(
         for moment, value in optimizer.state.get(parameter, {}).items():
             if value is not None:  # what SGD without momentum keeps
                 tensors[f"{_OPTIMIZER}{moment}/{name}"] = value
-    save(tensors, storage_writer=HuggingFaceStorageWriter(str(directory), save_distributed=True))
+    shard = ShardWriter(directory)
+    save(tensors, storage_writer=shard)
     move_to_first_node(directory)
-    rank, size, looking = dist.get_rank(), dist.get_world_size(), writers()
+    rank, looking = dist.get_rank(), writers()
     if rank == 0:
         (directory / STATE).write_text(json.dumps({"format": _FORMAT, "step": step}), encoding="utf-8")
-    dist.barrier()
-    ours = sorted(directory.iterdir())[rank::looking] if rank < looking else []
-    shares: list[dict[str, str]] = [{}] * size
-    dist.all_gather_object(shares, {path.name: sync_and_hash(path) for path in ours})
+    known = _gather({} if are_apart() else shard.sha256s)  # what was moved is new on its disk
+    left = sorted(path for path in directory.iterdir() if path.name not in known)
+    ours = left[rank::looking] if rank < looking else []
+    return known | _gather({path.name: sync_and_hash(path) for path in ours})
+
+
+def _gather(ours: dict[str, str]) -> dict[str, str]:
+    """What every rank has. Collective: what was done before it, every rank sees after it."""
+    shares: list[dict[str, str]] = [{}] * dist.get_world_size()
+    dist.all_gather_object(shares, ours)
     return {name: sha256 for share in shares for name, sha256 in share.items()}
 
 

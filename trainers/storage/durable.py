@@ -12,10 +12,12 @@ import hashlib
 import json
 import os
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Self
 
 import msgspec
 
@@ -31,6 +33,8 @@ _LEAST_S = 600.0
 _SLOWEST_BYTES_PER_S = 20e6
 """Of shared storage."""
 _CHUNK_BYTES = 2**20
+_PIECES_AHEAD = 4
+_SYNC_BYTES = 2**29
 
 
 class ManifestFile(msgspec.Struct):
@@ -116,6 +120,53 @@ def sync_and_hash(path: Path) -> str:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         os.fsync(file.fileno())
     return sha256
+
+
+class HashedFile:
+    """A new file that is hashed and brought to the disk as it is written, by threads, while the next piece is fetched.
+
+    Nobody may change a piece before the file is closed. Raises OSError, at the latest when it is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("wb")
+        self._sha256 = hashlib.sha256()
+        self._hashing, self._writing = ThreadPoolExecutor(1), ThreadPoolExecutor(1)
+        self._under_way: deque[Future[None]] = deque()
+        self._unsynced = 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        with self._file, self._hashing, self._writing:
+            if kind is None:
+                self._wait(ahead=0)
+                self._file.flush()
+                os.fsync(self._file.fileno())
+
+    @property
+    def sha256(self) -> str:
+        """Of a file that is closed."""
+        return self._sha256.hexdigest()
+
+    def write(self, piece: bytes | memoryview) -> None:
+        """Add a piece; waits while too many before it are not done."""
+        self._under_way.append(self._hashing.submit(self._sha256.update, piece))
+        self._under_way.append(self._writing.submit(self._write, memoryview(piece)))
+        self._wait(_PIECES_AHEAD)
+
+    def _write(self, piece: memoryview) -> None:
+        self._file.write(piece)
+        self._unsynced += piece.nbytes
+        if self._unsynced > _SYNC_BYTES:  # so that the last sync has little left
+            self._file.flush()
+            os.fdatasync(self._file.fileno())
+            self._unsynced = 0
+
+    def _wait(self, ahead: int) -> None:
+        while len(self._under_way) > 2 * ahead:
+            self._under_way.popleft().result()
 
 
 def find_directory(parent: Path, step: int) -> CompleteDirectory | None:

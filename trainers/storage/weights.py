@@ -3,8 +3,8 @@
     config.json, generation_config.json, the tokenizer's files    as transformers writes them
     model.safetensors                                             byte for byte what transformers would write
 
-A safetensors file begins with the place of every tensor in it, so each can be filled in as it comes, and whoever writes
-holds no more than a piece. Above 50 GB there are several files and an index, as transformers splits them. Only where
+Each tensor is filled in as it comes (`trainers/storage/safetensors_file.py`), and whoever writes holds no more than a
+piece. Above 50 GB there are several files and an index, as transformers splits them. Only where
 the files of a model have other tensors than the model itself, such as one for each expert where the model has one for
 all, is the whole state put together for transformers to take apart.
 """
@@ -22,12 +22,9 @@ from transformers.core_model_loading import WeightConverter, revert_weight_conve
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
 
 from trainers.distributed.spread import SpreadTensors
+from trainers.storage.safetensors_file import header
 
 _MAX_FILE = "50GB"
-_DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16"}
-"""As headers of safetensors name them."""
-_LENGTH_BYTES = 8
-"""Of a header, before it; also what its length is a multiple of."""
 
 
 def write_weights(
@@ -76,9 +73,9 @@ def _write_files(
     places: dict[str, int] = {}
     with ExitStack() as opened:
         for file, held in split.filename_to_tensors.items():
-            header, begins = _header({name: shapes[name] for name in held}, dtype)
+            beginning, begins = header({name: (shapes[name], dtype) for name in held}, {"format": "pt"})
             files[file] = opened.enter_context((directory / file).open("wb"))
-            files[file].write(header)
+            files[file].write(beginning)
             places |= begins
         for name, piece in tensors.pieces(dtype):
             if (on_disk := names.get(name)) is not None:
@@ -91,16 +88,3 @@ def _write_files(
         index = {"metadata": facts, "weight_map": split.tensor_to_filename}
         text = json.dumps(index, indent=2, sort_keys=True) + "\n"
         (directory / SAFE_WEIGHTS_INDEX_NAME).write_text(text, encoding="utf-8")
-
-
-def _header(shapes: Mapping[str, torch.Size], dtype: torch.dtype) -> tuple[bytes, dict[str, int]]:
-    """The beginning of a file with tensors of one type, and the place of each in the file."""
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    begins, end = {}, 0
-    for name in sorted(shapes):
-        begins[name], end = end, end + shapes[name].numel() * dtype.itemsize
-        entries[name] = {"dtype": _DTYPES[dtype], "shape": [*shapes[name]], "data_offsets": [begins[name], end]}
-    text = json.dumps(entries, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _LENGTH_BYTES)
-    before = _LENGTH_BYTES + len(text)
-    return len(text).to_bytes(_LENGTH_BYTES, "little") + text, {name: before + begin for name, begin in begins.items()}

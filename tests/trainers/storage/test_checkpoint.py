@@ -1,12 +1,17 @@
 """Weights load elsewhere, checkpoints load back to the last bit."""
 
+import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch.distributed.tensor import DTensor
+from safetensors import safe_open
+from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageWriter
+from torch.distributed.checkpoint.state_dict_saver import save
+from torch.distributed.tensor import DTensor, distribute_tensor
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainers.support import gather_model
@@ -19,6 +24,7 @@ from trainers.packing import micro_batch, training_sequence
 from trainers.run_config import ModelConfig, OptimizerConfig
 from trainers.storage.checkpoint import load_checkpoint, newest_verified, trained_tensors, write_checkpoint
 from trainers.storage.durable import sync_and_hash, write_directory
+from trainers.storage.shard_file import ShardWriter
 from trainers.storage.weights import write_weights
 from trainers.wire import CheckpointRef
 
@@ -48,6 +54,32 @@ class Trained:
             if value is not None
         }
         return {name: tensor.clone() for name, tensor in (gather_model(self.model) | moments).items()}
+
+
+def test_a_shard_is_what_the_writer_of_torch_makes_of_the_same_tensors(world: World, tmp_path: Path) -> None:
+    tensors = {
+        "wide": torch.arange(12.0).reshape(3, 4),
+        "step": torch.tensor(3.0),
+        "half": torch.randn(5, 2).bfloat16(),
+        "count": torch.arange(3),
+        "none": torch.empty(0, 7),
+        "spread": distribute_tensor(torch.randn(6, 2), world.layer_mesh),
+    }
+    ways = {"ours": ShardWriter, "theirs": functools.partial(HuggingFaceStorageWriter, save_distributed=True)}
+    found: dict[str, dict[str, Any]] = {}
+    for name, writer in ways.items():
+        save(tensors, storage_writer=writer(tmp_path / name))
+        (path,) = (tmp_path / name).iterdir()
+        with safe_open(path, "pt") as file:
+            found[name] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 - it is no mapping
+            told = {key: json.loads(text) if text.startswith("{") else text for key, text in file.metadata().items()}
+        found[name] |= {"metadata": told, "file": path.name}
+    ours, theirs = found["ours"], found["theirs"]
+    assert (ours["metadata"], ours["file"]) == (theirs["metadata"], theirs["file"])
+    assert ours.keys() == theirs.keys()
+    for key in tensors:
+        assert ours[key].dtype == theirs[key].dtype
+        assert torch.equal(ours[key], theirs[key])
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """A directory is complete or absent, wherever the writer is killed."""
 
+import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from trainers.errors import CheckpointCorrupt
 from trainers.storage import durable
 from trainers.storage.durable import (
+    HashedFile,
     find_directory,
     newest_step,
     step_directory,
@@ -151,3 +153,25 @@ def test_what_dead_trainers_left_is_swept_and_a_live_writer_left_alone(tmp_path:
 def test_no_directory_is_no_step(tmp_path: Path) -> None:
     assert newest_step(tmp_path / "missing") == -1
     sweep_partials(tmp_path / "missing", epoch=1)
+
+
+def test_a_file_is_hashed_as_it_is_written_and_synced_before_it_is_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced = []
+    monkeypatch.setattr(durable, "_SYNC_BYTES", 2_000)
+    for name in ("fsync", "fdatasync"):
+        monkeypatch.setattr(os, name, lambda descriptor: synced.append(os.fstat(descriptor).st_size))
+    pieces = [bytes([number]) * 700 for number in range(20)]
+    with HashedFile(tmp_path / "file") as file:
+        for piece in pieces:
+            file.write(piece)
+    assert (tmp_path / "file").read_bytes() == b"".join(pieces)
+    assert file.sha256 == hashlib.sha256(b"".join(pieces)).hexdigest()
+    assert synced == [2_100, 4_200, 6_300, 8_400, 10_500, 12_600, 14_000]
+
+
+def test_a_full_disk_is_told_by_the_file_that_it_ends() -> None:
+    file = HashedFile(Path("/dev/full"))
+    with pytest.raises(OSError, match="No space left"), file:
+        file.write(b"a" * 2**20)
