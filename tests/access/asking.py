@@ -117,20 +117,17 @@ def _loop() -> asyncio.Runner:
 
 
 def _rows_written() -> dict[str, int]:
-    """By this transaction so far, by table; what was taken back counts."""
+    """By this transaction so far, by table; what was taken back counts. No test makes or drops a table."""
     with connection.cursor() as cursor:
-        cursor.execute(
-            "SELECT relname, written FROM unnest(%s::oid[], %s::text[]) AS tables(oid, relname), LATERAL ("
-            " SELECT pg_stat_get_xact_tuples_inserted(oid) + pg_stat_get_xact_tuples_updated(oid)"
-            " + pg_stat_get_xact_tuples_deleted(oid)) AS counted(written) WHERE written > 0",
-            _tables(),
-        )
+        cursor.execute("SELECT 1 FROM pg_prepared_statements WHERE name = 'rows_written'")
+        if cursor.fetchone() is None:
+            cursor.execute("SELECT array_agg(relid)::text, array_agg(relname)::text FROM pg_stat_user_tables")
+            cursor.execute(
+                "PREPARE rows_written AS SELECT relname, written FROM unnest(%s::oid[], %s::text[])"
+                " AS tables(oid, relname), LATERAL (SELECT pg_stat_get_xact_tuples_inserted(oid)"
+                " + pg_stat_get_xact_tuples_updated(oid) + pg_stat_get_xact_tuples_deleted(oid)) AS counted(written)"
+                " WHERE written > 0",
+                cursor.fetchone(),
+            )
+        cursor.execute("EXECUTE rows_written")
         return dict(cursor.fetchall())
-
-
-@cache
-def _tables() -> list[list[Any]]:
-    """Ids and names of all tables, which no test makes or drops."""
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT relid, relname FROM pg_stat_user_tables")
-        return [list(column) for column in zip(*cursor.fetchall(), strict=True)]

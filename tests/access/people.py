@@ -15,11 +15,13 @@ from rollouts.models.run import new_atropos_key
 from rollouts.services.runs.tokens import create
 from tests.access.world import Possessions, possessions
 from tests.factories import make_user
+from tests.lanes import IS_LONG
 from tests.rollouts.api import ALL
 from tests.rollouts.doors.atropos.api import make_external_run
 
 CSRF = "x" * 32
 HOUR = timedelta(hours=1)
+_STRONGEST = ("token: everything", "token: of somebody in both projects", "token: of a superuser")
 
 
 @dataclass(frozen=True)
@@ -229,9 +231,16 @@ class World:
     machines: list[Person]
     keys: list[Key]
 
-    def cells(self) -> Iterator[tuple[Person, Possessions]]:
-        """Everybody with what is ours, and with what is theirs."""
-        for person in (*self.people, *self.machines):
+    def cells(self, *, for_machines: bool) -> Iterator[tuple[Person, Possessions]]:
+        """Everybody with what is ours, and with what is theirs.
+
+        A page takes no token, so unless time is no matter it is shown those that would open most.
+        """
+        machines = self.machines
+        if not (for_machines or IS_LONG):
+            machines = [machine for machine in machines if machine.name in _STRONGEST]
+            assert len(machines) == len(_STRONGEST)
+        for person in (*self.people, *machines):
             yield person, self.ours
             yield person, self.theirs
 

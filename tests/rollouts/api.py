@@ -65,9 +65,15 @@ def problem(response: Any, status: int, code: str) -> dict[str, Any]:
 
 
 def row_counts() -> dict[str, int]:
-    """Rows per table of the store: what a refused request must not change."""
+    """Rows per table of the store: what a refused request must not change.
+
+    Prepared once for a connection: to plan for fifty tables takes four times as long as to count their rows.
+    """
     with connection.cursor() as cursor:
-        cursor.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'rollouts_%' ORDER BY 1")
-        tables = [name for (name,) in cursor.fetchall()]
-        cursor.execute(" UNION ALL ".join(f"SELECT '{name}', count(*) FROM {name}" for name in tables))
+        cursor.execute("SELECT 1 FROM pg_prepared_statements WHERE name = 'row_counts'")
+        if cursor.fetchone() is None:
+            cursor.execute("SELECT tablename FROM pg_tables WHERE tablename LIKE 'rollouts_%' ORDER BY 1")
+            counts = (f"SELECT '{name}', count(*) FROM {name}" for (name,) in cursor.fetchall())
+            cursor.execute("PREPARE row_counts AS " + " UNION ALL ".join(counts))
+        cursor.execute("EXECUTE row_counts")
         return dict(cursor.fetchall())
