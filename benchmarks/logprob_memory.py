@@ -1,18 +1,20 @@
 """Peak memory of the logprobs of trained tokens, forward and backward: chunk by chunk beside all logits at once.
 
-    python -m benchmarks.logprob_memory [--tokens 8192] [--vocabulary 150000] [--width 256] [--path chunked bare naive]
-                                        [--device cuda] [--dtype bfloat16]
+    python -m benchmarks.logprob_memory [--tokens 8192] [--vocabulary 150000] [--width 256] [--device cuda]
+                                        [--path chunked rounded bare naive] [--dtype bfloat16]
 
 Each path runs in a process of its own, because a process's peak never falls; the peak of a third one that only makes
-the inputs is subtracted. On a GPU the peak is that of the tensors on it. The naive path does what ours does: logprobs
-and entropies. The bare one has no entropy and scales in place: nothing that holds all logits needs less. At the default
-size the naive path needs about 25 GB.
+the inputs is subtracted. On a GPU the peak is that of the tensors on it. The chunked path is ours, and so is the
+rounded one, as models in bfloat16 have it on a GPU. The naive path does what ours does: logprobs and entropies. The
+bare one has no entropy and scales in place: nothing that holds all logits needs less. At the default size the naive
+path needs about 25 GB.
 """
 
 import argparse
 import subprocess
 import sys
 import time
+from functools import partial
 
 import torch
 
@@ -37,7 +39,7 @@ def bare(hidden_KD: torch.Tensor, head: torch.nn.Linear, targets_K: torch.Tensor
     return TokenScores(logprobs_K, torch.zeros_like(logprobs_K))
 
 
-PATHS = {"chunked": score_hidden, "bare": bare, "naive": naive}
+PATHS = {"chunked": score_hidden, "rounded": partial(score_hidden, rounded=True), "bare": bare, "naive": naive}
 
 
 def run(path: str, tokens: int, vocabulary: int, width: int, device: torch.device, dtype: torch.dtype) -> None:
