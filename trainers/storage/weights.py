@@ -4,9 +4,9 @@
     model.safetensors                                             byte for byte what transformers would write
 
 Each tensor is filled in as it comes (`trainers/storage/safetensors_file.py`), and whoever writes holds no more than a
-piece. Above 50 GB there are several files and an index, as transformers splits them. Only where
-the files of a model have other tensors than the model itself, such as one for each expert where the model has one for
-all, is the whole state put together for transformers to take apart.
+piece. Above 50 GB there are several files and an index, as transformers splits them. Only where the files of a model
+have other tensors than the model itself, such as one for each expert where the model has one for all, is the whole
+state put together for transformers to take apart.
 """
 
 import json
