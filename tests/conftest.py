@@ -110,7 +110,11 @@ def servers() -> Iterator[Home]:
 
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(servers: Home) -> None:
-    """Start the servers before the test database is made: pytest-django asks for this fixture at that moment."""
+    """Start the servers before the test database is made: pytest-django asks for this fixture at that moment.
+
+    A test that is one transaction is idle in it while it imports torch, which nobody else waits for.
+    """
+    connection.settings_dict["OPTIONS"]["options"] += " -c idle_in_transaction_session_timeout=300s"
 
 
 @pytest.fixture(scope="session")
