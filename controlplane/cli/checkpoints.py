@@ -6,12 +6,14 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.completion import RunKey
-from controlplane.cli.terminal import Json, complaint, connect, fail, find_run, print_json, run_of, say
+from controlplane.cli.completion import RunKey, complete_run
+from controlplane.cli.terminal import Json, complaint, connect, fail, find_run, list_rows, print_json, run_of, say
 
 _app = typer.Typer(no_args_is_help=True, help="Look at what training can resume from; get models out of it.")
 
-Step = Annotated[int | None, typer.Option(min=0, help="Of one step.")]
+Named = Annotated[
+    str, typer.Argument(metavar="RUN[@STEP]", help="Key of a run; @STEP: one checkpoint.", autocompletion=complete_run)
+]
 
 
 def register(app: typer.Typer) -> None:
@@ -45,24 +47,19 @@ def list_checkpoints(run: RunKey, as_json: Json = False) -> None:
     """List a run's checkpoints, newest first, and who was forked from them."""
     connect()
     rows = [_row(checkpoint) for checkpoint in run_of(run).checkpoints.prefetch_related("forks")]
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        forks = f"  forked by {', '.join(row['forks'])}" if row["forks"] else ""
-        size = f"{row['size_bytes'] / 1e6:.1f} MB"
-        say(f"{row['step']:>8}  {row['state']:<9} {size:>12}  {row['path']}{forks}")
+    none = f"Run {run} has no checkpoint yet: `trainer.checkpoint_every` says when it makes one."
+    list_rows(rows, _line, none, as_json)
 
 
 @_app.command("verify")
-def verify_checkpoints(run: RunKey, step: Step = None, as_json: Json = False) -> None:
-    """Hash every byte of a run's complete checkpoints again. Exit status 1 if one is not as it was announced."""
+def verify_checkpoints(name: Named, as_json: Json = False) -> None:
+    """Hash every byte of a run's complete checkpoints again, or of one. Exit status 1 if one is not as announced."""
     connect()
     from controlplane.cli.progress import progress
     from trainers.errors import CheckpointCorrupt
     from trainers.storage.durable import verify_directory
 
-    rows, faults = _complete(run, step), {}
+    rows, faults = _complete(name), {}
     with progress(sum(row.size_bytes for row in rows)) as meter:
         done = 0
         for row in rows:
@@ -74,7 +71,7 @@ def verify_checkpoints(run: RunKey, step: Step = None, as_json: Json = False) ->
             done += row.size_bytes
             meter.update(done, f"step {row.step}")
     if as_json:
-        print_json({"run": run, "checkpoints": len(rows), "faults": faults})
+        print_json({"run": rows[0].run.key, "checkpoints": len(rows), "faults": faults})
     else:
         say(f"{len(rows)} checkpoints verified, {len(faults)} are damaged")
     raise typer.Exit(1 if faults else 0)
@@ -82,46 +79,58 @@ def verify_checkpoints(run: RunKey, step: Step = None, as_json: Json = False) ->
 
 @_app.command("export")
 def export_checkpoint(
-    run: RunKey,
-    out: Annotated[Path, typer.Option(help="Directory to make; it must not exist.")],
-    step: Annotated[int | None, typer.Option(min=0, help="Of one step; the newest without it.")] = None,
+    name: Named,
+    output: Annotated[Path, typer.Option("--output", "-o", help="Directory to make; it must not exist.")],
     as_json: Json = False,
 ) -> None:
-    """Write a checkpoint as a Hugging Face model in safetensors; a LoRA adapter is merged into the weights."""
-    if out.exists():
-        raise typer.BadParameter(f"{out} exists already", param_hint="--out")
+    """Write a checkpoint, the newest unless a step is named, as a Hugging Face model in safetensors.
+
+    A LoRA adapter is merged into the weights.
+    """
+    if output.exists():
+        raise typer.BadParameter(f"{output} exists already", param_hint="--output")
     connect()
     from workers.fleet import forking
 
-    row = _complete(run, step)[0]
-    partial = out.with_name(f"{out.name}.partial")
+    row = _complete(name)[0]
+    partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         forking.export(row, partial, dtype=row.run.parsed.model.dtype)
-        partial.rename(out)
+        partial.rename(output)
     except forking.ExportFailed as error:
         fail(str(error))
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     if as_json:
-        print_json({"run": run, "step": row.step, "directory": str(out)})
+        print_json({"run": row.run.key, "step": row.step, "directory": str(output)})
     else:
-        say(f"{out}: step {row.step} of run {run}")
+        say(f"{output}: step {row.step} of run {row.run.key}")
 
 
-def _complete(key: str, step: int | None) -> list[Any]:
-    """Complete checkpoints of a run, newest first, or that of a step; ends the program when there is none."""
-    from rollouts.errors import ControlPlaneError
+def _complete(name: str) -> list[Any]:
+    """Complete checkpoints of a run, newest first, or that of RUN@STEP; ends the program when there is none."""
+    from rollouts.errors import ControlPlaneError, Invalid
     from rollouts.services.runs import forks
     from rollouts.states import CheckpointState
 
+    try:
+        key, step = forks.parse(name)
+    except Invalid as error:
+        fail(next(iter(error.fields.values())))
     run = run_of(key)
     try:
         first = forks.find_checkpoint(run, step)
     except ControlPlaneError as error:
         fail(complaint(error))
     return [first] if step is not None else list(run.checkpoints.filter(state=CheckpointState.COMPLETE))
+
+
+def _line(row: dict[str, Any]) -> str:
+    forks = f"  forked by {', '.join(row['forks'])}" if row["forks"] else ""
+    size = f"{row['size_bytes'] / 1e6:.1f} MB"
+    return f"{row['step']:>8}  {row['state']:<9} {size:>12}  {row['path']}{forks}"
 
 
 def _row(checkpoint: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from controlplane.cli.terminal import (
     complaint,
     connect,
     fail,
+    list_rows,
     print_json,
     project_of,
     say,
@@ -53,13 +54,8 @@ def list_datasets(project: Project = "", as_json: Json = False) -> None:
     if project:
         rows = rows.filter(project=project_of(project))
     told = [{"name": row.name, "project": row.project.slug, "newest": row.newest, "by": row.actor} for row in rows]
-    if as_json:
-        print_json(told)
-        return
-    for each in told:
-        say(f"{each['name']}@{each['newest']:<6} {each['project']:<16} {each['by']}")
-    if not told:
-        say("There is no dataset yet: `rollyard datasets make NAME --run KEY` makes one.", err=True)
+    none = "There is no dataset yet: `rollyard datasets make NAME --run KEY` makes one."
+    list_rows(told, lambda row: f"{row['name']}@{row['newest']:<6} {row['project']:<16} {row['by']}", none, as_json)
 
 
 @_app.command("show")

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.terminal import Json, actor, complaint, connect, fail, print_json, project_of, say
+from controlplane.cli.terminal import Json, actor, complaint, connect, fail, list_rows, print_json, project_of, say
 
 _app = typer.Typer(no_args_is_help=True, help="Models behind the OpenAI chat API that runs and evaluations may ask.")
 
@@ -29,13 +29,7 @@ def list_endpoints(
 
     found = Endpoint.objects.prefetch_related("projects")
     rows = [_row(row) for row in (found if removed else found.filter(removed_at__isnull=True))]
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        who = "every project" if row["is_for_all"] else ", ".join(row["projects"])
-        until = f", until {row['removed_at']} ({row['removed_by']})" if row["removed_at"] else ""
-        say(f"{row['name']:<20} {row['model']:<28} {row['base_url']}  {who}; {row['added_by']}{until}")
+    list_rows(rows, _line, "There is no endpoint yet: `rollyard endpoints add NAME` adds one.", as_json)
 
 
 @_app.command("add")
@@ -141,6 +135,12 @@ async def _ask(endpoint: Any, key: str) -> dict[str, Any] | str:
         "prompt_tokens": answer.prompt_tokens,
         "completion_tokens": answer.completion_tokens,
     }
+
+
+def _line(row: dict[str, Any]) -> str:
+    who = "every project" if row["is_for_all"] else ", ".join(row["projects"])
+    until = f", until {row['removed_at']} ({row['removed_by']})" if row["removed_at"] else ""
+    return f"{row['name']:<20} {row['model']:<28} {row['base_url']}  {who}; {row['added_by']}{until}"
 
 
 def _row(row: Any) -> dict[str, Any]:

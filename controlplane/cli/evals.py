@@ -13,6 +13,7 @@ from controlplane.cli.terminal import (
     complaint,
     connect,
     fail,
+    list_rows,
     print_json,
     project_of,
     run_of,
@@ -122,6 +123,20 @@ def launched(target: str, env: list[str] | None, override: list[str] | None, pro
         fail(complaint(error))
 
 
+@_app.command("list")
+def list_evaluations(
+    limit: Annotated[int, typer.Option(min=1, max=1000, help="Most rows.")] = 20, as_json: Json = False
+) -> None:
+    """List the newest evaluations: number, run, environment and version, state, mean reward."""
+    connect()
+    from rollouts.models import Evaluation
+    from rollouts.selectors import evaluations
+
+    found = evaluations.with_relations(Evaluation.objects.order_by("-id"))[:limit]
+    rows = [{"run": row.run.key, **evaluations.told(row)} for row in found]
+    list_rows(rows, _line, "There is no evaluation yet: `rollyard eval TARGET` makes one.", as_json)
+
+
 @_app.command("show")
 def show_evaluations(run: RunKey, as_json: Json = False) -> None:
     """Print what a run's evaluations found, by environment and version."""
@@ -175,6 +190,12 @@ def _show(run: Any, as_json: bool) -> None:
                 say(f"    {key:<10} {estimate} of {value['problems']} problems")
             elif value:
                 say(f"    {key:<10} {json.dumps(value)}")
+
+
+def _line(row: dict[str, Any]) -> str:
+    mean = "" if row["reward_mean"] is None else f"{row['reward_mean']:.3f}"
+    what = f"{row['environment']} v{row['version']}"
+    return f"{row['evaluation']:>8}  {row['run']:<24} {what:<28} {row['state']:<10} {mean}"
 
 
 def environment_of(text: str) -> Any:

@@ -22,6 +22,7 @@ from controlplane.cli.terminal import (
     config_line,
     connect,
     fail,
+    list_rows,
     print_json,
     project_of,
     run_of,
@@ -250,11 +251,7 @@ def list_runs(limit: Annotated[int, typer.Option(min=1, max=1000)] = 20, as_json
     from rollouts.models import Run
 
     rows = [_run_row(run) for run in Run.objects.order_by("-id")[:limit]]
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        say(f"{row['run']:<24} {row['kind']:<4} {row['state']:<10} {row['step']:>6}/{row['max_steps']}  {row['name']}")
+    list_rows(rows, _run_line, "There is no run yet: `rollyard launch PRESET` makes one.", as_json)
 
 
 @runs_app.command("show")
@@ -318,6 +315,10 @@ def wait_run(key: RunKey, quiet: Annotated[bool, typer.Option(help="Print nothin
 
     run_of(key)
     raise typer.Exit(follow.follow(key, lambda line: None if quiet else say(line)))
+
+
+def _run_line(row: dict[str, Any]) -> str:
+    return f"{row['run']:<24} {row['kind']:<4} {row['state']:<10} {row['step']:>6}/{row['max_steps']}  {row['name']}"
 
 
 def _run_row(run: Any) -> dict[str, Any]:

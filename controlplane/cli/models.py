@@ -9,7 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.terminal import Json, Project, actor, complaint, connect, fail, print_json, project_of, say
+from controlplane.cli.terminal import (
+    Json,
+    Project,
+    actor,
+    complaint,
+    connect,
+    fail,
+    list_rows,
+    print_json,
+    project_of,
+    say,
+)
 
 _app = typer.Typer(no_args_is_help=True, help="What runs start from, by name.")
 
@@ -128,12 +139,8 @@ def list_models(project: Project = "default", as_json: Json = False) -> None:
     from rollouts.models import Model
 
     rows = [_row(model) for model in Model.objects.filter(project=project_of(project)).select_related("run")]
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        size = f"{row['parameters'] / 1e6:,.1f} M" if row["parameters"] else ""
-        say(f"{row['model']:<28} {row['architecture']:<22} {size:>12}  {row['origin']:<24} {row['source']}")
+    none = f"Project {project} has no model yet: `rollyard models add NAME DIRECTORY` adds one, `make-tiny` makes one."
+    list_rows(rows, _line, none, as_json)
 
 
 @_app.command("show")
@@ -215,6 +222,11 @@ def _model_of(project: str, name: str) -> Any:
     if found := Model.objects.filter(project=project_of(project), name=name).select_related("run").first():
         return found
     fail(f"no model {name!r} in project {project!r}")
+
+
+def _line(row: dict[str, Any]) -> str:
+    size = f"{row['parameters'] / 1e6:,.1f} M" if row["parameters"] else ""
+    return f"{row['model']:<28} {row['architecture']:<22} {size:>12}  {row['origin']:<24} {row['source']}"
 
 
 def _row(model: Any) -> dict[str, Any]:

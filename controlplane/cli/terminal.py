@@ -5,6 +5,7 @@ import getpass
 import json
 import os
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -129,6 +130,17 @@ def say(text: str = "", *, err: bool = False) -> None:
 def print_json(value: Any) -> None:
     """One line for programs."""
     say(json.dumps(value))
+
+
+def list_rows(rows: Sequence[dict[str, Any]], line: Callable[[dict[str, Any]], str], none: str, as_json: bool) -> None:
+    """A line for each row, and without any what makes the first one; or all of them for programs."""
+    if as_json:
+        print_json(rows)
+        return
+    for row in rows:
+        say(line(row))
+    if not rows:
+        say(none, err=True)
 
 
 def fail(message: str) -> NoReturn:

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.terminal import Json, actor, complaint, connect, fail, print_json, say
+from controlplane.cli.terminal import Json, actor, complaint, connect, fail, list_rows, print_json, say
 
 _app = typer.Typer(no_args_is_help=True, help="Code from elsewhere that runs may execute, by name.")
 
@@ -26,12 +26,7 @@ def list_trust(as_json: Json = False) -> None:
     from rollouts.models import Trust
 
     rows = [_row(trust) for trust in Trust.objects.all()]
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        until = f", until {row['withdrawn_at']} ({row['withdrawn_by']})" if row["withdrawn_at"] else ""
-        say(f"{row['kind']:<12} {row['name']:<48} {row['allowed_by']}, since {row['allowed_at']}{until}")
+    list_rows(rows, _line, "No code from elsewhere may be executed: `rollyard trust allow` lets some.", as_json)
 
 
 @_app.command("allow")
@@ -59,6 +54,11 @@ def _change(what: str, kind: str, name: str, as_json: bool) -> None:
         print_json(row)
     else:
         say(f"{kind} {name} is {'not allowed any more' if row['withdrawn_at'] else 'allowed'}")
+
+
+def _line(row: dict[str, Any]) -> str:
+    until = f", until {row['withdrawn_at']} ({row['withdrawn_by']})" if row["withdrawn_at"] else ""
+    return f"{row['kind']:<12} {row['name']:<48} {row['allowed_by']}, since {row['allowed_at']}{until}"
 
 
 def _row(trust: Any) -> dict[str, Any]:

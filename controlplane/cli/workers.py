@@ -1,10 +1,10 @@
 """Commands about workers on other machines, as jobs of SLURM."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.terminal import Json, connect, fail, print_json, say
+from controlplane.cli.terminal import Json, connect, fail, list_rows, print_json, say
 
 _app = typer.Typer(no_args_is_help=True, help="Workers as jobs of SLURM, which play the episodes of runs.")
 
@@ -70,13 +70,8 @@ def list_workers(as_json: Json = False) -> None:
         }
         for token, job in jobs.items()
     ]
-    if as_json:
-        print_json(rows)
-        return
-    for row in rows:
-        say(f"{row['job']:<10} {row['pool'] or '-':<16} {row['state']:<12} {row['node'] or row['because']}")
-    if not rows:
-        say("no worker is a job: `rollyard workers start` makes some, and so does [workers.NAME] in cluster.toml")
+    none = "No worker is a job: `rollyard workers start` makes some, and so does [workers.NAME] in cluster.toml."
+    list_rows(rows, _line, none, as_json)
 
 
 @_app.command("stop")
@@ -100,6 +95,10 @@ def stop(as_json: Json = False) -> None:
     if pools:
         file = settings.ROLLYARD_HOME / templates.FILE
         say(f"those of {', '.join(pools)} come back: take [workers.NAME] out of {file}")
+
+
+def _line(row: dict[str, Any]) -> str:
+    return f"{row['job']:<10} {row['pool'] or '-':<16} {row['state']:<12} {row['node'] or row['because']}"
 
 
 def _complaint(error: Exception) -> str:

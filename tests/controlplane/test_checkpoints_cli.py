@@ -66,8 +66,8 @@ def test_a_damaged_checkpoint_is_found_and_neither_exported_nor_hidden(
     assert verified.returncode == 1
     answer = json.loads(verified.stdout)
     assert (answer["checkpoints"], list(answer["faults"])) == (2, ["1"])
-    assert rollyard("checkpoints", "verify", source.key, "--step", "2").returncode == 0
-    exported = rollyard.process("checkpoints", "export", source.key, "--step", "1", "--out", tmp_path / "out")
+    assert rollyard("checkpoints", "verify", f"{source.key}@2").returncode == 0
+    exported = rollyard.process("checkpoints", "export", f"{source.key}@1", "-o", tmp_path / "out")
     assert (exported.returncode, exported.stdout) == (1, "")
     assert "does not have its SHA-256" in exported.stderr
     assert not list(tmp_path.glob("out*"))
@@ -75,11 +75,12 @@ def test_a_damaged_checkpoint_is_found_and_neither_exported_nor_hidden(
 
 def test_what_is_not_there_is_refused_with_what_is(rollyard: Rollyard, source: Run, tmp_path: Path) -> None:
     said = f"Run {source.key} has no checkpoint of step 9. Steps with one: 2, 1.\n"
-    exported = rollyard("checkpoints", "export", source.key, "--step", "9", "--out", tmp_path / "out")
+    exported = rollyard("checkpoints", "export", f"{source.key}@9", "-o", tmp_path / "out")
     assert (exported.returncode, exported.stderr) == (1, f"error: {said}")
     forked = rollyard("launch", "reverse-text-rl", "--fork-from", f"{source.key}@9")
     assert (forked.returncode, forked.stderr) == (1, f"error: --fork-from: {said}")
     assert rollyard("launch", "reverse-text-rl", "--fork-from", f"{source.key}@x").returncode == 1
     assert rollyard("launch", "reverse-text-rl", "--fork-optimizer").returncode == 1
-    assert rollyard("checkpoints", "export", source.key, "--out", tmp_path).returncode == 2
+    assert rollyard("checkpoints", "export", source.key, "-o", tmp_path).returncode == 2
+    assert "'x@last' is neither RUN nor RUN@STEP" in rollyard("checkpoints", "verify", "x@last").stderr
     assert Run.objects.count() == 1

@@ -62,6 +62,14 @@ def test_unknown_run_is_an_error_without_a_traceback(rollyard: Rollyard) -> None
     assert (done.returncode, done.stderr) == (1, "error: no run 'nothing'\n")
 
 
+@pytest.mark.parametrize("what", ["runs", "evaluations", "endpoints", "datasets", "trust"])
+def test_a_list_of_nothing_says_what_makes_the_first_one(rollyard: Rollyard, what: str) -> None:
+    listed = rollyard(what, "list")
+    assert (listed.returncode, listed.stdout) == (0, "")
+    assert "`rollyard " in listed.stderr
+    assert rollyard(what, "list", "--json").stdout == "[]\n"
+
+
 @commits
 def test_waiting_for_a_run_tells_whether_it_finished(rollyard: Rollyard) -> None:
     key = json.loads(rollyard("launch", *TINY, "--json").stdout)["run"]

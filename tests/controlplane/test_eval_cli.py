@@ -91,6 +91,8 @@ def test_figures_are_shown_and_two_runs_are_compared(rollyard: Rollyard, model: 
     played(second, [1.0, 1.0])
     shown = rollyard("evaluations", "show", first.key)
     assert "pass@2" in shown.stdout
+    listed = rollyard("evaluations", "list").stdout.splitlines()
+    assert [(row.split()[1], row.split()[-1]) for row in listed] == [(second.key, "1.000"), (first.key, "0.500")]
     numbers = [str(Evaluation.objects.get(run=run).pk) for run in (first, second)]
     told: dict[str, Any] = json.loads(rollyard("evaluations", "compare", *numbers, "--json").stdout)
     assert (told["difference"]["value"], told["pairs"], told["better"]) == (0.5, 5, 5)
