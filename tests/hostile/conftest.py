@@ -10,7 +10,6 @@ from django.core.management import call_command
 from rollouts.models import ScoredGroup
 from tests.hostile.application import Target
 from tests.hostile.server import Web, serving
-from tests.rollouts.conftest import quick_cleaning as quick_cleaning  # for the tests that need rows of their own
 
 
 @pytest.fixture(scope="package")
