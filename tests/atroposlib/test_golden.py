@@ -14,7 +14,7 @@ from tests.atroposlib.parties import launch, running, tail
 from tests.e2e.yard import POLL_S, Yard, until
 from tests.ports import free_port
 
-pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 Parts = dict[str, Any]
 LENGTHS = ("/status", "/status-env")

@@ -25,7 +25,6 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.vllm,
     pytest.mark.slow,
-    pytest.mark.timeout(900),
     long_lane("the same calls, in this order, are in tests/rollouts/doors/atropos/test_resets.py"),
 ]
 

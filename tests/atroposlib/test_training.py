@@ -21,7 +21,7 @@ from tests.atroposlib.parties import (
 from tests.atroposlib.tables import JsonObject, batches, in_state, states, stored
 from tests.e2e.yard import Yard
 
-pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.slow]
 
 BATCH_SIZE = 2 * GROUP_SIZE
 BATCHES_AHEAD = 3

@@ -135,7 +135,6 @@ def test_without_a_gpu_it_says_so_and_that_is_no_failure(tmp_path: Path) -> None
 
 @long_lane("that a piece is a program, and what becomes of one that breaks, is always tested")
 @pytest.mark.slow
-@pytest.mark.timeout(480)
 def test_pieces_without_a_server_work_at_their_smallest_on_cpu(tmp_path: Path) -> None:
     out, names = tmp_path / "report.json", ["collectives", "attention", "rl-step", "checkpoint"]
     command = [sys.executable, "-m", "benchmarks.gpu", "--device=cpu", "--small", f"--out={out}", *names]

@@ -13,7 +13,6 @@ from tests.lanes import long_lane
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.e2e,
-    pytest.mark.timeout(600),
     long_lane("what is refused of whom is always tested"),
 ]
 KINDS = {"bomb-stranger": {404}, "form-60mb": {413}, "passwords": {200, 429}}

@@ -29,7 +29,6 @@ def measure(*options: str) -> dict[str, Any]:
 
 @pytest.mark.slow
 @long_lane("the test below measures our side by the same way")
-@pytest.mark.timeout(240)
 def test_two_processes_do_the_work_of_another_trainer_with_one() -> None:
     other = f"{sys.executable} -m torch.distributed.run --standalone -m benchmarks.trainer_load.ours {{work}}"
     found = measure("--world-size=2", f"--other-command={other}", "--set=trainer.peak_tflops=1")["figures"]
@@ -45,7 +44,6 @@ def test_two_processes_do_the_work_of_another_trainer_with_one() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(120)
 def test_supervised_steps_are_measured_too() -> None:
     found = measure("--kind=sft")
     assert found["options"]["kind"] == "sft"

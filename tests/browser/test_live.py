@@ -151,7 +151,7 @@ def test_after_a_restart_of_the_server_the_page_catches_up_by_itself(watched: Wa
         make_metrics(run, "reward/mean", [0.875], first_step=5)
     finally:
         server.start()
-    expect(status).to_have_attribute("data-state", "live", timeout=60_000)
+    expect(status).to_have_attribute("data-state", "live")
     expect(chart(page, "Reward")).to_have_attribute("aria-label", re.compile("0.875 at step 5"))
     assert not watched.was_reloaded
     watched.faults.clear()  # connections refused while the server was down

@@ -94,7 +94,7 @@ def test_a_model_that_is_missing_is_made_from_the_form_which_then_is_ready(watch
     expect(page.locator("#launch-summary")).to_contain_text("1 thing to mend")
     maker = Run.objects.get()
     make_warm()  # as the reconciler does when the run has finished
-    expect(page.locator("#launch-summary")).to_contain_text("Ready to launch", timeout=20_000)
+    expect(page.locator("#launch-summary")).to_contain_text("Ready to launch")
     expect(page.locator("#model-note")).to_have_text("")
     page.get_by_role("button", name="Launch").click()
     expect(page.locator("#run-status")).to_contain_text("Waiting for the reconciler")

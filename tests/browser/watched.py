@@ -19,7 +19,11 @@ from playwright.sync_api import (
     sync_playwright,
 )
 
-expect.set_options(timeout=30_000)  # a page waits longer between two looks when the last answer was slow
+from tests.patience import PATIENCE
+
+_TIMEOUT_MS = PATIENCE * 30_000
+"""A page waits longer between two looks when the last answer was slow."""
+expect.set_options(timeout=_TIMEOUT_MS)
 
 _HARMLESS_FAILURES = {"net::ERR_ABORTED"}
 """Requests that the browser itself gave up because the page moved on."""
@@ -73,6 +77,7 @@ class Watched:
 def watch(context: BrowserContext, base_url: str) -> Iterator[Watched]:
     """A new page of a context; fails at the end with every fault it saw. `faults.clear()` forgives those so far."""
     page = context.new_page()
+    page.set_default_timeout(_TIMEOUT_MS)
     watched = Watched(page, base_url)
     host = urlsplit(base_url).netloc
 

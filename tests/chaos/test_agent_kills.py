@@ -43,7 +43,7 @@ from workers.fleet import lifecycle
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.slow,
-    pytest.mark.timeout(amount(300, 1500)),
+    pytest.mark.timeout(amount(1200, 1500)),
     needs_sandbox,
 ]
 

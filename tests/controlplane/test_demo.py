@@ -10,7 +10,7 @@ import pytest
 from controlplane.home import Home
 from workers.launchers.processes import with_cwd
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm]
 SHORTENED = ["sft.max_steps=12", "max_steps=3", "evaluation.problems=16", "batch.batch_size=32"]
 
 

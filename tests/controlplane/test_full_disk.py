@@ -18,7 +18,7 @@ from benchmarks.wire_load.payloads import Shape
 from benchmarks.wire_load.servers import Server
 from tests.lanes import long_lane
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 DISK = "320m"
 HEALED_WITHIN_S = 5.0
 """A commit takes a moment; PostgreSQL, if it had to end, the second that its supervisor waits."""

@@ -16,7 +16,7 @@ from tests.factories import make_project
 from tests.rollouts import story
 from tests.rollouts.datasets.test_making import make, played
 
-pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 KEY = "hf_of_the_test"
 LARGE = ".parquet"
 

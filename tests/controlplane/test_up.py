@@ -23,6 +23,7 @@ from controlplane.up import processes
 from tests.accounts import open_to_others
 from tests.e2e.yard import lives
 from tests.lanes import long_lane
+from tests.patience import PATIENCE
 from workers.launchers.processes import end, with_cwd
 
 ACCOUNTLESS = """
@@ -38,7 +39,7 @@ main()
 """
 """`rollyard`, where no account can be made for runs."""
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 
 class Up:
@@ -84,7 +85,7 @@ class Up:
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float) -> None:
-    give_up_at = time.monotonic() + deadline_s
+    give_up_at = time.monotonic() + PATIENCE * deadline_s
     while not condition():
         assert time.monotonic() < give_up_at, "the deadline passed"
         time.sleep(0.05)

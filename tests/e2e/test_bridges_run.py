@@ -15,7 +15,7 @@ from tests.e2e.calling_model import write_calling_model
 from tests.e2e.yard import Yard, until
 from tests.lanes import long_lane
 
-pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
 
 ROOT = Path(__file__).parents[2]
 BRIDGED = ROOT / "tests" / "environments" / "bridges"

@@ -29,7 +29,7 @@ from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
 from tests.rollouts import story
 from workers.launchers import confinement
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 
 CONTROL_PLANE = "environment of *controlplane*"
 """Our own processes. They fetch from the hub for runs, and run nobody's code."""

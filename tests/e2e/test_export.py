@@ -11,7 +11,7 @@ from tests.accounts import let_others_pass
 from tests.e2e.yard import Yard
 from tests.lanes import long_lane
 
-pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
 
 STEPS = 4
 

@@ -10,7 +10,6 @@ from tests.lanes import long_lane
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.vllm,
-    pytest.mark.timeout(900),
     long_lane("tests/workers/test_frozen.py starts its server, and tests/environments/judging asks for its word"),
 ]
 

@@ -28,7 +28,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.e2e,
     pytest.mark.vllm,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(bool(confinement.complaint()), reason=f"NOT TRIED: {confinement.complaint()}"),
 ]
 

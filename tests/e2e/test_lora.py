@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from tests.e2e.yard import Yard
 from tests.lanes import IS_LONG
 
-pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.e2e, pytest.mark.vllm]
 
 STEPS = 6
 
@@ -36,7 +36,7 @@ def test_adapters_are_trained_served_checkpointed_exported_and_forked(
     listed = yard.rollyard("checkpoints", "list", adapted)
     assert [(row["step"], row["state"]) for row in listed] == [(6, "complete"), (4, "complete"), (2, "deleted")]
     assert yard.rollyard("checkpoints", "verify", adapted)["faults"] == {}
-    yard.rollyard("checkpoints", "export", adapted, "--step", "4", "--out", str(tmp_path / "exported"))
+    yard.rollyard("checkpoints", "export", f"{adapted}@4", "-o", str(tmp_path / "exported"))
     exported = load_file(tmp_path / "exported" / "model.safetensors")
     assert exported.keys() == load_file(base / "model.safetensors").keys()
 

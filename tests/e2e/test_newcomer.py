@@ -10,7 +10,7 @@ from tests.accounts import open_to_others
 from tests.e2e.yard import running_yard
 from tests.lanes import long_lane
 
-pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm]
 WARM_UP = ["reverse-text-sft", "max_steps=6", "optimizer.warmup_steps=1", "data.batch_size=16"]
 RUN = ["reverse-text-rl", "max_steps=2", "optimizer.warmup_steps=1", "batch.batch_size=16", "evaluation.problems=8"]
 

@@ -25,7 +25,7 @@ from tests.lanes import amount
 from trainers.model.tiny_tools import MARKS, tool_tokenizer
 from trainers.wire import MaskReason
 
-pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(amount(600, 3600))]
+pytestmark = [pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(amount(1200, 3600))]
 
 STEPS = amount(5, 50)
 GROUP, BATCH = 4, 32

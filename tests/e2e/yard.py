@@ -28,6 +28,7 @@ import psycopg
 from controlplane.home import Home
 from controlplane.up.processes import of_up
 from tests.accounts import become, let_others_pass
+from tests.patience import PATIENCE
 from workers.launchers.processes import with_cwd, with_descendants
 
 T = TypeVar("T")
@@ -36,12 +37,12 @@ POLL_S = 0.25
 
 def until(condition: Callable[[], T | None], *, within_s: float, what: str) -> T:
     """Return the first truthy result of ``condition``; fail when there is none within the deadline."""
-    deadline = time.monotonic() + within_s
+    deadline = time.monotonic() + PATIENCE * within_s
     while time.monotonic() < deadline:
         if result := condition():
             return result
         time.sleep(POLL_S)
-    raise AssertionError(f"not within {within_s:.0f} s: {what}")
+    raise AssertionError(f"not within {PATIENCE * within_s:.0f} s: {what}")
 
 
 class Yard:
@@ -253,7 +254,7 @@ def _read(process: subprocess.Popen[str], events: "queue.Queue[dict[str, Any]]",
 
 
 def _next(events: "queue.Queue[dict[str, Any]]", log: Path) -> dict[str, Any]:
-    event = events.get(timeout=180)
+    event = events.get(timeout=PATIENCE * 60)
     assert event, f"`rollyard up` ended: {log.read_text()[-2000:]}"
     return event
 

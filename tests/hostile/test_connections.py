@@ -8,7 +8,7 @@ import pytest
 from tests.hostile.application import Target
 from tests.hostile.server import GROUP, Web, atropos, native, sized
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 SILENT = 600
 """Connections at once: more than the Atropos API lets in."""
 

@@ -19,7 +19,7 @@ from tests.hostile.corpus import CASES
 from tests.hostile.wires import PER_TOKEN, Wire, listed, written
 from tests.rollouts.api import row_counts
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 FRIEND = {wire: written(wire, good()) or b"" for wire in Wire}
 """A good group that comes in the same request as a bad one."""
 

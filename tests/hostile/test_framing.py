@@ -8,7 +8,7 @@ from tests.hostile.case import good
 from tests.hostile.server import GROUP, ITEM, MIB, Web, atropos, native, sized, status_of
 from tests.hostile.wires import json_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 stores_nothing = pytest.mark.usefixtures("nothing_stored")
 
 LENGTHS = {

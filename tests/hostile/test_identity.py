@@ -19,7 +19,7 @@ from tests.rollouts.api import make_token, row_counts
 from tests.rollouts.doors.atropos.api import registration
 
 # Slow, as the fast lane runs tests in any order, and after these the rows are gone that others of the package share.
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 GROUP, ITEM = json_of(good()), written(Wire.ATROPOS, good()) or b""
 
 

@@ -20,7 +20,6 @@ from tests.hostile.server import MIB, Web, atropos, native, only, sized
 pytestmark = [
     pytest.mark.django_db,
     pytest.mark.slow,
-    pytest.mark.timeout(300),
 ]
 ALLOWED_BYTES = 32 * MIB
 

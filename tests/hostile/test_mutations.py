@@ -14,7 +14,7 @@ from tests.lanes import amount
 from tests.rollouts.api import row_counts
 from tests.rollouts.doors.atropos.api import item
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 EXAMPLES = amount(100, 3000)
 FULL = good() | {"key": None}
 FULL["rollouts"][0] |= {

@@ -28,7 +28,6 @@ from tests.rollouts.doors.atropos.api import make_external_run
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.slow,
-    pytest.mark.timeout(300),
     # Whatever draws from `random` while schemathesis makes its strategies, in any thread, would fail a case.
     pytest.mark.filterwarnings("ignore:Do not use the `random` module:hypothesis.errors.HypothesisDeprecationWarning"),
 ]

@@ -15,7 +15,7 @@ import pytest
 from tests.hostile.application import Target
 from tests.hostile.server import MIB, Web, atropos, native, only, sized, status_of
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 SENDERS = 8
 ALLOWED_BYTES = 64 * MIB
 LARGE_BYTES = 60 * MIB

@@ -13,7 +13,7 @@ from tests.lanes import IS_LONG
 from tests.rollouts.api import row_counts
 from tests.rollouts.doors.atropos.api import introduction, item, registration
 
-pytestmark = [pytest.mark.django_db, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 FILES = {"path": "/x", "manifest_sha256": "a" * 64, "size_bytes": 1}
 NATIVE: dict[str, dict[str, Any]] = {
     "work/claim": {"holder": "h", "limit": 1},

@@ -16,7 +16,7 @@ from tests.hostile.wires import PER_TOKEN, Unwritable, Wire, json_of
 from tests.rollouts.api import row_counts
 from trainers.wire import TrainingBatch
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 TOO_NEW = "not there yet"
 
 

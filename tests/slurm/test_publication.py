@@ -29,7 +29,6 @@ pytestmark = [
     pytest.mark.slow,
     pytest.mark.e2e,
     pytest.mark.vllm,
-    pytest.mark.timeout(900),
     long_lane("that versions come over HTTP is always tested"),
 ]
 

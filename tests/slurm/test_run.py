@@ -11,7 +11,7 @@ from tests.lanes import long_lane
 from tests.slurm.cluster import Cluster
 from workers.launchers.processes import carriers, send
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.e2e, pytest.mark.vllm]
 
 ON_JOBS = ["launcher.type=slurm", "launcher.template=whole", "inference.replicas=1", "evaluation=null"]
 SMALL = ["batch.batch_size=32", "trainer.checkpoint_every=2"]

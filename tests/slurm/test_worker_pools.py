@@ -16,7 +16,7 @@ from workers import worker_pools
 from workers.slurm import workers
 from workers.worker_pools import MAX_FAILED, Work, WorkerPools
 
-pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.django_db, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.django_db]
 
 FILE = """
 [templates.default]

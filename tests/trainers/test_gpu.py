@@ -17,7 +17,6 @@ from trainers.model.lm_head import score_hidden
 pytestmark = [
     pytest.mark.gpu,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="NO GPU THAT TORCH CAN USE: `make gpu` runs this on one"),
-    pytest.mark.timeout(300),
 ]
 _ONE_RANK = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=1"]
 

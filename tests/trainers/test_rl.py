@@ -21,7 +21,7 @@ from tests.trainers.crew import Crew
 from tests.trainers.support import ROOT, await_trainer, random_batch, rl_config, run_trainer, start_node, start_trainer
 from trainers.storage.durable import find_directory, verify_directory
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 
 def make_plane(directory: Path, model: Path, **overrides: Any) -> FakeControlPlane:

@@ -18,7 +18,7 @@ from tests.trainers.crew import Crew
 from tests.trainers.support import rl_config, run_trainer, start_trainer, write_conversations, write_pairs
 from trainers.storage.durable import verify_directory
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 
 def make_plane(directory: Path, model: Path, **overrides: Any) -> FakeControlPlane:

@@ -18,7 +18,6 @@ from workers.launchers import confinement
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.slow,
-    pytest.mark.timeout(480),
     pytest.mark.skipif(
         bool(confinement.complaint()),
         reason=f"NO SANDBOX, bad environments are not let loose: {confinement.complaint()}",

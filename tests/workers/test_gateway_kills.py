@@ -23,7 +23,7 @@ from tests.workers.making import make_server, make_started_run
 from tests.workers.stub_server import stub_server
 from workers.database import with_connection
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(amount(300, 1200))]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 GROUP_SIZE = 4
 KILLS = amount(4, 50)

@@ -139,7 +139,6 @@ def test_what_is_exported_is_what_an_sft_run_takes(run: Run) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("prefers", [False, True])
 def test_a_trainer_learns_from_what_is_exported(run: Run, tmp_path: Path, prefers: bool) -> None:
     groups = [[said(word * 2, 1.0), said("?", 0.0)] for word in ("ab", "cd", "ef", "gh", "ij")]

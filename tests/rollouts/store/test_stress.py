@@ -22,7 +22,7 @@ from tests.lanes import IS_LONG
 from tests.rollouts import story
 from tests.rollouts.invariants import check_ledger
 
-pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]
 
 STEPS = 20
 LONG_S = 120.0

@@ -13,7 +13,7 @@ from tests.lanes import IS_LONG
 from tests.trainers.crew import Crew
 from tests.trainers.spread_steps import STEPS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.slow]
 
 Options = dict[str, Any]
 NONE: Options = {}

@@ -15,7 +15,7 @@ from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.crew import Crew
 from tests.trainers.support import random_batch, rl_config, write_pairs
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 STAGES = {"trainer__world_size": 2, "trainer__pipeline_parallel": 2, "trainer__seq_len": 64}
 

@@ -231,7 +231,6 @@ def acknowledged(
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
 def test_ranks_however_they_share_the_work_report_the_same_values(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
     alone = acknowledged(crew, tmp_path / "one", model_dir, 1, {})
     assert [len(step) for step in alone] == [8, 8]

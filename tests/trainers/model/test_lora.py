@@ -22,7 +22,7 @@ from trainers.run_config import LoraConfig, ModelConfig, OptimizerConfig
 from trainers.storage.checkpoint import load_checkpoint, trained_tensors, write_checkpoint
 from trainers.storage.export import export_checkpoint
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 TOKENS = torch.randint(0, 256, (1, 24), generator=torch.Generator().manual_seed(7))
 
 

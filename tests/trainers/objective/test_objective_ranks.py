@@ -14,7 +14,7 @@ from tests.trainers.crew import Crew
 from tests.trainers.support import random_batch, rl_config
 from trainers.wire import TrainingBatch, TrainingRollout
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow]
 
 STEPS = 5
 EVERYTHING: dict[str, Any] = {
