@@ -143,12 +143,13 @@ class Driver:
             tasks = [*keepers, *self._playing.values()]
             for task in tasks:
                 task.cancel()
+            with suppress(*_DATABASE_ERRORS):  # first: winding up takes a while, and the process may be killed in it
+                if left:
+                    await in_database(leases.release, left)
             await asyncio.gather(*tasks, return_exceptions=True)
             self._sockets.remove()
             await self._trials.aclose()
             with suppress(*_DATABASE_ERRORS):
-                if left:
-                    await in_database(leases.release, left)
                 await self._report()
                 await in_database(loads.forget, self.run, holder=self.holder)
             await self._gateway.aclose()
