@@ -12,7 +12,8 @@ from functools import partial
 from typing import Any, ClassVar
 
 from celery import shared_task
-from celery.signals import worker_init, worker_shutdown, worker_shutting_down
+from celery.bootsteps import StartStopStep
+from celery.signals import worker_shutdown, worker_shutting_down
 from django.db import DatabaseError, InterfaceError
 
 from rollouts.models import Evaluation, Run, RunKind
@@ -87,14 +88,19 @@ def _wait_for_drivers(**_signal: Any) -> None:
         driver.join(max(0.0, expires - time.monotonic()))
 
 
-@worker_init.connect
-def _start_polling(**_signal: Any) -> None:
-    """Poll the database for runs to drive, should no message arrive: Redis may be away for long. And for exports, and
-    versions of datasets to count, of which no message tells."""
-    signal.signal(signal.SIGUSR2, lambda _signum, _frame: _draining.set())
-    threading.Thread(target=poll_runs, name="poll-runs", daemon=True).start()
-    threading.Thread(target=exporting.poll, args=(_is_ending,), name="poll-exports", daemon=True).start()
-    threading.Thread(target=partial(count_versions, _is_ending), name="count-datasets", daemon=True).start()
+class Polling(StartStopStep):
+    """Polls the database for runs to drive, should no message arrive: Redis may be away for long. And for exports, and
+    versions of datasets to count, of which no message tells.
+
+    A step of the worker, for these begin once it heeds SIGTERM and before it has a broker.
+    """
+
+    def start(self, parent: Any) -> None:
+        """Begin, each in a thread."""
+        signal.signal(signal.SIGUSR2, lambda _signum, _frame: _draining.set())
+        threading.Thread(target=poll_runs, name="poll-runs", daemon=True).start()
+        threading.Thread(target=exporting.poll, args=(_is_ending,), name="poll-exports", daemon=True).start()
+        threading.Thread(target=partial(count_versions, _is_ending), name="count-datasets", daemon=True).start()
 
 
 def _is_ending() -> bool:

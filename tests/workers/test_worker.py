@@ -96,6 +96,7 @@ def test_worker_that_is_told_to_end_gives_its_leases_back(stub: StubServer, is_r
         eventually(lambda: playing(run, 2))
         process.send_signal(signal.SIGTERM)
         eventually(lambda: ended(process))
+    assert process.returncode == 0
     assert not Lease.objects.filter(run=run, expires_at__gt=Now()).exists()
     stub.mode = "ok"
     with worker(settings.REDIS_URL):
