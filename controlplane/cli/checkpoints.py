@@ -73,7 +73,7 @@ def verify_checkpoints(name: Named, as_json: Json = False) -> None:
     if as_json:
         print_json({"run": rows[0].run.key, "checkpoints": len(rows), "faults": faults})
     else:
-        say(f"{len(rows)} checkpoints verified, {len(faults)} are damaged")
+        say(f"checkpoints verified: {len(rows)}, damaged: {len(faults)}")
     raise typer.Exit(1 if faults else 0)
 
 

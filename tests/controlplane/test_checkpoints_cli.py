@@ -60,7 +60,7 @@ def test_a_damaged_checkpoint_is_found_and_neither_exported_nor_hidden(
     source: Run,
     tmp_path: Path,
 ) -> None:
-    assert rollyard("checkpoints", "verify", source.key).stdout == "2 checkpoints verified, 0 are damaged\n"
+    assert rollyard("checkpoints", "verify", source.key).stdout == "checkpoints verified: 2, damaged: 0\n"
     (source.directory / "checkpoints" / "step_1" / "x").write_text("dada")
     verified = rollyard.process("checkpoints", "verify", source.key, "--json")
     assert verified.returncode == 1
