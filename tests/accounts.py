@@ -50,7 +50,10 @@ def open_to_others(directory: Path) -> Iterator[Path]:
     """
     groups = {entry.pw_gid for entry in pwd.getpwall() if entry.pw_name == ACCOUNT}
     for path in directory.iterdir():
-        status = path.lstat()
+        try:
+            status = path.lstat()
+        except FileNotFoundError:  # Who writes here has removed it meanwhile.
+            continue
         if stat.S_ISLNK(status.st_mode) or path.name.startswith("postgresql-"):
             continue
         others = 0o007 if status.st_gid in groups else 0o077

@@ -23,6 +23,7 @@ from controlplane.up import processes
 from tests.accounts import open_to_others
 from tests.e2e.yard import lives
 from tests.lanes import long_lane
+from tests.moving import content_of, files_below
 from tests.patience import PATIENCE
 from workers.launchers.processes import end, with_cwd
 
@@ -133,9 +134,9 @@ def test_printed_link_signs_in_once(up: Up) -> None:
 def test_nothing_in_the_home_is_open_to_another_account_and_the_link_is_in_none_of_it(up: Up, home: Home) -> None:
     token = up.first["login_url"].rpartition("/")[2].encode()
     assert [*open_to_others(home.path), *open_to_others(home.run_dir)] == []
-    files = [path for path in home.path.rglob("*") if path.is_file() and not path.is_symlink()]
+    files = list(files_below(home.path))
     assert len(files) > 10
-    assert [path for path in files if token in path.read_bytes()] == []
+    assert [path for path in files if token in content_of(path)] == []
 
 
 def test_no_password_is_in_an_argument_a_variable_or_a_file_but_its_own(up: Up, home: Home) -> None:
@@ -143,9 +144,9 @@ def test_no_password_is_in_an_argument_a_variable_or_a_file_but_its_own(up: Up, 
     pids = processes.of_up(up.first["id"])
     assert len(pids) >= 4
     told = [Path(f"/proc/{pid}/{what}") for pid in pids | {up.process.pid} for what in ("cmdline", "environ")]
-    kept = [path for path in home.path.rglob("*") if path.is_file() and path.parent.name != "passwords"]
+    kept = [path for path in files_below(home.path) if path.parent.name != "passwords"]
     for password in passwords:
-        assert [path for path in [*told, *kept] if path.exists() and password.encode() in path.read_bytes()] == []
+        assert [path for path in [*told, *kept] if password.encode() in content_of(path)] == []
 
 
 @pytest.mark.parametrize("process", ["web", "worker", "redis", "postgres", "reconciler"])

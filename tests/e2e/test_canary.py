@@ -26,6 +26,7 @@ from tests import chat_server
 from tests.chat_server import Reply, completion
 from tests.e2e.canary import Canary, Search
 from tests.e2e.yard import Yard, make_tiny_model, running_yard, until
+from tests.moving import content_of, files_below
 from tests.rollouts import story
 from workers.launchers import confinement
 
@@ -356,9 +357,7 @@ def test_no_secret_is_where_it_does_not_belong(told: Story) -> None:
             search.look("a key of Redis", key)
             with contextlib.suppress(redis.ResponseError):
                 search.look("a value of Redis", client.dump(key) or b"")
-    files = [path for path in home.path.rglob("*") if path.is_file() and not path.is_socket()]
-    for path in files:
-        with contextlib.suppress(FileNotFoundError):
-            search.look(f"the file {path.relative_to(home.path)}", path.read_bytes())
+    for path in files_below(home.path):
+        search.look(f"the file {path.relative_to(home.path)}", content_of(path))
     assert not search.leaks, "\n".join(search.leaks)
     assert search.needless == []

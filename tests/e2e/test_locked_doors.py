@@ -21,6 +21,7 @@ from tests.accounts import open_to_others
 from tests.e2e.malice import ROLES, Malice, read
 from tests.e2e.yard import Yard, lives, running_yard, until
 from tests.lanes import IS_LONG
+from tests.moving import files_below
 from workers.launchers import confinement
 from workers.launchers.accounts import ensure_account
 
@@ -223,7 +224,8 @@ def test_the_same_code_without_a_sandbox_wins_what_it_wants(training: Training, 
 
 def test_code_of_a_run_is_imported_nowhere_else(training: Training) -> None:
     home = training.yard.home.path
-    left = [path for path in home.rglob("intruder-*.json") if not path.is_relative_to(home / "runs" / training.run)]
+    left = [path for path in files_below(home) if path.match("intruder-*.json")]
+    left = [path for path in left if not path.is_relative_to(home / "runs" / training.run)]
     assert left + list(Path.cwd().glob("intruder-*.json")) == []
 
 
@@ -277,7 +279,7 @@ def test_another_account_reads_no_file_and_opens_no_socket(training: Training) -
     sockets += [str(yard.home.postgres_socket_dir / ".s.PGSQL.5432")]
     sockets += [str(path) for path in yard.home.run_dir.glob("serve/*/vllm.sock")]
     assert len(sockets) == 4
-    files = [str(path) for path in yard.home.path.rglob("*") if path.is_file() and "postgres" not in str(path)][:500]
+    files = [str(path) for path in files_below(yard.home.path) if "postgres" not in str(path)][:500]
     nobody = pwd.getpwnam("nobody")
     places = json.dumps({"files": files, "sockets": sockets, "pids": {}})
     become = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]

@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.moving import content_of, files_below
 from tests.slurm.cluster import Cluster
 from tests.slurm.jobs import START_S, begin, has_ended, pid_of, running, wait_for
 from tests.workers.test_launchers import FAMILY, POLITE, STAY, STUBBORN
@@ -45,7 +46,7 @@ def test_secrets_of_a_job_reach_the_command_and_no_file(launcher: SlurmLauncher,
         ),
         "hsuh",
     )
-    kept = b"".join(path.read_bytes() for path in spec.directory.rglob("*") if path.is_file())
+    kept = b"".join(map(content_of, files_below(spec.directory)))
     assert b"hush-hush" not in kept
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.moving import files_below
 from tests.workers.waiting import IN_A_SANDBOX, eventually
 from workers.launchers.base import End, Handle, LaunchError, LaunchSpec
 from workers.launchers.local import LocalLauncher
@@ -220,10 +221,6 @@ def test_death_of_the_supervisor_ends_the_replica(launcher: LocalLauncher, spec:
     eventually(lambda: not carriers(spec.token))
 
 
-def _files(handle: Handle) -> list[Path]:
-    return [path for path in handle.directory.rglob("*") if path.is_file()]
-
-
 def test_secrets_are_in_the_environment_and_in_no_file(
     launcher: LocalLauncher, spec: LaunchSpec, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -235,7 +232,7 @@ def test_secrets_are_in_the_environment_and_in_no_file(
     handle = launcher.start(running(spec, program, environ={"ROLLYARD_TOKEN": "canary-token"}))
     eventually(lambda: exited(handle))
     assert launcher.logs(handle, 1) == "True False"
-    assert all(b"canary" not in path.read_bytes() for path in _files(handle) if path.name != "spec.json")
+    assert all(b"canary" not in path.read_bytes() for path in files_below(handle.directory) if path.name != "spec.json")
     assert b"canary-token" not in (handle.directory / "spec.json").read_bytes()
 
 
