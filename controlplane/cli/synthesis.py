@@ -96,7 +96,9 @@ def synthesize(
     else:
         for key, value in told.items():
             say(f"{key:<10} {value}")
-    raise typer.Exit(0 if lines else 1)
+    if not lines:
+        lower = "--min-reward asks for less, --samples for more rollouts of each problem"
+        fail(f"{output} is empty: no rollout that was played to its end earned {min_reward:g}; {lower}")
 
 
 def _account(run: Any, min_reward: float) -> dict[str, int]:

@@ -141,6 +141,8 @@ def test_a_synthesis_that_was_interrupted_is_gone_on_with_by_its_key(
     assert (refused.returncode, "stay as they are" in refused.stderr) == (1, True)
     more = rollyard("synthesize", run.key, "-o", path, "--min-reward", "0.5", "--best", "0", "--json")
     assert json.loads(more.stdout)["examples"] == 8
+    none = rollyard("synthesize", run.key, "-o", path, "--min-reward", "1.5")
+    assert (none.returncode, "earned 1.5; --min-reward asks for less" in none.stderr) == (1, True)
 
 
 def test_only_what_plays_training_problems_is_a_synthesis(rollyard: Rollyard, model: str, tmp_path: Path) -> None:
