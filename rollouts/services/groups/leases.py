@@ -15,6 +15,7 @@ from datetime import timedelta
 from math import floor
 
 import msgspec
+from django.contrib.postgres.functions import RandomUUID
 from django.db import connection, models, transaction
 from django.db.models.functions import Now
 
@@ -131,11 +132,13 @@ def renew(tokens: Iterable[uuid.UUID | str], *, lease_s: float) -> set[uuid.UUID
 def release(tokens: Iterable[uuid.UUID | str]) -> None:
     """Give leases back at once, for a holder that ends in good order: the next claim takes them over.
 
-    It does not count: three restarts of a worker say nothing against a problem.
+    It does not count: three restarts of a worker say nothing against a problem. The tokens are good for nothing any
+    more: the holder may have a renewal on its way.
     """
     with transaction.atomic():
         ids = [lease.pk for lease in _lock(Lease.objects.filter(token__in=list(tokens)))]
         Lease.objects.filter(pk__in=ids).update(
+            token=RandomUUID(),
             claimed_at=Now() - models.Value(timedelta(seconds=1.0)),
             expires_at=Now() - models.Value(timedelta(seconds=0.5)),
         )

@@ -96,6 +96,14 @@ def test_lease_that_was_given_back_is_taken_over_at_once_and_counts_as_no_attemp
     assert story.settle(claim) == GroupState.READY
 
 
+def test_lease_that_was_given_back_is_not_renewed_by_what_was_on_its_way() -> None:
+    run = story.launch()
+    first, second = story.claim(run, 2, holder="ends")
+    leases.release([first.token, second.token])
+    assert leases.renew([first.token, second.token], lease_s=30) == set()
+    assert {each.group for each in story.claim(run, 2, holder="other")} == {first.group, second.group}
+
+
 def test_group_that_lost_three_leases_is_quarantined_with_the_evidence() -> None:
     run = story.launch()
     story.claim(run, 1, holder="driver-0")
