@@ -102,9 +102,10 @@ def _line(row: dict[str, Any]) -> str:
 
 
 def _complaint(error: Exception) -> str:
-    """What SLURM or the file of templates says; of SLURM also what it is wanted for."""
-    from workers.slurm import templates
+    """What SLURM or the file of templates says; where there is no SLURM, first what it is wanted for."""
+    from workers.slurm import queue
 
-    if isinstance(error, templates.TemplateError):
+    if not isinstance(error, queue.SlurmAway):
         return str(error)
-    return f"{str(error).rstrip('. ;:')}. Such workers are jobs of SLURM: docs/cluster.md says what it takes"
+    wanted = "these workers are jobs of SLURM, which does not answer (docs/cluster.md says what it takes)"
+    return f"{wanted}: {str(error).rstrip('. ;:')}"

@@ -21,6 +21,13 @@ def test_without_lines_workers_are_told_how_to_reach_the_servers(rollyard: Rolly
     assert "rollyard up --lines-port auto" in done.stderr
 
 
+def test_where_there_is_no_slurm_it_says_what_workers_want_it_for(rollyard: Rollyard) -> None:
+    done = rollyard("workers", "list", PATH="/nowhere")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("error: these workers are jobs of SLURM, which does not answer (docs/cluster.md says")
+    assert "squeue" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("database", "redis", "said"),
     [
