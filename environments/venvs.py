@@ -15,19 +15,19 @@ import json
 import os
 import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions, version
 from pathlib import Path
 
+from environments.packages import Failed, run
+from environments.packages import install as install_packages
+
 DIRECTORY = "envs"
 """In the home of an installation."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.IGNORECASE)
 _MARKER = ".rollyard-complete"
-_READABLE = 0o022
-"""The umask of what everybody may read and we alone may write."""
 _LAST_LINES = 15
 """Of what a program said that failed."""
 _OURS = Path(__file__).resolve().parent
@@ -158,13 +158,16 @@ def _check_order(name: str, packages: Sequence[str], recipes: Sequence[str]) -> 
 
 
 def _make(directory: Path, packages: Sequence[str], recipes: Sequence[str], python: str) -> None:
-    _run([python, "-m", "venv", str(directory)], f"making {directory.name}")
-    pip = [str(directory / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check", "--no-input"]
+    with _said_of(f"making {directory.name}"):
+        run([python, "-m", "venv", str(directory)])
+    made = directory / "bin" / "python"
     for recipe in map(RECIPES.__getitem__, recipes):
         if recipe.complete_list:
-            _run([*pip, "--no-deps", "-r", str(recipe.complete_list)], f"installing {recipe.complete_list.stem}")
+            with _said_of(f"installing {recipe.complete_list.stem}"):
+                install_packages(made, ["--no-deps", "-r", str(recipe.complete_list)])
     requirements = _requirements(packages, recipes)
-    _run([*pip, *requirements], f"installing {', '.join(requirements)}")
+    with _said_of(f"installing {', '.join(requirements)}"):
+        install_packages(made, requirements)
     (_site_packages(directory) / "environments").symlink_to(_OURS)
     kept = {
         "recipes": list(recipes),
@@ -183,16 +186,12 @@ def _requirements(packages: Sequence[str], recipes: Sequence[str]) -> tuple[str,
     return (*known, *packages, f"msgspec=={version('msgspec')}")
 
 
-def _run(command: Sequence[str], doing: str) -> None:
+@contextlib.contextmanager
+def _said_of(doing: str) -> Iterator[None]:
     try:
-        done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, umask=_READABLE
-        )
-    except OSError as error:
-        raise VenvError(f"{doing} failed: {error}") from error
-    if done.returncode:
-        said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        raise VenvError("\n  ".join([f"{doing} failed:", *said[-_LAST_LINES:]]))
+        yield
+    except Failed as error:
+        raise VenvError("\n  ".join([f"{doing} failed:", *str(error).splitlines()[-_LAST_LINES:]])) from error
 
 
 def _read(directory: Path) -> Venv:

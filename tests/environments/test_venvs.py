@@ -1,6 +1,7 @@
-"""Virtual environments for environments: made by the real venv and pip, from wheels in a directory."""
+"""Virtual environments for environments: made by the real venv, uv and pip, from wheels in a directory."""
 
 import fcntl
+import os
 import subprocess
 import sys
 import zipfile
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from environments import venvs
+from environments import packages, venvs
 from environments.venvs import VenvError
 
 INSIDE = (
@@ -92,6 +93,35 @@ def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory
 
 
+def installer(venv: Path) -> str:
+    """Who installed the greeting there."""
+    [file] = venv.glob("lib/*/site-packages/greeting-*.dist-info/INSTALLER")
+    return file.read_text().strip()
+
+
+@pytest.mark.slow
+def test_what_pip_is_configured_to_take_is_taken_and_what_it_alone_can_do_is_left_to_pip(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in os.environ if name.startswith("PIP_")]:
+        monkeypatch.delenv(name)
+    config = tmp_path / "pip.conf"
+    config.write_text(f"[global]\nno-index = true\n[install]\nfind-links = {wheels}\nconstraint = {tmp_path}/limits\n")
+    monkeypatch.setenv("PIP_CONFIG_FILE", str(config))
+    (tmp_path / "limits").write_text("greeting<2\n")
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "made"], check=True)
+    python = tmp_path / "made" / "bin" / "python"
+    says = [str(python), "-c", "import greeting; print(greeting.WORD)"]
+    packages.install(python, ["greeting"])
+    assert subprocess.check_output(says, text=True) == "hello 1.0\n"
+    assert installer(tmp_path / "made") == "uv"
+    monkeypatch.setenv("PIP_PREFER_BINARY", "1")
+    (tmp_path / "limits").write_text("")
+    packages.install(python, ["--upgrade", "greeting"])
+    assert subprocess.check_output(says, text=True) == "hello 2.0\n"
+    assert installer(tmp_path / "made") == "pip"
+
+
 @pytest.mark.slow
 def test_an_installed_one_runs_our_host_with_its_packages_and_nothing_else_of_ours(
     tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
@@ -105,6 +135,7 @@ def test_an_installed_one_runs_our_host_with_its_packages_and_nothing_else_of_ou
     assert python == venvs.find(tmp_path, "mine")
     said = subprocess.run([python, "-c", INSIDE], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert said.split() == ["hello", "1.0", "None", str(Path(venvs.__file__).parent)]
+    assert installer(tmp_path / "mine") == "uv"
     unreadable = [each for each in (tmp_path / "mine").rglob("*") if not each.stat().st_mode & 0o004]
     assert unreadable == []
 
