@@ -57,8 +57,9 @@ def _find_uv() -> str | None:
 def _configured(python: Path) -> dict[str, str] | None:
     """What pip is configured to do, by option; None where something of it is for pip alone."""
     asked = [str(python), "-m", "pip", "--disable-pip-version-check", "config", "list"]
-    done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    if done.returncode:
+    try:
+        done = subprocess.run(asked, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
         return None
     found = {**_of("global", done.stdout), **_of("install", done.stdout), **_of(":env:", done.stdout)}
     known = {*_LISTS, "index-url", "no-index", "constraint", *_VARIABLES, *_OF_NO_MATTER}
@@ -77,6 +78,9 @@ def _write(configured: Mapping[str, str], path: str) -> tuple[list[str], dict[st
     Path(path).write_text("[pip]\n" + "".join(_lines(configured)))
     constraints = (f"--constraints={file}" for file in configured.get("constraint", "").split())
     environ = {_VARIABLES[option]: value for option, value in configured.items() if option in _VARIABLES}
+    # Files are links to those of the cache, which in uv's usual place have the mode of whoever was there first.
+    caches = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    environ["UV_CACHE_DIR"] = os.path.join(caches, "rollyard", "uv")
     return [f"--config-file={path}", *constraints], environ
 
 

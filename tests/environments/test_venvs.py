@@ -9,6 +9,7 @@ from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from uv import find_uv_bin
 
 from environments import packages, venvs
 from environments.venvs import VenvError
@@ -111,10 +112,15 @@ def test_what_pip_is_configured_to_take_is_taken_and_what_it_alone_can_do_is_lef
     (tmp_path / "limits").write_text("greeting<2\n")
     subprocess.run([sys.executable, "-m", "venv", tmp_path / "made"], check=True)
     python = tmp_path / "made" / "bin" / "python"
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "private"))
+    uv = [find_uv_bin(), "pip", "install", f"--target={tmp_path / 'elsewhere'}", "--no-index", f"--find-links={wheels}"]
+    subprocess.run([*uv, "greeting<2"], umask=0o077, check=True)
     says = [str(python), "-c", "import greeting; print(greeting.WORD)"]
     packages.install(python, ["greeting"])
     assert subprocess.check_output(says, text=True) == "hello 1.0\n"
     assert installer(tmp_path / "made") == "uv"
+    for path in (tmp_path / "made").glob("lib/*/site-packages/**/greeting*"):
+        assert path.stat().st_mode & 0o004, path
     monkeypatch.setenv("PIP_PREFER_BINARY", "1")
     (tmp_path / "limits").write_text("")
     packages.install(python, ["--upgrade", "greeting"])
