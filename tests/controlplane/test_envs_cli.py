@@ -36,16 +36,16 @@ def test_an_unknown_name_needs_packages() -> None:
 
 @pytest.fixture
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
-    """The commands that would be run; with pip and venv themselves: tests/environments/test_venvs.py."""
+    """What would be run, and installed; with venv, uv and pip themselves: tests/environments/test_venvs.py."""
     ran: list[list[str]] = []
 
-    def run(command: list[str], doing: str) -> None:
+    def run(command: list[str]) -> None:
         ran.append(command)
-        if "venv" in command:
-            Path(command[-1], "lib", "python3.11", "site-packages").mkdir(parents=True)
-            Path(command[-1], "pyvenv.cfg").write_text("version = 3.11.7\n")
+        Path(command[-1], "lib", "python3.11", "site-packages").mkdir(parents=True)
+        Path(command[-1], "pyvenv.cfg").write_text("version = 3.11.7\n")
 
-    monkeypatch.setattr(venvs, "_run", run)
+    monkeypatch.setattr(venvs, "run", run)
+    monkeypatch.setattr(venvs, "install_packages", lambda _, arguments: ran.append(list(arguments)))
     return ran
 
 
