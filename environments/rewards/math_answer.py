@@ -32,7 +32,9 @@ async def math(
     *,
     field: Annotated[str, Meta(description="Where problem.data has the right answer, or a list of them.")] = "answer",
     tag: Annotated[str, Meta(pattern=r"^[\w.-]+$", description="Where an answer stands that is in no box.")] = "answer",
-    deadline_s: Annotated[float, Meta(gt=0, le=60, description="For a comparison; what takes longer is wrong.")] = 2.0,
+    deadline_s: Annotated[
+        float, Meta(gt=0, le=60, description="Of a processor, for a comparison; what takes longer is wrong.")
+    ] = 2.0,
 ) -> float:
     """1 if the last reply's answer equals the right one, else 0. Metric `math_undecided`: 1 where it took too long.
 

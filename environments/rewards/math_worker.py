@@ -1,7 +1,8 @@
 """A process that decides whether two mathematical answers are equal: `math-verify` in a main thread of its own.
 
-One line of JSON in, one out, until stdin ends. It takes time and memory without bound for some answers: whoever started
-it kills it at a deadline, and should that one be gone, an alarm does. It imports nothing of ours, so as to start fast.
+One line of JSON in, one out, until stdin ends. It takes time and memory without bound for some answers: it dies of so
+many seconds of the processor, which are the same on a busy machine. Whoever started it kills it where it never gets
+those, and should that one be gone, an alarm does. It imports nothing of ours, so as to start fast.
 """
 
 import json
@@ -22,7 +23,8 @@ def main() -> None:
     logging.disable()
     sys.stdout = sys.stderr  # whatever a library prints is no answer
     # The default action, a death without a word, works inside C too, where a handler of Python's would wait.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
@@ -36,8 +38,10 @@ def main() -> None:
     _say({})
     while line := sys.stdin.readline():  # iterating would read ahead
         asked = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, asked["cpu_s"])
         signal.alarm(asked["alarm_s"])
         found = _decide(parse, verify, asked["gold"], asked["said"])
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         _say(found)
 

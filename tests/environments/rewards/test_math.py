@@ -95,6 +95,22 @@ def test_an_answer_that_takes_for_ever_is_wrong_at_its_deadline_and_the_next_is_
     assert fast.metrics["math_undecided"] == 0
 
 
+def test_a_busy_machine_makes_no_right_answer_wrong() -> None:
+    """A machine that gives a process no time is one that stops it."""
+
+    async def asked() -> tuple[object, object]:
+        first = await some.decide("1/2", "2/4", 10)
+        [pid] = children(os.getpid(), "math_worker") - of_others
+        os.kill(pid, signal.SIGSTOP)
+        asyncio.get_running_loop().call_later(1.0, os.kill, pid, signal.SIGCONT)
+        return first, await some.decide("1/3", "3/9", 0.5)
+
+    of_others = children(os.getpid(), "math_worker")
+    some = MathWorkers(1)
+    assert asyncio.run(asked()) == ({"is_parsed": True, "is_equal": True},) * 2
+    some.close()
+
+
 def test_any_loop_in_any_thread_may_ask_at_once() -> None:
     found: list[float] = []
 
