@@ -93,6 +93,7 @@ clean: ## Remove what the targets above made (not your data)
 	rm -rf $(VENV) $(AGENTS_VENV) $(ATROPOS_VENV) $(GAMES_VENV) $(VERIFIERS_VENV) frontend/node_modules frontend/static/frontend .check-home .mypy_cache .ruff_cache .pytest_cache
 	rm -rf .import_linter_cache test-results *.egg-info
 
+# Of what runs side by side each asks for it before it calls make again: two that made it at once would break it.
 $(VENV)/bin/uv:
 	$(PYTHON) -m venv $(VENV)
 	@$(BIN)/python -m pip install -q --disable-pip-version-check $(PIP_ARGS) $$(grep ^uv== constraints.txt)
@@ -139,7 +140,7 @@ slurm: chromium ## Install SLURM's daemons, without which the tests that start j
 venvs: agents-venv atropos-venv games-venv verifiers-venv ## Make the virtual environments of other libraries, whose tests are skipped without them
 
 # Apart from .venv, whose clients are those that vLLM wants.
-agents-venv: ## Make .venv-agents with agent frameworks, whose tests are skipped without it
+agents-venv: | $(VENV)/bin/uv ## Make .venv-agents with agent frameworks, whose tests are skipped without it
 	@$(MAKE) --no-print-directory -s $(AGENTS_VENV)/.installed \
 	  || echo "NO AGENT FRAMEWORKS: their tests are skipped. They need a package index; run make agents-venv again."
 
@@ -151,7 +152,7 @@ $(AGENTS_VENV)/.installed: tests/environments/frameworks/requirements.txt | $(VE
 	@touch $@
 
 # Apart from .venv: what the real clients of Atropos need contradicts what the product needs.
-atropos-venv: ## Make .venv-atropos with the real atroposlib, whose tests are skipped without it
+atropos-venv: | $(VENV)/bin/uv ## Make .venv-atropos with the real atroposlib, whose tests are skipped without it
 	@$(MAKE) --no-print-directory -s $(ATROPOS_VENV)/.installed \
 	  || echo "NO ATROPOSLIB: its tests are skipped. It needs a package index; run make atropos-venv again."
 
