@@ -5,12 +5,18 @@ from typing import Any
 
 import pytest
 
-from rollouts.models import Checkpoint, PolicyVersion, Run
-from rollouts.services.runs import checkpoints
+from rollouts.models import Checkpoint, PolicyVersion, Replica, Run
+from rollouts.reasons import ReasonCode
+from rollouts.services.runs import checkpoints, policies, replicas
+from tests.factories import words
 from tests.rollouts import story
 from tests.rollouts.runs.test_eval_runs import launch
 from tests.rollouts.runs.test_runs import checkpoint
-from workers.fleet import retention
+from workers.fleet import lifecycle, retention
+from workers.fleet.lifecycle import UnrecoverableError
+from workers.fleet.serving import Servers
+from workers.launchers.base import scratch
+from workers.launchers.local import LocalLauncher
 
 pytestmark = pytest.mark.django_db
 
@@ -58,3 +64,50 @@ def test_models_that_an_evaluation_made_of_checkpoints_go_and_their_tokenizers_s
     retention.let_go(run)
     assert {Path(file).name for file in files(run)} == {"tokenizer.json"}
     assert files(source) == {"checkpoints/step_1/model.safetensors", "checkpoints/step_1/tokenizer.json"}
+
+
+def go_on(run: Run, epoch: int, version: int) -> None:
+    """Train until a version is live."""
+    write(Path(story.announce(run, epoch, version).path))
+    assert story.publish(run) == version
+
+
+def start_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> Replica:
+    """One that is given to a queue and waits there."""
+    monkeypatch.setattr(LocalLauncher, "start", lambda *_: None)
+    monkeypatch.setattr(lifecycle, "back_off_s", lambda *_, **__: 0.0)
+    Servers().tend(story.fresh(run))
+    return Replica.objects.order_by("-id")[0]
+
+
+def test_weights_that_a_server_was_started_with_stay_until_it_serves(monkeypatch: pytest.MonkeyPatch) -> None:
+    run, epoch = story.train(trainer__keep_weights=1, max_steps=9)
+    go_on(run, epoch, 1)
+    server = start_server(run, monkeypatch)
+    for version in (2, 3, 4):
+        go_on(run, epoch, version)
+    retention.prune(run)
+    assert {path.name for path in (run.directory / "weights").iterdir()} == {"step_1", "step_3", "step_4"}
+    replicas.ready(server, loaded_version=4)
+    retention.prune(run)
+    assert {path.name for path in (run.directory / "weights").iterdir()} == {"step_3", "step_4"}
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_server_is_believed_that_its_input_is_at_fault_unless_that_was_removed(
+    is_gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run, epoch = story.train(max_steps=9)
+    go_on(run, epoch, 1)
+    server = start_server(run, monkeypatch)
+    scratch(Path(server.directory)).mkdir(parents=True)
+    (scratch(Path(server.directory)) / "fault.json").write_text('{"message": "there is no config.json"}')
+    replicas.lost(server, exit_code=1, reason=words("died"))
+    go_on(run, epoch, 2)
+    if is_gone:
+        policies.forget_files([PolicyVersion.objects.get(run=run, version=1)])
+        assert start_server(run, monkeypatch).pk > server.pk
+    else:
+        with pytest.raises(UnrecoverableError) as caught:
+            start_server(run, monkeypatch)
+        assert caught.value.reason.code == ReasonCode.SERVER_INPUT

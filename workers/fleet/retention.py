@@ -8,15 +8,22 @@ from contextlib import suppress
 from pathlib import Path
 
 from environments.disk import DELETING, PARTIAL, clear_away, remove_directory
-from rollouts.models import Checkpoint, PolicyVersion, Run, RunKind
+from rollouts.models import Checkpoint, PolicyVersion, ReplicaKind, Run, RunKind
+from rollouts.selectors import fleet
 from rollouts.services.runs import checkpoints, policies
-from rollouts.states import CheckpointState
+from rollouts.states import CheckpointState, ReplicaState
+from workers.fleet import serving
 
 
 def prune(run: Run) -> None:
-    """Remove superseded weights beyond `trainer.keep_weights`, and the checkpoints that the store gives up."""
+    """Remove superseded weights beyond `trainer.keep_weights` but those that a server was started with which does not
+    serve yet, for it may be in a queue for hours; and the checkpoints that the store gives up."""
     root = run.directory.resolve()
     superseded = policies.list_prunable(run)
+    if superseded:
+        starting = fleet.list_alive(run, ReplicaKind.INFERENCE).filter(state=ReplicaState.STARTING)
+        awaited = {serving.started_with(each) for each in starting}
+        superseded = [version for version in superseded if version.version not in awaited]
     for version in superseded:
         _remove(Path(version.path), root)
     policies.forget_files([version for version in superseded if not Path(version.path).exists()])

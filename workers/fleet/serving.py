@@ -148,7 +148,7 @@ def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
                 admin.probe(STARTING_PROBE_DEADLINE_S if replica.state == ReplicaState.STARTING else PROBE_DEADLINE_S)
             elif replica.state == ReplicaState.STARTING:
                 admin.probe(STARTING_PROBE_DEADLINE_S)
-                if admin.version() is None and _started_with(replica) == target.version:
+                if admin.version() is None and started_with(replica) == target.version:
                     admin.set_version(target.version)
                 elif admin.version() != target.version:
                     load(admin, replica, target)
@@ -216,7 +216,7 @@ def _start(run: Run, slot: commands.Slot) -> None:
         if replica.answered_at is not None:
             break
         failed.append(replica)
-    if failed and (fault := lifecycle.fault_of(failed[0])):
+    if failed and (fault := lifecycle.fault_of(failed[0])) and not _are_weights_gone(failed[0]):
         raise UnrecoverableError(Reason(ReasonCode.SERVER_INPUT, fault=fault))
     if len(failed) >= MAX_FAILED_STARTS:
         which = f"{slot.number} of the policy {slot.policy}" if slot.policy else slot.number
@@ -256,12 +256,18 @@ def _start(run: Run, slot: commands.Slot) -> None:
     lifecycle.launch(replica, command, after=failed)
 
 
-def _started_with(replica: Replica) -> int | None:
+def started_with(replica: Replica) -> int | None:
+    """The version of which a server of the run's own policy reads the weights as it starts."""
     try:
         version: int = json.loads((Path(replica.directory) / _STARTED_WITH).read_text())["version"]
     except (OSError, ValueError, KeyError):
         return None
     return version
+
+
+def _are_weights_gone(replica: Replica) -> bool:
+    """Whether what a server was started with was removed since: then a fault of its input says nothing of the next."""
+    return PolicyVersion.objects.filter(run=replica.run, version=started_with(replica), path="").exists()
 
 
 def _age_s(moment: datetime) -> float:
