@@ -31,8 +31,8 @@ async def unit_tests(
 ) -> float:
     """Share of tests passed by the code in the last reply's last fenced block, or in all of it where there is none.
 
-    A test is either Python with asserts (`assert add(1, 2) == 3`), whose names that Python does not have are functions
-    of the code, which take and give plain values; or an object with `stdin` and the `stdout` that the code has to print
+    A test is either Python with asserts (`assert add(1, 2) == 3`), which call functions of the code unless Python or
+    the test itself names them, and these take and give plain values; or an object with `stdin` and the `stdout` that the code has to print
     as a program. The code runs in a sandbox, and what is right never gets there.
     Raises SandboxUnavailable where no sandbox is.
     """
@@ -63,9 +63,10 @@ def _read(tests: Any, field: str) -> list[Test]:
 def _one(test: Any, field: str) -> Test:
     if isinstance(test, dict) and test.keys() == {"stdin", "stdout"} and all(isinstance(t, str) for t in test.values()):
         return InputAndOutput(test["stdin"], test["stdout"])
+    text = test if isinstance(test, str) else ""
     try:
-        sources = split(test if isinstance(test, str) else "")
-        found = [Assertion(source, functions_in(sources)) for source in sources]
+        sources = split(text)
+        found = [Assertion(source, functions_in(sources, text)) for source in sources]
     except ValueError as error:
         raise ValueError(f"field: in {field!r} of problem.data, {error}") from None
     if not found:

@@ -49,12 +49,13 @@ def _tested(row: JsonObject) -> JsonObject:
     given = row.get("tests") or row.get("test_list") or row.get("test")
     if not given:
         raise ValueError("it has no tests, test_list, test, pairs or input_output")
-    tests = code_tests.split("\n".join(map(str, given)) if isinstance(given, list) else str(given))
+    text = "\n".join(map(str, given)) if isinstance(given, list) else str(given)
+    tests = code_tests.split(text)
     if not tests:
         raise ValueError("its tests assert nothing")
     if entry := row.get("entry_point"):
         tests = [test.replace(f"{_CANDIDATE}(", f"{entry}(") for test in tests]
-    functions = {str(entry)} if entry else code_tests.functions_in(tests)
+    functions = {str(entry)} if entry else code_tests.functions_in(tests, text)
     return {"tests": tests, "functions": sorted(functions)}
 
 

@@ -7,23 +7,26 @@ values, operators and the harmless functions below, and nothing of Python's obje
 """
 
 import ast
+import builtins
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
+from environments.rewards.judged_code.runner import encoded
+
 _MOST_ITEMS = 100_000
-"""Of a sequence that an operator makes."""
+"""Of a sequence that an operator or `range` makes."""
 _MOST_POWER = 64
 
 _BUILTINS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
-        *(abs, all, any, bool, dict, float, frozenset, int, len, list, max, min),
-        *(round, set, sorted, str, sum, tuple),
+        *(abs, all, any, bool, chr, dict, divmod, float, frozenset, int, len, list, max, min),
+        *(ord, round, set, sorted, str, sum, tuple),
     )
-}
+} | {"range": lambda *bounds: _range(*bounds)}
 _MATH: dict[str, Any] = {name: getattr(math, name) for name in ("inf", "isclose", "nan", "pi", "sqrt")}
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -52,7 +55,8 @@ _SIGNS: dict[type[ast.AST], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
 }
 
-
+_FAULTS = (TypeError, ValueError, ArithmeticError, LookupError, RecursionError)
+"""Of what is evaluated."""
 _HARMLESS = (ast.Import, ast.ImportFrom, ast.Pass, ast.Expr, ast.Assign)
 """Statements beside assertions that are passed over; an assertion that needs a name of theirs cannot be read."""
 
@@ -71,7 +75,8 @@ class Assertion:
         self._expression = statement.test
         self._asked = [each for each in ast.walk(statement.test) if _name_called(each) in functions]
         if not self._asked:
-            raise ValueError(f"the test {source[:80]!r} calls none of {', '.join(sorted(functions))}")
+            none = f"none of {', '.join(sorted(functions))}" if functions else "no function of the code"
+            raise ValueError(f"the test {source[:80]!r} calls {none}")
         self.calls = [_call(each) for each in self._asked if isinstance(each, ast.Call)]
         """Function, arguments, arguments by name."""
         self._check(statement.test)
@@ -81,7 +86,7 @@ class Assertion:
         known = {id(node): answer for node, answer in zip(self._asked, answers, strict=True)}
         try:
             return bool(_value(self._expression, known))
-        except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError):
+        except _FAULTS:
             return False
 
     def expected(self) -> Any:
@@ -94,14 +99,21 @@ class Assertion:
             case expression:
                 return True if expression in self._asked else ast.dump(expression)
 
-    def _check(self, node: ast.expr) -> None:
-        """Evaluate it once, so that what cannot be read is known now."""
-        try:
-            _value(node, dict.fromkeys(map(id, self._asked), 0))
-        except _Unreadable as unreadable:
-            raise ValueError(f"the test {ast.unparse(node)[:80]!r} has {unreadable} in it") from None
-        except (TypeError, ValueError, ArithmeticError, LookupError, RecursionError):
-            pass  # 0 is no answer of the kind that it wants
+    def _check(self, whole: ast.expr) -> None:
+        """Evaluate it and each part of it once, so that what cannot be read, or never has a value, is known now."""
+        known = dict.fromkeys(map(id, self._asked), 0)
+        parts = [whole]
+        for part in parts:
+            try:
+                _value(part, known)
+            except _Unreadable as unreadable:
+                raise ValueError(f"the test {ast.unparse(whole)[:80]!r} has {unreadable} in it") from None
+            except _FAULTS as fault:
+                if not any(id(each) in known for each in ast.walk(part)):
+                    raise ValueError(f"the test {ast.unparse(whole)[:80]!r} has {_told(part)} in it: {fault}") from None
+                # Else 0 is no answer of the kind that it wants.
+            if id(part) not in known:
+                parts += _within(part)
 
 
 class _Unreadable(Exception):
@@ -145,10 +157,21 @@ class _Renamed(ast.NodeTransformer):
         return ast.Name(self._names.get(node.id, node.id), node.ctx)
 
 
-def functions_in(tests: Sequence[str]) -> set[str]:
-    """What assertions call, besides what the evaluator knows. Raises ValueError for what is no Python."""
+def functions_in(tests: Sequence[str], source: str) -> set[str]:
+    """What the assertions of a text (`split`) call, besides what Python has and what the text imports or assigns.
+
+    Raises ValueError for what is no Python.
+    """
     found = {_name_called(node) for test in tests for node in ast.walk(ast.parse(test))}
-    return {name for name in found if name} - _BUILTINS.keys()
+    return found - {"", *dir(builtins), *_own_names(source)}
+
+
+def _own_names(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.alias):
+            yield (node.asname or node.name).partition(".")[0]
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
 
 
 def _name_called(node: ast.AST) -> str:
@@ -163,9 +186,20 @@ def _call(node: ast.Call) -> tuple[str, list[Any], dict[str, Any]]:
 
 def _literal(node: ast.expr) -> Any:
     try:
-        return _value(node, {})
-    except (_Unreadable, TypeError, ValueError, ArithmeticError, LookupError) as error:
+        value = _value(node, {})
+        encoded(value)
+    except (_Unreadable, *_FAULTS) as error:
         raise ValueError(f"the argument {ast.unparse(node)[:80]!r} is no plain value") from error
+    return value
+
+
+def _within(node: ast.expr) -> Iterator[ast.expr]:
+    """The expressions that it is made of, but for the name of a function or a module."""
+    name = getattr(node, "func", node.value if isinstance(node, ast.Attribute) else None)
+    for child in ast.iter_child_nodes(node):
+        inner = child.value if isinstance(child, ast.keyword) else child
+        if isinstance(inner, ast.expr) and inner is not name:
+            yield inner
 
 
 def _value(node: ast.expr, known: dict[int, Any]) -> Any:
@@ -207,8 +241,20 @@ def _value(node: ast.expr, known: dict[int, Any]) -> Any:
         ):
             function = _MATH[name]
         case _:
-            raise _Unreadable(ast.unparse(node)[:80])
+            raise _Unreadable(_told(node))
     return function(*values(given), **{each.arg: _value(each.value, known) for each in named if each.arg})
+
+
+def _told(node: ast.expr) -> str:
+    return ast.unparse(node)[:80]
+
+
+def _range(*bounds: Any) -> list[int]:
+    """As a list: what calls take and give are plain values."""
+    numbers = range(*bounds)
+    if len(numbers) > _MOST_ITEMS:
+        raise ValueError("too long")
+    return list(numbers)
 
 
 def _number(value: Any) -> Any:

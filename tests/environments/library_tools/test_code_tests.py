@@ -37,6 +37,10 @@ def check(candidate):
         ("assert sorted(f(1), reverse=True) == [2, 1]", [[1, 2]], True),
         ("assert f(1)[0] == 'a' and len(f(1)) == 2", ["ab", "ab"], True),
         ("assert 1 < f(1) <= 3", [3], True),
+        ("assert f(3) == list(range(3))", [[0, 1, 2]], True),
+        ("assert f(3) == list(range(3))", [[0, 1]], False),
+        ("assert f(1) == list(range(f(2)))", [[], 10**12], False),
+        ("assert f('a') == chr(ord('a') + 1)", ["b"], True),
         ("assert f(1) * 10 ** 3 == 2000", [2], True),
         ("assert f(1) in [1, 2]", [2], True),
         # What the answer is not fit for is wrong, and no error.
@@ -73,6 +77,13 @@ def test_calls_have_the_arguments_that_the_assertion_writes() -> None:
         ("assert f(1) == [n for n in [1]]", "for n in"),
         ("assert f(1) == eval('1')", "eval"),
         ("assert f(f(1)) == 1", "no plain value"),
+        ("assert f(math.sqrt) == 1", "no plain value"),
+        # Nor where what stands before it cannot be evaluated without an answer, or decides by itself.
+        ("assert f(1)[0] == hash('x')", "hash"),
+        ("assert f(1) and open('x')", "open"),
+        # What no answer would make true is no test.
+        ("assert f(1) == 2 ** 100", "2 \\*\\* 100.*too large"),
+        ("assert f(1) == list(range(10 ** 12))", "too long"),
     ],
 )
 def test_what_cannot_be_read_is_refused_with_a_reason(source: str, reason: str) -> None:
@@ -83,9 +94,25 @@ def test_what_cannot_be_read_is_refused_with_a_reason(source: str, reason: str) 
 def test_tests_are_split_into_the_assertions_about_something() -> None:
     found = split(HUMAN_EVAL)
     assert found == ["assert candidate([1, 2]) == 3", "assert abs(candidate(5) - 0.5) < 1e-06"]
-    assert functions_in(found) == {"candidate"}
+    assert functions_in(found, HUMAN_EVAL) == {"candidate"}
     with pytest.raises(ValueError, match="For"):
         split("def check(candidate):\n    for n in range(9):\n        assert candidate(n) == n")
+
+
+@pytest.mark.parametrize(
+    ("tests", "refused"),
+    [
+        ("assert f(5) == hash(5)", "hash"),
+        ("from math import sqrt\nassert f(4) == sqrt(4)", "sqrt"),
+        ("import os.path as place\nnear = place.samefile\nassert near(f(4), 4)", "near"),
+        ("assert hash(3) == 3", "no function of the code"),
+    ],
+)
+def test_what_python_or_the_tests_themselves_name_is_no_function_of_the_code(tests: str, refused: str) -> None:
+    [source] = split(tests)
+    assert functions_in([source], tests) <= {"f"}
+    with pytest.raises(ValueError, match=refused):
+        Assertion(source, functions_in([source], tests))
 
 
 @pytest.mark.parametrize(
