@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -18,6 +20,7 @@ from workers.depot import PREFIX, Depot
 from workers.launchers.base import Handle
 from workers.nodes import Node, NodeAway
 from workers.slurm.launcher import SlurmLauncher
+from workers.slurm.queue import Job
 from workers.transfers import Listed, TransferError
 
 KEY = "sesame"
@@ -205,3 +208,27 @@ def test_a_control_plane_that_was_started_anew_has_a_node_let_go_of_versions_tha
             for step in steps:
                 launcher.bring(handle, filled(weights / f"step_{step}"))
     assert {path.name for path in on_node(there, weights).iterdir()} == {"step_0", "step_2", "step_3"}
+
+
+def test_a_job_is_silent_only_since_somebody_listens_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Handle("token", tmp_path / "replica")
+    handle.directory.mkdir()
+    described = {"token": "token", "shared": False, "sends": [], "nodes": 1}
+    for name, content in {"job.json": described, "agent.json": {"token": "token", "base_url": ""}}.items():
+        (handle.directory / name).write_text(json.dumps(content))
+    (handle.directory / "heartbeat").touch()
+    os.utime(handle.directory / "heartbeat", (0, 0))
+    jobs = {"token": Job("7", "RUNNING", "None", "n1")}
+    monkeypatch.setattr("workers.slurm.queue.Queue.jobs", lambda queue: jobs)
+    launcher = SlurmLauncher(tmp_path)
+    since = time.monotonic()
+
+    def silent_s() -> float:
+        age_s = launcher.poll(handle).heartbeat_age_s
+        assert age_s is not None
+        assert age_s < time.monotonic() - since, "what was while the control plane was away does not count"
+        return age_s
+
+    assert eventually(lambda: silent_s() > 0.2), "an agent that never answers is found"
+    jobs.clear()
+    eventually(lambda: all(each.name != "carry-replica" for each in threading.enumerate()))

@@ -48,6 +48,7 @@ class SlurmLauncher:
         self._home = home
         self._key_of = key_of
         self._carriers: dict[str, Carrier] = {}
+        self._carried_since: dict[str, float] = {}
         self._brought: dict[str, list[Path]] = {}
         self._queue = queue.Queue()
         self._absent_since: dict[str, float] = {}
@@ -109,7 +110,7 @@ class SlurmLauncher:
         given_s = _age_s(handle.directory, "job.json")
         # Without the file it was never given to SLURM.
         submitted_s = states.SUBMITTED_S if given_s is None else given_s
-        seen = states.judge(job, _written(handle), absent_s=absent_s, submitted_s=submitted_s)
+        seen = states.judge(job, self._heard(handle), absent_s=absent_s, submitted_s=submitted_s)
         if job is None:
             return seen
         if job.state == "PENDING" and job.avoids and submitted_s > _AVOIDING_S:
@@ -148,6 +149,7 @@ class SlurmLauncher:
                 time.sleep(_POLL_S)
             self._absent_since.pop(token, None)
             self._brought.pop(token, None)
+            self._carried_since.pop(token, None)
             self._bound.discard(token)
         except (queue.SlurmAway, queue.SlurmRefused) as error:
             log.warning("a job could not be cancelled: %s", error)
@@ -191,7 +193,17 @@ class SlurmLauncher:
                 return
             carrier = Carrier(handle.directory, self._key_of(handle.token), lambda: self._url_of(handle.token))
             self._carriers[handle.token] = carrier
+            self._carried_since.setdefault(handle.token, time.monotonic())
             carrier.start()
+
+    def _heard(self, handle: Handle) -> states.Written:
+        """What a job has written. A heart that only its carrier hears is silent since that began at most: before it,
+        the control plane may have been away."""
+        written, since = _written(handle), self._carried_since.get(handle.token)
+        if since is None or written.heartbeat_age_s is None:
+            return written
+        age_s = min(written.heartbeat_age_s, time.monotonic() - since)
+        return written._replace(heartbeat_age_s=age_s, silent_s=age_s)
 
     def _url_of(self, token: str) -> str | None:
         try:
