@@ -164,19 +164,26 @@ class Arrival:
         self._partial.parent.mkdir(parents=True, exist_ok=True)
         if not any(entry.name == "" for entry in wanted):
             self._partial.mkdir(exist_ok=True)
-        for entry in wanted:
-            place = self._place(entry.name)
-            if entry.size == 0 and not place.exists():
-                place.parent.mkdir(parents=True, exist_ok=True)
-                place.touch()
-            if not place.is_file() or place.stat().st_size != entry.size or self._found(entry.name) != entry.digest:
-                place.unlink(missing_ok=True)
-                raise TransferError(f"{entry.name or self.target.name} did not arrive as it was sent")
-            sync(place)
+        wrong = [entry for entry in wanted if not self._has_arrived(entry)]
+        if wrong:  # all of them at once: they may have been left by another attempt, which nobody is to count on
+            for entry in wrong:
+                self._place(entry.name).unlink(missing_ok=True)
+            raise TransferError(f"{wrong[0].name or self.target.name} did not arrive as it was sent")
         if self.target.is_dir() and not self.target.is_symlink():
             shutil.rmtree(self.target)
         os.replace(self._partial, self.target)
         sync(self.target.parent)
+
+    def _has_arrived(self, wanted: Listed) -> bool:
+        """Whether a file is there as it was sent; then it is on the disk."""
+        place = self._place(wanted.name)
+        if wanted.size == 0 and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.touch()
+        if not place.is_file() or place.stat().st_size != wanted.size or self._found(wanted.name) != wanted.digest:
+            return False
+        sync(place)
+        return True
 
     def _found(self, name: str) -> str:
         return self._digests.get(name) or digest(self._place(name))

@@ -19,6 +19,7 @@ from workers import depot, doors, transfers
 from workers.depot import PREFIX, Depot
 from workers.launchers.base import Handle
 from workers.nodes import Node, NodeAway
+from workers.slurm import carrier
 from workers.slurm.launcher import SlurmLauncher
 from workers.slurm.queue import Job
 from workers.transfers import Listed, TransferError
@@ -232,3 +233,25 @@ def test_a_job_is_silent_only_since_somebody_listens_to_it(tmp_path: Path, monke
     assert eventually(lambda: silent_s() > 0.2), "an agent that never answers is found"
     jobs.clear()
     eventually(lambda: all(each.name != "carry-replica" for each in threading.enumerate()))
+
+
+def test_what_is_carried_is_given_up_after_failures_in_a_row_alone(
+    tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.json").write_text(json.dumps({"token": "token", "sends": []}))
+    (there / "replica").mkdir(parents=True)
+    monkeypatch.setattr(carrier, "_PAUSE_S", 0.0)
+    monkeypatch.setattr(carrier, "_LOOK_S", 0.0)
+    fails = [True] * (carrier._TRIES - 1)
+    looks = iter([*fails, False, *fails, False, *fails, True, True, True])
+
+    def look(*_: object) -> bool:
+        if next(looks):
+            raise TransferError("did not arrive as it was sent")
+        return True
+
+    monkeypatch.setattr(carrier.Carrier, "_look", look)
+    with listening(there) as url:
+        carrier.Carrier(tmp_path, KEY, lambda: url).run()
+    assert list(looks) == [True, True]
+    assert json.loads((tmp_path / "exit.json").read_text())["code"] == 1

@@ -90,6 +90,20 @@ def test_file_goes_on_where_it_ended_and_is_looked_at_as_a_whole(tmp_path: Path)
     assert (tmp_path / "target" / "file").read_bytes() == content
 
 
+def test_whatever_another_attempt_left_is_gone_after_one_look(tmp_path: Path) -> None:
+    source, target = filled(tmp_path / "source"), tmp_path / "target"
+    found = transfers.entries(source)
+    left = Arrival(target)
+    for entry in found:
+        take(left, entry.name, b"x" * entry.size)
+    again = Arrival(target)
+    with pytest.raises(TransferError, match="did not arrive as it was sent"):
+        again.finish(found)
+    assert all(again.received().get(entry.name, 0) == 0 for entry in found)
+    carry(source, target)
+    assert transfers.entries(target) == found
+
+
 @pytest.mark.parametrize("name", ["../outside", "/outside", "deep/../../outside", "a//../../b", "a\0b", "."])
 def test_name_that_leads_elsewhere_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(TransferError, match="is no name of a file"):

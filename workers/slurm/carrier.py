@@ -27,6 +27,7 @@ log = logging.getLogger(__name__)
 _LOOK_S = 0.5
 _PAUSE_S = 2.0
 _TRIES = 4
+"""Failures in a row after which what is to be carried is given up."""
 _LOG = re.compile(r"(node-[1-9][0-9]*/)?log\.txt")
 
 
@@ -54,6 +55,7 @@ class Carrier(threading.Thread):
                 with closing(Node(url, self._key)) as node:
                     self._begin(node)
                     while self._look(node):
+                        failures = 0
                         time.sleep(_LOOK_S)
                 return
             except TransferError as error:
