@@ -1,6 +1,6 @@
-"""Write exports: in a process of their own, because what a worker plays must not wait while a million rows are encoded.
+"""Write exports: where the home is, from which they are fetched, and in a process of their own.
 
-    a worker, every few seconds: does one wait? ──▶ `write_exports` ──▶ takes and writes one after the other, and ends
+    beside the reconciler, every few seconds: does one wait? ─▶ `write_exports` ─▶ takes and writes each, and ends
 
 A process that dies leaves a lease that ends, and the next one goes on behind its last chunk.
 """
@@ -8,8 +8,8 @@ A process that dies leaves a lease that ends, and the next one goes on behind it
 import logging
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Callable
 
 from django.db import DatabaseError, InterfaceError
 
@@ -22,10 +22,10 @@ POLL_EVERY_S = 2.0
 _SWEEP_EVERY_S = 3600.0
 
 
-def poll(stopping: Callable[[], bool], pause_s: float = POLL_EVERY_S) -> None:
-    """Have exports written while some wait, and old ones removed, until told to stop."""
+def poll(stopping: threading.Event) -> None:
+    """Have exports written while some wait, and old ones removed, until told to stop. Blocks."""
     swept_at = -_SWEEP_EVERY_S
-    while not stopping():
+    while not stopping.is_set():
         try:
             if with_connection(exports.are_waiting):
                 _write(stopping)
@@ -36,15 +36,14 @@ def poll(stopping: Callable[[], bool], pause_s: float = POLL_EVERY_S) -> None:
             log.warning("cannot look for exports (%s); trying again", str(error).strip())
         except OSError as error:
             log.warning("cannot write exports (%s); trying again", error)
-        time.sleep(pause_s)
+        stopping.wait(POLL_EVERY_S)
 
 
-def _write(stopping: Callable[[], bool]) -> None:
+def _write(stopping: threading.Event) -> None:
     with subprocess.Popen([sys.executable, "-m", "django", "write_exports"]) as process:
         while process.poll() is None:
-            if stopping():
+            if stopping.wait(POLL_EVERY_S / 4):
                 process.terminate()
                 return
-            time.sleep(POLL_EVERY_S / 4)
     if process.returncode:
         log.warning("write_exports ended with %s; another goes on", process.returncode)

@@ -19,7 +19,6 @@ from django.db import DatabaseError, InterfaceError
 from rollouts.models import Evaluation, Run, RunKind
 from rollouts.selectors import trials
 from rollouts.states import RUN_GENERATING, EvaluationState
-from workers import exporting
 from workers.counting import count_versions
 from workers.database import with_connection
 from workers.episodes import BUDGET_S, Driver
@@ -89,7 +88,7 @@ def _wait_for_drivers(**_signal: Any) -> None:
 
 
 class Polling(StartStopStep):
-    """Polls the database for runs to drive, should no message arrive: Redis may be away for long. And for exports, and
+    """Polls the database for runs to drive, should no message arrive: Redis may be away for long. And for
     versions of datasets to count, of which no message tells.
 
     A step of the worker, for these begin once it heeds SIGTERM and before it has a broker.
@@ -99,7 +98,6 @@ class Polling(StartStopStep):
         """Begin, each in a thread."""
         signal.signal(signal.SIGUSR2, lambda _signum, _frame: _draining.set())
         threading.Thread(target=poll_runs, name="poll-runs", daemon=True).start()
-        threading.Thread(target=exporting.poll, args=(_is_ending,), name="poll-exports", daemon=True).start()
         threading.Thread(target=partial(count_versions, _is_ending), name="count-datasets", daemon=True).start()
 
 

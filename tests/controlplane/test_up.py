@@ -47,10 +47,8 @@ class Up:
     """A running `rollyard up`, its events as they come."""
 
     def __init__(self, home: Home, *arguments: str, program: Sequence[str] = ("-m", "controlplane.cli.main")) -> None:
-        environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
-        environ |= {"ROLLYARD_HOME": str(home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
         argv = [sys.executable, *program, "up", "--json", "--quiet", "--port", "auto", *arguments]
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ)
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ_of(home))
         self.seen: list[dict[str, Any]] = []
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -83,6 +81,11 @@ class Up:
     def stop(self) -> int:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
+
+
+def environ_of(home: Home) -> dict[str, str]:
+    environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
+    return environ | {"ROLLYARD_HOME": str(home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
 
 
 def wait_until(condition: Callable[[], bool], deadline_s: float) -> None:
@@ -220,14 +223,40 @@ def test_a_command_that_comes_while_up_starts_waits_for_the_database(temporary_h
     up = Up(temporary_home)
     try:
         up.wait_for(event="url")
-        environ = {key: value for key, value in os.environ.items() if key not in {"DATABASE_URL", "REDIS_URL"}}
-        environ |= {"ROLLYARD_HOME": str(temporary_home.path), "DJANGO_SETTINGS_MODULE": "controlplane.settings"}
-        argv = [sys.executable, "-m", "controlplane.cli.main", "models", "list", "--json"]
-        done = subprocess.run(argv, env=environ, capture_output=True, text=True, timeout=120, check=False)
-        assert (done.returncode, json.loads(done.stdout)) == (0, []), done.stderr
+        done = rollyard(temporary_home, "models", "list", "--json")
+        assert json.loads(done.stdout) == []
         assert "which still starts" in done.stderr
     finally:
         up.stop()
+
+
+def rollyard(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
+    argv = [sys.executable, "-m", "controlplane.cli.main", *words]
+    done = subprocess.run(argv, env=environ_of(home), capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def test_what_is_exported_is_written_where_it_is_fetched_though_no_worker_is_there(
+    temporary_home: Home, tmp_path: Path
+) -> None:
+    up = Up(temporary_home, "--concurrency", "0")
+    try:
+        up.wait_for(event="up")
+        said = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
+        (tmp_path / "good.jsonl").write_text(json.dumps({"messages": said}) + "\n")
+        rollyard(temporary_home, "datasets", "import", "good", str(tmp_path / "good.jsonl"))
+        scopes = ("--scope", "read", "--scope", "curate")
+        token = json.loads(rollyard(temporary_home, "token", "create", "mine", *scopes, "--json").stdout)["token"]
+        url, key = f"{up.first['url']}/api/v1/", {"Authorization": f"Token {token}"}
+        with httpx.Client(base_url=url, headers=key, timeout=20) as api:
+            asked = api.post("exports", json={"version": "good@1", "form": "sft", "file_format": "jsonl"})
+            assert asked.status_code == 201, asked.text
+            path = f"exports/{asked.json()['export']}"
+            wait_until(lambda: api.get(path).json()["state"] == "done", deadline_s=30)
+            assert json.loads(api.get(f"{path}/files/train.jsonl").text)["messages"] == said
+    finally:
+        assert up.stop() == 0
 
 
 def test_where_no_sandbox_can_be_made_up_says_that_runs_are_refused_and_serves_all_the_same(

@@ -1,4 +1,4 @@
-"""Exports as jobs: asked for, written by whichever worker takes it, cancelled, removed.
+"""Exports as jobs: asked for, written by whoever takes it, cancelled, removed.
 
     request ─► queued ─► take (epoch + 1, lease) ─► chunk, chunk, ... each renews the lease ─► done
                  ▲ taken again when the lease is over: it goes on behind the last chunk
@@ -9,6 +9,7 @@ leaves the files, which are locked besides.
 
 import logging
 import shutil
+from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -158,7 +159,8 @@ def sweep() -> None:
     """Remove files that are kept no longer, and those of exports that came to nothing."""
     old = Export.objects.filter(state=ExportState.DONE, finished_at__lt=Now() - Value(KEEP))
     for export in old:
-        remove(export, actor="worker:retention")
+        with suppress(StateConflict):  # somebody removed it meanwhile
+            remove(export, actor="worker:retention")
     root = Path(settings.ROLLYARD_HOME) / "exports"
     there = {path.name: path for path in root.iterdir()} if root.is_dir() else {}
     kept = Export.objects.filter(key__in=there, state__in=[*_OPEN, ExportState.DONE]).values_list("key", flat=True)

@@ -1,6 +1,7 @@
 """Exports as jobs: one worker writes each, a person cancels, files go, and nobody late changes anything."""
 
 import stat
+from contextlib import suppress
 from unittest.mock import patch
 
 import pytest
@@ -8,6 +9,7 @@ from django.db.models.functions import Now
 
 from rollouts.errors import Conflict, Invalid, LeaseLost, NotFound, StateConflict
 from rollouts.models import DatasetVersion, Event, Export, FileFormat, Run
+from rollouts.services import transitions
 from rollouts.services.datasets import exports, files, rendering
 from rollouts.states import ExportState
 from tests.rollouts import story
@@ -132,6 +134,24 @@ def test_files_are_removed_by_hand_or_when_they_are_old(version: DatasetVersion)
         exports.sweep()
     assert not exports.directory(second).exists()
     assert {fresh(each).state for each in (first, second)} == {ExportState.DELETED}
+
+
+def test_who_removes_old_files_bears_that_somebody_removed_some_meanwhile(version: DatasetVersion) -> None:
+    first, second = ask(version), ask(version)
+    exports.write_all("w")
+
+    def remove_meanwhile(*_removed: object) -> None:
+        for each in (first, second):
+            with suppress(StateConflict):
+                transitions.move(fresh(each), to=ExportState.DELETED, actor="user:cy")
+
+    with (
+        patch.object(exports, "KEEP", exports.KEEP * 0),
+        patch.object(exports.disk, "remove_directory", side_effect=remove_meanwhile),
+    ):
+        exports.sweep()
+    assert {fresh(each).state for each in (first, second)} == {ExportState.DELETED}
+    assert not any(exports.directory(each).exists() for each in (first, second))
 
 
 def test_what_no_table_holds_fails_with_why(run: Run) -> None:

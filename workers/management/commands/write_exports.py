@@ -13,7 +13,7 @@ _NICENESS = 10
 
 
 class Command(BaseCommand):
-    """What a worker starts when exports wait."""
+    """What is started when exports wait."""
 
     help = "Write the exports that nobody writes, one after the other. Several may run."
 
