@@ -2,11 +2,13 @@
 
 import struct
 import threading
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import msgspec
-from django.db import connection
+from django.db import connection, transaction
 
 from environments.types import Claim, PlayedGroup, PlayedRollout, StopReason
 from rollouts.formats.arrays import pack_group
@@ -192,6 +194,30 @@ def step(run: Run, epoch: int, number: int) -> forming.Outgoing:
     announce(run, epoch, number + 1)
     publish(run)
     return delivery
+
+
+def _waiting() -> int:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT count(*) FROM pg_locks WHERE NOT granted")
+        return int(cursor.fetchone()[0])
+
+
+def behind(pool: ThreadPoolExecutor, act: Callable[[], Any]) -> Future[Any]:
+    """`act` in a transaction of another connection, begun and waiting for a lock when this returns."""
+
+    def run() -> Any:
+        try:
+            with transaction.atomic():
+                return act()
+        finally:
+            connection.close()
+
+    before, future = _waiting(), pool.submit(run)
+    deadline = time.monotonic() + 10
+    while _waiting() == before:
+        assert time.monotonic() < deadline, "it does not wait"
+        assert not future.done(), "it does not wait"
+    return future
 
 
 def together(*acts: Callable[[], Any]) -> list[Any]:

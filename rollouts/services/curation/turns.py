@@ -13,8 +13,8 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, QuerySet, Value
 from django.db.models.functions import Now
 
-from rollouts.errors import Forbidden, Invalid, LeaseLost, NotFound, StateConflict
-from rollouts.models import Act, Label, LabelQueue, LabelVerdict, QueueItem, QueueTurn, QueueUnit, Verb
+from rollouts.errors import Conflict, Forbidden, Invalid, LeaseLost, NotFound, StateConflict
+from rollouts.models import Act, Label, LabelQueue, LabelVerdict, QueueItem, QueueTurn, QueueUnit, ScoredGroup, Verb
 from rollouts.selectors import label_queues
 from rollouts.services.curation import acts, filling, labels, reviews
 
@@ -61,34 +61,58 @@ def answer(turn: QueueTurn, *, user: User, actor: str, verdict: str, **said: Any
         label = labels.say(
             item.group, user=user, actor=actor, verdict=verdict, **(said | _subject(item)), guideline=guideline
         )
-        turn.label = label
-        if verdict == LabelVerdict.REJECT and item.queue.on_reject:
-            verb = Verb(item.queue.on_reject)
-            turn.act = acts.perform(item.group.run, verb, [item.group_id], user=user, actor=actor, note=label.note)
-        turn.act = reviews.conclude(item.group, user=user, actor=actor) or turn.act
+        turn.label, turn.act = label, _do(item, label, user=user, actor=actor)
         turn.save(update_fields=["label", "act"])
         _count(item, item.words + 1)
     return label
 
 
 def undo(queue: LabelQueue, user: User, *, actor: str) -> QueueTurn:
-    """Take back the person's newest word in a queue, and what it did; the item is theirs again. Locks the item's row,
-    and then its group. Raises NotFound."""
+    """Take back the person's newest word in a queue, and what it did unless somebody else's word wants the same; the
+    item is theirs again. Locks the item's row, and then its group. Raises NotFound, and Conflict where the person takes
+    it back twice at the same moment."""
     turns = QueueTurn.objects.filter(item__queue=queue, person=user, label__isnull=False)
-    turn = turns.select_related("label__guideline", "act").order_by("-label_id").first()
-    if turn is None or turn.label is None:
+    turn = turns.order_by("-label_id").first()
+    if turn is None:
         raise NotFound("There is no word of yours in this queue to take back.")
     with transaction.atomic():
         item = QueueItem.objects.select_for_update(of=("self",), no_key=True).get(pk=turn.item_id)
+        # Whoever rejects the group at this moment has done so, or does it afterwards.
+        ScoredGroup.objects.select_for_update(no_key=True).only("pk").get(pk=item.group_id)
+        newest = turn.label_id
+        turn.refresh_from_db()
         said, act = turn.label, turn.act
+        if said is None or said.pk != newest:
+            raise Conflict("You took that word back at the same moment.")
         withdrawn = LabelVerdict.WITHDRAWN
         labels.say(item.group, user=user, actor=actor, verdict=withdrawn, **_subject(item), guideline=said.guideline)
-        if act is not None and not Act.objects.filter(undoes=act).exists():
-            acts.undo(act, user=user, actor=actor)
         turn.label, turn.act = None, None
         turn.save(update_fields=["label", "act"])
+        if act is not None and not Act.objects.filter(undoes=act).exists() and not _hand_over(act, item):
+            acts.undo(act, user=user, actor=actor)
         _count(item, item.words - 1)
         return _renew(queue, turn) or turn
+
+
+def _do(item: QueueItem, label: Label, *, user: User, actor: str) -> Act | None:
+    """What goes with a word: one act at most, so that undoing the word undoes all of it."""
+    verb = Verb(item.queue.on_reject) if label.verdict == LabelVerdict.REJECT and item.queue.on_reject else None
+    # What the queue rejects is held no longer. Were it let go first, it would not be held again when that is undone.
+    act = None if verb == Verb.REJECT else reviews.conclude(item.group, user=user, actor=actor)
+    if act is None and verb is not None:
+        act = acts.perform(item.group.run, verb, [item.group_id], user=user, actor=actor, note=label.note)
+    return act
+
+
+def _hand_over(act: Act, item: QueueItem) -> bool:
+    """Whether somebody else's reject, which found the group as it wanted it, stands: then the act is of that word."""
+    others = QueueTurn.objects.filter(item__queue=item.queue_id, item__group=item.group_id, act__items__isnull=True)
+    heir = others.filter(label__verdict=LabelVerdict.REJECT).order_by("label_id").first()
+    if heir is None:
+        return False
+    heir.act = act
+    heir.save(update_fields=["act"])
+    return True
 
 
 def _take_new(queue: LabelQueue, user: User) -> QueueTurn | None:

@@ -1,11 +1,13 @@
 """Queues fill themselves with what their filter lets in, and give each item to as many people as it wants, one at a
 time each."""
 
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.db import transaction
 from django.utils import timezone
 
 from rollouts.errors import Conflict, Invalid, LeaseLost, NotFound, StateConflict
@@ -257,6 +259,29 @@ def test_what_is_said_in_a_queue_supersedes_nothing_that_was_said_elsewhere(run:
     assert set(Label.objects.filter(superseded_by__isnull=True)) == set(said)
 
 
+def test_a_reject_of_somebody_else_stands_when_one_is_taken_back(run: Run) -> None:
+    queue = make(run, on_reject="reject", words_per_item=2)
+    ada, bob = somebody("ada"), somebody("bob")
+    for person in (ada, bob):
+        answer(turns.take(queue, person), "reject")
+    turns.undo(queue, ada, actor="user:ada")
+    assert state_of("a") == "rejected"
+    turns.undo(queue, bob, actor="user:bob")
+    assert state_of("a") == "ready"
+    assert Act.objects.filter(verb="undo").count() == 1
+
+
+def test_a_reject_of_another_rollout_of_the_group_stands_as_well(run: Run) -> None:
+    queue = make(run, on_reject="exclude", unit="rollout")
+    people = [somebody("ada"), somebody("bob")]
+    withheld = ScoredGroup.objects.filter(key="a").values_list("withheld", flat=True)
+    for person in people:
+        assert answer(turns.take(queue, person), "reject").group.key == "a"
+    for person, still in zip(people, ("excluded", ""), strict=True):
+        turns.undo(queue, person, actor=f"user:{person}")
+        assert withheld.get() == still
+
+
 def test_an_act_that_somebody_undid_meanwhile_is_not_undone_again(run: Run) -> None:
     queue = make(run, on_reject="reject")
     answer(turns.take(queue, somebody("cy")), "reject")
@@ -290,6 +315,23 @@ def test_a_closed_queue_gives_nothing_out(run: Run) -> None:
     queues.close(queue)
     with pytest.raises(StateConflict, match="was closed"):
         turns.take(queue, somebody("cy"))
+
+
+@concurrent
+def test_a_word_that_is_taken_back_twice_at_the_same_moment_is_taken_back_once() -> None:
+    run = story.launch()
+    submit(run, "a")
+    queue = make(run, words_per_item=2)
+    cy, di = somebody("cy"), somebody("di")
+    for person in (cy, di):
+        answer(turns.take(queue, person))
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            turns.undo(queue, cy, actor="user:cy")
+            again = story.behind(pool, lambda: turns.undo(queue, cy, actor="user:cy"))
+        with pytest.raises(Conflict, match="at the same moment"):
+            again.result(10)
+    assert QueueItem.objects.get().words == 1
 
 
 @concurrent

@@ -176,16 +176,32 @@ def test_a_queue_of_held_rollouts_is_how_people_give_rewards() -> None:
     assert turns.take(queue, cy) is None
 
 
-def test_a_reject_in_a_queue_of_held_groups_is_undone_with_the_word() -> None:
+@pytest.mark.parametrize("on_reject", ["", "reject", "exclude"])
+def test_a_reject_in_a_queue_of_held_groups_is_undone_with_the_word(on_reject: str) -> None:
     run = launch()
     submit(run, "a")
-    queue = queues.create(run.project, name="q", actor="user:cy", filter=filters.QueueFilter(state="held"))
+    held = filters.QueueFilter(state="held")
+    queue = queues.create(run.project, name="q", actor="user:cy", filter=held, on_reject=on_reject)
     cy = somebody("cy")
     turn = turns.take(queue, cy)
     assert turn is not None
     turns.answer(turn, user=cy, actor="user:cy", verdict=LabelVerdict.REJECT)
     assert group("a").state == "rejected"
     turns.undo(queue, cy, actor="user:cy")
+    assert (group("a").state, group("a").withheld) == ("held", "")
+
+
+def test_a_held_group_waits_for_people_again_when_the_last_word_that_rejected_it_is_taken_back() -> None:
+    run = launch({"rewards": "verdicts"})
+    submit(run, "a")
+    say("a", "accept", rollout=0, by="di")
+    worst = filters.QueueFilter(max_reward=0.0)
+    queue = queues.create(run.project, name="q", actor="user:cy", unit="rollout", filter=worst, on_reject="reject")
+    turn = turns.take(queue, somebody("cy"))
+    assert turn is not None
+    turns.answer(turn, user=somebody("cy"), actor="user:cy", verdict=LabelVerdict.REJECT)
+    assert group("a").state == "rejected"
+    turns.undo(queue, somebody("cy"), actor="user:cy")
     assert group("a").state == "held"
 
 

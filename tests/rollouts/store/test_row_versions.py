@@ -1,20 +1,18 @@
 """Writers that wait for a row which meanwhile becomes another version of itself, while its key is shared."""
 
 import re
-import time
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from importlib import resources
-from typing import Any
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 
 from rollouts.models import Run
 from rollouts.services.transitions import transition
 from rollouts.states import RunState
 from tests.factories import make_run
+from tests.rollouts import story
 
 STATEMENTS = [
     pytest.param(re.sub("--.*", "", statement), id=f"{file.name}-{index}")
@@ -22,30 +20,6 @@ STATEMENTS = [
     if file.name.endswith(".sql")
     for index, statement in enumerate(file.read_text().split(";\n"))
 ]
-
-
-def waiting() -> int:
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'")
-        return int(cursor.fetchone()[0])
-
-
-def behind(pool: ThreadPoolExecutor, act: Callable[[], Any]) -> Future[Any]:
-    """`act` in a transaction of another connection, begun and waiting for a lock when this returns."""
-
-    def run() -> Any:
-        try:
-            with transaction.atomic():
-                return act()
-        finally:
-            connection.close()
-
-    before, future = waiting(), pool.submit(run)
-    deadline = time.monotonic() + 10
-    while waiting() == before:
-        assert time.monotonic() < deadline, "it does not wait"
-        assert not future.done(), "it does not wait"
-    return future
 
 
 @pytest.mark.django_db(transaction=True)
@@ -56,8 +30,8 @@ def test_who_changes_a_state_and_who_locks_the_row_do_not_wait_for_each_other() 
             cursor.execute("BEGIN; UPDATE rollouts_run SET next_step = 1 WHERE id = %s", [run.pk])
         with sharer.cursor() as cursor:  # as the check of a foreign key does, of a group that is being stored
             cursor.execute("BEGIN; SELECT FROM rollouts_run WHERE id = %s FOR KEY SHARE", [run.pk])
-        changed = behind(pool, lambda: transition(Run, [run.pk], to=RunState.STOPPING, actor="user:ada"))
-        locked = behind(pool, lambda: Run.objects.select_for_update(no_key=True).get(pk=run.pk))
+        changed = story.behind(pool, lambda: transition(Run, [run.pk], to=RunState.STOPPING, actor="user:ada"))
+        locked = story.behind(pool, lambda: Run.objects.select_for_update(no_key=True).get(pk=run.pk))
         with changer.cursor() as cursor:
             cursor.execute("COMMIT")
         assert changed.result(10) == [run.pk]
