@@ -219,15 +219,21 @@ def test_children_of_a_killed_up_end_by_themselves(temporary_home: Home) -> None
     processes.sweep(up.first["id"], 1)
 
 
-def test_a_command_that_comes_while_up_starts_waits_for_the_database(temporary_home: Home) -> None:
-    up = Up(temporary_home)
+@pytest.fixture(scope="module")
+def playing_elsewhere() -> Iterator[tuple[Home, Up]]:
+    """One whose workers are on other machines, as it starts."""
+    path = Path(tempfile.mkdtemp(prefix="rollyard-up-"))
+    up = Up(Home(path), "--concurrency", "0")
     try:
         up.wait_for(event="url")
-        done = rollyard(temporary_home, "models", "list", "--json")
-        assert json.loads(done.stdout) == []
-        assert "which still starts" in done.stderr
+        yield Home(path), up
+        assert up.stop() == 0
     finally:
-        up.stop()
+        up.process.kill()
+        shutil.rmtree(path, ignore_errors=True)
+
+
+SAID = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
 
 
 def rollyard(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
@@ -237,26 +243,30 @@ def rollyard(home: Home, *words: str) -> subprocess.CompletedProcess[str]:
     return done
 
 
-def test_what_is_exported_is_written_where_it_is_fetched_though_no_worker_is_there(
-    temporary_home: Home, tmp_path: Path
+def test_a_command_that_comes_while_up_starts_waits_for_the_database(
+    playing_elsewhere: tuple[Home, Up], tmp_path: Path
 ) -> None:
-    up = Up(temporary_home, "--concurrency", "0")
-    try:
-        up.wait_for(event="up")
-        said = [{"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}]
-        (tmp_path / "good.jsonl").write_text(json.dumps({"messages": said}) + "\n")
-        rollyard(temporary_home, "datasets", "import", "good", str(tmp_path / "good.jsonl"))
-        scopes = ("--scope", "read", "--scope", "curate")
-        token = json.loads(rollyard(temporary_home, "token", "create", "mine", *scopes, "--json").stdout)["token"]
-        url, key = f"{up.first['url']}/api/v1/", {"Authorization": f"Token {token}"}
-        with httpx.Client(base_url=url, headers=key, timeout=20) as api:
-            asked = api.post("exports", json={"version": "good@1", "form": "sft", "file_format": "jsonl"})
-            assert asked.status_code == 201, asked.text
-            path = f"exports/{asked.json()['export']}"
-            wait_until(lambda: api.get(path).json()["state"] == "done", deadline_s=30)
-            assert json.loads(api.get(f"{path}/files/train.jsonl").text)["messages"] == said
-    finally:
-        assert up.stop() == 0
+    home, _ = playing_elsewhere
+    (tmp_path / "good.jsonl").write_text(json.dumps({"messages": SAID}) + "\n")
+    done = rollyard(home, "datasets", "import", "good", str(tmp_path / "good.jsonl"))
+    assert "which still starts" in done.stderr
+
+
+def test_what_is_exported_is_written_where_it_is_fetched_though_no_worker_is_there(
+    playing_elsewhere: tuple[Home, Up],
+) -> None:
+    home, up = playing_elsewhere
+    scopes = ("--scope", "read", "--scope", "curate")
+    token = json.loads(rollyard(home, "token", "create", "mine", *scopes, "--json").stdout)["token"]
+    url, key = f"{up.first['url']}/api/v1/", {"Authorization": f"Token {token}"}
+    with httpx.Client(base_url=url, headers=key, timeout=20) as api:
+        wait_until(lambda: is_ready(up.first["url"]), deadline_s=60)
+        asked = api.post("exports", json={"version": "good@1", "form": "sft", "file_format": "jsonl"})
+        assert asked.status_code == 201, asked.text
+        path = f"exports/{asked.json()['export']}"
+        wait_until(lambda: api.get(path).json()["state"] == "done", deadline_s=30)
+        row = json.loads(api.get(f"{path}/files/train.jsonl").text)
+        assert row["prompt"] + row["completion"] == SAID
 
 
 def test_where_no_sandbox_can_be_made_up_says_that_runs_are_refused_and_serves_all_the_same(
