@@ -19,7 +19,7 @@ class ImportedWords:
 
     stored: int = 0
     known: int = 0
-    """The same person says the same of it already."""
+    """The same person has said the same of it before, whatever they said since."""
     bad: int = 0
 
 
@@ -91,9 +91,6 @@ def _say(
 def _is_known(group: ScoredGroup, person: User, word: Word) -> bool:
     of_rollout = {"rollout__isnull": True} if word.rollout is None else {"rollout__index": word.rollout}
     of_other = {"other__isnull": True} if word.other is None else {"other__index": word.other}
-    mine = Label.objects.filter(group=group, person=person, queue__isnull=True, superseded_by__isnull=True)
-    newest = mine.filter(**of_rollout, **of_other).first()
-    return newest is not None and (
-        (newest.verdict, newest.preference, list(newest.tags), newest.score, newest.note)
-        == (word.verdict, word.preference, list(dict.fromkeys(word.tags)), word.score, word.note)
-    )
+    mine = Label.objects.filter(group=group, person=person, queue__isnull=True, **of_rollout, **of_other)
+    said = mine.values_list("verdict", "preference", "tags", "score", "note")
+    return (word.verdict, word.preference, list(dict.fromkeys(word.tags)), word.score, word.note) in list(said)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from rollouts.models import Label, Role, Run
-from rollouts.services.curation import importing
+from rollouts.services.curation import importing, labels
 from rollouts.services.curation.word_files import words_of
 from tests.factories import make_user, somebody
 from tests.rollouts import story
@@ -56,6 +56,16 @@ def test_lines_are_stored_once_however_often_they_are_imported(run: Run) -> None
         ("a", None, "reject", ["loop"], None, "it repeats", "user:cy"),
         ("b", 1, "accept", [], 4.0, "", "user:ada, imported by user:cy"),
     ]
+
+
+def test_what_a_person_says_since_is_not_overruled_by_importing_again(run: Run) -> None:
+    rows = [{"group": "a", "rollout": 0, "verdict": verdict, "tags": ["loop"]} for verdict in ("accept", "reject")]
+    assert load(run, lines(*rows))[0] == importing.ImportedWords(stored=2)
+    labels.say(run.groups.get(key="a"), user=somebody("cy"), actor="user:cy", verdict="withdrawn", rollout=0)
+    assert load(run, lines(*rows))[0] == importing.ImportedWords(known=2)
+    assert [word[2] for word in said(run)] == ["withdrawn"]
+    # Of another rollout, or by somebody else, it is another word.
+    assert load(run, lines(rows[0] | {"rollout": 1}, rows[0] | {"person": "ada"}))[0].stored == 2
 
 
 def test_bad_lines_are_told_by_number_and_the_others_are_stored(run: Run) -> None:
