@@ -44,7 +44,6 @@ from trainers.storage.checkpoint import (
 from trainers.storage.durable import (
     CompleteDirectory,
     find_directory,
-    newest_step,
     open_partial,
     partial_directory,
     seal_partial,
@@ -135,8 +134,8 @@ class Learner:
     def publish(self) -> None:
         """Write the weights as policy version `step` and announce them.
 
-        A repeated step finds its version on disk and leaves it there: replicas may have loaded it, rollouts name it.
-        When a later version is there, this one has been announced before and may even have been deleted since.
+        A repeated step leaves its version as it is: replicas may have loaded it, rollouts name it. One that the control
+        plane knew when this trainer came may be gone from the disk, by age or with the node that wrote it.
         """
         if self._link.is_over():
             return
@@ -211,7 +210,7 @@ class Learner:
     def _write_weights(self) -> CompleteDirectory | None:
         """Every rank gives its share, rank 0 writes; returns what is to be announced there, None on the others."""
         parent, epoch, lora, existing = self._weights, self._registration.epoch, self.config.model.lora, None
-        is_due = self._world.is_main and newest_step(parent) <= self.step
+        is_due = self._world.is_main and self.step > self._registration.newest_version
         if is_due:
             existing = find_directory(parent, self.step)
         if not self._link.broadcast(int(is_due and existing is None)):

@@ -70,6 +70,7 @@ class FakeControlPlane:
             config=self.config,
             run_dir=str(self.run_dir),
             checkpoints=refs,
+            newest_version=max(self.versions, default=-1),
             optimizer_from=self.optimizer_from,
         )
 

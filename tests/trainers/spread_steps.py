@@ -9,7 +9,7 @@ from typing import Any
 import torch.distributed as dist
 from safetensors.torch import save_file
 
-from tests.trainers.support import gather_model, optimizer_state, random_batch, rl_config
+from tests.trainers.support import gather_model, newest_step, optimizer_state, random_batch, rl_config
 from trainers import wire
 from trainers.client import ControlPlane
 from trainers.distributed.mesh import make_world, run_rank
@@ -19,7 +19,7 @@ from trainers.link import RunLink
 from trainers.objective.step import rl_objective
 from trainers.packing import batch_sequences
 from trainers.run_config import RunConfig
-from trainers.storage.durable import newest_step, step_directory, verify_directory
+from trainers.storage.durable import step_directory, verify_directory
 
 STEPS = 4
 

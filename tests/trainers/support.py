@@ -51,6 +51,12 @@ def in_bfloat16(model: Path, directory: Path) -> Path:
     return directory
 
 
+def newest_step(parent: Path) -> int:
+    """Of the directories under their final names; -1 when there is none."""
+    names = (path.name.removeprefix("step_") for path in parent.glob("step_*"))
+    return max((int(name) for name in names if name.isdecimal()), default=-1)
+
+
 def gather_model(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     """All trained tensors, whole. Collective."""
     return SpreadTensors(trained_tensors(model)).whole()

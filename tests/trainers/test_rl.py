@@ -150,13 +150,21 @@ def test_a_killed_trainer_resumes_to_the_same_curve_and_leaves_no_orphan(
             rank = plane.trainers[0]["pid"]
             with suppress(psutil.NoSuchProcess):
                 psutil.Process(rank).wait(60)
-        manifests = {step: version.manifest_sha256 for step, version in plane.versions.items()}
+        versions = dict(plane.versions)
+        # What takes its place is on another node, which has none of them.
+        (tmp_path / "weights").rename(tmp_path / "published")
         crew.train("rl", url)
+    written = {path.name for path in (tmp_path / "weights").glob("*")}
+    assert written == {f"step_{version}" for version in range(1, 5) if version not in versions}
+    for name in written:
+        (tmp_path / "weights" / name).rename(tmp_path / "published" / name)
+    (tmp_path / "weights").rmdir()
+    (tmp_path / "published").rename(tmp_path / "weights")
     assert plane.epoch == 2
     assert plane.ack_log[:3] == [0, 1, 2]
     assert plane.ack_log[3] in (2, 3), "at most the steps since the checkpoint are repeated"
     assert plane.finished
-    assert all(plane.versions[step].manifest_sha256 == sha256 for step, sha256 in manifests.items())
+    assert all(plane.versions[version] is known for version, known in versions.items()), "none is announced again"
     for step in range(4):
         assert plane.acks[step].metrics["loss/mean"] == finished.acks[step].metrics["loss/mean"]
     expected = weights(finished, 4)

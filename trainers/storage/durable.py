@@ -219,22 +219,12 @@ class Reading:
         return found.hexdigest()
 
 
-def newest_step(parent: Path) -> int:
-    """Largest step that has a directory under its final name; -1 when there is none."""
-    return max(_steps(parent), default=-1)
-
-
 def sweep_partials(parent: Path, *, epoch: int) -> None:
     """Delete partial directories of trainers with a fencing epoch below `epoch`."""
     for path in parent.glob(f"{_PREFIX}*"):
         _, _, writer_epoch = path.name.partition(_PARTIAL)
         if path.name.endswith(disk.DELETING) or (writer_epoch.isdecimal() and int(writer_epoch) < epoch):
             disk.remove_directory(path)
-
-
-def _steps(parent: Path) -> dict[int, Path]:
-    numbered = ((path.name.removeprefix(_PREFIX), path) for path in parent.glob(f"{_PREFIX}*"))
-    return {int(number): path for number, path in numbered if number.isdecimal()}
 
 
 def _plain(name: str) -> str:

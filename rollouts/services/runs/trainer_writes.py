@@ -11,6 +11,7 @@ from rollouts.errors import Conflict, Invalid, NotFound, RunOver, StateConflict
 from rollouts.models import (
     Batch,
     Checkpoint,
+    PolicyVersion,
     Replica,
     ReplicaKind,
     Run,
@@ -57,6 +58,7 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
             ),
             answered_at=DB_NOW,
         )
+        newest = PolicyVersion.objects.filter(run=run).order_by("-version").first()
         checkpoints = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
         source = run.forked_from if run.fork_optimizer else None
         return TrainerRegistration(
@@ -65,6 +67,7 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
             config=run.config,
             run_dir=str(run.directory),
             checkpoints=[_reference(row) for row in checkpoints],
+            newest_version=newest.version if newest else -1,
             optimizer_from=_reference(source) if source else None,
         )
 

@@ -14,7 +14,6 @@ from trainers.storage import durable
 from trainers.storage.durable import (
     HashedFile,
     find_directory,
-    newest_step,
     step_directory,
     sweep_partials,
     verify_directory,
@@ -147,11 +146,9 @@ def test_what_dead_trainers_left_is_swept_and_a_live_writer_left_alone(tmp_path:
     sweep_partials(tmp_path, epoch=2)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["step_10", "step_11.partial-2", "step_2", "step_9"]
-    assert newest_step(tmp_path) == 10
 
 
-def test_no_directory_is_no_step(tmp_path: Path) -> None:
-    assert newest_step(tmp_path / "missing") == -1
+def test_where_nothing_was_written_nothing_is_swept(tmp_path: Path) -> None:
     sweep_partials(tmp_path / "missing", epoch=1)
 
 

@@ -16,9 +16,9 @@ import torch
 from tests.lanes import IS_LONG, amount
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.crew import Crew
-from tests.trainers.support import end_trainer, random_batch, rl_config, start_trainer
+from tests.trainers.support import end_trainer, newest_step, random_batch, rl_config, start_trainer
 from trainers.run_config import ModelConfig
-from trainers.storage.durable import newest_step, verify_directory
+from trainers.storage.durable import verify_directory
 from trainers.storage.export import export_checkpoint
 from trainers.wire import CheckpointIn, CheckpointRef
 
