@@ -1,16 +1,28 @@
 -- Behind `dataset_candidates`: pairs of rollouts of a group become members of a version. Where people compared or
--- corrected rollouts of a group they decide: the majority for each two, and each correction against what it corrects.
+-- corrected rollouts of a group they decide: of each two the newest adjudicated word, else more people than say the
+-- opposite, each by their newest word (as in `decisions`); and each correction against what it corrects.
 -- Elsewhere it is the best beside the worst of each seat. A pair of another version stays the pair that it is.
 -- Locks: nothing. The version's own row comes later in the same transaction, by the id that was drawn for it.
-, compared AS (
-    SELECT group_id, least(rollout_id, other_id) AS one, greatest(rollout_id, other_id) AS two,
-           sum(
-               CASE preference WHEN 'tie' THEN 0 WHEN 'first' THEN 1 ELSE -1 END
-               * CASE WHEN rollout_id < other_id THEN 1 ELSE -1 END
-           ) AS lead,
-           array_agg(id ORDER BY id) AS labels
+, of_two AS (
+    SELECT group_id, id, is_adjudicated, CASE WHEN is_adjudicated THEN '' ELSE person END AS voice,
+           least(rollout_id, other_id) AS one, greatest(rollout_id, other_id) AS two,
+           CASE preference WHEN 'tie' THEN 0 WHEN 'first' THEN 1 ELSE -1 END
+           * CASE WHEN rollout_id < other_id THEN 1 ELSE -1 END AS lead,
+           bool_or(is_adjudicated) OVER (
+               PARTITION BY least(rollout_id, other_id), greatest(rollout_id, other_id)
+           ) AS was_adjudicated
     FROM words
     WHERE preference <> ''
+),
+voices AS (
+    SELECT DISTINCT ON (one, two, voice) group_id, one, two, lead, id
+    FROM of_two
+    WHERE is_adjudicated = was_adjudicated
+    ORDER BY one, two, voice, id DESC
+),
+compared AS (
+    SELECT group_id, one, two, sum(lead) AS lead, array_agg(id ORDER BY id) AS labels
+    FROM voices
     GROUP BY group_id, one, two
 ),
 decided AS (

@@ -6,7 +6,8 @@
 -- Index: group_ledger, rollout_index_once_per_group, label_by_run.
 WITH words AS (
     SELECT label.id, label.group_id, label.rollout_id, label.other_id, label.verdict, label.preference, label.tags,
-           label.edited IS NOT NULL AS is_edit
+           label.edited IS NOT NULL AS is_edit, coalesce(label.person_id::text, label.actor) AS person,
+           coalesce(queue.source_id IS NOT NULL, false) AS is_adjudicated
     FROM rollouts_label AS label
     LEFT JOIN rollouts_labelqueue AS queue ON queue.id = label.queue_id
     WHERE label.run_id = ANY(%(run_ids)s) AND label.verdict <> 'withdrawn'

@@ -1,15 +1,22 @@
 -- What people decided of groups, of their rollouts and of pairs of them: for each thing somebody spoke of its words, each
--- person's newest once, and the newest adjudicated word. Of blind queues that are open nothing is read.
+-- person's newest once, and the newest adjudicated word. Of two beside each other the one that was stored first is the
+-- first, in whichever order they were spoken of. Of blind queues that are open nothing is read.
 -- Reads every word on these groups.
 -- Locks: nothing.
 -- Index: label_by_group, the unique one of supersedes_id.
 WITH counting AS (
-    SELECT label.id, label.group_id, label.rollout_id, label.other_id, label.actor,
-           coalesce(label.person_id::text, label.actor) AS person,
-           coalesce(nullif(label.preference, ''), label.verdict) AS word,
+    SELECT label.id, label.group_id, label.actor, coalesce(label.person_id::text, label.actor) AS person,
+           CASE WHEN is_turned THEN label.other_id ELSE label.rollout_id END AS rollout_id,
+           CASE WHEN is_turned THEN label.rollout_id ELSE label.other_id END AS other_id,
+           CASE
+               WHEN is_turned AND label.preference = 'first' THEN 'other'
+               WHEN is_turned AND label.preference = 'other' THEN 'first'
+               ELSE coalesce(nullif(label.preference, ''), label.verdict)
+           END AS word,
            coalesce(queue.source_id IS NOT NULL, false) AS is_adjudicated
     FROM rollouts_label AS label
     LEFT JOIN rollouts_labelqueue AS queue ON queue.id = label.queue_id
+    CROSS JOIN LATERAL (SELECT coalesce(label.other_id < label.rollout_id, false)) AS turned (is_turned)
     WHERE label.group_id = ANY(%(group_ids)s::bigint[])
       AND label.verdict IN ('accept', 'reject')
       AND (label.other_id IS NULL OR label.preference <> '')

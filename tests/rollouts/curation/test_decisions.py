@@ -73,6 +73,16 @@ def test_the_group_its_rollouts_and_pairs_of_them_are_decided_apart(run: Run) ->
     ]
 
 
+def test_two_are_the_same_two_in_either_order(run: Run) -> None:
+    say("cy", "accept", rollout=0, other=1, preference="first")
+    say("di", "accept", rollout=1, other=0, preference="other")
+    say("eve", "accept", rollout=0, other=1, preference="first")
+    say("eve", "accept", rollout=1, other=0, preference="tie")
+    [decision] = curation.decided(group())
+    assert (decision.rollout, decision.other, decision.word) == (0, 1, "first")
+    assert decision.words == {"first": 2, "tie": 1}
+
+
 def test_the_adjudicated_word_decides_against_the_majority_and_the_newest_of_those(run: Run) -> None:
     source = queues.create(run.project, name="q", actor="user:cy", words_per_item=3)
     for name, verdict in (("cy", "accept"), ("di", "accept"), ("eve", "reject")):

@@ -8,7 +8,7 @@ from django.db import DatabaseError, connection, transaction
 
 from environments.types import PlayedGroup, StopReason
 from rollouts.errors import Invalid
-from rollouts.models import Dataset, DatasetMember, DatasetVersion, Label, Rollout, Run, ScoredGroup, Verb
+from rollouts.models import Dataset, DatasetMember, DatasetVersion, Label, LabelQueue, Rollout, Run, ScoredGroup, Verb
 from rollouts.services.curation import acts, filling, labels, queues, reviews, turns
 from rollouts.services.curation.filters import QueueFilter
 from rollouts.services.datasets import making
@@ -267,6 +267,13 @@ def test_pairs_are_the_best_beside_the_worst(run: Run) -> None:
         make(run, form="pairs", min_gap=0.5)
 
 
+def compare(queue: LabelQueue, name: str, preference: str) -> Label:
+    person = somebody(name)
+    turn = turns.take(queue, person)
+    assert turn is not None
+    return turns.answer(turn, user=person, actor=f"user:{name}", verdict="accept", preference=preference)
+
+
 def test_people_who_compare_decide_which_of_two_is_better(run: Run) -> None:
     say("a", "accept", rollout=0, other=1, preference="first")
     say("b", "accept", rollout=0, other=1, preference="tie")
@@ -279,6 +286,30 @@ def test_people_who_compare_decide_which_of_two_is_better(run: Run) -> None:
     say("a", "accept", rollout=1, other=0, preference="first", by="third")
     assert members(make(run, form="pairs")) == ["a1>a0"]
     assert members(make(run, form="pairs", accepted=True)) == ["a1>a0"]
+
+
+def test_of_what_one_person_says_of_two_the_newest_counts_wherever_and_in_which_order_it_was_said(run: Run) -> None:
+    filled = QueueFilter(run=run.key, groups=["a"])
+    compare(queues.create(run.project, name="q", actor="user:cy", unit="pair", filter=filled), "cy", "other")
+    say("a", rollout=0, other=1, preference="other", by="cy")
+    say("a", rollout=1, other=0, preference="other", by="cy")
+    version = make(run, form="pairs", groups=["a"])
+    assert members(version) == ["a0>a1"]
+    assert version.members.get().labels == [Label.objects.latest("pk").pk]
+
+
+def test_a_pair_is_as_it_was_adjudicated_whatever_the_majority_says(run: Run) -> None:
+    every = QueueFilter(run=run.key, groups=["a"])
+    source = queues.create(run.project, name="q", actor="user:cy", unit="pair", filter=every, words_per_item=3)
+    for name, preference in (("cy", "first"), ("di", "first"), ("eve", "other")):
+        compare(source, name, preference)
+    assert members(make(run, form="pairs", groups=["a"])) == ["a0>a1"]
+    for name, preference, found in (("fay", "first", "a0>a1"), ("gil", "other", "a1>a0")):
+        deciding = queues.create(run.project, name=f"by {name}", actor="user:cy", source=source.key)
+        word = compare(deciding, name, preference)
+        version = make(run, form="pairs", groups=["a"])
+        assert members(version) == [found]
+        assert version.members.get().labels == [word.pk]
 
 
 def test_a_correction_is_a_pair_with_what_it_corrects(run: Run) -> None:
