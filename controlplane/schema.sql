@@ -1976,6 +1976,8 @@ CREATE INDEX event_by_run ON public.rollouts_event USING btree (run_id, id DESC)
 
 CREATE INDEX export_open ON public.rollouts_export USING btree (id) WHERE ((state)::text = ANY (ARRAY[('queued'::character varying)::text, ('writing'::character varying)::text]));
 
+CREATE INDEX group_changed ON public.rollouts_scoredgroup USING btree (run_id, state_at) WHERE (settled_at IS NOT NULL);
+
 CREATE INDEX group_held ON public.rollouts_scoredgroup USING btree (run_id, review_until) WHERE ((state)::text = 'held'::text);
 
 CREATE INDEX group_ledger ON public.rollouts_scoredgroup USING btree (run_id, state, reason_code);
@@ -2564,4 +2566,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0045_worker_due_at', now()),
     ('rollouts', '0046_session_records', now()),
     ('rollouts', '0047_values_are_words', now()),
+    ('rollouts', '0048_group_changed', now()),
     ('sessions', '0001_initial', now());

@@ -157,6 +157,12 @@ class ScoredGroup(Stateful):
                 condition=Q(settled_at__isnull=False),
                 name="group_recent",
             ),
+            # For queues, which look at what changed since.
+            models.Index(
+                fields=["run", "state_at"],
+                condition=Q(settled_at__isnull=False),
+                name="group_changed",
+            ),
         ]
 
     def __str__(self) -> str:

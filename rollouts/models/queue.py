@@ -56,9 +56,9 @@ class LabelQueue(models.Model):
     lease_s = models.PositiveIntegerField(default=600)
     """So long an item is one person's alone."""
     filled_until = models.DateTimeField(null=True)
-    """Groups settled before were looked for; None: nobody asked for an item yet."""
+    """Groups that came into their state before were looked at; None: nobody asked for an item yet."""
     filled_group = models.BigIntegerField(default=0)
-    """Of those settled at that moment, the last that was looked for."""
+    """Of those that did at that moment, the last that was looked at."""
     actor = models.CharField(max_length=150)
     created_at = models.DateTimeField(db_default=Now(), editable=False)
     closed_at = models.DateTimeField(null=True)

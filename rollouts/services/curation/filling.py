@@ -1,17 +1,20 @@
 """Queues fill themselves whenever somebody asks for an item: with what their filter lets in, or people disagree on.
 
-    groups that were settled since ─► candidates, page by page ─► those that fit ─► items: groups, rollouts, or pairs
+    groups that came into their state since ─► candidates, page by page ─► those that fit ─► items: groups, rollouts, or pairs
     words in another queue ─► items on which they differ ─► the same items here
 
+A group is looked at again whenever its state has changed: a filter may ask for one that it reaches later than others.
 An item is put in once and stays, whatever becomes of its group, and whatever is said of it elsewhere.
 """
 
 import hashlib
 from collections import defaultdict
-from datetime import timedelta
+from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from django.db import connection, transaction
 from django.db.models import Q
+from django.db.models.functions import Now
 
 from rollouts.models import LabelQueue, QueueItem, QueueUnit, Rollout
 from rollouts.services.curation import filters
@@ -22,18 +25,26 @@ FILL = filters.PAGE
 MOST_PAGES = 25
 """That one call looks through where next to nothing fits: whoever waits hears that there is nothing, and may ask on."""
 _OVERLAP = timedelta(seconds=60)
-"""A group may become visible so long after the moment at which it says it was settled."""
+"""A group may become visible so long after the moment at which it says that it changed."""
+
+
+class _Place(NamedTuple):
+    """Where somebody is who looks through groups in the order in which they came into their states."""
+
+    moment: datetime
+    group_id: int
 
 
 def fill(queue: LabelQueue) -> int:
     """Put in what came since it was filled last, oldest first, until there is something new, nothing left, or enough
     was looked through; return how many items are new. Locks the queue's row: of two who fill at the same moment one
     waits, and finds the rest."""
+    place = None
     for _ in range(MOST_PAGES):
         with transaction.atomic():
             row = LabelQueue.objects.select_for_update(no_key=True, of=("self",)).get(pk=queue.pk)
-            new, is_more = _fill_page(row) if row.source_id is None else (_fill_disputed(row), False)
-        if new or not is_more:
+            new, place = _fill_page(row, place) if row.source_id is None else (_fill_disputed(row), None)
+        if new or place is None:
             return new
     return 0
 
@@ -45,28 +56,28 @@ def _fill_disputed(queue: LabelQueue) -> int:
         return int(cursor.rowcount)
 
 
-def _fill_page(queue: LabelQueue) -> tuple[int, bool]:
-    """Look at the next groups; return how many items are new, and whether there may be more to look at."""
+def _fill_page(queue: LabelQueue, place: _Place | None) -> tuple[int, _Place | None]:
+    """Look at the groups behind a place, or where looking goes on; return how many items are new, and where the page
+    ended if there may be more. What changed just now is looked at again: what changed before may show up later."""
     groups = filters.candidates(queue)
-    if queue.filled_until is not None:
-        later = Q(settled_at__gt=queue.filled_until) | Q(settled_at=queue.filled_until, pk__gt=queue.filled_group)
-        groups = groups.filter(settled_at__gte=queue.filled_until).filter(later)
-    ordered = groups.order_by("settled_at", "id").values_list("pk", "settled_at")
-    found = [(group_id, moment) for group_id, moment in ordered[:FILL] if moment is not None]
+    if place is None and queue.filled_until is not None:
+        place = _Place(queue.filled_until, queue.filled_group)
+    if place is not None:
+        later = Q(state_at__gt=place.moment) | Q(state_at=place.moment, pk__gt=place.group_id)
+        groups = groups.filter(later, state_at__gte=place.moment)
+    ordered = groups.annotate(now=Now()).order_by("state_at", "id")
+    found = list(ordered.values_list("pk", "state_at", "now")[:FILL])
     if not found:
-        return 0, False
-    ids = filters.fitting(queue, [group_id for group_id, _ in found])
+        return 0, None
+    ids = filters.fitting(queue, [group_id for group_id, *_ in found])
     known = QueueItem.objects.filter(queue=queue, group__in=ids)
     before = known.count()
     QueueItem.objects.bulk_create(_items(queue, ids), ignore_conflicts=True)
-    last_group, last_moment = found[-1]
-    if len(found) == FILL:
-        queue.filled_group, queue.filled_until = last_group, last_moment
-    else:
-        # The end, for now: what was being settled meanwhile says an earlier moment than that at which it can be seen.
-        queue.filled_group, queue.filled_until = 0, last_moment - _OVERLAP
+    last_group, moment, now = found[-1]
+    place = _Place(moment, last_group)
+    queue.filled_until, queue.filled_group = min(place, _Place(now - _OVERLAP, 0))
     queue.save(update_fields=["filled_until", "filled_group"])
-    return known.count() - before, len(found) == FILL
+    return known.count() - before, place if len(found) == FILL else None
 
 
 def _items(queue: LabelQueue, ids: list[int]) -> list[QueueItem]:

@@ -1,15 +1,18 @@
 """What a filter asks of rollouts, which two of a group are compared, and what people disagree on."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.utils import timezone
 
 from rollouts.errors import Forbidden, Invalid
-from rollouts.models import Label, LabelQueue, QueueItem, QueueTurn, Run
+from rollouts.models import Label, LabelQueue, QueueItem, QueueTurn, Run, Verb
 from rollouts.selectors import label_queues
-from rollouts.services.curation import filling, filters, queues, turns
+from rollouts.services.curation import acts, filling, filters, queues, turns
 from rollouts.services.curation.filters import QueueFilter
+from tests import store
 from tests.factories import make_project, make_user, somebody
 from tests.rollouts import story
 
@@ -108,8 +111,39 @@ def test_where_next_to_nothing_fits_one_call_looks_through_so_many_pages_and_the
     monkeypatch.setattr(filling, "MOST_PAGES", 2)
     run = story.launch()
     story.submit(run, [replying(f"g{at}", "no", "yes" if at == 8 else "no") for at in range(9)], actor="api:t")
+    age(run)
     queue = make(run, filter=QueueFilter(text="yes"))
     assert [filling.fill(queue) for _ in range(4)] == [0, 0, 1, 0]
+
+
+def test_a_group_comes_into_a_queue_in_whatever_order_groups_reach_the_state_that_it_asks_for() -> None:
+    run = story.launch()
+    story.submit(run, [replying("late", "no", "yes"), replying("soon", "no", "yes")], actor="api:t")
+    queue = make(run)
+    act = acts.perform(run, Verb.REJECT, [run.groups.get(key="late").pk], user=somebody("cy"), actor="user:cy")
+    age(run, key="late")
+    assert filling.fill(queue) == 1
+    acts.undo(act, user=somebody("cy"), actor="user:cy")
+    assert filling.fill(queue) == 1
+    assert keys(queue) == ["soon", "late"]
+
+
+def test_a_group_that_shows_up_behind_the_end_of_a_full_page_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(filling, "FILL", 2)
+    run = story.launch()
+    story.submit(run, [replying(key, "no", "yes") for key in "ab"], actor="api:t")
+    queue = make(run)
+    assert filling.fill(queue) == 2
+    story.submit(run, [replying("late", "no", "yes")], actor="api:t")
+    age(run, key="late", seconds=filling._OVERLAP.seconds / 2)
+    assert filling.fill(queue) == 1
+
+
+def age(run: Run, *, seconds: float = 600, **chosen: Any) -> None:
+    """Let groups have been settled, and come into their states, some time ago."""
+    moment = timezone.now() - timedelta(seconds=seconds)
+    with store.beyond_rights():
+        run.groups.filter(**chosen).update(settled_at=moment, state_at=moment)
 
 
 def test_one_act_is_on_those_whose_rollouts_fit_too() -> None:

@@ -78,7 +78,7 @@ def test_a_group_that_says_an_earlier_moment_than_it_was_seen_at_is_found(run: R
     submit(run, "late")
     with store.beyond_rights():
         late = timezone.now() - timedelta(seconds=30)
-        ScoredGroup.objects.filter(key="late").update(settled_at=late)
+        ScoredGroup.objects.filter(key="late").update(settled_at=late, state_at=late)
     assert filling.fill(queue) == 1
 
 
