@@ -12,11 +12,11 @@ from datetime import datetime
 
 from django.utils import timezone
 
-from rollouts.models import Batch, PlacementKind, Replica, ReplicaKind, Run, Scope
+from rollouts.models import PlacementKind, Replica, ReplicaKind, Run, Scope
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import placements, projects, replicas, tokens, trainer_writes
-from rollouts.states import BatchState, ReplicaState
+from rollouts.states import ReplicaState
 from workers.fleet import commands, jobs, lifecycle
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.launchers.base import End, Observation
@@ -28,7 +28,7 @@ MAX_RESTARTS = 5
 LONGEST_BACK_OFF_S = 60.0
 START_DEADLINE_S = 900.0
 STEP_DEADLINE_S = 3600.0
-"""After this without an acknowledgement of a delivered batch a trainer is taken for hung."""
+"""After this without a call a trainer is taken for hung: one that waits for a batch goes on asking for it."""
 EXIT_DEADLINE_S = 60.0
 """Between saying that it has finished and its exit."""
 
@@ -61,10 +61,8 @@ def _watch(run: Run, replica: Replica) -> None:
             lifecycle.end([replica], reason=Reason(ReasonCode.EXIT_OVERDUE))
     elif replica.state == ReplicaState.STARTING and _age_s(replica.begun_at or replica.created_at) > START_DEADLINE_S:
         _eject(run, replica, Reason(ReasonCode.EJECTED_UNREGISTERED, deadline_s=START_DEADLINE_S))
-    elif replica.state == ReplicaState.READY and _age_s(replica.state_at) > STEP_DEADLINE_S:
-        waiting = Batch.objects.filter(run=run, state=BatchState.DELIVERED).order_by("step").first()
-        if waiting and waiting.delivered_at and _age_s(waiting.delivered_at) > STEP_DEADLINE_S:
-            _eject(run, replica, Reason(ReasonCode.EJECTED_STUCK, step=waiting.step, deadline_s=STEP_DEADLINE_S))
+    elif replica.state == ReplicaState.READY and _age_s(replica.answered_at or replica.state_at) > STEP_DEADLINE_S:
+        _eject(run, replica, Reason(ReasonCode.EJECTED_STUCK, step=run.next_step, deadline_s=STEP_DEADLINE_S))
 
 
 def _eject(run: Run, replica: Replica, reason: Reason) -> None:

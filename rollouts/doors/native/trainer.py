@@ -108,8 +108,10 @@ def parse_wait(text: str) -> float:
 
 def fetch(run: Run, step: int, *, epoch: str, query: str) -> Later:
     """The batch of a step, for as long as the query says that the trainer waits. Raises Invalid."""
-    look = partial(_look, run, parse_epoch(epoch), step)
+    number = parse_epoch(epoch)
     wait_s = parse_wait(parse_qs(query, keep_blank_values=True).get("wait_s", ["0"])[-1])
+    trainer_writes.hear(run, epoch=number)
+    look = partial(_look, run, number, step)
     return Later(look, time.monotonic() + wait_s, otherwise=Answer(b"", 204, content_type=""))
 
 

@@ -4,7 +4,11 @@ Every write locks the run's row and checks the fencing epoch there, so a trainer
 anything, whenever it wakes up.
 """
 
+from datetime import timedelta
+
 from django.db import transaction
+from django.db.models import Value
+from django.db.models.functions import Now
 
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.errors import Conflict, Invalid, NotFound, RunOver, StateConflict
@@ -36,6 +40,9 @@ from rollouts.states import (
 )
 from trainers.wire import CheckpointRef, StepAck, TrainerRegistration
 
+HEARD = timedelta(seconds=30)
+"""For so long a call is not noted again."""
+
 
 def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> TrainerRegistration:
     """Let a trainer in and every earlier one out: raises the fencing epoch. Locks the run's row."""
@@ -58,6 +65,7 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
             ),
             answered_at=DB_NOW,
         )
+        hear(run, epoch=run.epoch)
         newest = PolicyVersion.objects.filter(run=run).order_by("-version").first()
         checkpoints = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step")
         source = run.forked_from if run.fork_optimizer else None
@@ -70,6 +78,13 @@ def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, acto
             newest_version=newest.version if newest else -1,
             optimizer_from=_reference(source) if source else None,
         )
+
+
+def hear(run: Run, *, epoch: int) -> None:
+    """Note that the trainer of this epoch has called, if that is news: one that goes on calling does not hang. No state
+    changes, so no event."""
+    trainer = Replica.objects.filter(run=run, run__epoch=epoch, kind=ReplicaKind.TRAINER, state=ReplicaState.READY)
+    trainer.filter(answered_at__lt=Now() - Value(HEARD)).update(answered_at=Now())
 
 
 def _reference(row: Checkpoint) -> CheckpointRef:
@@ -125,6 +140,7 @@ def lock_for_trainer(run: Run, epoch: int) -> Run:
     check_epoch(run, epoch)
     if run.state not in RUN_ACTIVE:
         raise RunOver(f"Run {run.key} is {run.state}.")
+    hear(run, epoch=epoch)
     return run
 
 

@@ -1,0 +1,69 @@
+"""A trainer is taken for hung once it has not called for long, whatever it trains and waits for."""
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from rollouts.doors.native.trainer import fetch
+from rollouts.models import Replica, Run
+from rollouts.reasons import ReasonCode
+from rollouts.services.runs import trainer_writes
+from rollouts.states import ReplicaState
+from tests.rollouts import story
+from trainers.wire import StepAck
+from workers.fleet import training
+from workers.launchers.base import Observation
+from workers.launchers.local import LocalLauncher
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def alive(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> None:
+    """Its shepherd's heart beats, whatever the trainer does."""
+    settings.ROLLYARD_RUNS_DIR = tmp_path / "runs"
+    monkeypatch.setattr(LocalLauncher, "start", lambda *_: None)
+    monkeypatch.setattr(LocalLauncher, "poll", lambda *_: Observation(True, heartbeat_age_s=1.0))
+    monkeypatch.setattr(LocalLauncher, "stop", lambda *_: Observation(False, -9))
+
+
+def silent(run: Run) -> tuple[Replica, int]:
+    """A trainer that registered and has not called since, and its epoch."""
+    training.tend(run)
+    epoch = story.register(run).epoch
+    long_ago = timezone.now() - timedelta(seconds=training.STEP_DEADLINE_S + 60)
+    Replica.objects.update(answered_at=long_ago)
+    return Replica.objects.get(run=run), epoch
+
+
+def tended(run: Run, replica: Replica) -> Replica:
+    training.tend(story.fresh(run))
+    return Replica.objects.get(pk=replica.pk)
+
+
+@pytest.mark.parametrize("launch", [story.launch, story.launch_supervised])
+def test_a_trainer_that_does_not_call_is_replaced(launch: Any) -> None:
+    run = launch()
+    hung, _ = silent(run)
+    ended = tended(run, hung)
+    assert (ended.state, ended.reason_code) == (ReplicaState.LOST, ReasonCode.EJECTED_STUCK)
+    assert story.fresh(run).trainer_restarts == 1
+
+
+def test_a_trainer_that_waits_for_a_batch_goes_on() -> None:
+    run = story.launch()
+    waiting, epoch = silent(run)
+    fetch(run, 0, epoch=str(epoch - 1), query="")
+    assert Replica.objects.get().answered_at == waiting.answered_at, "that was the one before it"
+    fetch(run, 0, epoch=str(epoch), query="")
+    assert tended(run, waiting).state == ReplicaState.READY
+
+
+def test_a_trainer_whose_steps_come_goes_on() -> None:
+    run = story.launch_supervised()
+    busy, epoch = silent(run)
+    trainer_writes.ack_step(run, epoch=epoch, step=0, ack=StepAck(metrics={}))
+    assert tended(run, busy).state == ReplicaState.READY
