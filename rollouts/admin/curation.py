@@ -24,6 +24,7 @@ from rollouts.models import (
     ScoredGroup,
     Verb,
 )
+from rollouts.selectors import curation
 from rollouts.services.curation import acts
 from rollouts.services.curation.filters import MOST_NAMED
 
@@ -95,10 +96,15 @@ class GroupActs(CuratedAdmin):
 
 @admin.register(Label)
 class LabelAdmin(OfRunAdmin):
+    """What may be read of what people said."""
+
     list_display = ("at", "run", "group_id", "rollout_id", "actor", "verdict", "preference", "tags", "score", "note")
     list_filter = ("verdict", "preference")
     search_fields = ("run__key__exact", "group__key__exact", "actor__exact")
     ordering = ("-id",)
+
+    def get_queryset(self, request: HttpRequest) -> QuerySet[Label]:
+        return curation.readable(super().get_queryset(request))
 
 
 @admin.register(Act)
@@ -155,6 +161,10 @@ class QueueItemAdmin(StoreAdmin):
 
 @admin.register(QueueTurn)
 class QueueTurnAdmin(StoreAdmin):
+    """Names words by number: those of a blind queue are shown nowhere before it is closed."""
+
+    exclude = ("label",)
+    readonly_fields = ("label_id",)
     list_display = ("id", "item_id", "person", "taken_at", "expires_at", "label_id")
     list_select_related = ("person",)
     search_fields = ("item__queue__key__exact",)

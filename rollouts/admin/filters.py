@@ -7,7 +7,8 @@ from django.db.models import Exists, ExpressionWrapper, F, IntegerField, OuterRe
 from django.http import HttpRequest
 
 from rollouts.admin.scope import scoped
-from rollouts.models import BatchItem, Label, LabelVerdict, RunEnvironment, ScoredGroup
+from rollouts.models import BatchItem, LabelVerdict, RunEnvironment, ScoredGroup
+from rollouts.selectors import curation
 
 _MOST_NAMES = 50
 _EQUAL = 1e-9
@@ -62,7 +63,7 @@ class ErrorFilter(_ByWord):
 
 
 class VerdictFilter(admin.SimpleListFilter):
-    """By what counts of what people said, of the group or of one of its rollouts."""
+    """By what counts of what people said, of the group or of one of its rollouts, and may be read."""
 
     title = "people say"
     parameter_name = "verdict"
@@ -71,13 +72,12 @@ class VerdictFilter(admin.SimpleListFilter):
         return [("accept", "accept"), ("reject", "reject"), ("nothing", "nothing")]
 
     def queryset(self, request: HttpRequest, queryset: Rows) -> Rows:
-        counting = Label.objects.filter(group=OuterRef("pk"), superseded_by__isnull=True)
+        counting = curation.readable(curation.counting()).filter(group=OuterRef("pk"))
         match self.value():
             case "accept" | "reject" as verdict:
                 return queryset.filter(Exists(counting.filter(verdict=verdict)))
             case "nothing":
-                said = counting.exclude(verdict__in=[LabelVerdict.SKIP, LabelVerdict.WITHDRAWN])
-                return queryset.filter(~Exists(said))
+                return queryset.filter(~Exists(counting.exclude(verdict=LabelVerdict.SKIP)))
         return queryset
 
 

@@ -77,9 +77,9 @@ class WordOn:
 
 
 def of_run(run: Run) -> Calibration:
-    """Of all words in a run. One query."""
+    """Of all words in a run that may be read. One query."""
     columns = ("verdict", "reward", "group__environment__name", "group__max_policy_version")
-    rows = _counted(curation.counting().filter(run=run)).values_list(*columns)
+    rows = _counted(curation.words(run)).values_list(*columns)
     spoken = [WordOn(verdict == LabelVerdict.ACCEPT, got, name, version or 0) for verdict, got, name, version in rows]
     return of_words(spoken)
 

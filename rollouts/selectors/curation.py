@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from django.db import connection
-from django.db.models import Count, Prefetch, Q, QuerySet
+from django.db.models import Case, Count, Exists, OuterRef, Prefetch, Q, QuerySet, When
 
 from rollouts.errors import NotFound
-from rollouts.models import Act, Label, LabelQueue, LabelVerdict, QueueItem, Run, ScoredGroup
+from rollouts.models import Act, ActItem, Label, LabelQueue, LabelVerdict, QueueItem, Run, ScoredGroup
 from rollouts.sql import load
 
 
@@ -18,14 +18,25 @@ def counting() -> QuerySet[Label]:
     return Label.objects.filter(superseded_by__isnull=True).exclude(verdict=LabelVerdict.WITHDRAWN)
 
 
+def readable(said: QuerySet[Label]) -> QuerySet[Label]:
+    """Of what was said what is in no blind queue that is open: whoever has still to say a word there must read none of
+    it, wherever they look."""
+    blind = LabelQueue.objects.filter(is_blind=True, closed_at__isnull=True)
+    return said.filter(Q(queue__isnull=True) | ~Q(queue__in=blind))
+
+
 def words(run: Run) -> QuerySet[Label]:
     """What counts of what was said in a run and may be read, newest first: nothing of a blind queue that is open."""
     return _readable().filter(run=run).select_related("group").order_by("-id")
 
 
 def acts(run: Run) -> QuerySet[Act]:
-    """What was done with groups of a run, newest first, with how many groups each changed (`groups`)."""
+    """What was done with groups of a run, newest first, with how many groups each changed (`groups`), and whether
+    undoing it was broken off (`is_half_undone`)."""
+    since = ActItem.objects.filter(group=OuterRef("group"), act__gt=OuterRef("act"))
+    left = ActItem.objects.filter(~Exists(since), act=OuterRef("pk"))
     done = Act.objects.filter(run=run).annotate(groups=Count("items")).order_by("-id")
+    done = done.annotate(is_half_undone=Case(When(undone_by__isnull=False, then=Exists(left)), default=False))
     return done.select_related("undoes", "undone_by")
 
 
@@ -112,7 +123,4 @@ def _decision(
 
 
 def _readable() -> QuerySet[Label]:
-    """Whoever has still to say a word in a blind queue must read none of it, wherever they look."""
-    blind = LabelQueue.objects.filter(is_blind=True, closed_at__isnull=True)
-    said = counting().filter(Q(queue__isnull=True) | ~Q(queue__in=blind))
-    return said.select_related("rollout", "other", "queue")
+    return readable(counting()).select_related("rollout", "other", "queue")

@@ -27,6 +27,7 @@ from rollouts.models import (
     Event,
     GroupTokens,
     KeptPool,
+    Label,
     Membership,
     PlacementKind,
     Project,
@@ -42,6 +43,7 @@ from rollouts.models import (
 from rollouts.services import endpoints, trust
 from rollouts.services.batches import forming, replays
 from rollouts.services.curation import acts, labels, queues, turns
+from rollouts.services.curation.filters import QueueFilter
 from rollouts.services.datasets import exports, making
 from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.groups import loads
@@ -478,6 +480,25 @@ def test_groups_are_filtered_by_what_became_of_them(client: Client, world: Run) 
         if name in nothing:
             other = client.get(address(ScoredGroup, "changelist"), {name: nothing[name], "state__exact": "trained"})
             assert [row.pk for row in other.context["cl"].result_list if row.pk in found] == []
+
+
+def test_the_words_of_a_blind_queue_are_shown_once_it_is_closed(client: Client) -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("hidden")], actor="api:t")
+    queue = queues.create(run.project, name="blind", actor="user:cy", is_blind=True, filter=QueueFilter(run=run.key))
+    turn = turns.take(queue, somebody("cy"))
+    assert turn is not None
+    label = turns.answer(turn, user=somebody("cy"), actor="user:cy", verdict="reject")
+    listed = {Label: {"q": run.key}, ScoredGroup: {"verdict": "reject", "q": run.key}}
+
+    def shown() -> list[bool]:
+        lists = [client.get(address(model, "changelist"), query).context["cl"] for model, query in listed.items()]
+        pages = [client.get(address(type(row), "change", row.pk)).content.decode() for row in (label, turn)]
+        return [len(each.result_list) == 1 for each in lists] + [str(label) in page for page in pages]
+
+    assert shown() == [False] * 4
+    queues.close(queue)
+    assert shown() == [True, True, True, False]  # the turn names its word, and leaves it to the page of that
 
 
 def test_the_page_of_a_group_shows_what_was_said_as_text(client: Client, world: Run) -> None:

@@ -7,7 +7,7 @@ import pytest
 from rollouts.models import ScoredGroup
 from rollouts.selectors import calibration
 from rollouts.selectors.calibration import WordOn, of_words, wilson
-from rollouts.services.curation import labels
+from rollouts.services.curation import labels, queues, turns
 from tests.factories import somebody
 from tests.rollouts import story
 
@@ -64,3 +64,16 @@ def test_of_a_run_the_newest_words_count_with_the_reward_of_what_they_are_on() -
     found = calibration.of_run(run)
     assert (found.words, [(line.words, line.accepted, line.reward) for line in found.by_reward]) == (2, [(2, 1, 0.75)])
     assert [line.of for line in found.by_environment] == ["reverse_text"]
+
+
+@pytest.mark.django_db
+def test_the_words_of_a_blind_queue_count_once_it_is_closed() -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("a")], actor="api:t")
+    queue = queues.create(run.project, name="q", actor="user:cy", is_blind=True)
+    turn = turns.take(queue, somebody())
+    assert turn is not None
+    turns.answer(turn, user=somebody(), actor="user:a", verdict="reject")
+    assert calibration.of_run(run).words == 0
+    queues.close(queue)
+    assert calibration.of_run(run).words == calibration.words_where(run).count() == 1
