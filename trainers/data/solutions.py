@@ -1,7 +1,7 @@
 """Solutions of a run's environments as a data file of that run."""
 
 import json
-import os
+import uuid
 from itertools import chain, zip_longest
 from pathlib import Path
 
@@ -25,7 +25,8 @@ def write_solutions(config: RunConfig, directory: Path) -> Path:
     names = config.environments
     count = -(-config.max_steps * data.batch_size // len(names))
     directory.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.partial-{os.getpid()}")
+    # Not by the process's id: ranks of other nodes, each in a sandbox, may have the same.
+    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex}")
     try:
         turns = zip_longest(*(solved(each.name, each.args, count, echo=data.echo) for each in names))
         with partial.open("w", encoding="utf-8") as file:

@@ -1,6 +1,7 @@
 """The environments' own solutions as training data."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from environments.__main__ import main
 from trainers.config import RunConfig, resolve
+from trainers.data import solutions
 from trainers.data.dataset import open_dataset
 from trainers.errors import DataError
 from trainers.run_config import EnvironmentRef
@@ -45,6 +47,24 @@ def test_every_attempt_sees_the_same_lines(tmp_path: Path) -> None:
     again = open_dataset(config(), tmp_path / "one")
     lines = [[line for line, _ in each.batch(1)] for each in (one, other, again)]
     assert lines[0] == lines[1] == lines[2]
+
+
+def test_ranks_of_two_nodes_that_write_at_a_time_have_the_same_whole_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alone = solutions.write_solutions(config(), tmp_path / "alone").read_text()
+    solved = solutions.solved
+
+    def interrupted(*args: Any, **options: Any) -> Iterator[Any]:
+        lines = iter(solved(*args, **options))
+        yield next(lines)
+        monkeypatch.setattr(solutions, "solved", solved)
+        solutions.write_solutions(config(), tmp_path / "shared")  # with the same process id, as in another namespace
+        yield from lines
+
+    monkeypatch.setattr(solutions, "solved", interrupted)
+    assert solutions.write_solutions(config(), tmp_path / "shared").read_text() == alone
+    assert [path.name for path in (tmp_path / "shared").iterdir()] == ["solutions.jsonl"]
 
 
 def test_environments_take_turns(tmp_path: Path) -> None:
