@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 
 from django.contrib.auth.models import User
-from django.db import IntegrityError, transaction
+from django.db import connection, transaction
 from django.db.models import Max
 
 from rollouts.errors import Conflict, Invalid
@@ -27,6 +27,8 @@ from rollouts.storable import UNSTORABLE, is_storable
 
 _AT_ONCE = 1_000
 """Groups of which one transaction holds the locks: a batch that is being formed waits for no more."""
+_ACTS = 1_633_907_571
+"""First key of the advisory locks of acts, which nobody may update; the second is the act."""
 _MEANT = {Verb.REJECT: Withholding.REJECTED.value, Verb.EXCLUDE: Withholding.EXCLUDED.value, Verb.RESTORE: ""}
 _NOTED = {
     Withholding.REJECTED.value: ReasonCode.REJECTED_LATE,
@@ -40,8 +42,8 @@ def perform(run: Run, verb: Verb, group_ids: Iterable[int], *, user: User, actor
     """Do something with groups of a run; those that it changes are the act's items.
 
     Groups that are still being played are left alone, and so are those that are as the act wants them: excluding what
-    is rejected changes nothing. The caller has made sure that the user may curate. Locks the groups, a thousand at a
-    time, in id order. Raises Invalid.
+    is rejected changes nothing. The caller has made sure that the user may curate. Locks the act and then the groups, a
+    thousand at a time, in id order; it ends where somebody undid it meanwhile. Raises Invalid.
     """
     if verb not in _MEANT:
         raise Invalid(f"{verb} is nothing to do with groups: reject, exclude or restore.", fields={"verb": "is none"})
@@ -49,6 +51,9 @@ def perform(run: Run, verb: Verb, group_ids: Iterable[int], *, user: User, actor
     act = Act.objects.create(run=run, verb=verb, person=user, actor=actor, note=note)
     for ids in _batches(group_ids):
         with transaction.atomic():
+            _lock_act(act)
+            if Act.objects.filter(undoes=act).exists():
+                break
             rows = _lock(run, ids)
             if verb == Verb.EXCLUDE:
                 rows = [row for row in rows if row.withheld != Withholding.REJECTED]
@@ -59,22 +64,38 @@ def perform(run: Run, verb: Verb, group_ids: Iterable[int], *, user: User, actor
 def undo(act: Act, *, user: User, actor: str, note: str = "") -> Act:
     """Take an act back: each of its groups is withheld as it was before, unless somebody acted on it since.
 
-    The caller has made sure that the user may curate. Locks as `perform` does. Raises Conflict where it is undone.
+    Who undoes it once more goes on where that was broken off. The caller has made sure that the user may curate. Locks
+    as `perform` does. Raises Conflict where it is undone.
     """
     _check_note(note)
-    try:
+    told = {"run": act.run, "verb": Verb.UNDO, "person": user, "actor": actor, "note": note}
+    with transaction.atomic():
+        _lock_act(act)
+        undoing, is_new = Act.objects.get_or_create(undoes=act, defaults=told)
+        before = dict(ActItem.objects.filter(act=act).values_list("group_id", "withheld_before"))
+        first, *others = [*_batches(before)] or [[]]
+        count = _put_back(undoing, act, first, before)
+    for ids in others:
         with transaction.atomic():
-            undoing = Act.objects.create(run=act.run, verb=Verb.UNDO, person=user, actor=actor, note=note, undoes=act)
-    except IntegrityError:
-        raise Conflict("It is undone already.") from None
-    before = dict(ActItem.objects.filter(act=act).order_by("group_id").values_list("group_id", "withheld_before"))
-    for ids in _batches(before):
-        with transaction.atomic():
-            rows = _lock(act.run, ids)
-            newest = ActItem.objects.filter(group__in=rows).values_list("group").annotate(Max("act"))
-            untouched = {group_id for group_id, act_id in newest if act_id == act.pk}
-            _withhold(undoing, {row: before[row.pk] for row in rows if row.pk in untouched})
+            count += _put_back(undoing, act, ids, before)
+    if not (is_new or count):
+        raise Conflict("It is undone already.")
     return undoing
+
+
+def _put_back(undoing: Act, act: Act, ids: Iterable[int], before: Mapping[int, str]) -> int:
+    """Let groups of an act be withheld as before it, unless somebody acted on them since; return how many."""
+    rows = _lock(act.run, ids)
+    newest = ActItem.objects.filter(group__in=rows).values_list("group").annotate(Max("act"))
+    untouched = {group_id for group_id, act_id in newest if act_id == act.pk}
+    _withhold(undoing, {row: before[row.pk] for row in rows if row.pk in untouched})
+    return len(untouched)
+
+
+def _lock_act(act: Act) -> None:
+    """Keep who does something, a thousand groups at a time, and who undoes it apart until this transaction ends."""
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_ACTS, act.pk % 2**31])
 
 
 def _batches(group_ids: Iterable[int]) -> Iterator[list[int]]:

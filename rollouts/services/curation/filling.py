@@ -1,6 +1,6 @@
 """Queues fill themselves whenever somebody asks for an item: with what their filter lets in, or people disagree on.
 
-    groups that came into their state since ─► candidates, page by page ─► those that fit ─► items: groups, rollouts, or pairs
+    groups whose state changed since ─► candidates, page by page ─► those that fit ─► items: groups, rollouts, or pairs
     words in another queue ─► items on which they differ ─► the same items here
 
 A group is looked at again whenever its state has changed: a filter may ask for one that it reaches later than others.

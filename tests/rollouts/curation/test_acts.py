@@ -1,11 +1,13 @@
 """What people do with groups: what is rejected in time never enters a batch, and every act can be undone once."""
 
 from typing import Any
+from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
 
 from rollouts.errors import Conflict, Invalid
 from rollouts.models import Act, ActItem, Event, Run, ScoredGroup, Verb
+from rollouts.selectors import curation
 from rollouts.services.batches import forming
 from rollouts.services.curation import acts, exchange
 from rollouts.services.runs import life
@@ -110,6 +112,38 @@ def test_an_act_is_undone_as_one_and_once(run: Run) -> None:
     assert [state(key) for key in "abc"] == [("ready", ""), ("ready", "excluded"), ("ready", "")]
     with pytest.raises(Conflict, match="It is undone already"):
         undo(done)
+
+
+def test_undoing_that_was_broken_off_is_gone_on_with(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(run, "a", "b", "c")
+    monkeypatch.setattr(acts, "_AT_ONCE", 1)
+    done = act(run, Verb.REJECT, "a", "b", "c")
+    broken = Mock(wraps=acts._put_back, side_effect=[DEFAULT, OSError("killed")])
+    with patch.object(acts, "_put_back", broken), pytest.raises(OSError, match="killed"):
+        undo(done)
+    assert [state(key)[0] for key in "abc"] == ["ready", "rejected", "rejected"]
+    assert curation.acts(run).get(pk=done.pk).is_half_undone
+    undoing = undo(done)
+    assert [state(key)[0] for key in "abc"] == ["ready", "ready", "ready"]
+    assert (undoing.items.count(), Act.objects.filter(undoes=done).count()) == (3, 1)
+    assert not curation.acts(run).get(pk=done.pk).is_half_undone
+    with pytest.raises(Conflict, match="It is undone already"):
+        undo(done)
+
+
+def test_an_act_that_is_undone_while_it_goes_on_ends_there(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    submit(run, "a", "b", "c")
+    monkeypatch.setattr(acts, "_AT_ONCE", 1)
+    withhold = acts._withhold
+
+    def withheld_and_undone(doing: Act, meant: Any) -> None:
+        withhold(doing, meant)
+        if doing.verb == Verb.REJECT:
+            undo(doing)
+
+    monkeypatch.setattr(acts, "_withhold", withheld_and_undone)
+    act(run, Verb.REJECT, "a", "b", "c")
+    assert [state(key) for key in "abc"] == [("ready", "")] * 3
 
 
 def test_undoing_leaves_alone_what_somebody_acted_on_since(run: Run) -> None:
