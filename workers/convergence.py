@@ -25,7 +25,7 @@ from rollouts.services import models, trust
 from rollouts.services.curation import reviews
 from rollouts.services.datasets import learning
 from rollouts.services.groups import cancelling, evaluations, leases, problems
-from rollouts.services.outside import sessions
+from rollouts.services.outside import deliveries, sessions
 from rollouts.services.runs import life, policies, tokens
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
 from trainers.run_config import EnvironmentRef
@@ -127,7 +127,9 @@ class Convergence:
             publishing.publish(run)
         if run.parsed.is_trained and not commands.is_on_jobs(run.parsed):
             training.tend(run)
-        if run.kind != RunKind.EXTERNAL:
+        if run.kind == RunKind.EXTERNAL:
+            deliveries.conclude(run)  # should who sent the last batch have died right after it
+        else:
             retention.prune(run)
         run.refresh_from_db()
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):

@@ -69,19 +69,22 @@ def release(outgoing: Outgoing) -> None:
 
 
 def finish(outgoing: Outgoing) -> bool:
-    """Mark the batch as sent: all of it was handed to the connection. False: the lease was lost before.
-
-    After the last batch of a run nobody asks for more, so that one is acknowledged at once, and the run ends.
-    """
+    """Mark the batch as sent: all of it was handed to the connection. False: the lease was lost before."""
     if not _held(outgoing).update(sent_at=Now()):
         return False
-    run = Run.objects.get(batches=outgoing.batch)
-    if outgoing.batch.step + 1 >= run.max_steps:
-        with transaction.atomic():
-            run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
-            if run.state == RunState.RUNNING:
-                acknowledge_sent(run, reason=Reason(ReasonCode.LAST_BATCH_SENT))
+    conclude(Run.objects.get(batches=outgoing.batch))
     return True
+
+
+def conclude(run: Run) -> None:
+    """Acknowledge what was sent once the last batch of a run is formed: nobody asks for more after it, and the run ends
+    when all have arrived, in whatever order. Locks the run."""
+    if run.state != RunState.RUNNING or next_step(run) < run.max_steps:
+        return
+    with transaction.atomic():
+        run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        if run.state == RunState.RUNNING:
+            acknowledge_sent(run, reason=Reason(ReasonCode.LAST_BATCH_SENT))
 
 
 def _held(outgoing: Outgoing) -> QuerySet[Delivery]:

@@ -5,6 +5,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from django.db.models.functions import Now
@@ -15,6 +16,7 @@ from rollouts.services.outside import clients, deliveries
 from rollouts.services.runs import life
 from rollouts.states import BatchState, GroupState, RunState
 from tests.rollouts.doors.atropos.api import Api, make_external_run, registration, tags
+from workers.convergence import Convergence
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -123,6 +125,32 @@ def test_the_last_batch_ends_the_run_although_nobody_asks_again() -> None:
     assert (response.status_code, response.json()["status"]) == (410, "error")
     assert "finishing" in response.json()["message"]
     life.end(run, to=RunState.FINISHED)
+
+
+def test_the_run_ends_when_its_last_batches_have_arrived_in_whatever_order() -> None:
+    api = Api(make_external_run(max_steps=2))
+    api.start(batch_size=2)
+    for _ in range(2):
+        api.submit()
+    first, last = deliveries.take(api.run), deliveries.take(api.run)
+    assert first is not None
+    assert last is not None
+    deliveries.finish(last)
+    assert Run.objects.get().state == RunState.RUNNING, "one is on its way"
+    deliveries.finish(first)
+    run = Run.objects.get()
+    assert (run.state, run.next_step) == (RunState.FINISHING, 2)
+
+
+def test_the_run_ends_although_who_sent_its_last_batch_died_right_after_it() -> None:
+    api = Api(make_external_run(max_steps=1))
+    api.start(batch_size=2)
+    api.submit()
+    with patch.object(deliveries, "conclude", side_effect=OSError("killed")), pytest.raises(OSError, match="killed"):
+        deliveries.finish(deliveries.take(api.run))
+    assert Run.objects.get().state == RunState.RUNNING
+    Convergence().converge(api.run.pk)
+    assert Run.objects.get().state == RunState.FINISHED
 
 
 def test_two_requests_at_the_same_time_get_two_batches() -> None:
