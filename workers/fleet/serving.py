@@ -267,7 +267,9 @@ def started_with(replica: Replica) -> int | None:
 
 def _are_weights_gone(replica: Replica) -> bool:
     """Whether what a server was started with was removed since: then a fault of its input says nothing of the next."""
-    return PolicyVersion.objects.filter(run=replica.run, version=started_with(replica), path="").exists()
+    if (version := started_with(replica)) is None:
+        return False
+    return PolicyVersion.objects.filter(run=replica.run, version=version, path="").exists()
 
 
 def _age_s(moment: datetime) -> float:
