@@ -252,17 +252,20 @@ def known_states(given: list[str] | None) -> list[str]:
 
 @contextmanager
 def writing(output: Path | None) -> Iterator[BinaryIO]:
-    """A file that takes its name when it is complete and on the disk; stdout without one."""
+    """A file that takes its name when it is complete and on the disk, or the end; stdout without one."""
     if output is None:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
-    with disk.writing(output) as file:
-        if output.suffix == ".gz":
-            with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
-                yield packed  # type: ignore[misc]
-        else:
-            yield file
+    try:
+        with disk.writing(output) as file:
+            if output.suffix == ".gz":
+                with gzip.GzipFile(fileobj=file, mode="wb", filename="", mtime=0, compresslevel=6) as packed:
+                    yield packed  # type: ignore[misc]
+            else:
+                yield file
+    except OSError as error:
+        fail(f"{output}: {error.strerror or error}.")
     open_to_runs([output])
 
 

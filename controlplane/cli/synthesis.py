@@ -1,6 +1,7 @@
 """The command that has a teacher play environments and keeps the best of it as data for supervised training."""
 
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Annotated, Any
 
 import typer
@@ -55,6 +56,7 @@ def synthesize(
     It is an eval run on the training split: it goes on when this command is interrupted. The same command with the
     run's key in place of the teacher follows it to its end and writes the file.
     """
+    _check_place(output)
     connect()
     from django.conf import settings
 
@@ -99,6 +101,15 @@ def synthesize(
     if not lines:
         lower = "--min-reward asks for less, --samples for more rollouts of each problem"
         fail(f"{output} is empty: no rollout that was played to its end earned {min_reward:g}; {lower}")
+
+
+def _check_place(output: Path) -> None:
+    """End before anything is played if its file could not be written."""
+    try:
+        with TemporaryFile(dir=output.parent):
+            pass
+    except OSError as error:
+        fail(f"{output}: nothing can be written in {output.parent}: {error.strerror or error}.")
 
 
 def _account(run: Any, min_reward: float) -> dict[str, int]:

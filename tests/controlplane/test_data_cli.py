@@ -131,6 +131,10 @@ def test_exported_groups_are_those_that_were_imported(rollyard: Rollyard, tmp_pa
     assert nothing.read_bytes() == b""
     assert {path.name for path in tmp_path.iterdir()} == {"a.jsonl", "out.jsonl.gz", "none.jsonl"}
     assert "unknown: tired" in rollyard("export-groups", run, "--state", "tired").stderr
+    nowhere = tmp_path / "no" / "out.jsonl"
+    for command in ("export-groups", "export-sft"):
+        done = rollyard(command, run, "-o", nowhere)
+        assert (done.returncode, done.stderr.splitlines()[-1]) == (1, f"error: {nowhere}: No such file or directory.")
     assert rollyard("export-groups", run, "--json").returncode == 2
 
 

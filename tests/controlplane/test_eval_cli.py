@@ -151,3 +151,12 @@ def test_only_what_plays_training_problems_is_a_synthesis(rollyard: Rollyard, mo
     assert done.returncode == 1
     assert f"rollyard export-sft {run.key}" in done.stderr
     assert not (tmp_path / "x.jsonl").exists()
+
+
+def test_nothing_is_played_for_a_file_that_could_not_be_written(rollyard: Rollyard, model: str, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for output in (tmp_path / "no" / "x.jsonl", tmp_path / "file" / "x.jsonl", Path("/proc/x.jsonl")):
+        done = rollyard("synthesize", model, "--env", "reverse_text", "-o", output)
+        assert done.returncode == 1
+        assert f"nothing can be written in {output.parent}: " in done.stderr
+    assert not Run.objects.exists()
