@@ -11,6 +11,7 @@ from rollouts.errors import Conflict, Invalid
 from rollouts.models import Label, Run, ScoredGroup
 from rollouts.services.curation import reviews
 from rollouts.services.curation.word_files import Told, Word
+from rollouts.storable import UNSTORABLE, is_storable
 
 
 @dataclass
@@ -60,6 +61,8 @@ def _say(
 ) -> str:
     """Store a word unless it is known; returns why it cannot be stored, or nothing."""
     name = people.get(word.person, word.person)
+    if not is_storable(word.group + name):
+        return f"the name of the group or of the person {UNSTORABLE}"
     if name not in accounts:
         members = Q(memberships__project=run.project_id) | Q(is_superuser=True)
         accounts[name] = User.objects.filter(members, username=name, is_active=True).first()

@@ -15,6 +15,7 @@ import msgspec
 
 from rollouts.models import LabelVerdict
 
+_UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
 _VERDICTS = (LabelVerdict.ACCEPT.value, LabelVerdict.REJECT.value, LabelVerdict.SKIP.value)
 
 
@@ -62,7 +63,7 @@ def words_of(data: bytes, name: str) -> Iterator[Told]:
     if text.startswith(b"["):
         try:
             items: list[msgspec.Raw] = msgspec.json.decode(text, type=list[msgspec.Raw])
-        except msgspec.DecodeError as error:
+        except _UNREADABLE as error:
             yield Told(name, fault=f"is no JSON: {error}")
             return
         for number, item in enumerate(items, 1):
@@ -84,7 +85,7 @@ def _read(text: bytes, at: str) -> Iterator[Told]:
             words = list(_of_argilla(item))
         else:
             words = [msgspec.convert(item, Word)]
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except _UNREADABLE as error:
         yield Told(at, fault=str(error))
         return
     for word in words:

@@ -22,11 +22,11 @@ def run() -> Run:
     return run
 
 
-def load(run: Run, data: str, **people: str) -> tuple[importing.ImportedWords, list[str]]:
+def load(run: Run, data: str | bytes, **people: str) -> tuple[importing.ImportedWords, list[str]]:
     bad: list[str] = []
     done = importing.import_words(
         run,
-        words_of(data.encode(), "words.jsonl"),
+        words_of(data.encode() if isinstance(data, str) else data, "words.jsonl"),
         user=somebody("cy"),
         actor="user:cy",
         people=people,
@@ -85,6 +85,26 @@ def test_bad_lines_are_told_by_number_and_the_others_are_stored(run: Run) -> Non
     assert [line.split(": ")[0] for line in bad] == [f"words.jsonl:{number}" for number in (1, 4, 5, 6, 7, 8, 9)]
     assert "no group z" in bad[1]
     assert "--person 'nobody=ACCOUNT'" in bad[4]
+
+
+LATIN = '{"group": "a", "verdict": "accept", "note": "schön"}'.encode("latin-1")
+GOOD = b'{"group": "a", "verdict": "accept"}'
+
+
+def test_what_stands_behind_a_line_of_which_nothing_can_be_made_is_stored(run: Run) -> None:
+    unreadable = [
+        LATIN,
+        b'{"group": "a", "verdict": ' + b"[" * 100_000,
+        b'{"group": "a\\u0000", "verdict": "accept"}',
+        b'{"group": "a", "verdict": "accept", "person": "\\u0000"}',
+    ]
+    done, bad = load(run, b"\n".join([*unreadable, GOOD]))
+    assert (done.stored, done.bad) == (1, len(unreadable))
+    assert [line.split(": ")[0] for line in bad] == [f"words.jsonl:{number}" for number in (1, 2, 3, 4)]
+    done, bad = load(run, b"[" + LATIN + b", " + GOOD + b"]")
+    assert (done.known, [line.partition(": 'utf-8'")[0] for line in bad]) == (1, ["words.jsonl: item 1"])
+    _, bad = load(run, b"[" * 100_000)
+    assert [line.split(": ")[:2] for line in bad] == [["words.jsonl", "is no JSON"]]
 
 
 def test_tasks_of_label_studio_are_read(run: Run) -> None:
