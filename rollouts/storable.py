@@ -3,6 +3,7 @@
 import re
 import uuid
 from collections.abc import Iterator
+from types import NoneType
 from typing import Any
 
 from environments.visible import HIDDEN
@@ -26,6 +27,9 @@ UNSTORABLE = "holds a NUL or a lone surrogate, which the database cannot store"
 UNNAMABLE = "holds a character that nobody sees, or one that turns the direction of text: no name may"
 _UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
 _UNNAMABLE = re.compile(rf"[\t\n]|{HIDDEN.pattern}")
+_KEYS = (str, bytes, int, float)
+_VALUES = (*_KEYS, NoneType)
+"""Besides lists and objects, of what comes as MessagePack what JSON has a form for."""
 
 
 def check_fits(config: RunConfig) -> None:
@@ -65,7 +69,7 @@ def check_fits(config: RunConfig) -> None:
 
 
 def data_faults(value: Any, at: str = "", depth: int = 0) -> Iterator[tuple[str, str]]:
-    """(dotted path, what is wrong there) of plain data that Postgres, or a reader that recurses, could not take."""
+    """(dotted path, what is wrong there) of data that Postgres, JSON or a reader that recurses could not take."""
     if depth > MAX_DEPTH:
         yield at, f"is nested more than {MAX_DEPTH} deep"
     elif isinstance(value, str):
@@ -76,10 +80,14 @@ def data_faults(value: Any, at: str = "", depth: int = 0) -> Iterator[tuple[str,
             path = f"{at}.{displayable(str(key))}".lstrip(".")
             if not is_storable(str(key)):
                 yield path, UNSTORABLE
+            if not isinstance(key, _KEYS) or isinstance(key, bool):
+                yield path, "is named by what is no text"
             yield from data_faults(item, path, depth + 1)
     elif isinstance(value, list):
         for index, item in enumerate(value):
             yield from data_faults(item, f"{at}.{index}".lstrip("."), depth + 1)
+    elif not isinstance(value, _VALUES):
+        yield at, "is nothing that JSON holds"
 
 
 def is_storable(text: str) -> bool:

@@ -31,6 +31,6 @@ FROM kinds, oldest_not_overtaken, LATERAL (
     WHERE run_id = %(run_id)s AND state = 'ready'
         AND environment_id = kinds.environment_id AND rollout_count = kinds.rollout_count
         AND id < oldest_not_overtaken.id AND min_policy_version >= %(oldest_version)s
-    ORDER BY id LIMIT greatest(1, (%(rollouts)s + kinds.rollout_count - 1) / kinds.rollout_count)
+    ORDER BY id LIMIT greatest(1, (%(rollouts)s::bigint + kinds.rollout_count - 1) / kinds.rollout_count)
 ) AS candidate
 ORDER BY candidate.id

@@ -1,6 +1,6 @@
 """Between HTTP bodies and msgspec structs: decode strictly, describe in OpenAPI."""
 
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import msgspec
 from django.http import HttpResponse, RawPostDataException
@@ -42,11 +42,19 @@ def decode(request: Request, kind: type[T], *, repairs_text: bool = False) -> T:
     """
     found = media_type(request.content_type or "")
     body = read(request)
-    decoder = msgspec.msgpack.decode if found == MSGPACK else msgspec.json.decode
-    value = decoder(body, type=kind) if body else msgspec.convert({}, kind)
+    if not body:
+        value = msgspec.convert({}, kind)
+    elif found == MSGPACK:
+        value = msgspec.msgpack.decode(body, type=kind, ext_hook=_refuse_extension)
+    else:
+        value = msgspec.json.decode(body, type=kind)
     if not repairs_text and (fields := dict(data_faults(msgspec.to_builtins(value, builtin_types=[bytes])))):
         raise Invalid("Nothing was done: the body holds what cannot be stored.", fields=fields)
     return value
+
+
+def _refuse_extension(code: int, _data: memoryview) -> NoReturn:
+    raise msgspec.ValidationError(f"Extension {code} of MessagePack is nothing that JSON holds")
 
 
 def read(request: Request) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from environments.client.group_client import pack
 from environments.types import Message
-from rollouts.models import Rollout, Run, ScoredGroup
+from rollouts.models import Rollout, Run, Scope, ScoredGroup
 from tests.factories import make_run
 from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem, row_counts
@@ -250,6 +250,14 @@ def test_tools_calls_and_reasoning_are_stored_as_they_came(run: Run, api: Api) -
     for key in ("json", "packed"):
         first, second = Rollout.objects.filter(group__key=key).order_by("index")[:2]
         assert (first.messages, first.tools, second.tools) == (conversation, tools, None)
+
+
+@pytest.mark.parametrize("value", [msgspec.msgpack.Ext(5, b"x"), {None: 1}, {(1,): 2}, {True: 3}])
+def test_what_messagepack_holds_and_json_does_not_is_refused(run: Run, api: Api, value: Any) -> None:
+    packed = msgspec.msgpack.encode([good(tools=[{"x": value}])])
+    problem(api.post(f"runs/{run.key}/groups", packed, content_type=MSGPACK), 422, "invalid")
+    launched = msgspec.msgpack.encode({"config": {"name": value}})
+    problem(Api(make_token([Scope.LAUNCH])).post("runs", launched, content_type=MSGPACK), 422, "invalid")
 
 
 def test_what_a_tool_call_holds_is_repaired_like_other_text(run: Run, api: Api) -> None:

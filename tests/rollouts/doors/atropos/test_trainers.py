@@ -74,6 +74,12 @@ def test_sizes_that_do_not_divide_each_other_are_combined() -> None:
     assert sum(len(each["tokens"]) for each in batch) == 12
 
 
+def test_a_batch_of_more_rollouts_than_there_will_ever_be_is_waited_for() -> None:
+    api = started(batch_size=2**31 - 1)
+    api.submit(size=4)
+    assert api.get("/batch") == {"batch": None}
+
+
 def test_the_step_counts_what_was_handed_out() -> None:
     api = started(batch_size=2, starting_step=10)
     for _ in range(3):
