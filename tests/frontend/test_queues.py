@@ -1,15 +1,16 @@
 """Queues are made, looked at and worked through on pages, by curators alone."""
 
 import html
+import re
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from rollouts.models import Label, LabelQueue, Role, Run, ScoredGroup
-from rollouts.services.curation import filters, queues
-from tests.factories import make_user
+from rollouts.models import Label, LabelQueue, Role, Run, ScoredGroup, Verb
+from rollouts.services.curation import acts, filters, queues
+from tests.factories import make_user, somebody
 from tests.rollouts import story
 
 pytestmark = pytest.mark.django_db
@@ -150,24 +151,41 @@ def test_a_viewer_looks_at_queues_and_at_no_items(run: Run) -> None:
     assert viewer.post(reverse("queue-make"), {"name": "mine", "project": run.project.slug}).status_code == 403
 
 
+def look(client: Client, queue: LabelQueue, verb: str) -> str:
+    """The page of what an act on all at once would be on."""
+    return html.unescape(client.get(reverse("queue-bulk", args=[queue.key]), {"verb": verb}).content.decode())
+
+
+def looked_at(page: str) -> dict[str, str]:
+    """What its form sends by itself."""
+    return dict(re.findall(r'<input type="hidden" name="(verb|groups|count)" value="([^"]*)">', page))
+
+
 def test_all_that_a_filter_lets_in_is_rejected_as_one_act_after_a_look(curator: Client, run: Run) -> None:
     queue = queues.create(run.project, name="q", actor="user:cy", filter=filters.QueueFilter(run=run.key))
-    page = html.unescape(curator.get(reverse("queue-bulk", args=[queue.key]), {"verb": "reject"}).content.decode())
+    page = look(curator, queue, "reject")
     assert "Applies to 3 groups" in page
     assert not run.acts.exists()
-    page = send(curator, "queue-bulk", queue.key, verb="reject", count="3", note="all bad")
+    page = send(curator, "queue-bulk", queue.key, **looked_at(page), note="all bad")
     assert "Reject: 3 groups changed, as one act." in page
     assert set(ScoredGroup.objects.values_list("state", flat=True)) == {"rejected"}
     [act] = run.acts.all()
     assert (act.items.count(), act.note) == (3, "all bad")
-    send(curator, "queue-bulk", queue.key, verb="restore", count="3")
+    send(curator, "queue-bulk", queue.key, **looked_at(look(curator, queue, "restore")))
     assert set(ScoredGroup.objects.values_list("state", flat=True)) == {"ready"}
 
 
 def test_what_came_after_the_look_is_looked_at_again(curator: Client, run: Run) -> None:
     queue = queues.create(run.project, name="q", actor="user:cy", filter=filters.QueueFilter(run=run.key))
-    assert "There are 3 groups now" in send(curator, "queue-bulk", queue.key, verb="reject", count="2")
-    assert not run.acts.exists()
+    page = look(curator, queue, "reject")
+    # As many groups as before, of which one is another.
+    group = run.groups.earliest("pk")
+    acts.perform(run, Verb.EXCLUDE, [group.pk], user=somebody("di"), actor="user:di")
+    story.submit(run, [story.scored("late")], actor="api:t")
+    told = send(curator, "queue-bulk", queue.key, **looked_at(page))
+    assert "There are 3 groups now, others than you looked at." in told
+    assert "others than you looked at" in send(curator, "queue-bulk", queue.key, verb="reject")
+    assert run.acts.count() == 1
 
 
 def test_one_act_is_on_groups_of_one_run(curator: Client, run: Run) -> None:

@@ -1,5 +1,7 @@
 """One act on every group that a queue's filter lets in: looked at first, then confirmed, and undone as one."""
 
+import hashlib
+from collections.abc import Iterable
 from typing import cast
 
 from django.contrib import messages
@@ -43,6 +45,7 @@ def bulk(request: HttpRequest, queue_key: str) -> HttpResponse:
         "run": run,
         "verb": Verb(verb),
         "count": len(ids),
+        "digest": _digest(ids),
         "groups": [of_group(group) for group in found],
     }
     return render(request, "queues/bulk.html", context)
@@ -50,9 +53,14 @@ def bulk(request: HttpRequest, queue_key: str) -> HttpResponse:
 
 def _perform(request: HttpRequest, queue: LabelQueue, run: Run, ids: list[int], verb: Verb) -> HttpResponse:
     """Raises Conflict where there are other groups now than were looked at."""
-    if request.POST.get("count") != str(len(ids)):
+    if request.POST.get("groups") != _digest(ids):
         raise Conflict(f"There are {len(ids)} groups now, others than you looked at. Look again, and confirm.")
     note = request.POST.get("note", "").strip()
     act = acts.perform(run, verb, ids, user=cast(User, request.user), actor=actor(request), note=note)
     messages.success(request, f"{verb.name.capitalize()}: {act.items.count()} groups changed, as one act.")
     return HttpResponseRedirect(f"{reverse('run-people', args=[run.key])}#act-{act.key}")
+
+
+def _digest(ids: Iterable[int]) -> str:
+    """Which groups they are, in few characters."""
+    return hashlib.sha256(",".join(map(str, sorted(ids))).encode()).hexdigest()
