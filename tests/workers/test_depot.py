@@ -235,6 +235,55 @@ def test_a_job_is_silent_only_since_somebody_listens_to_it(tmp_path: Path, monke
     eventually(lambda: all(each.name != "carry-replica" for each in threading.enumerate()))
 
 
+class Offering:
+    """A node on which a heart beats, and which offers a version that is long on its way."""
+
+    def __init__(self, offer: Path) -> None:
+        self.offers = [str(offer)]
+        self.arrives = threading.Event()
+        self.asked: list[str] = []
+        self.beats = 0
+
+    def close(self) -> None:
+        pass
+
+    def fetch(self, path: Path) -> None:
+        self.asked.append(f"fetch {path.name}")
+        assert self.arrives.wait(60)
+
+    def ask(self, method: str, route: str, body: object = None) -> bytes:
+        if route == "taken":
+            self.offers = []
+        if route != "status":
+            self.asked.append(route)
+        self.beats += 1
+        reports = {} if self.offers else {"exit.json": {"token": "token", "code": 0}}
+        status = {"has_begun": True, "logs": {}, "fault": None, "reports": reports, "offers": self.offers}
+        return json.dumps(status | {"heart_beats": self.beats}).encode()
+
+
+def test_a_heart_is_heard_and_a_stop_passed_on_while_a_version_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "job.json").write_text(json.dumps({"token": "token", "writes": [str(tmp_path)], "keeps": []}))
+    node, heart = Offering(tmp_path / "step_1"), tmp_path / "heartbeat"
+    monkeypatch.setattr(carrier, "_LOOK_S", 0.01)
+    monkeypatch.setattr(carrier, "Node", lambda *_: node)
+    thread = carrier.Carrier(tmp_path, KEY, lambda: "http://n1")
+    thread.start()
+    try:
+        eventually(lambda: node.asked == ["fetch step_1"])
+        os.utime(heart, (0, 0))
+        (tmp_path / "stop").touch()
+        eventually(lambda: heart.stat().st_mtime > 0)
+        eventually(lambda: "stop" in node.asked)
+    finally:
+        node.arrives.set()
+        thread.join(30)
+    assert node.asked == ["fetch step_1", "stop", "taken", "leave"]
+    assert (tmp_path / "exit.json").exists()
+
+
 def test_what_is_carried_is_given_up_after_failures_in_a_row_alone(
     tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,7 @@ import re
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,17 @@ class Carrier(threading.Thread):
         self._is_stopped = False
         self._beat: int | bool = False
         self._kept: dict[Path, dict[str, Any]] = {}
+        self._beside = ThreadPoolExecutor(1, thread_name_prefix="fetch")
+        self._fetching: Future[None] | None = None
+        """What is offered. Beside the looks: it may take longer than a heart may be silent."""
 
     def run(self) -> None:
+        try:
+            self._carry()
+        finally:
+            self._beside.shutdown(wait=False)
+
+    def _carry(self) -> None:
         failures = 0
         while (url := self._find_url()) is not None:
             if not url:
@@ -54,8 +64,9 @@ class Carrier(threading.Thread):
             try:
                 with closing(Node(url, self._key)) as node:
                     self._begin(node)
-                    while self._look(node):
-                        failures = 0
+                    while self._look(node, url):
+                        if self._fetching is None:
+                            failures = 0
                         time.sleep(_LOOK_S)
                 return
             except TransferError as error:
@@ -79,8 +90,11 @@ class Carrier(threading.Thread):
                 node.send(path, found, follow_links=each["follow_links"])
         node.ask("POST", "begin")
 
-    def _look(self, node: Node) -> bool:
+    def _look(self, node: Node, url: str) -> bool:
         """Bring what is said of the replica up to date; False once it has ended and nothing of it is left to fetch."""
+        if self._fetching is not None and self._fetching.done():
+            fetched, self._fetching = self._fetching, None
+            fetched.result()
         status = self._ask(node)
         for name, more in status["logs"].items():
             self._append(name, base64.b64decode(more))
@@ -93,8 +107,8 @@ class Carrier(threading.Thread):
         if status["fault"] is not None:
             scratch(self._directory).mkdir(exist_ok=True)
             self._keep(scratch(self._directory) / "fault.json", status["fault"])
-        for path in status["offers"]:
-            self._fetch_offer(node, path)
+        if status["offers"] and self._fetching is None:
+            self._fetching = self._beside.submit(self._fetch_offers, url, status["offers"])
         if (self._directory / "stop").exists() and not self._is_stopped:
             node.ask("POST", "stop")
             self._is_stopped = True
@@ -130,11 +144,13 @@ class Carrier(threading.Thread):
             write_json(file, content)
             self._kept[file] = content
 
-    def _fetch_offer(self, node: Node, path: str) -> None:
-        if not any(Path(path).parent == Path(each) for each in self._job["writes"]):
-            raise TransferError(f"{path} is in no directory that the replica may write")
-        node.fetch(Path(path))
-        node.ask("POST", "taken", {"path": path})
+    def _fetch_offers(self, url: str, paths: list[str]) -> None:
+        with closing(Node(url, self._key)) as node:
+            for path in paths:
+                if not any(Path(path).parent == Path(each) for each in self._job["writes"]):
+                    raise TransferError(f"{path} is in no directory that the replica may write")
+                node.fetch(Path(path))
+                node.ask("POST", "taken", {"path": path})
 
     def _give_up(self, url: str, why: str) -> None:
         """Say why, and have the job end: its agent would wait for the rest."""
