@@ -110,9 +110,12 @@ def form(run: Run, step: int, outlook: Outlook, *, encoding: BatchEncoding = Bat
         return _store(run, step, list(items), encoding, replay_of=source)
     limit = run.parsed.algorithm.max_off_policy_steps
     reason = Reason(ReasonCode.LAGGED, limit=limit, step=step)
-    if outlook.stale:
-        transition(ScoredGroup, outlook.stale, to=GroupState.STALE, actor="control plane", reason=reason)
     chosen = outlook.choice
+    if outlook.stale:
+        if isinstance(chosen, Chosen):  # all in one order, as acts of people lock theirs
+            both = ScoredGroup.objects.filter(pk__in=[*outlook.stale, *chosen.group_ids]).order_by("pk")
+            list(both.select_for_update(no_key=True).values_list("pk"))
+        transition(ScoredGroup, outlook.stale, to=GroupState.STALE, actor="control plane", reason=reason)
     if not isinstance(chosen, Chosen):
         return None
     mixture.advance(run, chosen)

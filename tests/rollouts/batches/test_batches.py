@@ -1,6 +1,8 @@
 """Formation and delivery of batches: once, the same bytes, and only for the trainer that is in charge."""
 
 import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -33,6 +35,26 @@ def fetch(run: Run, epoch: int, step: int) -> forming.Outgoing:
     delivery = forming.fetch(run, epoch=epoch, step=step)
     assert delivery is not None
     return delivery
+
+
+@concurrent
+def test_a_batch_that_drops_stale_groups_locks_them_in_one_order_with_its_own() -> None:
+    run, _ = story.train()
+    story.submit(run, [story.scored(key) for key in "abc"], actor="api:t")
+    first, *_, last = ScoredGroup.objects.filter(run=run).order_by("pk").values_list("pk", flat=True)
+    outlook = replace(look(run, 0), stale=[last])
+    groups = ScoredGroup.objects.select_for_update(no_key=True, nowait=True)
+
+    def form() -> Any:
+        return forming.form(Run.objects.select_for_update(no_key=True).get(pk=run.pk), 0, outlook)
+
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():  # as somebody's act on both
+            groups.get(pk=first)
+            formed = story.behind(pool, form)
+            groups.get(pk=last)
+        assert formed.result(10) is not None
+    assert ScoredGroup.objects.get(pk=last).state == GroupState.STALE
 
 
 def test_a_batch_is_the_oldest_ready_groups_in_order() -> None:
