@@ -32,9 +32,9 @@ async def unit_tests(
     """Share of tests passed by the code in the last reply's last fenced block, or in all of it where there is none.
 
     A test is either Python with asserts (`assert add(1, 2) == 3`), which call functions of the code unless Python or
-    the test itself names them, and these take and give plain values; or an object with `stdin` and the `stdout` that the code has to print
-    as a program. The code runs in a sandbox, and what is right never gets there.
-    Raises SandboxUnavailable where no sandbox is.
+    the test itself names them, and these take and give plain values; or an object with `stdin` and the `stdout` that
+    the code has to print as a program. The code runs in a sandbox, and what is right never gets there. Raises
+    SandboxUnavailable where no sandbox is.
     """
     tests = _read(replies.wanted(problem, field), field)
     said = replies.answer(problem, rollout)

@@ -18,15 +18,18 @@ from environments.rewards.judged_code.runner import encoded
 
 _MOST_ITEMS = 100_000
 """Of a sequence that an operator or `range` makes."""
-_MOST_POWER = 64
+_MOST_BITS = 4096
+"""Of a whole number that a power makes."""
+_MOST_DIGITS = 400
+"""That `round` is asked for: no float has more."""
 
 _BUILTINS: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         *(abs, all, any, bool, chr, dict, divmod, float, frozenset, int, len, list, max, min),
-        *(ord, round, set, sorted, str, sum, tuple),
+        *(ord, set, sorted, str, sum, tuple),
     )
-} | {"range": lambda *bounds: _range(*bounds)}
+} | {"range": lambda *bounds: _range(*bounds), "round": lambda *asked, **named: _round(*asked, **named)}
 _MATH: dict[str, Any] = {name: getattr(math, name) for name in ("inf", "isclose", "nan", "pi", "sqrt")}
 _OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -257,6 +260,12 @@ def _range(*bounds: Any) -> list[int]:
     return list(numbers)
 
 
+def _round(number: Any, ndigits: int | None = None) -> Any:
+    if ndigits is not None and abs(ndigits) > _MOST_DIGITS:
+        raise ValueError("too many digits")
+    return round(number, ndigits)
+
+
 def _number(value: Any) -> Any:
     if not isinstance(value, int | float):  # of a text, % would be a format
         raise TypeError("no number")
@@ -265,12 +274,16 @@ def _number(value: Any) -> Any:
 
 def _times(a: Any, b: Any) -> Any:
     for sequence, count in ((a, b), (b, a)):
-        if isinstance(sequence, str | list | tuple) and isinstance(count, int) and len(sequence) * count > _MOST_ITEMS:
+        if (
+            isinstance(sequence, str | bytes | list | tuple)
+            and isinstance(count, int)
+            and len(sequence) * count > _MOST_ITEMS
+        ):
             raise ValueError("too long")
     return a * b
 
 
 def _power(a: Any, b: Any) -> Any:
-    if not -_MOST_POWER <= _number(b) <= _MOST_POWER or abs(_number(a)) > 2**_MOST_POWER:
+    if isinstance(_number(a), int) and abs(a) > 1 and abs(_number(b)) * a.bit_length() > _MOST_BITS:
         raise ValueError("too large")
     return a**b

@@ -42,6 +42,8 @@ def check(candidate):
         ("assert f(1) == list(range(f(2)))", [[], 10**12], False),
         ("assert f('a') == chr(ord('a') + 1)", ["b"], True),
         ("assert f(1) * 10 ** 3 == 2000", [2], True),
+        ("assert f(100) == 2 ** 100", [2**100], True),
+        ("assert round(f(1), ndigits=1) == 0.3", [0.26], True),
         ("assert f(1) in [1, 2]", [2], True),
         # What the answer is not fit for is wrong, and no error.
         ("assert abs(f(1)) == 1", ["x"], False),
@@ -82,7 +84,9 @@ def test_calls_have_the_arguments_that_the_assertion_writes() -> None:
         ("assert f(1)[0] == hash('x')", "hash"),
         ("assert f(1) and open('x')", "open"),
         # What no answer would make true is no test.
-        ("assert f(1) == 2 ** 100", "2 \\*\\* 100.*too large"),
+        ("assert f(1) == 2 ** 100000", "2 \\*\\* 100000.*too large"),
+        ("assert f(1) == round(5, -10 ** 9)", "too many digits"),
+        ("assert f(1) == b'a' * 10 ** 9", "too long"),
         ("assert f(1) == list(range(10 ** 12))", "too long"),
     ],
 )
