@@ -2152,8 +2152,6 @@ CREATE TRIGGER keep_last_state BEFORE UPDATE OF state, state_at, reason_code, re
 
 CREATE TRIGGER keep_last_state BEFORE UPDATE OF state, state_at, reason_code, reason_params ON public.rollouts_batch FOR EACH ROW WHEN (((old.state)::text = 'trained'::text)) EXECUTE FUNCTION public.rollouts_keep();
 
-CREATE TRIGGER keep_last_state BEFORE UPDATE OF state, state_at, reason_code, reason_params ON public.rollouts_checkpoint FOR EACH ROW WHEN (((old.state)::text = 'deleted'::text)) EXECUTE FUNCTION public.rollouts_keep();
-
 CREATE TRIGGER keep_last_state BEFORE UPDATE OF state, state_at, reason_code, reason_params ON public.rollouts_environmentclient FOR EACH ROW WHEN (((old.state)::text = 'left'::text)) EXECUTE FUNCTION public.rollouts_keep();
 
 CREATE TRIGGER keep_last_state BEFORE UPDATE OF state, state_at, reason_code, reason_params ON public.rollouts_evaluation FOR EACH ROW WHEN (((old.state)::text = ANY (ARRAY[('done'::character varying)::text, ('expired'::character varying)::text]))) EXECUTE FUNCTION public.rollouts_keep();
@@ -2567,4 +2565,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0046_session_records', now()),
     ('rollouts', '0047_values_are_words', now()),
     ('rollouts', '0048_group_changed', now()),
+    ('rollouts', '0049_checkpoints_come_back', now()),
     ('sessions', '0001_initial', now());

@@ -205,6 +205,7 @@ class CheckpointState(TextChoices):
 
 CHECKPOINT_TRANSITIONS: dict[str, frozenset[str]] = {
     CheckpointState.COMPLETE: frozenset({CheckpointState.DELETED}),
+    CheckpointState.DELETED: frozenset({CheckpointState.COMPLETE}),  # a trainer that resumed before it writes it again
 }
 
 

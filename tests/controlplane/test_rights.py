@@ -69,7 +69,7 @@ def test_the_database_knows_the_last_states_of_every_kind_of_row() -> None:
         model._meta.db_table: {value for value, _ in model._meta.get_field("state").choices} - moves.keys()
         for model, moves in TRANSITIONS.items()
     }
-    assert kept == last_states
+    assert kept == {table: states for table, states in last_states.items() if states}
 
 
 @pytest.mark.django_db

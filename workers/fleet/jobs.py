@@ -59,7 +59,7 @@ def sent(replica: Replica, command: Command) -> list[dict[str, Any]]:
     weights = commands.weights_of(run.directory)
     wanted = [path for path in command.reads if path != inference.EXTENSION]
     if replica.kind == ReplicaKind.TRAINER:
-        last = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-step").first()
+        last = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-epoch", "-step").first()
         wanted += [run.directory / "data", run.directory / "tracking", *([Path(last.path)] if last else [])]
     node_only = sockets_of(key_of(str(replica.token)))
     return [

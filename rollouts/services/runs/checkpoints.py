@@ -38,6 +38,7 @@ def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpo
             record_creation([row], run_id=run.pk, state=CheckpointState.COMPLETE, actor=f"trainer:{epoch}")
         else:  # by a trainer that resumed: no more than this may be written over
             Checkpoint.objects.filter(pk=row.pk).update(**written)
+            transition(Checkpoint, [row.pk], to=CheckpointState.COMPLETE, actor=f"trainer:{epoch}")
             row.refresh_from_db()
         return row
 
@@ -45,14 +46,15 @@ def add_checkpoint(run: Run, *, epoch: int, checkpoint: CheckpointIn) -> Checkpo
 def delete_checkpoints(run: Run) -> list[Checkpoint]:
     """Mark checkpoints that the config does not keep, and return them for their files to be removed.
 
-    Kept are the newest, every so many steps one, those that another run was forked from, and those that one is about to
-    measure: not those that were measured. Mark first, remove after: no trainer resumes from a marked one, and nobody
-    forks it. Locks the run's complete checkpoints.
+    Kept are the last that were written (an earlier trainer's of later steps are none that this one could resume from),
+    every so many steps one, those that another run was forked from, and those that one is about to measure: not those
+    that were measured. Mark first, remove after: no trainer resumes from a marked one, and nobody forks it. Locks the
+    run's complete checkpoints.
     """
     config = run.parsed.trainer
     with transaction.atomic():
         complete = Checkpoint.objects.select_for_update().filter(run=run, state=CheckpointState.COMPLETE)
-        older = list(complete.order_by("-step"))[config.keep_checkpoints :]
+        older = list(complete.order_by("-epoch", "-step"))[config.keep_checkpoints :]
         if not older:
             return []
         forks = Run.objects.filter(forked_from__in=older).exclude(kind=RunKind.EVAL, state__in=RUN_TERMINAL)

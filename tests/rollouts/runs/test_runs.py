@@ -268,6 +268,20 @@ def test_a_checkpoint_that_is_written_again_replaces_its_manifest() -> None:
     assert Event.objects.filter(object_kind="checkpoint").count() == 1
 
 
+def test_a_checkpoint_that_is_written_again_after_it_was_deleted_is_resumed_from() -> None:
+    run, epoch = story.train(trainer__keep_checkpoints=1)
+    for step in (1, 2):
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
+    assert [each.step for each in checkpoints.delete_checkpoints(run)] == [1]
+    # The files of the second do not verify, so its successor starts over.
+    epoch = story.register(run).epoch
+    checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, 1))
+    assert [each.step for each in checkpoints.delete_checkpoints(run)] == [2]
+    assert [each.step for each in story.register(run).checkpoints] == [1]
+    told = Event.objects.filter(object_kind="checkpoint", object_id=Checkpoint.objects.get(step=1).pk).order_by("id")
+    assert list(told.values_list("to_state", flat=True)) == ["complete", "deleted", "complete"]
+
+
 def test_deaths_of_the_trainer_are_counted_until_a_step_of_progress() -> None:
     run, epoch = story.train()
     assert [trainer_writes.count_trainer_restart(run) for _ in range(2)] == [1, 2]
