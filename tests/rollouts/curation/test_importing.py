@@ -68,6 +68,15 @@ def test_what_a_person_says_since_is_not_overruled_by_importing_again(run: Run) 
     assert load(run, lines(rows[0] | {"rollout": 1}, rows[0] | {"person": "ada"}))[0].stored == 2
 
 
+def test_who_changed_their_mind_twice_ends_at_what_they_said_last(run: Run) -> None:
+    rows = [{"group": "a", "verdict": verdict} for verdict in ("accept", "accept", "reject", "accept")]
+    assert load(run, lines(*rows))[0] == importing.ImportedWords(stored=3, known=1)
+    assert [word[2] for word in said(run)] == ["accept"]
+    labels.say(run.groups.get(key="a"), user=somebody("cy"), actor="user:cy", verdict="reject")
+    assert load(run, lines(*rows))[0] == importing.ImportedWords(known=4)
+    assert [word[2] for word in said(run)] == ["reject"]
+
+
 def test_bad_lines_are_told_by_number_and_the_others_are_stored(run: Run) -> None:
     rows = [
         "{",
