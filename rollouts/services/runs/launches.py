@@ -68,7 +68,7 @@ def launch(
     if fork:
         _check_spelling(resolved.config)
         places.check(resolved.config, project=project, readable=forkable, forks=True)
-        start = _with_datasets(project, Start(_with_frozen(project, resolved), fork))
+        start = _with_steps(_with_datasets(project, Start(_with_frozen(project, resolved), fork)))
         _check_leave(project, start)
     else:
         start = find_start(project, resolved, forkable=forkable)
@@ -85,7 +85,7 @@ def launch(
 
 def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run]) -> Start:
     """What a run with this config starts from. Nothing is stored. Raises as `launch` does."""
-    start = _find_start(project, resolved, forkable)
+    start = _with_steps(_find_start(project, resolved, forkable))
     start = _with_datasets(project, start._replace(resolved=_with_frozen(project, start.resolved)))
     _check_leave(project, start)
     return start
@@ -108,8 +108,7 @@ def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -
         return Start(resolved)
     if config.kind == "eval" and (series := re.fullmatch(_SERIES, named)):
         fork = _plan(series[1], forkable, lambda source: forks.plan_series(source, series[2]))
-        steps = config.model_copy(update={"max_steps": len(fork.series)})
-        return Start(_with_path(replace(resolved, config=steps), fork.overrides[FIELD]), fork=fork)
+        return Start(_with_path(resolved, fork.overrides[FIELD]), fork=fork)
     if "@" in named and not Path(named).is_absolute() and not _is_relative(named):
         fork = _plan_fork(named, forkable)
         return Start(_with_path(resolved, fork.overrides[FIELD]), fork=fork)
@@ -118,6 +117,16 @@ def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -
         trust.check(config)  # else somebody makes the model, and is refused then
         raise ModelMissing(f"There is no model {named} yet.", fields={FIELD: f"there is no model {named} here yet"})
     return Start(_with_path(resolved, found.path, named if found.path != named else ""), model=found.model)
+
+
+def _with_steps(start: Start) -> Start:
+    """With as many steps as an eval run measures versions, for the last of them ends it."""
+    config = start.resolved.config
+    if config.kind != "eval":
+        return start
+    steps = len(start.fork.series) if start.fork else 0
+    config = config.model_copy(update={"max_steps": steps or 1})
+    return start._replace(resolved=replace(start.resolved, config=config))
 
 
 def _with_datasets(project: Project, start: Start) -> Start:

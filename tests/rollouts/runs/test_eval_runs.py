@@ -11,7 +11,7 @@ from rollouts.errors import Invalid
 from rollouts.models import Evaluation, Lease, PolicyVersion, Run, ScoredGroup
 from rollouts.selectors import evaluations as selected
 from rollouts.services.groups import evaluations, intake, leases
-from rollouts.services.runs import checkpoints, evaluating, life, policies
+from rollouts.services.runs import checkpoints, evaluating, forks, launches, life, policies
 from rollouts.services.runs.evaluating import EnvironmentIn, EvaluationIn
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
 from tests.factories import make_project
@@ -19,7 +19,7 @@ from tests.model_files import whole_model
 from tests.rollouts import story
 from tests.rollouts.runs.test_runs import checkpoint
 from tests.workers.making import expire
-from trainers.config import ConfigError
+from trainers.config import ConfigError, resolve
 from trainers.origins import COMMAND_LINE
 
 pytestmark = pytest.mark.django_db
@@ -78,6 +78,27 @@ def test_a_model_is_measured_on_every_problem_and_its_run_goes_on_to_its_end(mod
     assert found.figures["pass^2"]["value"] == 0.0
     assert story.fresh(run).next_step == 1
     assert not ScoredGroup.objects.filter(run=run, purpose="train").exists()
+
+
+@pytest.mark.parametrize("fork", [False, True])
+def test_an_eval_run_that_was_launched_as_any_run_measures_what_it_starts_from_and_ends(model: str, fork: bool) -> None:
+    config = resolve("reverse-text-rl", overrides={"kind": "eval", "model.path": model, "evaluation.problems": 4})
+    source = fork_of_a_run() if fork else None
+    everything = Run.objects.all()
+    run = begun(
+        launches.launch(
+            project=make_project(), user=None, resolved=config, actor="user:ada", forkable=everything, fork=source
+        )
+    )
+    assert (run.max_steps, run.parsed.max_steps) == (1, 1)
+    assert play_all(run, [1.0]) == 4
+    assert story.fresh(run).state == RunState.FINISHING
+
+
+def fork_of_a_run() -> forks.Fork:
+    source, epoch = story.train(max_steps=9)
+    checkpoints.add_checkpoint(source, epoch=epoch, checkpoint=checkpoint(source, 1))
+    return forks.plan(source, step=1)
 
 
 def test_no_more_problems_are_asked_for_than_there_are(model: str) -> None:
