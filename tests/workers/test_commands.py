@@ -38,6 +38,15 @@ def test_ranks_without_a_sandbox_listen_on_the_loopback_alone(tmp_path: Path, mo
     assert not (tmp_path / "replica" / "meeting").exists()
 
 
+def test_a_job_is_told_of_no_gpu_for_its_node_gives_it_some(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    monkeypatch.setattr(accelerators, "serves_on_cpu", lambda **_: False)
+    config = resolve(overrides={**SMALL, "launcher.type": "slurm"}, environ={}).config
+    trainer = commands.trainer(config, run="RUN", directory=tmp_path / "run", url="http://a", token="t", gpus=[])
+    told = [trainer.environ, *(each.environ for each in servers(tmp_path, **{"launcher.type": "slurm"}))]
+    assert not [each for each in told if "CUDA_VISIBLE_DEVICES" in each]
+
+
 def servers(tmp_path: Path, **overrides: object) -> list[commands.Command]:
     """Of a run with two opponents that it starts from, and a judge."""
     policies = [{"name": "rival", "model": "start", "replicas": 2}, {"name": "judge", "model": "/models/judge"}]

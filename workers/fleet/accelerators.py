@@ -62,10 +62,15 @@ def serves_on_cpu(*, elsewhere: bool = False) -> bool:
 
 
 def trainer_environ(
-    world_size: int, gpus: Sequence[str], *, beside_servers: bool, cores: int | None = None
+    world_size: int,
+    gpus: Sequence[str],
+    *,
+    beside_servers: bool,
+    cores: int | None = None,
+    elsewhere: bool = False,
 ) -> dict[str, str]:
     """Variables that give a trainer one of the run's GPUs per process, and each process its share of the cores: of
-    `cores`, or, without, of this machine's.
+    `cores`, or, without, of this machine's. `elsewhere`: as for `only`.
 
     Where inference runs on the same CPU it has half of the cores. Idle threads sleep rather than spin: a thread that
     spins at a barrier takes the core from the one it waits for. Alone on two cores a trainer that sleeps does .78 of
@@ -77,17 +82,24 @@ def trainer_environ(
     return {
         "OMP_NUM_THREADS": str(threads),
         "OMP_WAIT_POLICY": "PASSIVE",
-        **only(gpus[:world_size]),
+        **only(gpus[:world_size], elsewhere=elsewhere),
     }
 
 
-def server_environ(number: int, gpus: Sequence[str], trainers: int, devices: int = 1) -> dict[str, str]:
+def server_environ(
+    number: int, gpus: Sequence[str], trainers: int, devices: int = 1, *, elsewhere: bool = False
+) -> dict[str, str]:
     """Variables that give an inference server, by its number in the run, so many ``devices`` of its own if the run has
-    enough behind those of its ``trainers``. The run has as many as one server computes on, or none."""
+    enough behind those of its ``trainers``. The run has as many as one server computes on, or none. `elsewhere`: as
+    for `only`."""
     own = gpus[trainers:] if len(gpus) - trainers >= devices else gpus
-    return only([own[(number * devices + each) % len(own)] for each in range(devices)] if own else [])
+    mine = [own[(number * devices + each) % len(own)] for each in range(devices)] if own else []
+    return only(mine, elsewhere=elsewhere)
 
 
-def only(gpus: Sequence[str]) -> dict[str, str]:
-    """Variables with which a process sees these GPUs of the machine and no other."""
-    return {VISIBLE: ",".join(gpus)} if gpus or list_gpus() else {}
+def only(gpus: Sequence[str], *, elsewhere: bool = False) -> dict[str, str]:
+    """Variables with which a process sees these GPUs of the machine and no other.
+
+    `elsewhere`: none, for on its node a job sees those that it was given there, by numbers that nobody here knows.
+    """
+    return {VISIBLE: ",".join(gpus)} if not elsewhere and (gpus or list_gpus()) else {}

@@ -141,7 +141,8 @@ def server(
     is then served without one. `directory` is its own, in that of its run; `caches` its project's; `gpus` and the cores
     that are `held` its run's; `cores` those of its job."""
     own = own_cores(config, held, slot)
-    cpu, everywhere = accelerators.serves_on_cpu(elsewhere=is_on_jobs(config)), slots(config)
+    elsewhere, everywhere = is_on_jobs(config), slots(config)
+    cpu = accelerators.serves_on_cpu(elsewhere=elsewhere)
     model, adapter = _model_of(config, slot, weights, directory)
     return Command(
         [
@@ -153,7 +154,11 @@ def server(
                 config.inference, cpu=cpu, api_key=api_key, servers=len(everywhere), cores=len(own) or cores
             ),
             **accelerators.server_environ(
-                everywhere.index(slot), () if cpu else gpus, _trainers_on_gpus(config), config.inference.devices
+                everywhere.index(slot),
+                () if cpu else gpus,
+                _trainers_on_gpus(config),
+                config.inference.devices,
+                elsewhere=elsewhere,
             ),
             # Kept: a GPU server without it takes ten seconds longer to start. Not shared: what one leaves, others run.
             "VLLM_CACHE_ROOT": str(caches / "vllm"),
@@ -207,7 +212,11 @@ def trainer(
         [sys.executable, "-m", *(_ranks(kind, world_size) if nodes == 1 else _node(kind, nodes, world_size))],
         {
             **accelerators.trainer_environ(
-                world_size, gpus[: _trainers_on_gpus(config)], beside_servers=config.is_played, cores=len(own) or cores
+                world_size,
+                gpus[: _trainers_on_gpus(config)],
+                beside_servers=config.is_played,
+                cores=len(own) or cores,
+                elsewhere=is_on_jobs(config),
             ),
             "ROLLYARD_URL": url,
             "ROLLYARD_TOKEN": token,
