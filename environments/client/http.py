@@ -111,27 +111,44 @@ class ApiConnection:
 
         ``retry_reason`` says why an answer is to be retried, or nothing; ``options`` are those of httpx.
         """
-        budget_s = self._retry_budget_s if budget_s is None else budget_s
-        deadline = time.monotonic() + budget_s
-        pause_s = self._first_pause_s
-        while True:
-            status, wish_s = None, 0.0
-            try:
-                answer = self._http.request(method, path, **options)
-                fault = retry_reason(answer)
-                if not fault:
-                    _raise_refusal(answer)
-                    return answer
-                status, wish_s = answer.status_code, retry_after_s(answer)
-            except httpx.TransportError as error:
-                fault = f"{type(error).__name__}: {error}"
-            wait_s = max(pause_s * random.uniform(0.5, 1.0), wish_s * random.uniform(1.0, 1.25))
-            if time.monotonic() + wait_s > deadline:
-                what = f"{method} {path}: no usable answer within {budget_s:g} s; last: {fault}"
-                raise Unreachable(what, status)
-            _log.warning("%s %s: %s; retrying in %.1f s", method, path, fault, wait_s)
-            time.sleep(wait_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        answer = insist(
+            lambda: self._http.request(method, path, **options),
+            f"{method} {path}",
+            budget_s=self._retry_budget_s if budget_s is None else budget_s,
+            first_pause_s=self._first_pause_s,
+            retry_reason=retry_reason,
+        )
+        _raise_refusal(answer)
+        return answer
+
+
+def insist(
+    ask: Callable[[], httpx.Response],
+    what: str,
+    *,
+    budget_s: float,
+    first_pause_s: float = 0.1,
+    retry_reason: Callable[[httpx.Response], str] = retry_reason,
+) -> httpx.Response:
+    """An answer that is worth no retry. Raises Unreachable, which names `what`, when ``budget_s`` seconds are over."""
+    deadline = time.monotonic() + budget_s
+    pause_s = first_pause_s
+    while True:
+        status, wish_s = None, 0.0
+        try:
+            answer = ask()
+            fault = retry_reason(answer)
+            if not fault:
+                return answer
+            status, wish_s = answer.status_code, retry_after_s(answer)
+        except httpx.TransportError as error:
+            fault = f"{type(error).__name__}: {error}"
+        wait_s = max(pause_s * random.uniform(0.5, 1.0), wish_s * random.uniform(1.0, 1.25))
+        if time.monotonic() + wait_s > deadline:
+            raise Unreachable(f"{what}: no usable answer within {budget_s:g} s; last: {fault}", status)
+        _log.warning("%s: %s; retrying in %.1f s", what, fault, wait_s)
+        time.sleep(wait_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
 
 def _raise_refusal(answer: httpx.Response) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable
+from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, insist
 from environments.types import JsonObject, Message, Problem
 
 RETRY_BUDGET_S = 60.0
@@ -42,7 +42,7 @@ class _Opened(msgspec.Struct):
 class PlayableSession:
     """One episode. Leave the block after `finish`; an exception that leaves it fails the rollout with its text."""
 
-    def __init__(self, told: _Opened) -> None:
+    def __init__(self, told: _Opened, *, retry_budget_s: float = RETRY_BUDGET_S) -> None:
         self.session = told.session
         self.group = told.group
         self.problem = told.problem
@@ -51,7 +51,8 @@ class PlayableSession:
         self.api_key = told.api_key
         """For OPENAI_API_KEY."""
         self._finish_url = told.finish_url
-        self._is_finished = False
+        self._retry_budget_s = retry_budget_s
+        self._may_be_finished = False
 
     def finish(self, reward: float, metrics: dict[str, float] | None = None) -> bool:
         """Store the rollout with its reward; whether its group is complete. Raises Refused, Unreachable."""
@@ -67,21 +68,25 @@ class PlayableSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_finished:
+        if not self._may_be_finished:
             self.fail(f"{type(error).__name__}: {error}" if error else "The program left the session without a reward.")
 
     def _finish(self, how: dict[str, Any]) -> bool:
         # Safe to repeat: the gateway finishes a session once.
-        transport = httpx.HTTPTransport(retries=3)
-        try:
-            with httpx.Client(transport=transport, timeout=TIMEOUT_S, trust_env=False) as http:
-                answer = http.post(self._finish_url, json=how)
-        except httpx.TransportError as error:
-            raise Unreachable(f"the gateway did not answer: {type(error).__name__}: {error}") from error
+        with httpx.Client(timeout=TIMEOUT_S, trust_env=False) as http:
+            try:
+                answer = insist(
+                    lambda: http.post(self._finish_url, json=how),
+                    f"the end of session {self.session}",
+                    budget_s=self._retry_budget_s,
+                )
+            except Unreachable:
+                self._may_be_finished = True  # whoever said it is not to say another thing now
+                raise
         if not answer.is_success:
             told = answer.json().get("error", {}) if "json" in answer.headers.get("content-type", "") else {}
             raise Refused(answer.status_code, str(told.get("code", "")), str(told.get("message", answer.text[:200])))
-        self._is_finished = True
+        self._may_be_finished = True
         return bool(answer.json()["group_complete"])
 
 
@@ -90,6 +95,7 @@ class SessionClient:
 
     def __init__(self, url: str, token: str, run: str, *, retry_budget_s: float = RETRY_BUDGET_S) -> None:
         self._connection = ApiConnection(url, token, run, retry_budget_s=retry_budget_s)
+        self._retry_budget_s = retry_budget_s
 
     @classmethod
     def from_environment(cls) -> Self:
@@ -121,7 +127,7 @@ class SessionClient:
         }
         body = {name: value for name, value in wanted.items() if value is not None}
         answer = self._connection.request("POST", "sessions", json=body)
-        return PlayableSession(msgspec.json.decode(answer.content, type=_Opened))
+        return PlayableSession(msgspec.json.decode(answer.content, type=_Opened), retry_budget_s=self._retry_budget_s)
 
     def close(self) -> None:
         """Close the connection."""

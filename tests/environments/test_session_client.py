@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from environments.client import Refused, SessionClient
+from environments.client import Refused, SessionClient, Unreachable
 from environments.types import Message, Problem
 from tests import http_server
 
@@ -21,6 +21,8 @@ class Plane(http_server.Server):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.refuses_finish = False
+        self.busy = 0
+        """Times at which what ends a session is not taken, as where the database is away."""
 
 
 class _Handler(http_server.Handler):
@@ -34,6 +36,9 @@ class _Handler(http_server.Handler):
             told = {"session": "1", "group": "g", "group_size": 1, "problem": problem, "api_key": "secret"}
             told |= {"base_url": f"{root}/v1", "finish_url": f"{root}/finish", "expires_at": "2026-11-24T00:00:00Z"}
             self.answer(201, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        elif plane.busy:
+            plane.busy -= 1
+            self.answer(503, b"", {})
         elif plane.refuses_finish:
             fault = json.dumps({"error": {"code": "invalid", "message": "reward must be finite"}}).encode()
             self.answer(422, fault, {"Content-Type": "application/json"})
@@ -42,9 +47,12 @@ class _Handler(http_server.Handler):
 
 
 @contextmanager
-def opened() -> Iterator[tuple[Plane, SessionClient]]:
+def opened(*, retry_budget_s: float = 60.0) -> Iterator[tuple[Plane, SessionClient]]:
     plane = Plane()
-    with http_server.running(plane), SessionClient(plane.url, "token", "run1") as client:
+    with (
+        http_server.running(plane),
+        SessionClient(plane.url, "token", "run1", retry_budget_s=retry_budget_s) as client,
+    ):
         yield plane, client
 
 
@@ -77,3 +85,20 @@ def test_a_refusal_says_why() -> None:
         plane.refuses_finish = True
         with pytest.raises(Refused, match="must be finite"):
             session.finish(float("1e300"))
+
+
+def test_a_reward_is_told_until_it_is_taken() -> None:
+    with opened() as (plane, client):
+        with client.open(PROBLEM) as session:
+            plane.busy = 2
+            assert session.finish(1.0)
+        assert [how for _, how in plane.asked[1:]] == [{"reward": 1.0, "metrics": {}}] * 3
+
+
+def test_who_never_heard_that_a_reward_was_taken_does_not_fail_the_rollout() -> None:
+    with opened(retry_budget_s=0) as (plane, client):
+        session = client.open(PROBLEM)
+        plane.busy = 1
+        with pytest.raises(Unreachable, match="the end of session 1"), session:
+            session.finish(1.0)
+        assert [how for _, how in plane.asked[1:]] == [{"reward": 1.0, "metrics": {}}]
