@@ -177,13 +177,14 @@ class Session:
         self._check_open()
         self._check_turns(len(asked.completions))
         facts, self._stop_reason = self._facts, None
+        is_first = not self.turns
         for completion in asked.completions:
             first = asked.sent if completion.first_policy_version is None else completion.first_policy_version
             last = asked.received if completion.last_policy_version is None else completion.last_policy_version
-            is_first = not self.turns
             facts.dispatch_policy_version = _extreme(min, facts.dispatch_policy_version, asked.sent, is_first)
             facts.first_policy_version = _extreme(min, facts.first_policy_version, first, is_first)
             facts.last_policy_version = _extreme(max, facts.last_policy_version, last, is_first)
+            is_first = False
         facts.generation_s += asked.seconds
         began = asked.began - self._began
         self._waits.append((began, began + asked.seconds))

@@ -5,6 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from environments.chat.template import TemplateChat
@@ -291,6 +292,23 @@ def test_versions_are_those_around_all_requests() -> None:
 
     rollout = asyncio.run(ask())
     assert rollout.dispatch_policy_version == 3
+    assert (rollout.first_policy_version, rollout.last_policy_version) == (3, 6)
+
+
+def test_versions_are_those_of_all_replies_to_a_first_request() -> None:
+    class Labelled(ScriptedPolicy):
+        async def sample(self, *asked: Any) -> list[Completion]:
+            return [
+                msgspec.structs.replace(reply, first_policy_version=first, last_policy_version=last)
+                for reply, (first, last) in zip(await super().sample(*asked), [(3, 6), (4, 5)], strict=True)
+            ]
+
+    async def ask() -> PlayedRollout:
+        played = session(Labelled(["one", "two"]), version=lambda: 3)
+        played.deliver(await played.ask(ASKED, n=2))
+        return played.end()
+
+    rollout = asyncio.run(ask())
     assert (rollout.first_policy_version, rollout.last_policy_version) == (3, 6)
 
 
