@@ -93,9 +93,9 @@ class Room:
             yield environment
             return
         process = await self._choose()
-        await self._note(str(process.environment.version))
         process.groups += 1
         try:
+            await self._note(str(process.environment.version))
             yield process.environment
             if process.environment.is_alive:
                 self._deaths = 0
@@ -199,9 +199,11 @@ class Room:
             await asyncio.sleep(_LOOK_S)
             await asyncio.gather(*(self._look(process) for process in self._processes))
             idle = [each for each in self._processes if not each.groups and time.monotonic() - each.used_at > _IDLE_S]
-            for process in idle[: len(self._processes) - 1]:
-                self._processes.remove(process)
-                await isolation.close(process.environment)
+            for process in idle:
+                # While the one before was waited for, groups came and processes went.
+                if not process.groups and process in self._processes and len(self._processes) > 1:
+                    self._processes.remove(process)
+                    await isolation.close(process.environment)
 
     async def _look(self, process: _Process) -> None:
         if await process.environment.answers(_ANSWER_S):

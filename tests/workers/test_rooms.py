@@ -6,6 +6,7 @@ import signal
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -102,6 +103,45 @@ def test_many_groups_get_more_processes_up_to_the_limit(run: Run) -> None:
         assert len(seen) == 2
 
     in_room(run, "fine", act, max_processes=2)
+
+
+def test_a_process_that_is_given_a_group_while_idle_ones_are_ended_stays(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seated, ended = [], []
+
+    async def act(room: Room) -> None:
+        idle = [AsyncMock(Isolated, is_alive=True, version="1", number=number) for number in range(4)]
+        room._processes = [rooms._Process(each) for each in idle]
+        over = asyncio.Event()
+
+        async def sit() -> None:
+            async with room.seat() as environment:
+                seated.append(environment)
+                await over.wait()
+
+        async def close(environment: Any) -> None:
+            """Takes long enough for a group to come."""
+            if not ended:
+                sitting.append(asyncio.create_task(sit()))
+                while not seated:
+                    await asyncio.sleep(0)
+            ended.append(environment)
+
+        sitting: list[asyncio.Task[None]] = []
+        monkeypatch.setattr(rooms, "_LOOK_S", 0.01)
+        monkeypatch.setattr(rooms, "_IDLE_S", 0.0)
+        monkeypatch.setattr(rooms.isolation, "close", close)
+        keeping = asyncio.create_task(room._keep())
+        while len(room._processes) > 1:
+            await asyncio.sleep(0.01)
+        keeping.cancel()
+        assert len(ended) == 3
+        assert [each.environment for each in room._processes] == seated
+        over.set()
+        await asyncio.gather(*sitting)
+
+    in_room(run, "fine", act)
 
 
 def test_a_problem_that_hangs_ends_its_process(run: Run) -> None:
