@@ -18,8 +18,9 @@ from rollouts.storable import displayable
 def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str, reason: str = "") -> Replay:
     """Have ``run`` train the batches of ``source`` from ``first_step`` to ``last_step`` next, before any of its own.
 
-    Raises Invalid for steps that the source has not trained, Conflict for runs that cannot, RunOver when ``run`` ended.
-    The caller checked that the actor may read the source and operate the run. Locks the run's row.
+    Raises Invalid for steps that the source has not trained, Conflict for runs that cannot or that train at
+    another temperature, RunOver when ``run`` ended. The caller checked that the actor may read the source and operate
+    the run. Locks the run's row.
     """
     if not 0 <= first_step <= last_step:
         raise Invalid(fields={"first_step": "must be 0 or more, and not after last_step"})
@@ -30,6 +31,10 @@ def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str,
         raise Invalid("Only steps that were trained can be replayed.", fields=fields)
     if run.pk == source.pk or run.kind not in {RunKind.RL, RunKind.EXTERNAL}:
         raise Conflict(f"Run {run.key} cannot replay run {source.key}: name another run that trains on batches.")
+    sampled, trains = (each.parsed.sampling.temperature for each in (source, run))
+    if sampled != trains:  # the trainer divides all its logits by that of its own run
+        fault = f"Run {source.key} sampled at a temperature of {sampled}, and run {run.key} trains at {trains}"
+        raise Conflict(f"{fault}: launch one with sampling.temperature={sampled} to replay into.")
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         if run.state in RUN_TERMINAL:

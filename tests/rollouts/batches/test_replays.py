@@ -199,6 +199,10 @@ def test_runs_that_cannot_replay_are_refused(source: Run) -> None:
         order(source, source, 0, 0)
     with pytest.raises(Conflict, match="name another run"):
         order(story.launch_supervised(), source, 0, 0)
+    with pytest.raises(
+        Conflict, match=r"at a temperature of 1\.0, .* trains at 0\.7: launch one with sampling\.temperature=1\.0"
+    ):
+        order(story.launch(sampling__temperature=0.7), source, 0, 0)
     over = story.launch()
     life.end(life.request_stop(over, actor="user:ada"), to=RunState.STOPPED)
     with pytest.raises(RunOver):
