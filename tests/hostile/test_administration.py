@@ -5,7 +5,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from rollouts.models import Membership
-from tests.factories import make_project, make_user
+from tests.factories import make_project, make_run, make_user
 
 pytestmark = pytest.mark.django_db
 NO_KEYS = ["abc", "1\0", "9" * 30, "9" * 5000, "", "²"]
@@ -33,6 +33,16 @@ def test_a_date_beyond_the_last_one_filters_nothing(client: Client, dates: str) 
 def test_what_makes_no_filter_filters_nothing(client: Client, query: str) -> None:
     answer = client.get(f"/admin/rollouts/run/?{query}")
     assert (answer.status_code, answer.headers["location"]) == (302, "/admin/rollouts/run/?e=1")
+
+
+def test_rows_are_found_by_what_is_shown_of_them_and_by_nothing_else(client: Client) -> None:
+    run = make_run()
+    hidden = [f"address/?key__startswith={run.address.key[:4]}", f"address/?key={run.address.key}"]
+    shown = [f"address/?{each}={run.pk}" for each in ("run", "run_id__lt", "pk")] + ["address/?owner__isnull=1"]
+    shown += ["run/?config__name=x", "run/?state__exact=running", "event/?object_kind=run", "membership/?project__id=1"]
+    for status, queries in ((400, [*hidden, "apitoken/?token_key__gt=a"]), (200, shown)):
+        for query in queries:
+            assert client.get(f"/admin/rollouts/{query}").status_code == status, query
 
 
 @pytest.mark.parametrize("model", LISTS)
