@@ -12,7 +12,7 @@ from rollouts.states import RunState
 from tests.workers.making import make_run
 from trainers.config import resolve
 from workers import convergence
-from workers.fleet import accelerators, commands
+from workers.fleet import accelerators, commands, placing
 
 
 @pytest.fixture(autouse=True)
@@ -105,6 +105,18 @@ def test_a_server_that_wants_more_gpus_than_there_are_is_refused_before_anything
     assert ended.state == RunState.FAILED
     assert str(ended.reason).startswith("each of its servers computes on 4 GPUs")
     assert placements.held(run, PlacementKind.GPU) == []
+
+
+@pytest.mark.django_db
+def test_a_trainer_of_more_processes_than_there_are_gpus_is_refused_unless_it_runs_on_cpu_or_as_a_job() -> None:
+    ended = converged(make_run(trainer__device="auto", trainer__world_size=4))
+    assert ended.state == RunState.FAILED
+    assert "lower trainer.world_size" in str(ended.reason)
+    assert placements.held(ended, PlacementKind.GPU) == []
+    for fits in ({"trainer__device": "cpu"}, {"launcher__type": "slurm"}, {"trainer__world_size": 3}):
+        run = make_run(**{"trainer__device": "cuda", "trainer__world_size": 4, **fits})
+        assert placing.place(run), fits
+        life.end(run, to=RunState.FAILED)
 
 
 @pytest.mark.django_db

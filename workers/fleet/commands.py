@@ -76,7 +76,7 @@ def gpus_wanted(config: RunConfig) -> int:
     """One for each process of a run that computes on a GPU of this machine where there is one."""
     if is_on_jobs(config):
         return 0
-    return _trainers_on_gpus(config) + _servers(config) * gpus_of_a_server(config)
+    return gpus_of_trainer(config) + _servers(config) * gpus_of_a_server(config)
 
 
 def cores_wanted(config: RunConfig) -> int:
@@ -107,6 +107,11 @@ def own_cores(config: RunConfig, held: Sequence[str], slot: Slot | None = None) 
     return [int(core) for core in held[first : first + (each if slot else of_trainer)]]
 
 
+def gpus_of_trainer(config: RunConfig) -> int:
+    """One for each of its processes, which share none."""
+    return config.trainer.world_size if config.is_trained and config.trainer.device != "cpu" else 0
+
+
 def gpus_of_a_server(config: RunConfig) -> int:
     """They are of one node, and no two processes of a server share one."""
     return 0 if accelerators.serves_on_cpu(elsewhere=is_on_jobs(config)) else config.inference.devices
@@ -116,12 +121,8 @@ def need(config: RunConfig, kind: str) -> JobSize:
     """What the job of a replica of this kind asks for."""
     if kind == "trainer":
         nodes = config.trainer.nodes
-        return JobSize(**config.launcher.trainer.model_dump(), gpus=_trainers_on_gpus(config) // nodes, nodes=nodes)
+        return JobSize(**config.launcher.trainer.model_dump(), gpus=gpus_of_trainer(config) // nodes, nodes=nodes)
     return JobSize(**config.launcher.inference.model_dump(), gpus=gpus_of_a_server(config), nice=_NICE)
-
-
-def _trainers_on_gpus(config: RunConfig) -> int:
-    return config.trainer.world_size if config.is_trained and config.trainer.device != "cpu" else 0
 
 
 def server(
@@ -156,7 +157,7 @@ def server(
             **accelerators.server_environ(
                 everywhere.index(slot),
                 () if cpu else gpus,
-                _trainers_on_gpus(config),
+                gpus_of_trainer(config),
                 config.inference.devices,
                 elsewhere=elsewhere,
             ),
@@ -213,7 +214,7 @@ def trainer(
         {
             **accelerators.trainer_environ(
                 world_size,
-                gpus[: _trainers_on_gpus(config)],
+                gpus[: gpus_of_trainer(config)],
                 beside_servers=config.is_played,
                 cores=len(own) or cores,
                 elsewhere=is_on_jobs(config),

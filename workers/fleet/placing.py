@@ -13,8 +13,8 @@ from workers.fleet.lifecycle import UnrecoverableError
 
 def place(run: Run) -> bool:
     """Have the run its GPUs promised, where this machine has any, and the cores and the memory that it asks for; False
-    while it waits for them. Of more processes than there are GPUs some share, but none of one server. Raises
-    UnrecoverableError."""
+    while it waits for them. Of more processes than there are GPUs some share, but none of the trainer or of one server.
+    Raises UnrecoverableError."""
     config, host = run.parsed, platform.node()
     gpus, cores, memory = accelerators.list_gpus(), accelerators.list_cores(), accelerators.list_memory()
     wishes = [
@@ -48,6 +48,11 @@ def _never_fits(config: RunConfig, host: str, wishes: list[Wish]) -> Reason | No
             of_a_server = commands.gpus_of_a_server(config)
             if wanted and of_a_server > there:
                 return Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=host, there=there)
+            of_trainer = commands.gpus_of_trainer(config)
+            if wanted and of_trainer > there:
+                fault = f"each of its {of_trainer} processes computes on a GPU of its own, and {host} has {there}"
+                fix = "lower trainer.world_size, or set trainer.device to 'cpu'"
+                return Reason(ReasonCode.TRAINER_INPUT, fault=f"{fault}: {fix}")
         elif wanted > there:
             return Reason(_TOO_LITTLE[wish.kind], wanted=wanted, host=host, there=there)
     return None
