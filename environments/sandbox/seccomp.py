@@ -64,6 +64,7 @@ _REFUSED_TO_TOOLS = {
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
     "ptrace": (101, 117),
+    "semget": (64, 190),
     "shmget": (29, 194),
 }
 _UNSHARE, _CLONE, _CLONE3 = (272, 97), (56, 220), (435, 435)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from environments.sandbox import nameless
 from environments.sandbox.call import Ending, SandboxLimits
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -16,6 +17,9 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 def find_excess(limits: SandboxLimits, root: int) -> Ending | None:
     """The first limit that the process `root` and those below it exceed together."""
     pids = [*below(root)]
+    # Lists of mappings may be long; where the whole machine has less nobody has to look.
+    if _shared_bytes() > limits.memory_bytes and nameless.held(pids) > limits.memory_bytes:
+        return "memory"
     # The second sum is dearer: in the first a page that several have counts for each of them.
     if all(sum(map(memory_of, pids)) > limits.memory_bytes for memory_of in (_private_bytes, _proportional_bytes)):
         return "memory"
@@ -47,6 +51,11 @@ def count_files(directory: int) -> int:
     """Files and directories on the file system that an open directory is the root of."""
     status = os.fstatvfs(directory)
     return status.f_files - status.f_ffree
+
+
+def _shared_bytes() -> int:
+    """Of the whole machine."""
+    return sum(_kilobytes("/proc/meminfo", ("Shmem:",))) * 1024
 
 
 def _private_bytes(pid: int) -> int:

@@ -50,8 +50,9 @@ def excess(pids: set[int], memory_mib: int) -> Excess | None:
         f"held = mmap.mmap(-1, {300 * MIB}); held.write(bytes({300 * MIB}))",
         f"held = os.memfd_create('x'); os.truncate(held, {300 * MIB}); mmap.mmap(held, 0).write(bytes({300 * MIB}))",
         f"held = os.memfd_create('x'); [os.write(held, bytes({MIB})) for _ in range(300)]",
+        f"held = mmap.mmap(-1, {300 * MIB}); held.write(bytes({300 * MIB})); held.madvise(mmap.MADV_DONTNEED)",
     ],
-    ids=["private", "mapped", "mapped file of memory", "file of memory that is not mapped"],
+    ids=["private", "mapped", "mapped file of memory", "file of memory that is not mapped", "let go of"],
 )
 def test_memory_counts_however_it_was_asked_for(program: str) -> None:
     with running(program) as pids:

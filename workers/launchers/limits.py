@@ -11,11 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from environments.sandbox import nameless
 from workers.launchers.processes import with_descendants
 
 LOOK_EVERY_S = 0.25
@@ -24,8 +24,6 @@ THREADS = "ROLLYARD_LIMIT_THREADS"
 LOG = "ROLLYARD_LIMIT_LOG_MIB"
 _MEMORY_SHARE = 0.9
 _GIB = 2**30
-_BLOCK_BYTES = 512
-"""Of what stat counts in."""
 
 
 class Excess(NamedTuple):
@@ -143,9 +141,9 @@ def _shared(pids: Collection[int], room: int) -> int:
     """
     bounds: tuple[Callable[[], int], ...] = (
         lambda: _bytes("/proc/meminfo", "Shmem", else_=sys.maxsize),
-        lambda: sum(_mapped(pid) for pid in pids) + _open(pids),
-        # The larger, not both: what is open may be mapped too.
-        lambda: max(sum(_proportion(pid) for pid in pids), _open(pids)),
+        lambda: sum(_mapped(pid) for pid in pids) + nameless.held(pids),
+        # The larger, not both: what has no name may be mapped too.
+        lambda: max(sum(_proportion(pid) for pid in pids), nameless.held(pids)),
     )
     used = 0
     for bound in bounds:
@@ -163,20 +161,6 @@ def _proportion(pid: int) -> int:
     """The same, each page divided by how many have it mapped: ranks that share a segment have it once between them."""
     mapped = _mapped(pid)
     return _bytes(f"/proc/{pid}/smaps_rollup", "Pss_Shmem", else_=mapped) if mapped else 0
-
-
-def _open(pids: Collection[int]) -> int:
-    """What lies in files without a name that these processes have open: nothing of a memfd has to be mapped."""
-    files: dict[tuple[int, int], int] = {}
-    for pid in pids:
-        with suppress(OSError):
-            for file in os.listdir(f"/proc/{pid}/fd"):
-                with suppress(OSError):
-                    path = f"/proc/{pid}/fd/{file}"
-                    if os.readlink(path).startswith("/memfd:"):
-                        status = os.stat(path)
-                        files[status.st_dev, status.st_ino] = status.st_blocks * _BLOCK_BYTES
-    return sum(files.values())
 
 
 def _bytes(path: str, name: str, *, else_: int) -> int:

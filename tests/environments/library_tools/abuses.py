@@ -124,6 +124,25 @@ ABUSES = {
             for offset in range(0, 2**27, 4096): kept[-1][offset] = 1
         else: escaped()
     """,
+    "all memory, in shared pages that it lets go": """
+        import mmap
+        kept = mmap.mmap(-1, 2**32)
+        for offset in range(0, 2**32, 2**24):
+            kept[offset : offset + 2**24] = bytes(2**24)
+            kept.madvise(mmap.MADV_DONTNEED, offset, 2**24)
+        escaped()
+    """,
+    "all memory, in shared pages of children that have ended": """
+        import mmap
+        kept = mmap.mmap(-1, 2**32)
+        for offset in range(0, 2**32, 2**24):
+            child = os.fork()
+            if child == 0:
+                kept[offset : offset + 2**24] = bytes(2**24)
+                os._exit(0)
+            os.waitpid(child, 0)
+        escaped()
+    """,
     "all memory, in files that no directory has": """
         kept = []
         try:
@@ -134,8 +153,8 @@ ABUSES = {
         except OSError: pass
     """,
     "all memory, in segments that outlive it": """
-        if called('shmget', 0, 2**24, 0o1600) >= 0 or called('msgget', 0, 0o1600) >= 0:
-            escaped()
+        made = called('shmget', 0, 2**24, 0o1600), called('msgget', 0, 0o1600), called('semget', 0, 9, 0o1600)
+        if max(made) >= 0: escaped()
     """,
     "all memory, in sockets and pipes": """
         held = []
