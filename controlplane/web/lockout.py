@@ -36,6 +36,12 @@ class Backoff(AxesDatabaseHandler):  # type: ignore[misc]  # axes has no types
         """When both may try again; now, if neither has to wait."""
         return max(self._ends(request, credentials), default=timezone.now())
 
+    def reset_user_attempts(self, request: HttpRequest, credentials: dict[str, Any] | None = None) -> int:
+        """Forget what failed under the name of whoever signed in; axes also forgets whatever their address tried, and
+        with any account of one's own one would guess at others without end."""
+        count, _ = AccessAttempt.objects.filter(username=counted_name(request, credentials)).delete()
+        return int(count)
+
     def _ends(self, request: HttpRequest, credentials: dict[str, Any] | None) -> Iterator[datetime]:
         for attempts in self.get_user_attempts(request, credentials):
             found = attempts.aggregate(failures=Sum("failures_since_start"), newest=Max("attempt_time"))

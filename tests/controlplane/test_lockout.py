@@ -73,6 +73,15 @@ def test_after_the_wait_one_may_try_again_and_success_forgets_the_failures() -> 
     assert not AccessAttempt.objects.exists()
 
 
+@pytest.mark.parametrize("guessed", ["ada", "somebody else"])
+def test_success_forgets_no_failure_of_another_account(guessed: str) -> None:
+    User.objects.create_user("mallory", password=PASSWORD)
+    for number in range(settings.AXES_FAILURE_LIMIT - 1):
+        assert sign_in(username=guessed if guessed == "ada" else f"{guessed} {number}").status_code == 200
+        assert sign_in(PASSWORD, username="mallory").status_code == 302
+    assert sign_in(username=guessed).status_code == 429
+
+
 @pytest.mark.parametrize("by", ["address", "account"])
 def test_each_further_failure_doubles_the_wait_up_to_an_hour(by: str) -> None:
     def fail(number: int) -> HttpResponse:
