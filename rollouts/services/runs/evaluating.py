@@ -8,6 +8,7 @@ A run it is, so everything that is there for runs serves it: leases, drivers, st
 """
 
 import json
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -16,9 +17,10 @@ from django.db.models import QuerySet
 
 from rollouts.models import Project, Run
 from rollouts.services.runs import launches
-from trainers.config import ConfigError, Resolved, resolve
-from trainers.origins import COMMAND_LINE, Origin
-from trainers.run_config import ConfigProblem
+from trainers.config import ConfigError, Layer, Resolved, resolve
+from trainers.origins import COMMAND_LINE, Origin, OriginKind
+from trainers.run_config import ConfigProblem, RunConfig
+from trainers.run_config.policies import START
 
 ENDPOINT = "endpoint:"
 DEADLINE_S = 30 * 86_400.0
@@ -87,11 +89,14 @@ def launch(
 
 def config_of(asked: EvaluationIn, readable: QuerySet[Run], origin: Origin = COMMAND_LINE) -> Resolved:
     """The config of the run. One query where a run is named. Raises ConfigError."""
+    given = {"max_tokens": asked.max_tokens, "max_turns": asked.max_turns}
+    sampling = {key: each for key, each in given.items() if each is not None}
     values: dict[str, Any] = {
         "kind": "eval",
         "max_steps": 1,
         "name": asked.name,
         **_played_by(asked.target),
+        "sampling": sampling,
         "evaluation": {
             "problems": asked.problems,
             "rollouts_per_problem": asked.samples,
@@ -100,13 +105,15 @@ def config_of(asked: EvaluationIn, readable: QuerySet[Run], origin: Origin = COM
             "threshold": asked.threshold,
             "split": asked.split,
         },
-        **_taken_over(asked.target, readable),
     }
     if asked.environments:
         values["environments"] = [_reference(each) for each in asked.environments]
-    sampling = {"max_tokens": asked.max_tokens, "max_turns": asked.max_turns}
-    values["sampling"] = values.get("sampling", {}) | {key: each for key, each in sampling.items() if each is not None}
-    return resolve(inline=values, inline_from=origin, overrides=asked.overrides, overrides_from=origin)
+    source = _source(asked.target, readable)
+    layers = []
+    if source is not None:
+        common = _common(source.parsed, without=sampling, plays=not asked.environments)
+        layers.append(Layer(Origin(OriginKind.RUN, source.key), common))
+    return resolve(layers=layers, inline=values, inline_from=origin, overrides=asked.overrides, overrides_from=origin)
 
 
 def _played_by(target: str) -> dict[str, Any]:
@@ -116,19 +123,32 @@ def _played_by(target: str) -> dict[str, Any]:
     return {"model": {"endpoint": endpoint}, "inference": {"replicas": 0}}
 
 
-def _taken_over(target: str, readable: QuerySet[Run]) -> dict[str, Any]:
-    """What an evaluation of checkpoints has in common with the run that wrote them."""
+def _source(target: str, readable: QuerySet[Run]) -> Run | None:
+    """The run whose checkpoints are measured."""
     key = target.partition("@")[0].partition(":")[0]
-    source = readable.filter(key=key).first() if key != target and not target.startswith(ENDPOINT) else None
-    if source is None:
-        return {}
-    sampling, inference = source.config["sampling"], source.config["inference"]
-    return {
-        "environments": source.config["environments"],
+    is_named = key != target and not target.startswith(ENDPOINT)
+    return readable.filter(key=key).first() if is_named else None
+
+
+def _common(config: RunConfig, *, without: Collection[str], plays: bool) -> dict[str, Any]:
+    """What an evaluation of checkpoints has in common with the run that wrote them; if it ``plays`` the run's own
+    environments, those too, ``without`` keys that were asked for otherwise, and whoever they ask beside the policy."""
+    of_run = config.model_dump(mode="json")
+    sampling, inference = of_run["sampling"], of_run["inference"]
+    common = {
+        "model": {"trust_remote_code": config.model.trust_remote_code},
         "sampling": {key: sampling[key] for key in ("max_tokens", "max_turns")},
-        "inference": inference | {"replicas": max(1, inference["replicas"])},
-        "trainer": {"device": source.config["trainer"]["device"]} if "device" in source.config["trainer"] else {},
+        "inference": {key: value for key, value in inference.items() if key != "replicas" or value},
+        "trainer": {"device": config.trainer.device},
+        "launcher": of_run["launcher"],
     }
+    if plays:
+        refs = of_run["environments"]
+        common["environments"] = [{key: ref[key] for key in ref if key not in without} for ref in refs]
+        # What the run started from is not what the evaluation does.
+        start = {"model": config.model.lora.path or config.model.path}
+        common["policies"] = [policy | start if policy["model"] == START else policy for policy in of_run["policies"]]
+    return common
 
 
 def _reference(environment: EnvironmentIn) -> dict[str, Any]:

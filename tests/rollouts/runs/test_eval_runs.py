@@ -7,13 +7,15 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from environments.figures import COMPLETION_TOKENS, sampled_tokens
-from rollouts.errors import Invalid
+from rollouts.errors import Invalid, Untrusted
 from rollouts.models import Evaluation, Lease, PolicyVersion, Run, ScoredGroup
 from rollouts.selectors import evaluations as selected
+from rollouts.services import endpoints
 from rollouts.services.groups import evaluations, intake, leases
 from rollouts.services.runs import checkpoints, evaluating, forks, launches, life, policies
 from rollouts.services.runs.evaluating import EnvironmentIn, EvaluationIn
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
+from tests import store
 from tests.factories import make_project
 from tests.model_files import whole_model
 from tests.rollouts import story
@@ -155,6 +157,47 @@ def test_a_series_of_checkpoints_is_measured_one_after_the_other() -> None:
         (step, EvaluationState.DONE) for step in steps
     }
     assert PolicyVersion.objects.get(run=run, state=PolicyVersionState.LIVE).version == steps[-1]
+
+
+@pytest.fixture
+def source(model: str) -> Run:
+    """A run of jobs with a checkpoint, a judge, an opponent, and turns of its environment's own."""
+    endpoints.add(name="j", base_url="https://a.example/v1", model="m", is_for_all=True, actor="user:root")
+    own = {
+        "environments": [{"name": "reverse_text", "max_tokens": 60, "max_turns": 2}],
+        "policies": [{"name": "judge", "endpoint": "j"}, {"name": "rival", "model": "start"}],
+        "launcher": {"type": "slurm", "template": "large"},
+        "inference.max_model_len": 300,
+    }
+    run, epoch = story.train(model__path=model, **{key.replace(".", "__"): value for key, value in own.items()})
+    checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, 1))
+    return run
+
+
+def test_checkpoints_are_measured_as_their_run_plays_and_every_value_says_whose_it_is(source: Run, model: str) -> None:
+    run = launch(f"{source.key}@1", environments=[], max_turns=6)
+    config, origins = run.parsed, {key: str(origin) for key, origin in run.origins.items()}
+    sampling = config.sampling_of("reverse_text")
+    assert (sampling.max_tokens, sampling.max_turns) == (60, 6), "what was asked for is stronger than the run's"
+    rivals = [(policy.name, policy.endpoint, policy.model) for policy in config.policies]
+    assert rivals == [("judge", "j", ""), ("rival", "", model)], "the opponent stays what the run started from"
+    assert (config.launcher.type, config.launcher.template) == ("slurm", "large")
+    assert config.inference.max_model_len == 300
+    of_run = ("environments.0.name", "policies.0.name", "launcher.type", "inference.max_model_len")
+    assert {origins[key] for key in of_run} == {f"run {source.key}"}
+    assert {origins[key] for key in ("evaluation.problems", "sampling.max_turns")} == {"command line"}
+
+
+def test_code_of_a_run_whose_checkpoints_are_measured_has_to_be_allowed_again(source: Run) -> None:
+    config = source.config | {"model": source.config["model"] | {"trust_remote_code": True}}
+    with store.beyond_rights():
+        Run.objects.filter(pk=source.pk).update(config=config)
+    assert evaluating.config_of(
+        EvaluationIn(target=f"{source.key}@1"), Run.objects.all()
+    ).config.model.trust_remote_code
+    with pytest.raises(Untrusted) as refusal:
+        launch(f"{source.key}@1", environments=[])
+    assert "model.trust_remote_code" in refusal.value.fields
 
 
 def test_a_checkpoint_is_kept_until_it_was_measured_and_no_longer() -> None:
