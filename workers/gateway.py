@@ -74,18 +74,24 @@ class _RunSide:
         self.pool = ReplicaPool(run)
         self.chats = Chats(run.parsed.model.path)
         self.used_at = time.monotonic()
+        self.waiting = 0
+        """Requests for which there is nothing to play against yet."""
         self._ready = asyncio.Lock()
         self._was_refreshed = False
 
     async def policy(self, live_version: int) -> tuple[GroupPolicy, Chat]:
         """Something to play against, at least of this version. Raises PolicyError, or what the database raises."""
-        self.used_at = time.monotonic()
-        async with self._ready:
-            if not self._was_refreshed:
-                await self.pool.refresh()
-                self._was_refreshed = True
-        policy = GroupPolicy(self.pool, oldest_version=max(live_version, 0))
-        return policy, await self.chats.of(policy)
+        self.waiting += 1
+        try:
+            async with self._ready:
+                if not self._was_refreshed:
+                    await self.pool.refresh()
+                    self._was_refreshed = True
+            policy = GroupPolicy(self.pool, oldest_version=max(live_version, 0))
+            return policy, await self.chats.of(policy)
+        finally:
+            self.waiting -= 1
+            self.used_at = time.monotonic()
 
 
 class AgentGateway:
@@ -136,7 +142,7 @@ class AgentGateway:
             played_runs = {played.run_id for played in self._played.values()}
             for run_id, side in list(self._runs.items()):
                 try:
-                    if run_id in played_runs or now - side.used_at < IDLE_S:
+                    if run_id in played_runs or side.waiting or now - side.used_at < IDLE_S:
                         await side.pool.refresh()
                     else:
                         del self._runs[run_id]

@@ -230,7 +230,11 @@ class Isolated(Environment[Any]):
         if writer is not None and not writer.is_closing():
             writer.write(framed(msgspec.msgpack.encode(call)))
             if writer.transport.get_write_buffer_size() > MAX_FRAME_BYTES:
-                # It asks and does not read: what it is told would pile up here.
+                # What it is told would pile up here.
+                told = (
+                    f"{MAX_FRAME_BYTES:,} bytes that it was told wait for it: it asks, or is asked, and does not read"
+                )
+                self._end_reason = self._end_reason or told
                 self._signal()
 
     async def _read(self) -> None:

@@ -237,3 +237,22 @@ def test_a_replica_that_dies_costs_a_session_time(run: Run, stub: StubServer, mo
         assert (await asking).is_success
 
     play(act)
+
+
+def test_who_waits_for_the_first_server_of_a_run_is_not_forgotten(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_pool, "_LONGEST_PAUSE_S", 0.2)
+    monkeypatch.setattr(gateways, "REFRESH_S", 0.02)
+    monkeypatch.setattr(gateways, "IDLE_S", 0.1)
+    run = make_started_run()
+    one = opened(run)
+
+    async def act(http: httpx.AsyncClient) -> None:
+        asking = asyncio.create_task(chat(http, one.key))
+        done, _ = await asyncio.wait({asking}, timeout=0.5)
+        assert not done
+        await in_database(make_server, run, stub.url)
+        assert (await asyncio.wait_for(asking, 20)).is_success
+
+    play(act)
