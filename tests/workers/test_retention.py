@@ -100,7 +100,7 @@ def test_a_server_is_believed_that_its_input_is_at_fault_unless_that_was_removed
     run, epoch = story.train(max_steps=9)
     go_on(run, epoch, 1)
     server = start_server(run, monkeypatch)
-    scratch(Path(server.directory)).mkdir(parents=True)
+    scratch(Path(server.directory)).mkdir(parents=True, exist_ok=True)
     (scratch(Path(server.directory)) / "fault.json").write_text('{"message": "there is no config.json"}')
     replicas.lost(server, exit_code=1, reason=words("died"))
     go_on(run, epoch, 2)
