@@ -13,6 +13,8 @@ import numpy as np
 
 Samples = Sequence[float]
 _RESAMPLES = 2_000
+_AT_ONCE = 1_000_000
+"""Numbers that are drawn at a time; they are the same ones however many that is."""
 _LEVEL = 0.95
 
 
@@ -92,7 +94,11 @@ def _over_problems(values: Sequence[float]) -> Estimate:
         raise ValueError("There is no problem to estimate from.")
     per_problem = np.asarray(values, dtype=np.float64)
     rng = np.random.default_rng(0)
-    chosen = rng.integers(0, len(per_problem), size=(_RESAMPLES, len(per_problem)))  # [resamples, P]
+    rows = max(1, _AT_ONCE // len(per_problem))
+    means = np.empty(_RESAMPLES)
+    for block in np.split(means, range(rows, _RESAMPLES, rows)):
+        chosen = rng.integers(0, len(per_problem), size=(len(block), len(per_problem)))  # [rows, P]
+        block[:] = per_problem[chosen].mean(axis=1)
     tail = (1.0 - _LEVEL) / 2
-    low, high = np.quantile(per_problem[chosen].mean(axis=1), [tail, 1.0 - tail])
+    low, high = np.quantile(means, [tail, 1.0 - tail])
     return Estimate(float(per_problem.mean()), float(low), float(high))

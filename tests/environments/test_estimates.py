@@ -1,6 +1,7 @@
 """Estimates from samples: against enumeration, and against what is known of them."""
 
 import itertools
+import tracemalloc
 from fractions import Fraction
 
 import pytest
@@ -56,3 +57,22 @@ def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
         held += low_high.low <= 0.5 <= low_high.high
     assert 0.88 <= held / 200 <= 0.99
     assert estimates.mean([[0.3], [0.9]]) == estimates.mean([[0.3], [0.9]])
+
+
+def test_an_interval_over_many_problems_is_that_of_all_resamples_at_once_in_less_memory() -> None:
+    import numpy as np
+
+    values = np.random.default_rng(7).random(4_000)
+    tracemalloc.start()
+    try:
+        estimates.mean([[value] for value in values])
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak_bytes < 2_000 * len(values) * 8 / 2
+    some = values[:999]
+    at_once = some[np.random.default_rng(0).integers(0, len(some), size=(2_000, len(some)))].mean(axis=1)
+    low, high = np.quantile(at_once, [0.025, 0.975])
+    found = estimates.mean([[value] for value in some])
+    assert found.low == pytest.approx(low, abs=1e-12)
+    assert found.high == pytest.approx(high, abs=1e-12)
