@@ -21,6 +21,7 @@ from tests.factories import somebody
 from tests.workers.making import make_server, make_started_run
 from tests.workers.stub_server import StubServer, stub_server
 from workers import gateway as gateways
+from workers.chats import Chats
 from workers.database import in_database
 from workers.fleet import replica_pool
 from workers.gateway import AgentGateway, application
@@ -245,6 +246,14 @@ def test_who_waits_for_the_first_server_of_a_run_is_not_forgotten(
     monkeypatch.setattr(replica_pool, "_LONGEST_PAUSE_S", 0.2)
     monkeypatch.setattr(gateways, "REFRESH_S", 0.02)
     monkeypatch.setattr(gateways, "IDLE_S", 0.1)
+    of = Chats.of
+
+    async def asks_the_server(chats: Chats, policy: Any) -> Any:
+        """As for a family of models that is known."""
+        await policy.render([Message("user", "x")])
+        return await of(chats, policy)
+
+    monkeypatch.setattr(Chats, "of", asks_the_server)
     run = make_started_run()
     one = opened(run)
 
