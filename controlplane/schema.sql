@@ -2566,4 +2566,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0047_values_are_words', now()),
     ('rollouts', '0048_group_changed', now()),
     ('rollouts', '0049_checkpoints_come_back', now()),
+    ('rollouts', '0050_trainers_are_heard', now()),
     ('sessions', '0001_initial', now());
