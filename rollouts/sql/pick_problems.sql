@@ -1,13 +1,16 @@
 -- Choose which problems of an environment are handed out next, and note their turns. Every pool gives as many as it is
 -- asked for, the longest waiting first; what it lacks another gives, by preference, and only where nothing else is left
--- one that was handed out a moment ago. Reads as many rows of each pool as are wanted altogether, however many there are.
+-- one that was handed out a moment ago. One that was handed out and never scored, of which every rollout may fail for
+-- ever, rests for as many turns as there are known problems: it has its part of them and no more.
+-- Reads as many rows of each pool as are wanted altogether, however many there are.
 -- Locks: the environment's row, which the caller has; the rows of the problems chosen.
 -- Index: known_problem_queue, known_problem_once.
 WITH pools AS (
     SELECT name, wanted, preference
     FROM unnest(%(pools)s::text[], %(wanted)s::int[]) WITH ORDINALITY AS pools(name, wanted, preference)
 ), offered AS (
-    SELECT problem_index, wanted, preference, turn <= %(rested)s AS is_rested,
+    SELECT problem_index, wanted, preference,
+           turn <= CASE name WHEN 'new' THEN least(%(rested)s, %(turn)s - %(unseen)s) ELSE %(rested)s END AS is_rested,
            row_number() OVER (PARTITION BY name ORDER BY turn, problem_index)
                + CASE name WHEN 'new' THEN %(count)s ELSE 0 END AS place
     FROM pools CROSS JOIN LATERAL (

@@ -152,6 +152,15 @@ def test_what_a_pool_lacks_another_gives() -> None:
 
 
 @pytest.mark.django_db
+def test_problems_that_always_fail_have_no_more_turns_than_their_number_once_all_were_played() -> None:
+    run = launch(12, new_share=0.5, hard_share=0.0)
+    failing: dict[int, list[float | None]] = {index: [None, None] for index in range(3)}
+    assert play(run, failing, 12) == list(range(12))
+    again = Counter(index for _ in range(8) for index in play(run, failing, 3))
+    assert [again[index] for index in failing] == [2, 2, 2], "a quarter of the problems, a quarter of the turns"
+
+
+@pytest.mark.django_db
 def test_a_problem_rests_before_it_comes_again_unless_nothing_else_is_left() -> None:
     run = launch(5, new_share=0.01, hard_share=0.0, rest=4)
     assert play(run, {}, 2) == [0, 1]
