@@ -103,8 +103,8 @@ def flag(environ: Mapping[str, str], name: str) -> bool:
 def hosts_of(environ: Mapping[str, str]) -> list[str]:
     """The names under which people and nodes reach this server, as these variables say."""
     named = [each for each in environ.get("ROLLYARD_ALLOWED_HOSTS", "").split(",") if each]
-    nodes = urlsplit(environ.get("ROLLYARD_NODES_URL", "")).hostname
-    return [*_LOOPBACK, *named, *([nodes] if nodes and nodes not in (*_LOOPBACK, *named) else [])]
+    urls = [urlsplit(environ.get(name, "")).hostname for name in ("ROLLYARD_URL", "ROLLYARD_NODES_URL")]
+    return list(dict.fromkeys([*_LOOPBACK, *named, *filter(None, urls)]))
 
 
 def refusals(judged: Installation) -> list[Refusal]:

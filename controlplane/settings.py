@@ -33,9 +33,9 @@ ROLLYARD_RUNS_DIR = Path(env.str("ROLLYARD_RUNS_DIR", default=str(ROLLYARD_HOME 
 ROLLYARD_MODELS_DIR = ROLLYARD_HOME / "models"
 """Models made here. Trainers and inference replicas must see it under this path too."""
 ROLLYARD_URL = env.str("ROLLYARD_URL", default="http://127.0.0.1:8000").rstrip("/")
-"""Where people and programs elsewhere reach the control plane; `rollyard up` sets it to the port it got."""
+"""Where people and programs elsewhere reach the control plane; else `rollyard up` sets it to the port it got."""
 ROLLYARD_GATEWAY_URL = env.str("ROLLYARD_GATEWAY_URL", default="").rstrip("/")
-"""Where programs elsewhere reach the gateway for sessions; `rollyard up` sets it. Empty: none runs."""
+"""Where programs elsewhere reach the gateway for sessions; else `rollyard up` sets it. Empty: none runs."""
 NODES_URL = env.str("ROLLYARD_NODES_URL", default=ROLLYARD_URL).rstrip("/")
 """Where jobs on other machines reach the control plane."""
 RUNS_URL = env.str("ROLLYARD_RUNS_URL", default=f"unix://{HOME.runs_socket}")

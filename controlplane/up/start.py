@@ -8,32 +8,29 @@ lock the home ─► end what a previous `up` left ─► open the port, print t
 import asyncio
 import contextlib
 import fcntl
-import ipaddress
 import json
 import os
 import secrets
 import signal
 import socket
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, build_opener
 
 from controlplane import safety
 from controlplane.home import OWNER_ONLY, Home
 from controlplane.up import embedded, processes
 from controlplane.up.console import Console
+from controlplane.up.listening import allowed_hosts, for_runs, for_workers, listening_on, local_host, shown_host
 from controlplane.up.processes import Program
 from controlplane.up.supervisor import Service, StartError, Supervisor
 from controlplane.web import login_token, share
 from environments.disk import write_file
 from workers import remote
-from workers.launchers import accounts, confinement
-from workers.launchers.sandbox import SandboxUnavailable
+from workers.launchers import confinement
 
 _DEFAULT_GATEWAY_PORT = 8001
 _DEFAULT_PORT = 8000
@@ -80,20 +77,20 @@ def run(home: Home, options: Options) -> int:
     os.umask(OWNER_ONLY)
     home.create()
     key = os.environ.get("ROLLYARD_SECRET_KEY") or home.secret_key()
-    hosts = _allowed_hosts(options.host)
+    hosts = allowed_hosts(options.host)
     safety.refuse_unsafe(safety.installation(os.environ, home=home.path, secret_key=key, hosts=hosts))
     console = Console(home.path / "logs" / "up.log", quiet=options.quiet, as_json=options.as_json)
     with (
         _locked(home) as previous,
-        _listening(options.host, options.port, _DEFAULT_PORT, "--port") as listening,
-        _listening(options.host, _gateway_port(options), _DEFAULT_GATEWAY_PORT, "--gateway-port") as for_sessions,
-        _listening_for_runs(home) as for_runs,
-        _listening_for_workers(options.host, options.lines_port) as for_workers,
+        listening_on(options.host, options.port, _DEFAULT_PORT, "--port") as people,
+        listening_on(options.host, _gateway_port(options), _DEFAULT_GATEWAY_PORT, "--gateway-port") as sessions,
+        for_runs(home) as runs,
+        for_workers(options.host, options.lines_port) as lines,
         share.counts_file(options.web_processes) as counts,
     ):
         if previous and (left := processes.sweep(previous, _REPLICAS_DEADLINE_S)):
             console.say(f"ended {left} processes that a previous `rollyard up` had left")
-        up = _Up(home, options, console, listening, for_sessions, for_runs, for_workers, counts.fileno())
+        up = _Up(home, options, console, people, sessions, runs, lines, counts.fileno())
         return asyncio.run(up.run())
 
 
@@ -103,28 +100,30 @@ class _Up:
         home: Home,
         options: Options,
         console: Console,
-        listening: socket.socket,
-        for_sessions: socket.socket,
-        for_runs: socket.socket,
-        for_workers: socket.socket | None,
+        people: socket.socket,
+        sessions: socket.socket,
+        runs: socket.socket,
+        lines: socket.socket | None,
         counts_fd: int,
     ) -> None:
         self._home = home
         self._options = options
         self._console = console
-        self._shared_fds = (listening.fileno(), for_runs.fileno(), counts_fd)
-        self._sessions_fd, self._gateway_port = for_sessions.fileno(), for_sessions.getsockname()[1]
-        self._lines_fd = for_workers.fileno() if for_workers else None
-        self._lines = list(for_workers.getsockname()[:2]) if for_workers else None
+        self._shared_fds = (people.fileno(), runs.fileno(), counts_fd)
+        self._sessions_fd = sessions.fileno()
+        self._lines_fd = lines.fileno() if lines else None
+        self._lines = list(lines.getsockname()[:2]) if lines else None
         self._up_id = secrets.token_hex(8)
-        port = listening.getsockname()[1]
-        self._local_url = f"http://127.0.0.1:{port}"
-        self._url = f"http://{_shown_host(options.host)}:{port}"
+        port, gateway_port = (each.getsockname()[1] for each in (people, sessions))
+        here, shown = local_host(options.host), shown_host(options.host)
+        self._local_url, self._local_gateway_url = f"http://{here}:{port}", f"http://{here}:{gateway_port}"
+        # A proxy's, where a person set it; this machine goes past that.
+        self._url = os.environ.get("ROLLYARD_URL", "").rstrip("/") or f"http://{shown}:{port}"
         self._environ = {
             "ROLLYARD_HOME": str(home.path),
-            "ROLLYARD_URL": self._local_url,
-            "ROLLYARD_GATEWAY_URL": f"http://{_shown_host(options.host)}:{self._gateway_port}",
-            "ROLLYARD_ALLOWED_HOSTS": ",".join(_allowed_hosts(options.host)),
+            "ROLLYARD_URL": self._url,
+            "ROLLYARD_GATEWAY_URL": os.environ.get("ROLLYARD_GATEWAY_URL") or f"http://{shown}:{gateway_port}",
+            "ROLLYARD_ALLOWED_HOSTS": ",".join(allowed_hosts(options.host)),
             "DJANGO_SETTINGS_MODULE": "controlplane.settings",
             _UP_PID_VARIABLE: str(os.getpid()),
         }
@@ -145,7 +144,13 @@ class _Up:
             loop.add_signal_handler(number, asked)
         token = login_token.new()
         login_url = f"{self._url}/login/link/{token}"
-        record = {"id": self._up_id, "pid": os.getpid(), "url": self._url, "lines": self._lines}
+        record = {
+            "id": self._up_id,
+            "pid": os.getpid(),
+            "url": self._url,
+            "local_url": self._local_url,
+            "lines": self._lines,
+        }
         write_file(self._home.record_file, json.dumps(record).encode())
         # The port is open already: a browser that comes early waits for the web process.
         self._console.announce(
@@ -247,14 +252,15 @@ class _Up:
         return _answers(f"{self._local_url}/healthz")
 
     def _gateway_answers(self) -> bool:
-        return _answers(f"http://127.0.0.1:{self._gateway_port}/health")
+        return _answers(f"{self._local_gateway_url}/health")
 
 
 def _answers(url: str) -> bool:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        # Past a proxy that is meant for the outside world.
+        with build_opener(ProxyHandler({})).open(url, timeout=5) as answer:
             return bool(answer.status == 200)
-    except (OSError, urllib.error.URLError):
+    except OSError:
         return False
 
 
@@ -276,69 +282,6 @@ def _locked(home: Home) -> Iterator[str | None]:
 
 def _gateway_port(options: Options) -> int | None:
     return 0 if options.gateway_port is None and options.port is not None else options.gateway_port
-
-
-@contextlib.contextmanager
-def _listening(host: str, port: int | None, default: int, option: str) -> Iterator[socket.socket]:
-    wanted = default if port is None else port
-    listening = socket.socket()
-    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listening.bind((host, wanted))
-    except OSError as error:
-        if port is not None:
-            listening.close()
-            raise StartError(f"cannot listen on {host}:{wanted} ({error.strerror}): try {option} auto") from error
-        listening.bind((host, 0))
-    listening.listen(1024)
-    with listening:
-        yield listening
-
-
-@contextlib.contextmanager
-def _listening_for_runs(home: Home) -> Iterator[socket.socket]:
-    """Listen where the code of runs, which has no network, reaches the API. Nobody else may enter the directory."""
-    path = home.runs_socket
-    path.parent.mkdir(exist_ok=True)
-    account = ""
-    with contextlib.suppress(SandboxUnavailable):  # which `_try_sandbox` tells
-        account = accounts.account_of_runs()
-    accounts.show(account, path.parent)
-    path.unlink(missing_ok=True)
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-        path.chmod(0o666)  # the directory decides
-        listening.listen(1024)
-        yield listening
-
-
-@contextlib.contextmanager
-def _listening_for_workers(host: str, port: int | None) -> Iterator[socket.socket | None]:
-    """Listen where nodes reach this machine, if that is no address of the whole world. Raises StartError."""
-    if port is None:
-        yield None
-        return
-    if given := [name for name in ("DATABASE_URL", "REDIS_URL") if os.environ.get(name)]:
-        raise StartError(f"lines lead to the embedded servers, but {' and '.join(given)} is set: no --lines-port then")
-    named = urlsplit(os.environ.get("ROLLYARD_NODES_URL", "")).hostname or host
-    address = ipaddress.ip_address(socket.gethostbyname(named))
-    if address.is_unspecified:
-        raise StartError(
-            "set ROLLYARD_NODES_URL to the URL by which nodes reach this machine: lines listen there alone"
-        )
-    if not address.is_private:
-        raise StartError(f"{address} is no private address: set DATABASE_URL and REDIS_URL to servers of your own")
-    with _listening(str(address), port, 0, "--lines-port") as listening:
-        yield listening
-
-
-def _shown_host(host: str) -> str:
-    return socket.getfqdn() if host in {"", "0.0.0.0"} else host
-
-
-def _allowed_hosts(host: str) -> list[str]:
-    given = [each for each in os.environ.get("ROLLYARD_ALLOWED_HOSTS", "").split(",") if each]
-    return [*given, _shown_host(host), *([socket.gethostname()] if host == "0.0.0.0" else [])]
 
 
 def _read(path: Path) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +46,16 @@ pytestmark = [pytest.mark.slow, pytest.mark.e2e]
 class Up:
     """A running `rollyard up`, its events as they come."""
 
-    def __init__(self, home: Home, *arguments: str, program: Sequence[str] = ("-m", "controlplane.cli.main")) -> None:
-        argv = [sys.executable, *program, "up", "--json", "--quiet", "--port", "auto", *arguments]
-        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environ_of(home))
+    def __init__(
+        self,
+        home: Home,
+        *arguments: str,
+        program: Sequence[str] = (sys.executable, "-m", "controlplane.cli.main"),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        argv = [*program, "up", "--json", "--quiet", "--port", "auto", *arguments]
+        environment = environ_of(home) | (environ or {})
+        self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, text=True, env=environment)
         self.seen: list[dict[str, Any]] = []
         self._lines: queue.Queue[dict[str, Any] | None] = queue.Queue()
         threading.Thread(target=self._read, daemon=True).start()
@@ -219,11 +226,15 @@ def test_children_of_a_killed_up_end_by_themselves(temporary_home: Home) -> None
     processes.sweep(up.first["id"], 1)
 
 
+BEHIND_A_PROXY = {"ROLLYARD_URL": "https://box.example/", "http_proxy": "http://127.0.0.1:9"}
+"""People come by a proxy; to the outside world another leads, which answers nobody."""
+
+
 @pytest.fixture(scope="module")
 def playing_elsewhere() -> Iterator[tuple[Home, Up]]:
-    """One whose workers are on other machines, as it starts."""
+    """One whose workers are on other machines, as it starts: at an address of its own."""
     path = Path(tempfile.mkdtemp(prefix="rollyard-up-"))
-    up = Up(Home(path), "--concurrency", "0")
+    up = Up(Home(path), "--concurrency", "0", "--host", "127.0.0.2", environ=BEHIND_A_PROXY)
     try:
         up.wait_for(event="url")
         yield Home(path), up
@@ -258,9 +269,9 @@ def test_what_is_exported_is_written_where_it_is_fetched_though_no_worker_is_the
     home, up = playing_elsewhere
     scopes = ("--scope", "read", "--scope", "curate")
     token = json.loads(rollyard(home, "token", "create", "mine", *scopes, "--json").stdout)["token"]
-    url, key = f"{up.first['url']}/api/v1/", {"Authorization": f"Token {token}"}
+    url, key = f"{up.first['local_url']}/api/v1/", {"Authorization": f"Token {token}"}
     with httpx.Client(base_url=url, headers=key, timeout=20) as api:
-        wait_until(lambda: is_ready(up.first["url"]), deadline_s=60)
+        wait_until(lambda: is_ready(up.first["local_url"]), deadline_s=60)
         asked = api.post("exports", json={"version": "good@1", "form": "sft", "file_format": "jsonl"})
         assert asked.status_code == 201, asked.text
         path = f"exports/{asked.json()['export']}"
@@ -269,10 +280,28 @@ def test_what_is_exported_is_written_where_it_is_fetched_though_no_worker_is_the
         assert row["prompt"] + row["completion"] == SAID
 
 
+def test_the_url_that_was_set_is_where_people_come_and_not_where_up_asks_its_own_processes(
+    playing_elsewhere: tuple[Home, Up],
+) -> None:
+    _, up = playing_elsewhere
+    up.wait_for(event="up")
+    link = up.first["login_url"]
+    assert link.startswith("https://box.example/login/link/")
+    by_proxy = {"Host": "box.example", "Origin": "https://box.example", "X-Forwarded-Proto": "https"}
+    with httpx.Client(base_url=up.first["local_url"], headers=by_proxy, timeout=20) as browser:
+        page = browser.get("/login/")
+        assert "Secure" in page.headers["set-cookie"]
+        assert page.headers["strict-transport-security"]
+        form = {"username": "nobody", "password": "x", "csrfmiddlewaretoken": browser.cookies["rollyard_csrf"]}
+        cookie = {"Cookie": f"rollyard_csrf={form['csrfmiddlewaretoken']}", "Referer": link}
+        assert browser.post("/login/", data=form, headers=cookie).status_code == 200
+        assert "Secure" in browser.get(link.removeprefix("https://box.example")).headers["set-cookie"]
+
+
 def test_where_no_sandbox_can_be_made_up_says_that_runs_are_refused_and_serves_all_the_same(
     temporary_home: Home,
 ) -> None:
-    up = Up(temporary_home, program=("-c", ACCOUNTLESS))
+    up = Up(temporary_home, program=(sys.executable, "-c", ACCOUNTLESS))
     try:
         up.wait_for(event="up")
         [reason] = [each["reason"] for each in up.seen if each["event"] == "refuses_runs"]

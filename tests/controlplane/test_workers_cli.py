@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.up.start import _listening_for_workers
+from controlplane.up.listening import for_workers
 from controlplane.up.supervisor import StartError
 from tests.controlplane.command_line import Rollyard
 from workers.episodes import BUDGET_S
@@ -56,14 +56,14 @@ def test_lines_listen_on_a_private_address_alone(
     monkeypatch.delenv("DATABASE_URL", raising=False)
     monkeypatch.delenv("REDIS_URL", raising=False)
     monkeypatch.setenv("ROLLYARD_NODES_URL", nodes_url)
-    with pytest.raises(StartError, match=said), _listening_for_workers(host, 0):
+    with pytest.raises(StartError, match=said), for_workers(host, 0):
         pass
     monkeypatch.setenv("ROLLYARD_NODES_URL", "http://127.0.0.1:8000")
-    with _listening_for_workers(host, 0) as listening:
+    with for_workers(host, 0) as listening:
         assert listening is not None
         assert listening.getsockname()[0] == "127.0.0.1"
     monkeypatch.setenv("REDIS_URL", "rediss://r")
-    with pytest.raises(StartError, match="REDIS_URL is set"), _listening_for_workers(host, 0):
+    with pytest.raises(StartError, match="REDIS_URL is set"), for_workers(host, 0):
         pass
 
 
