@@ -141,7 +141,8 @@ class _Up:
 
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            loop.add_signal_handler(number, asked)
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup: it outlives its terminal
+                loop.add_signal_handler(number, asked)
         token = login_token.new()
         login_url = f"{self._url}/login/link/{token}"
         record = {

@@ -232,9 +232,10 @@ BEHIND_A_PROXY = {"ROLLYARD_URL": "https://box.example/", "http_proxy": "http://
 
 @pytest.fixture(scope="module")
 def playing_elsewhere() -> Iterator[tuple[Home, Up]]:
-    """One whose workers are on other machines, as it starts: at an address of its own."""
+    """One whose workers are on other machines, as it starts: at an address of its own, without a terminal."""
     path = Path(tempfile.mkdtemp(prefix="rollyard-up-"))
-    up = Up(Home(path), "--concurrency", "0", "--host", "127.0.0.2", environ=BEHIND_A_PROXY)
+    program = ("nohup", sys.executable, "-m", "controlplane.cli.main")
+    up = Up(Home(path), "--concurrency", "0", "--host", "127.0.0.2", program=program, environ=BEHIND_A_PROXY)
     try:
         up.wait_for(event="url")
         yield Home(path), up
@@ -296,6 +297,14 @@ def test_the_url_that_was_set_is_where_people_come_and_not_where_up_asks_its_own
         cookie = {"Cookie": f"rollyard_csrf={form['csrfmiddlewaretoken']}", "Referer": link}
         assert browser.post("/login/", data=form, headers=cookie).status_code == 200
         assert "Secure" in browser.get(link.removeprefix("https://box.example")).headers["set-cookie"]
+
+
+def test_what_was_started_to_outlive_its_terminal_does(playing_elsewhere: tuple[Home, Up]) -> None:
+    _, up = playing_elsewhere
+    reconciler = up.pid_of("reconciler")
+    up.process.send_signal(signal.SIGHUP)
+    os.kill(reconciler, signal.SIGKILL)
+    assert up.wait_for(event="ready", process="reconciler")["pid"] != reconciler
 
 
 def test_where_no_sandbox_can_be_made_up_says_that_runs_are_refused_and_serves_all_the_same(
