@@ -201,7 +201,8 @@ def list_groups(
     if purpose:
         found = found.filter(purpose=purpose)
     if before is not None:
-        last = found.filter(pk=before).values_list("settled_at", flat=True).first()
+        # Of the run's: it may have left the state since.
+        last = ScoredGroup.objects.filter(run=run, pk=before).values_list("settled_at", flat=True).first()
         if last is not None:
             found = found.filter(Q(settled_at__lt=last) | Q(settled_at=last, id__lt=before))
     return groups.with_rollouts(found).order_by("-settled_at", "-id")[:limit]

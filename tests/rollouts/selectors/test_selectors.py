@@ -110,6 +110,13 @@ def test_the_newest_groups_come_with_their_rollouts_in_as_many_queries_whatever_
     assert list(pages.list_groups(run, purpose="train", limit=1)) == made[-1:]
 
 
+def test_older_groups_of_a_state_are_those_behind_one_that_has_left_it() -> None:
+    run = make_run()
+    older, last = make_group(run), make_group(run, state="trained")
+    make_group(run)
+    assert list(pages.list_groups(run, state="ready", before=last.pk, limit=9)) == [older]
+
+
 def test_one_group_is_found_by_its_key_and_only_in_its_run() -> None:
     run = make_run()
     group = make_group(run)
