@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 from django.contrib.auth.models import AnonymousUser, User
 from django.db import connection
 from django.db.models import Exists, OuterRef, QuerySet
 
-from environments import estimates
+from environments import estimates, registry
 from environments.figures import PlayedProblem, summarise
 from rollouts.errors import Conflict, NotFound
 from rollouts.models import Evaluation, Purpose, Role, Rollout, Run, RunKind
@@ -146,23 +147,43 @@ def _problems_of(evaluation: Evaluation) -> tuple[Any, ...]:
 
 
 def _caution(first: Evaluation, second: Evaluation, rows: list[_Row]) -> str:
-    if EvaluationState.PLAYING in {first.state, second.state}:
-        return "One of them is still being played."
-    if len({row.environment_version for row in rows}) > 1:
-        return "They were scored by different versions of the environment."
-    if any(_sampling(first)[key] != value for key, value in _sampling(second).items()):
-        return "They were sampled differently: temperature, tokens or turns."
-    return ""
+    states, versions = {first.state, second.state}, {row.environment_version for row in rows}
+    served = {_serving(first), _serving(second)} - {None}  # what an endpoint does nobody here knows
+    faults = {
+        "One of them is still being played.": EvaluationState.PLAYING in states,
+        "One of them ended before all of its problems were played.": EvaluationState.EXPIRED in states,
+        "They were scored by different versions of the environment.": len(versions) > 1,
+        "Their opponents or judges were not the same.": _others(first) != _others(second),
+        "They were sampled differently: temperature, tokens or turns.": _sampling(first) != _sampling(second),
+        "They were served differently: context length or quantization.": len(served) > 1,
+    }
+    return " ".join(fault for fault, is_so in faults.items() if is_so)
 
 
-def _sampling(evaluation: Evaluation) -> dict[str, Any]:
+def _others(evaluation: Evaluation) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Who has which seat, and what answers those of the policies that its environment asks, as far as that is known."""
+    config = evaluation.run.parsed
+    ref = config.environment(evaluation.environment.name)
+    if ref is None:
+        return {}, []
+    is_known = registry.is_built_in(ref.name) and not registry.rewards_from_elsewhere(ref.name, ref.args)
+    asked = {*ref.seating.values(), *registry.policies_of(ref.name, ref.args).values()}
+    start = {"model": config.model.lora.path or config.model.path}
+    policies = [policy for policy in config.policies if policy.name in asked or not is_known]
+    answering = [policy.model_dump(exclude={"replicas"}) | (start if policy.is_start else {}) for policy in policies]
+    return ref.seating, sorted(answering, key=itemgetter("name"))
+
+
+def _sampling(evaluation: Evaluation) -> tuple[float | int | None, ...]:
     config = evaluation.run.parsed
     plan, sampling = config.evaluation, config.sampling_of(evaluation.environment.name)
-    return {
-        "temperature": plan.temperature if plan else None,
-        "max_tokens": sampling.max_tokens,
-        "max_turns": sampling.max_turns,
-    }
+    return plan.temperature if plan else None, sampling.max_tokens, sampling.max_turns
+
+
+def _serving(evaluation: Evaluation) -> tuple[int, str] | None:
+    """None for an endpoint."""
+    config = evaluation.run.parsed
+    return None if config.model.endpoint else (config.inference.max_model_len, config.inference.quantization)
 
 
 def _mean(scores: list[float]) -> float:

@@ -11,14 +11,15 @@ from django.urls import reverse
 from rollouts.models import Evaluation, Model, Run
 from rollouts.selectors import evaluations
 from rollouts.services.runs import life
+from rollouts.states import EvaluationState
 from tests.factories import make_evaluation, make_group, make_project, make_run
 from tests.model_files import make_model, whole_model
 from trainers.config import resolve
 
 
-def played(run: Run, version: int, scores: list[list[float]]) -> Evaluation:
+def played(run: Run, version: int, scores: list[list[float]], state: str = EvaluationState.DONE) -> Evaluation:
     """An evaluation of these rewards, problem by problem."""
-    evaluation = make_evaluation(run, version, 0.5)
+    evaluation = make_evaluation(run, version, 0.5, state=state)
     for index, rewards in enumerate(scores):
         make_group(
             run,
@@ -63,6 +64,37 @@ def test_two_evaluations_are_compared_pair_by_pair(client: Client, run: Run) -> 
     assert (told["pairs"], told["difference"]["value"]) == (2, 0.5)
     listed = client.get(f"/api/v1/runs/{run.key}/evaluations").json()["evaluations"]
     assert [each["version"] for each in listed] == [0, 25]
+
+
+RIVAL = {"name": "rival", "model": "/models/rival"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "caution"),
+    [
+        ({"policies.0.replicas": 2, "environments.0.weight": 2.0}, ""),
+        ({"policies": [RIVAL, {"name": "unasked", "endpoint": "u"}]}, ""),
+        ({"policies.0.model": "/models/stronger"}, "Their opponents or judges were not the same."),
+        ({"environments.0.seats": {"first": "rival", "second": "run"}}, "Their opponents or judges were not the same."),
+        ({"inference.max_model_len": 4096}, "They were served differently: context length or quantization."),
+        ({"inference.quantization": "fp8"}, "They were served differently: context length or quantization."),
+        ({"sampling.max_tokens": 7}, "They were sampled differently: temperature, tokens or turns."),
+    ],
+)
+def test_a_comparison_says_what_else_than_the_policy_differed(
+    client: Client, changed: dict[str, Any], caution: str
+) -> None:
+    game = {"name": "kuhn_poker", "seats": {"second": "rival"}}
+    config = {"environments": [game], "policies": [RIVAL]}
+    first, second = (played(make_run(overrides=config | more), 0, [[1.0]]) for more in ({}, changed))
+    told = client.get("/api/v1/evaluations/compare", {"first": first.pk, "second": second.pk}).json()
+    assert told["caution"] == caution
+
+
+def test_a_comparison_says_that_one_of_the_two_was_not_played_to_its_end(client: Client, run: Run) -> None:
+    first, second = played(run, 0, [[1.0]]), played(run, 25, [[1.0]], state=EvaluationState.EXPIRED)
+    told = client.get("/api/v1/evaluations/compare", {"first": first.pk, "second": second.pk}).json()
+    assert told["caution"] == "One of them ended before all of its problems were played."
 
 
 @pytest.mark.parametrize("query", [{}, {"first": "1"}, {"first": "x", "second": "1"}, {"first": "-1", "second": "1"}])
