@@ -113,17 +113,17 @@ class Supervisor:
     async def _keep(self, service: Service) -> None:
         delay_s = _FIRST_DELAY_S
         while not self._stopping:
-            # The first preparation may fail for good (no account, wrong version): that ends `keep`. Later ones are
-            # tried again like the start itself.
+            # The first start may fail for good (no account, wrong version): that ends `keep`. Later ones are tried
+            # again: there may be no memory or descriptor just now.
             try:
                 program = await asyncio.to_thread(service.prepare)
+                started_at = time.monotonic()
+                process = await self._start(service, program)
             except Exception as error:
                 if not service.ready.is_set():
                     raise StartError(f"{service.name}: {error}") from error
                 self._console.line(service.name, f"cannot start: {error}", loud=True)
             else:
-                started_at = time.monotonic()
-                process = await self._start(service, program)
                 probe = asyncio.create_task(self._probe(service))
                 status = await process.wait()
                 ran_well = probe.done() and (service.answers or time.monotonic() - started_at > _RAN_WELL_S)
@@ -141,8 +141,12 @@ class Supervisor:
         self, service: Service, program: Program, on_line: Callable[[str], None] | None = None
     ) -> asyncio.subprocess.Process:
         # A pipe of ours: asyncio's own would make the end of the process wait for everybody who inherited it.
+        # Heard before it starts: what does not start closes it, and nothing runs that nobody hears.
+        show = on_line or (lambda text: self._console.line(service.name, text))
         reading, writing = os.pipe()
         try:
+            pipe = os.fdopen(reading, "rb", buffering=0)
+            await asyncio.get_running_loop().connect_read_pipe(lambda: _Lines(show), pipe)
             process = await asyncio.create_subprocess_exec(
                 *program.command(),
                 stdin=asyncio.subprocess.DEVNULL,
@@ -156,8 +160,6 @@ class Supervisor:
         finally:
             os.close(writing)
         service.process, service.program = process, program
-        show = on_line or (lambda text: self._console.line(service.name, text))
-        await asyncio.get_running_loop().connect_read_pipe(lambda: _Lines(show), os.fdopen(reading, "rb", buffering=0))
         self._console.event("started", process=service.name, pid=process.pid)
         return process
 

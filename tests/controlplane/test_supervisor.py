@@ -1,0 +1,49 @@
+"""The supervisor of `rollyard up` when a process cannot even be started."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from controlplane.up.console import Console
+from controlplane.up.processes import Program
+from controlplane.up.supervisor import Service, StartError, Supervisor
+from tests.patience import PATIENCE
+
+IDLE = Program("idle", (sys.executable, "-c", "import signal; signal.pause()"))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10 * PATIENCE):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+def test_a_service_that_cannot_be_started_again_is_tried_until_it_can(tmp_path: Path) -> None:
+    directory, log = tmp_path / "home", tmp_path / "up.log"
+    directory.mkdir()
+
+    async def scenario() -> None:
+        supervisor = Supervisor("up", os.environ, directory, Console(log, quiet=True, as_json=False))
+        await supervisor.keep(Service("idle", lambda: IDLE))
+        [first] = supervisor.pids
+        directory.rename(tmp_path / "away")
+        os.kill(first, signal.SIGKILL)
+        await until(lambda: log.read_text().count("cannot start: ") == 2)
+        (tmp_path / "away").rename(directory)
+        await until(lambda: bool(supervisor.pids))
+        await supervisor.stop()
+
+    asyncio.run(scenario())
+
+
+def test_a_service_that_cannot_be_started_at_all_ends_the_start_with_the_reason(tmp_path: Path) -> None:
+    supervisor = Supervisor(
+        "up", os.environ, tmp_path / "nowhere", Console(tmp_path / "up.log", quiet=True, as_json=False)
+    )
+    with pytest.raises(StartError, match="idle: "):
+        asyncio.run(supervisor.keep(Service("idle", lambda: IDLE)))
