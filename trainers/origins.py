@@ -18,7 +18,7 @@ class OriginKind(StrEnum):
     FORM = "launch form"
     FORM_TOML = "launch form, TOML"
     RUN = "run"
-    """Cloned."""
+    """Cloned, or whose checkpoints are measured."""
     FORK = "fork of"
     MODEL = "model"
     """A registered model's name, in place of which its directory is in the config; behind it, who named it."""

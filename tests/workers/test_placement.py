@@ -108,6 +108,15 @@ def test_a_server_that_wants_more_gpus_than_there_are_is_refused_before_anything
 
 
 @pytest.mark.django_db
+def test_a_trainer_that_has_to_compute_on_a_gpu_is_refused_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accelerators, "list_gpus", list)
+    ended = converged(make_run(trainer__device="cuda"))
+    assert ended.state == RunState.FAILED
+    assert "has no GPU: set trainer.device to 'cpu'" in str(ended.reason)
+    assert placing.place(make_run(trainer__device="auto"))
+
+
+@pytest.mark.django_db
 def test_a_trainer_of_more_processes_than_there_are_gpus_is_refused_unless_it_runs_on_cpu_or_as_a_job() -> None:
     ended = converged(make_run(trainer__device="auto", trainer__world_size=4))
     assert ended.state == RunState.FAILED

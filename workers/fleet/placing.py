@@ -45,6 +45,9 @@ def _never_fits(config: RunConfig, host: str, wishes: list[Wish]) -> Reason | No
     for wish in wishes:
         wanted, there = wish.number, len(wish.there)
         if wish.kind == PlacementKind.GPU:
+            if not there and commands.gpus_wanted(config) and config.trainer.device == "cuda":
+                fault = f"{host} has no GPU: set trainer.device to 'cpu', or to 'auto' for what there is"
+                return Reason(ReasonCode.TRAINER_INPUT, fault=fault)
             of_a_server = commands.gpus_of_a_server(config)
             if wanted and of_a_server > there:
                 return Reason(ReasonCode.GPUS_TOO_FEW, wanted=of_a_server, host=host, there=there)
