@@ -242,6 +242,18 @@ def test_a_clone_starts_from_the_runs_values_and_keeps_their_origins(client: Cli
     assert str(clone.origins["optimizer.eps"]) == "default"
 
 
+def test_what_need_not_be_set_is_emptied_again_in_a_clone(client: Client, warm: Model) -> None:
+    chosen = {"batch.token_batch_size": 4096, "algorithm.corrections.max_divergence": 2.0, "model.path": warm.source}
+    run = make_run(overrides=chosen)
+    posted = {"max_steps": str(run.config["max_steps"]), "model.path": warm.source}
+    emptied = {"batch.token_batch_size": "", "algorithm.corrections.max_divergence": " "}
+    client.post(f"{reverse('launch')}?clone={run.key}", filled(**posted, **emptied))
+    clone = Run.objects.latest("pk")
+    assert clone.pk != run.pk
+    assert clone.config["batch"]["token_batch_size"] is None
+    assert clone.config["algorithm"]["corrections"]["max_divergence"] is None
+
+
 def test_a_run_is_launched_in_the_chosen_project(client: Client) -> None:
     user = make_user("olga", project=make_project("words"))
     other = make_project("numbers")

@@ -133,7 +133,7 @@ def _read_fields(request: LaunchRequest, posted: Mapping[str, str]) -> dict[str,
             item.value = posted.get(item.key, "") if item.widget == "checkbox" else posted.get(item.key, item.value)
             item.value = item.value.strip()
             if item.value != item.initial:
-                _put(inline, item.key, read(item.value, item.widget))
+                _put(inline, item.key, read(item.value, item.widget, is_optional=item.is_optional))
     rows = _read_environments(request, posted)
     if rows is not None:
         inline["environments"] = rows

@@ -50,6 +50,8 @@ class Field:
     origin: Origin
     options: list[str] = field(default_factory=list)
     is_required: bool = False
+    is_optional: bool = False
+    """Whether empty means that it is not set (None)."""
     error: str = ""
 
     @property
@@ -207,6 +209,7 @@ def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str
         origin=origins.get(key, DEFAULT),
         options=[*([""] if is_optional else []), *(str(option) for option in resolved.get("enum", []))],
         is_required=is_required,
+        is_optional=is_optional,
     )
 
 
@@ -255,10 +258,12 @@ def show(value: Any, widget: str) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def read(text: str, widget: str) -> Any:
+def read(text: str, widget: str, *, is_optional: bool = False) -> Any:
     """The text of an input as a config value. What cannot be read stays text, for pydantic to name the fault."""
     if widget == "checkbox":
         return text == "on"
+    if is_optional and not text:
+        return None
     if widget == "number":
         for convert in (int, float):
             try:
