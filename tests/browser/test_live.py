@@ -4,7 +4,7 @@ import re
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Locator, Page, WebSocketRoute, expect
+from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 
 from rollouts import bell
 from rollouts.models import Run
@@ -123,6 +123,33 @@ def test_a_launched_run_appears_in_an_open_list(watched: Watched) -> None:
     bell.ring_after_commit(run.pk)
     expect(page.get_by_role("link", name="newcomer")).to_be_visible()
     expect(page.locator("#run-filters")).to_contain_text("All2")
+
+
+def test_what_the_list_asked_for_before_a_search_does_not_undo_it(watched: Watched) -> None:
+    for name in ("alpha", "beta"):
+        make_run(name=name)
+    page = watched.open("/")
+    held: list[Route] = []
+    asked: list[str] = []
+    given_up: list[str] = []
+    page.route(re.compile(r"/(\?q=alph)?$"), lambda route: held.append(route))
+    page.on("requestfailed", lambda request: given_up.append(request.url))
+    changed = "document.body.dispatchEvent(new CustomEvent('run:changed'))"
+    with page.expect_request(re.compile("/$")):
+        page.evaluate(changed)
+    page.keyboard.press("/")
+    page.keyboard.type("alp")
+    expect(page.get_by_role("link", name="beta")).to_be_hidden()
+    assert given_up == [f"{watched.base_url}/"]
+    watched.faults.clear()  # htmx calls it an error
+    page.on("request", lambda request: asked.append(request.url))
+    with page.expect_request(re.compile("q=alph$")):
+        page.keyboard.type("h")
+    page.evaluate(changed)
+    with page.expect_request(re.compile("q=alph$")):
+        held.pop().continue_()
+    assert set(asked) == {f"{watched.base_url}/?q=alph"}, "what changed meanwhile is asked for with the new words"
+    page.unroute_all(behavior="ignoreErrors")
 
 
 def test_pausing_keeps_the_page_still_and_resuming_catches_up(watched: Watched) -> None:

@@ -28,7 +28,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "text": text,
         "is_first_page": before is None,
         "may_launch": runs.projects(request.user, Role.OPERATOR).exists(),
-        "live_runs": "*",
+        "live_runs": "*" if before is None else "",
     }
     is_fragment = bool(getattr(request, "htmx", False))
     response = render(request, "runs/_list.html" if is_fragment else "runs/index.html", context)
