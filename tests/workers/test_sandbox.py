@@ -178,7 +178,7 @@ def test_a_plain_account_gets_a_sandbox_too(open_directory: Path) -> None:
     program = Path(sandbox.find_program())
     ours = Path(sandbox.__file__).parents[2]
     # Where a plain account may look: programs of ours, and bubblewrap with its library.
-    modules = [f"environments/sandbox/{name}.py" for name in ("__init__", "program", "seccomp")]
+    modules = [f"environments/sandbox/{name}.py" for name in ("__init__", "nameless", "program", "seccomp")]
     globs = ("workers/launchers/*.py", "environments/*.py", "trainers/child.py", *modules)
     for source in (each for pattern in globs for each in ours.glob(pattern)):
         target = packages / source.relative_to(ours)
