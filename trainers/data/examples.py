@@ -156,7 +156,8 @@ def _message(message: Message, where: str) -> Message:
             raise DataError(f"{where}: content has parts that are not text. Only text is trained.")
         content = "".join(part["text"] for part in content)
     calls = message.get("tool_calls")
-    if not isinstance(content, str) and not (content is None and calls):
+    may_be_silent = calls or message.get("reasoning_content") is not None
+    if not isinstance(content, str) and not (content is None and may_be_silent):
         raise DataError(f"{where}: content of a message must be text, or a list of parts of type text.")
     changed = {key: value for key, value in message.items() if value is not None} | {"content": content or ""}
     if calls:

@@ -54,6 +54,11 @@ def test_content_in_parts_of_text_is_text() -> None:
     assert example(messages=[USER, {"role": "assistant", "content": parts}]) == Conversation([USER, GOOD])
 
 
+def test_a_reply_may_be_all_reasoning() -> None:
+    thought = {"role": "assistant", "content": None, "reasoning_content": "hm"}
+    assert example(messages=[USER, thought]) == Conversation([USER, thought | {"content": ""}])
+
+
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
