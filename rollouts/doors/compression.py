@@ -1,15 +1,17 @@
-"""Gzip in both directions. A body is inflated piece by piece, so that a bomb is refused after a few megabytes."""
+"""Gzip in both directions. A body is inflated piece by piece; of one that becomes unusually much what it comes to is
+measured before any of it is kept, so that a bomb takes no memory."""
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 
 from rollouts.errors import TooLarge
 
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
+"""However small it was: groups whose rollouts share a long prompt get a hundred times smaller."""
 FREE_BYTES = 2 * 1024 * 1024
-"""Anything may inflate to so much."""
-MAX_RATIO = 32
-"""Beyond that a body may inflate to this many times what was read of it. Groups get three to ten times smaller."""
+USUAL_RATIO = 32
+"""Beyond these it is unusually much: groups get three to ten times smaller."""
 PIECE_BYTES = 64 * 1024
 COMPRESS_LEVEL = 1
 """Numbers as text hardly get smaller at a higher level, only slower."""
@@ -23,11 +25,16 @@ def inflated(encoding: str, body: bytes) -> bytes:
     """
     if not body or "gzip" not in encoding.lower():
         return body
+    with suppress(TooLarge):
+        return b"".join(_inflate(body, ratio=USUAL_RATIO))
+    for _ in _inflate(body):
+        pass
     return b"".join(_inflate(body))
 
 
-def _inflate(body: bytes) -> Iterator[bytes]:
-    """Pieces of all members. Raises zlib.error for what is no gzip, or breaks off."""
+def _inflate(body: bytes, *, ratio: int = 0) -> Iterator[bytes]:
+    """Pieces of all members. Raises zlib.error for what is no gzip, or breaks off; TooLarge, also where it comes to
+    more than `ratio` times what was read of it."""
     rest, read, size = b"", 0, 0
     view = memoryview(body)
     member = zlib.decompressobj(GZIP)
@@ -41,9 +48,9 @@ def _inflate(body: bytes) -> Iterator[bytes]:
                 continue
             member = zlib.decompressobj(GZIP)
         piece, rest = rest, b""
-        while out := member.decompress(piece, PIECE_BYTES):
+        while not member.eof and (out := member.decompress(piece, PIECE_BYTES)):
             size += len(out)
-            if size > FREE_BYTES and size > min(MAX_INFLATED_BYTES, MAX_RATIO * read):
+            if size > MAX_INFLATED_BYTES or (ratio and size > max(FREE_BYTES, ratio * read)):
                 raise TooLarge
             yield out
             piece = member.unconsumed_tail
