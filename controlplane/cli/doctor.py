@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 import redis
 import rich.console
 import rich.table
+import rich.text
 from django.conf import settings
 from django.db import DatabaseError, ProgrammingError, connection
 from django.db.migrations.executor import MigrationExecutor
@@ -62,7 +63,10 @@ def show(rows: list[Row]) -> None:
     for heading in ("", "what", "found", "fix"):
         table.add_column(heading, overflow="fold")
     for row in rows:
-        table.add_row(f"[{_STYLES[row.status]}]{row.status}[/]", row.name, row.detail, row.fix)
+        # As text: as markup of rich's, what stands in square brackets would be gone.
+        table.add_row(
+            rich.text.Text(row.status, _STYLES[row.status]), *map(rich.text.Text, (row.name, row.detail, row.fix))
+        )
     rich.console.Console(soft_wrap=False).print(table)
 
 
