@@ -39,8 +39,9 @@ WARNING_S = 60
 """Before its time is over a job is told, and ends what it runs while that can still save."""
 _POOL = re.compile(r"^[a-z0-9][a-z0-9-]{0,31}\Z")
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
-_SPREAD = ("srun", "--kill-on-bad-exit=1", "--wait=0", "--ntasks-per-node=1")
-"""Before what is to run on every node: when one of them fails, the others are ended, and else waited for."""
+_SPREAD = ("srun", "--export=ALL", "--kill-on-bad-exit=1", "--wait=0", "--ntasks-per-node=1")
+"""Before what is to run on every node: when one of them fails, the others are ended, and else waited for. With all that
+the script exports: else srun gives on what sbatch was told to, our secrets alone."""
 _LINE = r"^[^\x00-\x1f\x7f]*$"
 _Table = TypeVar("_Table", bound=BaseModel)
 
