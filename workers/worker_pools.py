@@ -117,6 +117,8 @@ class WorkerPools:
         self._failing: set[str] = set()
         self._too_short: dict[str, str] = {}
         """By pool whose workers have too little time from the beginning, the words for it."""
+        self._refused: dict[str, tuple[str, float]] = {}
+        """By pool of which nothing could be started or ended, why, and until when it is left alone."""
         self._not_before = 0.0
         self._look_at = 0.0
 
@@ -147,11 +149,24 @@ class WorkerPools:
     def _keep_all(self, pools: Mapping[str, WorkerPool], jobs: Mapping[str, Job], now: float) -> None:
         self._draining &= {token for token, job in jobs.items() if not job.has_ended}
         for token in self._draining:
-            workers.drain(token, jobs[token])  # again: one that was just beginning may not have heard
+            try:
+                workers.drain(token, jobs[token])  # again: one that was just beginning may not have heard
+            except queue.SlurmRefused as error:
+                log.info("pools of workers: %s", error)
+        self._refused = {name: refused for name, refused in self._refused.items() if name in pools}
         found = work() if pools else Work(is_there=False, is_left=False)
         for name, pool in pools.items():
             of_pool = {token: job for token, job in jobs.items() if workers.pool_of(token) == name}
-            self._keep(name, pool, of_pool, self._lasting(name, found, now), found.takes_s)
+            lasting = self._lasting(name, found, now)
+            if now < self._refused.get(name, ("", 0.0))[1]:
+                continue
+            try:
+                self._keep(name, pool, of_pool, lasting, found.takes_s)
+            except (templates.TemplateError, NoWay, queue.SlurmRefused) as error:  # of this pool, not of the others
+                log.warning("pool %s: %s", name, error)
+                self._refused[name] = str(error), now + _PAUSE_S
+            else:
+                self._refused.pop(name, None)
 
     def _note(self, pools: Mapping[str, WorkerPool], complaint: str = "") -> None:
         worker_jobs.note_pools(
@@ -159,10 +174,15 @@ class WorkerPools:
                 name=name,
                 minimum=pool.minimum,
                 maximum=pool.most,
-                complaint=complaint or (_FAILING if name in self._failing else self._too_short.get(name, "")),
+                complaint=complaint or self._complaint(name),
             )
             for name, pool in pools.items()
         )
+
+    def _complaint(self, name: str) -> str:
+        if name in self._refused:
+            return self._refused[name][0]
+        return _FAILING if name in self._failing else self._too_short.get(name, "")
 
     def _seen(self, token: str, job: Job) -> WorkerJob:
         return WorkerJob(

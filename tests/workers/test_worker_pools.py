@@ -1,11 +1,17 @@
 """How many workers there are to be, by what there is to play."""
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollouts.models import KeptPool
 from rollouts.services.groups import leases
 from tests.workers.making import make_run, make_started_run
+from workers import worker_pools
+from workers.slurm import workers
 from workers.slurm.templates import WorkerPool
 from workers.slurm.workers import pool_of
 from workers.worker_pools import GROW_S, REST_S, SHRINK_S, Lasting, Work, wanted, work
@@ -53,6 +59,26 @@ def test_work_is_left_until_drivers_have_claimed_as_much_as_may_be_played() -> N
     assert work().is_left
     leases.claim(run, holder="a driver", limit=99, lease_s=60.0)
     assert work() == Work(is_there=True, is_left=False, takes_s=takes_s)
+
+
+@pytest.mark.django_db
+def test_a_pool_of_which_nothing_can_be_started_keeps_no_other_from_its_workers(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ROLLYARD_HOME = tmp_path
+    pools = '[workers.a]\nminimum = 1\ntemplate = "gone"\n[workers.b]\nminimum = 1\n'
+    (tmp_path / "cluster.toml").write_text(f"[templates.default]\n{pools}")
+    started: list[str] = []
+    monkeypatch.setattr(workers, "remembered", dict)
+    monkeypatch.setattr(workers, "start", lambda *given: started.append(given[-1]))
+    monkeypatch.setattr(worker_pools, "given", lambda *_: {})
+    kept = worker_pools.WorkerPools()
+    kept.keep()
+    kept.keep()
+    assert started == ["b", "b"], "each time: no job of it is seen"
+    told = dict(KeptPool.objects.values_list("name", "complaint"))
+    assert "no template gone" in told["a"]
+    assert told["b"] == ""
 
 
 @pytest.mark.parametrize(
