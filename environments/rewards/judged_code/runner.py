@@ -6,11 +6,13 @@
 Each call has a process of its own, so none can spoil another's. Nothing here knows a right answer.
 """
 
+import atexit
 import json
 import os
 import select
 import signal
 import sys
+import threading
 import time
 import types
 from collections.abc import Callable
@@ -74,7 +76,9 @@ def _feed(code: str, writer: int, given: str) -> None:
     except SystemExit as ended:
         if ended.code not in (None, 0):
             raise
-    finally:
+    finally:  # as the interpreter ends a program, which `os._exit` does not
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for what it started
+        atexit._run_exitfuncs()
         sys.stdout.flush()
 
 
