@@ -157,6 +157,7 @@ class ReasonCode(TextChoices):
     # Replicas
     TRAINER_REGISTERED = "trainer_registered", "epoch {epoch}: {world_size} processes, {hostname} pid {pid}"
     START_FAILED = "start_failed", "{error}"
+    LAUNCHER_AWAY = "launcher_away", "{error}"
     DIED = "died", "died[: exit code {exit_code}][: {last_words}]"
     ASKED_TO_END = "asked_to_end", "asked to end[: exit code {exit_code}][: {last_words}]"
     SUPERVISOR_GONE = "supervisor_gone", "its supervisor is gone[: exit code {exit_code}][: {last_words}]"

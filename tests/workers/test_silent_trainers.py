@@ -8,14 +8,15 @@ import pytest
 from django.utils import timezone
 
 from rollouts.doors.native.trainer import fetch
-from rollouts.models import Replica, Run
+from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import ReasonCode
 from rollouts.services.runs import trainer_writes
 from rollouts.states import ReplicaState
 from tests.rollouts import story
 from trainers.wire import StepAck
-from workers.fleet import training
-from workers.launchers.base import Observation
+from workers.fleet import lifecycle, serving, training
+from workers.fleet.commands import Slot
+from workers.launchers.base import LauncherAway, Observation
 from workers.launchers.local import LocalLauncher
 
 pytestmark = pytest.mark.django_db
@@ -51,6 +52,26 @@ def test_a_trainer_that_does_not_call_is_replaced(launch: Any) -> None:
     ended = tended(run, hung)
     assert (ended.state, ended.reason_code) == (ReplicaState.LOST, ReasonCode.EJECTED_STUCK)
     assert story.fresh(run).trainer_restarts == 1
+
+
+def test_a_launcher_that_does_not_answer_costs_a_run_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    def away(*_: Any) -> None:
+        raise LauncherAway("Unable to contact slurm controller")
+
+    monkeypatch.setattr(LocalLauncher, "start", away)
+    run = story.launch()
+    for _ in range(training.MAX_RESTARTS + 1):
+        training.tend(story.fresh(run))
+        training.tend(story.fresh(run))  # too soon
+        Replica.objects.update(ended_at=timezone.now() - timedelta(seconds=lifecycle.AWAY_S))
+    assert set(Replica.objects.values_list("state", "reason_code")) == {("lost", ReasonCode.LAUNCHER_AWAY)}
+    assert Replica.objects.count() == training.MAX_RESTARTS + 1
+    assert story.fresh(run).trainer_restarts == 0
+    slot = Slot("", 0)
+    for _ in range(serving.MAX_FAILED_STARTS + 1):
+        serving._start(run, slot)
+        Replica.objects.update(ended_at=timezone.now() - timedelta(seconds=lifecycle.AWAY_S))
+    assert Replica.objects.filter(kind=ReplicaKind.INFERENCE).count() == serving.MAX_FAILED_STARTS + 1
 
 
 def test_a_trainer_that_waits_for_a_batch_goes_on() -> None:

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from django.conf import settings
+from django.utils import timezone
 
 from environments import disk
 from environments.client.address import SCHEME
@@ -31,6 +32,7 @@ from workers.launchers.base import (
     Handle,
     JobSize,
     Launcher,
+    LauncherAway,
     LaunchError,
     LaunchSpec,
     Observation,
@@ -81,9 +83,13 @@ _ENDS = {
 
 OUTSIDE_ENDS = frozenset({End.ASKED, End.ABANDONED, End.PREEMPTED, End.CANCELLED, End.NODE_FAILED, End.VANISHED})
 """Ends that say nothing about what has ended: it may be started again however often."""
-OUTSIDE_REASONS = [_ENDS[end].value for end in OUTSIDE_ENDS]
+OUTSIDE_REASONS = [ReasonCode.LAUNCHER_AWAY.value, *(_ENDS[end].value for end in OUTSIDE_ENDS)]
 _ANYWHERE = {_ENDS[end].value for end in (End.TIME_LIMIT, End.OUT_OF_MEMORY, End.LIMIT)}
 """Ends that would have come on any other node, too."""
+
+
+AWAY_S = 15.0
+"""From a launcher that did not answer until it is asked again."""
 
 
 class UnrecoverableError(Exception):
@@ -152,7 +158,15 @@ def launch(replica: Replica, command: Command, *, after: Iterable[Replica] = ())
         launcher_of(replica).start(spec)
     except (LaunchError, OSError) as error:
         log.warning("%s was not started: %s", replica.name, error)
-        replicas.lost(replica, exit_code=None, reason=Reason(ReasonCode.START_FAILED, error=str(error)))
+        code = ReasonCode.LAUNCHER_AWAY if isinstance(error, LauncherAway) else ReasonCode.START_FAILED
+        replicas.lost(replica, exit_code=None, reason=Reason(code, error=str(error)))
+
+
+def is_away(last: Replica | None) -> bool:
+    """Whether who was to start the last one did not answer a moment ago: it is too soon to ask again."""
+    if last is None or last.reason_code != ReasonCode.LAUNCHER_AWAY or last.ended_at is None:
+        return False
+    return (timezone.now() - last.ended_at).total_seconds() < AWAY_S
 
 
 def observe(replica: Replica) -> Observation:

@@ -211,6 +211,8 @@ def _start(run: Run, slot: commands.Slot) -> None:
     past = Replica.objects.filter(
         run=run, kind=ReplicaKind.INFERENCE, policy=slot.policy, slot=slot.number, state__in=REPLICA_TERMINAL
     )
+    if lifecycle.is_away(past.order_by("-id").first()):
+        return
     failed = []
     for replica in past.exclude(reason_code__in=lifecycle.OUTSIDE_REASONS).order_by("-id")[:MAX_FAILED_STARTS]:
         if replica.answered_at is not None:

@@ -91,6 +91,8 @@ def _start(run: Run) -> None:
     last = past.first()
     if last and (fault := lifecycle.fault_of(last)):
         raise UnrecoverableError(Reason(ReasonCode.TRAINER_INPUT, fault=fault))
+    if lifecycle.is_away(last):
+        return
     failures = run.trainer_restarts
     if failures >= MAX_RESTARTS:
         why = last.reason if last else None
@@ -121,7 +123,7 @@ def _start(run: Run) -> None:
     # Of several nodes nobody says which was at fault.
     lifecycle.launch(replica, command, after=failed if run.parsed.trainer.nodes == 1 else ())
     replica.refresh_from_db()
-    if replica.state == ReplicaState.LOST:
+    if replica.state == ReplicaState.LOST and not lifecycle.is_away(replica):
         trainer_writes.count_trainer_restart(run)
 
 

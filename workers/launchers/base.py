@@ -19,6 +19,10 @@ class LaunchError(Exception):
     """The process could not be started; the message says why."""
 
 
+class LauncherAway(LaunchError):
+    """Whoever starts processes there does not answer: that says nothing about what was to be started."""
+
+
 @dataclass(frozen=True)
 class JobSize:
     """What a process wants of the node it runs on, where that is chosen for it."""

@@ -20,7 +20,16 @@ from pathlib import Path
 from typing import Any
 
 from workers import transfers
-from workers.launchers.base import JOB_VARIABLE, End, Handle, JobSize, LaunchError, LaunchSpec, Observation
+from workers.launchers.base import (
+    JOB_VARIABLE,
+    End,
+    Handle,
+    JobSize,
+    LauncherAway,
+    LaunchError,
+    LaunchSpec,
+    Observation,
+)
 from workers.launchers.local import last_lines
 from workers.launchers.shepherd import write_json
 from workers.nodes import Node, NodeAway
@@ -71,7 +80,7 @@ class SlurmLauncher:
             raise LaunchError(f"SLURM refused the job: {error}") from None
         except queue.SlurmAway as error:
             if not self._was_queued(spec.token):
-                raise LaunchError(f"the job could not be given to SLURM: {error}") from None
+                raise LauncherAway(f"the job could not be given to SLURM: {error}") from None
             number = ""
         finally:
             self._queue.forget()
