@@ -24,21 +24,22 @@ _GROUPS = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def encoded(value: Any) -> Any:
-    """A value as JSON that says what it was. Raises TypeError for what is no plain data, RecursionError."""
-    kind = type(value)
-    if kind in _PLAIN:
+    """A value as JSON that says what it was, or a kind of: a Counter is a dictionary. Raises TypeError for what
+    is no plain data, RecursionError."""
+    if isinstance(value, _PLAIN):
         return value
-    if kind is list:
-        return [encoded(each) for each in value]
-    if kind is dict:
-        return {"dict": [[encoded(key), encoded(each)] for key, each in value.items()]}
-    if kind.__name__ in _GROUPS and kind is _GROUPS[kind.__name__]:
-        return {kind.__name__: [encoded(each) for each in value]}
-    if kind is bytes:
-        return {"bytes": value.hex()}
+    if isinstance(value, list):
+        return [encoded(each) for each in list.__iter__(value)]
+    if isinstance(value, dict):
+        return {"dict": [[encoded(key), encoded(each)] for key, each in dict.items(value)]}
+    for name, kind in _GROUPS.items():
+        if isinstance(value, kind):
+            return {name: [encoded(each) for each in kind.__iter__(value)]}
+    if isinstance(value, bytes):
+        return {"bytes": bytes.hex(value)}
     if hasattr(value, "tolist"):  # of numpy
         return encoded(value.tolist())
-    raise TypeError(f"a {kind.__name__} is no plain value")
+    raise TypeError(f"a {type(value).__name__} is no plain value")
 
 
 def decoded(told: Any) -> Any:
