@@ -61,12 +61,17 @@ def answered(text: str, tag: str = "answer") -> str:
     """The part of a reply that is its answer; empty: it gives none."""
     for found in (replies.in_box(text), replies.in_tag(text, tag)):
         if found is not None:
-            return found.strip()
-    whole = text.strip()
+            return _unmarked(found)
+    whole = _unmarked(text)
     if len(whole) <= _BARE and "\n" not in whole and not _WORD.search(whole):
         return whole
     numbers: list[str] = _NUMBER_OR_FRACTION.findall(text[-replies.WINDOW :])
     return numbers[-1].replace("−", "-") if numbers else ""
+
+
+def _unmarked(text: str) -> str:
+    """Without marks of markdown around it: emphasis, code, an entry of a list, about."""
+    return text.strip().removeprefix("- ").strip("*_`~ \n")
 
 
 def _is_prose(gold: str) -> bool:

@@ -81,6 +81,13 @@ def test_what_is_not_equal_does_not(gold: object, reply: str) -> None:
         ("there are none", ""),
         ("It is 108000", "108000"),
         ("So x = 5", "5"),
+        ("**18**", "18"),
+        ("`18`", "18"),
+        ("- 18", "18"),
+        ("-18", "-18"),
+        (r"\boxed{**18**}", "18"),
+        ("<answer>~18</answer>", "18"),
+        ("2*3", "2*3"),
     ],
 )
 def test_the_part_of_a_reply_that_is_its_answer(reply: str, part: str) -> None:
