@@ -137,6 +137,8 @@ def _continue(
         return Text(prompt, completion)
     before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     after = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
+    if after[: len(before)] == before:  # sets of the hub have the prompt once more in each answer
+        after = after[len(before) :]
     return Conversation([_message(message, where) for message in [*before, *after]], tools, len(before))
 
 

@@ -99,6 +99,13 @@ def test_what_two_answers_have_in_common_is_their_prompt() -> None:
     assert pair.rejected == Conversation(line["rejected"], None, 3)
 
 
+@pytest.mark.parametrize("prompt", ["ab", [USER]])
+def test_a_prompt_that_the_answers_begin_with_again_is_there_once(prompt: Any) -> None:
+    line = {"prompt": prompt, "chosen": [USER, GOOD], "rejected": [USER, BAD]}
+    pair = parse_pair(json.dumps(line).encode(), "f:1", ["assistant"])
+    assert (pair.chosen, pair.rejected) == (Conversation([USER, GOOD], None, 1), Conversation([USER, BAD], None, 1))
+
+
 def test_pairs_take_prompts_and_answers_as_text_messages_or_tokens() -> None:
     def pair(**line: Any) -> tuple[Example, Example]:
         parsed = parse_pair(json.dumps(line).encode(), "f:1", ["assistant"])
