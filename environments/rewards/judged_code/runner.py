@@ -20,7 +20,7 @@ from typing import Any
 
 _CHUNK_BYTES = 65_536
 _PLAIN = (bool, int, float, str, type(None))
-_GROUPS = {"tuple": tuple, "set": set, "frozenset": frozenset}
+_GROUPS: dict[str, Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 
 def encoded(value: Any) -> Any:
