@@ -51,7 +51,8 @@ def test_script_is_the_agent_on_each_node_and_quotes_all_that_it_is_given(home: 
     lines = templates.script(template, JobSize(nodes=2), agent).splitlines()
     assert "module load cuda/12.4" in lines
     assert """export A='x'"'"'; rm -rf /'""" in lines
-    assert lines[-1] == "exec srun --export=ALL --kill-on-bad-exit=1 --wait=0 --ntasks-per-node=1 '/p y' -m workers.agent '/a b' ''"
+    spread = "srun --export=ALL --kill-on-bad-exit=1 --wait=0 --ntasks-per-node=1"
+    assert lines[-1] == f"exec {spread} '/p y' -m workers.agent '/a b' ''"
     assert templates.script(template, JobSize(), agent).splitlines()[-1].startswith("exec '/p y' -m workers.agent")
 
 
