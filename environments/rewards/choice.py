@@ -1,8 +1,8 @@
 r"""`choice`: which letter of a multiple-choice question the policy chose.
 
-A letter in `\boxed{}` or `<answer>`, or behind "the answer is", is declared; a letter that stands alone or is marked,
-as in "(b)" and "C.", is only named, and counts where none is declared. Two different letters of the same rank are none:
-whoever names several has not chosen.
+A letter in `\boxed{}` or `<answer>` is shown; one behind "the answer is" is said, and counts where none is shown; one
+that stands alone or is marked, as in "(b)" and "C.", is only named, and counts where none is said. Two different
+letters of the same rank are none: whoever names several has not chosen.
 """
 
 import re
@@ -40,22 +40,40 @@ def choice(
 def chosen(text: str, letters: str = "ABCD") -> str | None:
     """The letter that a text chooses; None: it chooses none, or more than one."""
     text = text[-_WINDOW:]
-    for found in (_declared(text, letters), _named(text, letters)):
+    for found in (_shown(text, letters), _said(text, letters), _named(text, letters)):
         if found:
             return found.pop() if len(found) == 1 else None
     return None
 
 
-def _declared(text: str, letters: str) -> set[str]:
+def _shown(text: str, letters: str) -> set[str]:
     patterns = _patterns(letters)
     found = set()
     for opened in patterns.opened.finditer(text):
         rest = text[opened.end() : opened.end() + _CONTENT]
         content = rest.partition("}" if opened[0].startswith("\\boxed") else "</")[0]
         if first := patterns.first.match(content):
-            found |= {first[1].upper()} | _named(content[first.end() :], letters)
+            rest = content[first.end(1) :]
+            # Behind "C." stands what is chosen, in which a capital is no further choice: "C. vitamin A".
+            others = _several(rest, letters) if patterns.closed.match(rest) else _named(rest, letters)
+            found |= {first[1].upper()} | others
+    return found
+
+
+def _several(text: str, letters: str) -> set[str]:
+    """What goes on behind a letter, and whatever is marked as the next choice of a list."""
+    patterns = _patterns(letters)
+    joined = patterns.joined.match(text)
+    listed = {next(filter(None, each.groups())).upper() for each in patterns.listed.finditer(text)}
+    return listed | {letter.upper() for letter in patterns.letter.findall(joined[0] if joined else "")}
+
+
+def _said(text: str, letters: str) -> set[str]:
+    patterns = _patterns(letters)
+    found = set()
     for said in patterns.said.finditer(text):
-        if behind := patterns.behind.match(text, said.end()):
+        behind = patterns.behind.match(text, said.end())
+        if behind and not patterns.judged.match(text, behind.end()):  # "Answer A is wrong"
             found |= {letter.upper() for letter in patterns.letter.findall(behind[0])}
     return found
 
@@ -77,7 +95,13 @@ class _Patterns:
         letter = rf"(?:{upper}(?![\w'’])|{either}(?=[)*\].,;:'\"$}}]|\s*\Z))"
         also = rf"\s?(?:,|/|&|\bor\b|\band\b)\s?{opening}{letter}{closing}"
         self.opened = re.compile(r"\\boxed\{|<answer>")
-        self.first = re.compile(rf"\s{{0,9}}(?:\\text\w{{0,2}}\{{)?{opening}({letter}){closing}")
+        font = r"(?:\\(?:text\w{0,2}|math(?:bf|rm))\{\s{0,3})?"
+        self.first = re.compile(rf"\s{{0,9}}{font}(?i:(?:option|choice|letter)\s)?{opening}({letter})")
+        self.closed = re.compile(r"[)*\].:'\"$}]")
+        self.joined = re.compile(rf"{closing}(?:{also}){{1,25}}")
+        marks = list(_forms(letters, upper, either))
+        self.listed = re.compile("|".join(marks[:2]))
+        self.judged = re.compile(r"\s(?:is|was|are|were|isn't|wasn't|can't|cannot)\b")
         self.said = re.compile(
             r"(?i:\b(?:answer|correct (?:option|choice|one|letter))\b\W{0,4}"
             r"(?:(?:is|was|would be|must be)\b)?[\s:=]{0,9}(?:therefore\s|thus\s)?(?:(?:option|choice|letter)\s)?)"
@@ -85,7 +109,7 @@ class _Patterns:
         self.behind = re.compile(rf"{opening}{letter}{closing}(?:{also}){{0,25}}")
         self.letter = re.compile(rf"(?<![\w'’]){either}(?![\w'’])")
         self.alone = re.compile(rf"[\s(*\[]{{0,9}}({either})[\s)*\].]{{0,9}}\Z")
-        self.named = re.compile("|".join(_forms(letters, upper, either)))
+        self.named = re.compile("|".join(marks))
 
 
 def _forms(letters: str, upper: str, either: str) -> Iterator[str]:
