@@ -79,6 +79,7 @@ class Choices(DataSetEnvironment[ChoicesArgs]):
     """
 
     name = "choices"
+    version = "2"
     args_type = ChoicesArgs
     default_config = ""
     default_rewards = (RewardPart(name="choice"),)

@@ -49,6 +49,7 @@ class Math(DataSetEnvironment[MathArgs]):
     """
 
     name = "math"
+    version = "2"
     args_type = MathArgs
     default_config = EVERY
     default_rewards = (RewardPart(name="math"),)
