@@ -30,6 +30,7 @@ def test_items_are_worked_through_by_keys(watched: Watched, theme: str) -> None:
     page.keyboard.press("2")
     page.keyboard.press("n")
     page.keyboard.type("it axes a line")  # letters in a note are letters
+    page.wait_for_load_state()  # else it is what loads still that is given up
     page.reload()
     expect(page.get_by_label("hack")).to_be_checked()
     expect(page.get_by_label("Note")).to_have_value("it axes a line")
@@ -129,6 +130,7 @@ def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, 
     expect(reply).to_be_focused()
     expect(reply).to_have_value("\nBecause air is blue.")
     reply.fill("\nBecause air scatters blue light.")
+    page.wait_for_load_state()  # else it is what loads still that is given up
     page.reload()
     expect(reply).to_have_value("\nBecause air scatters blue light.")
     page.screenshot(path=f"test-results/correct-{theme}.png", full_page=True)

@@ -142,7 +142,7 @@ def test_what_the_list_asked_for_before_a_search_does_not_undo_it(watched: Watch
     expect(page.get_by_role("link", name="beta")).to_be_hidden()
     assert given_up == [f"{watched.base_url}/"]
     watched.faults.clear()  # htmx calls it an error
-    page.on("request", lambda request: asked.append(request.url))
+    page.on("request", lambda request: request.resource_type == "xhr" and asked.append(request.url))
     with page.expect_request(re.compile("q=alph$")):
         page.keyboard.type("h")
     page.evaluate(changed)
