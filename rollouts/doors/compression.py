@@ -8,10 +8,11 @@ from contextlib import suppress
 from rollouts.errors import TooLarge
 
 MAX_INFLATED_BYTES = 256 * 1024 * 1024
-"""However small it was: groups whose rollouts share a long prompt get a hundred times smaller."""
 FREE_BYTES = 2 * 1024 * 1024
 USUAL_RATIO = 32
 """Beyond these it is unusually much: groups get three to ten times smaller."""
+MAX_RATIO = 400
+"""Groups of short replies to one long prompt get a hundred times smaller, and 250 times at most; bombs a thousand."""
 PIECE_BYTES = 64 * 1024
 COMPRESS_LEVEL = 1
 """Numbers as text hardly get smaller at a higher level, only slower."""
@@ -27,14 +28,14 @@ def inflated(encoding: str, body: bytes) -> bytes:
         return body
     with suppress(TooLarge):
         return b"".join(_inflate(body, ratio=USUAL_RATIO))
-    for _ in _inflate(body):
+    for _ in _inflate(body, ratio=MAX_RATIO):
         pass
-    return b"".join(_inflate(body))
+    return b"".join(_inflate(body, ratio=MAX_RATIO))
 
 
-def _inflate(body: bytes, *, ratio: int = 0) -> Iterator[bytes]:
-    """Pieces of all members. Raises zlib.error for what is no gzip, or breaks off; TooLarge, also where it comes to
-    more than `ratio` times what was read of it."""
+def _inflate(body: bytes, *, ratio: int) -> Iterator[bytes]:
+    """Pieces of all members. Raises zlib.error for what is no gzip, or breaks off, TooLarge where it comes to more than
+    `ratio` times what was read of it."""
     rest, read, size = b"", 0, 0
     view = memoryview(body)
     member = zlib.decompressobj(GZIP)
@@ -50,7 +51,7 @@ def _inflate(body: bytes, *, ratio: int = 0) -> Iterator[bytes]:
         piece, rest = rest, b""
         while not member.eof and (out := member.decompress(piece, PIECE_BYTES)):
             size += len(out)
-            if size > MAX_INFLATED_BYTES or (ratio and size > max(FREE_BYTES, ratio * read)):
+            if size > max(FREE_BYTES, min(MAX_INFLATED_BYTES, ratio * read)):
                 raise TooLarge
             yield out
             piece = member.unconsumed_tail

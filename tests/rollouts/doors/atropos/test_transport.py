@@ -103,23 +103,28 @@ def test_a_key_that_was_just_in_use_opens_nothing_once_it_was_changed() -> None:
 @pytest.mark.parametrize("alphabet", [pytest.param(b"0", id="zeros"), pytest.param(bytes(range(256)), id="every byte")])
 def test_inflating_gives_what_was_compressed(length: int, alphabet: bytes) -> None:
     plain = bytes(random.Random(length).choices(alphabet, k=length))
-    assert inflated(gzip.compress(plain)) == plain
+    if len(plain) > compression.FREE_BYTES and len(alphabet) == 1:
+        with pytest.raises(TooLarge):
+            inflated(gzip.compress(plain))
+    else:
+        assert inflated(gzip.compress(plain)) == plain
 
 
 def test_groups_of_one_long_prompt_are_taken_however_small_they_get() -> None:
-    prompt, length, size = [random.Random(0).randrange(150_000) for _ in range(4000)], 4100, 8
+    draw = random.Random(0)
+    prompt, size, answer = [draw.randrange(150_000) for _ in range(3500)], 32, 5
     group = {
-        "tokens": [prompt + [7] * (length - len(prompt))] * size,
-        "masks": [[-100] * length] * size,
-        "inference_logprobs": [[1.0] * length] * size,
+        "tokens": [prompt + [draw.randrange(150_000) for _ in range(answer)] for _ in range(size)],
+        "masks": [[-100] * len(prompt) + [7] * answer] * size,
+        "inference_logprobs": [[1.0] * len(prompt) + [-draw.random() for _ in range(answer)] for _ in range(size)],
         "scores": [0.0, 1.0] * (size // 2),
     }
-    body = json.dumps([group] * 8).encode()
+    body = json.dumps([group] * 2).encode()
     packed = gzip.compress(body)
     assert len(body) > 32 * len(packed), "or it shows nothing"
     response = Api().request("POST", "/scored_data_list", content=packed, headers=GZIPPED)
     assert response.status_code == 200, response.text
-    assert ScoredGroup.objects.count() == 8
+    assert ScoredGroup.objects.count() == 2
 
 
 def test_members_and_the_padding_between_them_are_read() -> None:
