@@ -3,6 +3,7 @@
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from django.utils import timezone
@@ -55,10 +56,8 @@ def test_a_trainer_that_does_not_call_is_replaced(launch: Any) -> None:
 
 
 def test_a_launcher_that_does_not_answer_costs_a_run_no_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    def away(*_: Any) -> None:
-        raise LauncherAway("Unable to contact slurm controller")
-
-    monkeypatch.setattr(LocalLauncher, "start", away)
+    away = Mock(LocalLauncher, start=Mock(side_effect=LauncherAway("Unable to contact slurm controller")))
+    monkeypatch.setattr(lifecycle, "launcher_of", lambda _: away)
     run = story.launch()
     for _ in range(training.MAX_RESTARTS + 1):
         training.tend(story.fresh(run))
