@@ -27,9 +27,10 @@ pytestmark = pytest.mark.django_db
 def alive(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> None:
     """Its shepherd's heart beats, whatever the trainer does."""
     settings.ROLLYARD_RUNS_DIR = tmp_path / "runs"
-    monkeypatch.setattr(LocalLauncher, "start", lambda *_: None)
-    monkeypatch.setattr(LocalLauncher, "poll", lambda *_: Observation(True, heartbeat_age_s=1.0))
-    monkeypatch.setattr(LocalLauncher, "stop", lambda *_: Observation(False, -9))
+    launcher = Mock(LocalLauncher)
+    launcher.poll.return_value = Observation(True, heartbeat_age_s=1.0)
+    launcher.stop.return_value = Observation(False, -9)
+    monkeypatch.setattr(lifecycle, "launcher_of", lambda _: launcher)
 
 
 def silent(run: Run) -> tuple[Replica, int]:
