@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from itertools import combinations
+from typing import Any
 
 import krippendorff
 import numpy as np
@@ -17,7 +18,9 @@ from django.db.models import Case, Value, When
 from django.db.models.functions import Concat
 
 from rollouts.models import Label, LabelQueue, LabelVerdict
+from rollouts.selectors import label_queues
 
+HIDDEN = "How far people agree in a blind queue is hidden from those who are given its items until it is closed."
 _COUNTED = (LabelVerdict.ACCEPT, LabelVerdict.REJECT)
 _Item = tuple[int, int | None, int | None]
 """Ids of a group, of a rollout and of the one beside it."""
@@ -55,6 +58,13 @@ class _Word:
     person: str
     word: str
     tags: frozenset[str]
+
+
+def shown_to(queue: LabelQueue, user: Any) -> QueueAgreement | None:
+    """As `of_queue`; None for those who are given items of a blind queue that is open (`HIDDEN`): with few words such
+    figures tell what each person says."""
+    is_hidden = queue.is_blind and queue.closed_at is None and label_queues.is_given_to(queue, user)
+    return None if is_hidden else of_queue(queue)
 
 
 def of_queue(queue: LabelQueue) -> QueueAgreement:

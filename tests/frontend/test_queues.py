@@ -127,6 +127,22 @@ def test_a_queue_is_blind_if_it_says_so(curator: Client, run: Run) -> None:
     assert "said in blind" in read(other, "run-people", run.key)
 
 
+def test_figures_of_a_blind_queue_are_hidden_from_those_who_are_given_its_items(curator: Client, run: Run) -> None:
+    other, lead = signed_in(Role.CURATOR, "di"), signed_in(Role.ADMIN)
+    people = ["di", "the-curator"]
+    queue = queues.create(run.project, name="q", actor="user:cy", is_blind=True, words_per_item=2, people=people)
+    for client in (curator, other):
+        send(client, "queue-say", queue.key, turn=begin(client, queue), verdict="accept", tag="loop")
+    pages = [read(client, "queue", queue.key) for client in (curator, other, lead)]
+    assert ["Krippendorff's alpha" in page for page in pages] == [False, False, True]
+    assert ["until it is closed" in page for page in pages] == [True, True, False]
+    assert ["user:di" in page for page in pages] == [False, False, True]
+    queues.assign(queue, [])
+    assert "Krippendorff" not in read(lead, "queue", queue.key)
+    queues.close(queue)
+    assert "Krippendorff" in read(curator, "queue", queue.key)
+
+
 def test_an_empty_queue_says_so(curator: Client, run: Run) -> None:
     queue = queues.create(run.project, name="q", actor="user:cy", filter=filters.QueueFilter(min_reward=9))
     assert "There is nothing to look at now" in send(curator, "queue-take", queue.key)

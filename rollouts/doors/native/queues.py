@@ -182,7 +182,9 @@ class AgreementApi(APIView):
     @extend_schema(operation_id="readAgreement", responses=wire.answer(AgreementOut))
     def get(self, request: Request, queue_key: str) -> Response:
         """How far people agree in a queue; of pairs on which is better."""
-        found = agreement.of_queue(get_queue(request, queue_key, Scope.READ))
+        found = agreement.shown_to(get_queue(request, queue_key, Scope.READ), request.user)
+        if found is None:
+            raise Forbidden(agreement.HIDDEN)
         return Response(wire.json(AgreementOut(found.words, found.people, found.tags, found.disagreements)))
 
 

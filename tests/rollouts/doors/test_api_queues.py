@@ -119,6 +119,16 @@ def test_a_pair_is_preferred_corrected_by_nobody_and_agreed_upon(run: Run) -> No
     assert take(one, disputed) is None
 
 
+def test_how_far_people_agree_blindly_is_told_to_those_who_are_given_no_items(run: Run) -> None:
+    one, lead = curator(), Api(make_token(BOTH, user=make_user("lead", role=Role.ADMIN)))
+    queue = make(one, is_blind=True, words_per_item=2, people=["cy"])
+    say(one, queue)
+    assert "until it is closed" in problem(one.get(f"queues/{queue}/agreement"), 403, "forbidden")["detail"]
+    assert lead.get(f"queues/{queue}/agreement").json()["disagreements"] == 0
+    one.post(f"queues/{queue}/close")
+    assert one.get(f"queues/{queue}/agreement").json()["disagreements"] == 0
+
+
 def test_a_rollout_is_corrected(run: Run) -> None:
     messages = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "5"}]
     group = story.scored("d")
