@@ -19,23 +19,27 @@ COMPRESS_LEVEL = 1
 GZIP = 16 + zlib.MAX_WBITS
 
 
-def inflated(encoding: str, body: bytes) -> bytes:
+class Large(Exception):
+    """The body becomes large: it is inflated in the one thread for what takes much memory."""
+
+
+def inflated(encoding: str, body: bytes, large_bytes: int = MAX_INFLATED_BYTES) -> bytes:
     """The body without gzip, if its content encoding says that it has any.
 
-    Raises zlib.error for what cannot be, TooLarge for what becomes too much.
+    Raises zlib.error for what cannot be, TooLarge for what becomes too much, Large for more than `large_bytes`.
     """
     if not body or "gzip" not in encoding.lower():
         return body
     with suppress(TooLarge):
-        return b"".join(_inflate(body, ratio=USUAL_RATIO))
-    for _ in _inflate(body, ratio=MAX_RATIO):
+        return b"".join(_inflate(body, USUAL_RATIO, large_bytes))
+    for _ in _inflate(body, MAX_RATIO, large_bytes):
         pass
-    return b"".join(_inflate(body, ratio=MAX_RATIO))
+    return b"".join(_inflate(body, MAX_RATIO, large_bytes))
 
 
-def _inflate(body: bytes, *, ratio: int) -> Iterator[bytes]:
+def _inflate(body: bytes, ratio: int, large_bytes: int) -> Iterator[bytes]:
     """Pieces of all members. Raises zlib.error for what is no gzip, or breaks off, TooLarge where it comes to more than
-    `ratio` times what was read of it."""
+    `ratio` times what was read of it, Large where to more than `large_bytes`."""
     rest, read, size = b"", 0, 0
     view = memoryview(body)
     member = zlib.decompressobj(GZIP)
@@ -53,6 +57,8 @@ def _inflate(body: bytes, *, ratio: int) -> Iterator[bytes]:
             size += len(out)
             if size > max(FREE_BYTES, min(MAX_INFLATED_BYTES, ratio * read)):
                 raise TooLarge
+            if size > large_bytes:
+                raise Large
             yield out
             piece = member.unconsumed_tail
         rest = member.unused_data

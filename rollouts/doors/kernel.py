@@ -2,7 +2,9 @@
 
     route ─► read: bounded, admitted, in time ─► one hop to a thread: respond, word what was refused, encode ─► send
       │        │                                     │ Later
-      │        │                                     └─ look again every POLL_S, on the event loop, until it is there
+      │        │                                     ├─ look again every POLL_S, on the event loop, until it is there
+      │        │                                     │ Large
+      │        │                                     └─ the same in the one thread for what takes much memory
       └────────┴─ Elsewhere: the application behind the door, usually Django, which receives the request from its start
 
 Middleware, sessions and DRF cost several times what storing a group does. What differs between protocols is a `Door`:
@@ -17,6 +19,7 @@ from functools import partial
 from typing import NamedTuple, Protocol
 
 from rollouts.doors.admission import LARGE_BYTES, admitted
+from rollouts.doors.compression import Large
 from rollouts.doors.messages import (
     Answer,
     Application,
@@ -47,6 +50,7 @@ class Route(NamedTuple):
     check: Callable[[Request], object]
     """Whether the sender may send it; asked before all of a large body is read. It may not raise Elsewhere."""
     respond: Callable[[Request], Answer | Later]
+    """It may raise Large, unless the request is known to be, and is called again where there is room."""
 
 
 class Door(Protocol):
@@ -109,9 +113,11 @@ async def _answer(door: Door, request: Request, body: Body) -> Made:
         except TimeoutError:
             raise TooSlow from None
         ticket.complete()
-        request = replace(request, body=content)
-        hop = in_large_thread if ticket.size > LARGE_BYTES else in_thread
-        made = await hop(_make, door, route, request)
+        request = replace(request, body=content, is_large=ticket.size > LARGE_BYTES)
+        try:
+            made = await (in_large_thread if request.is_large else in_thread)(_make, door, route, request)
+        except Large:
+            made = await in_large_thread(_make, door, route, replace(request, is_large=True))
     if isinstance(made, Later):  # which holds neither a thread nor a place among those that wait for one
         answer = await until(made, in_thread)
         return *door.begin(answer, request), answer
@@ -127,7 +133,7 @@ def _make(door: Door, route: Route, request: Request) -> Made | Later:
             if found is None:
                 return later
             answer = found
-    except Elsewhere:
+    except (Elsewhere, Large):
         raise
     except Exception as error:  # noqa: BLE001 - what the door has no words for is raised again
         return _refused(door, request, error)

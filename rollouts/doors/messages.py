@@ -27,6 +27,8 @@ class Request:
     body: bytes = b""
     address: str = ""
     """Of the sender, as the server says; empty over a unix socket."""
+    is_large: bool = False
+    """Whether it is answered in the one thread for what takes much memory."""
 
     @classmethod
     def of(cls, scope: Scope) -> Self:

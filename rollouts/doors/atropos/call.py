@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from email.message import Message
 from typing import Self
 
-from rollouts.doors.compression import inflated
+from rollouts.doors.admission import LARGE_BYTES
+from rollouts.doors.compression import MAX_INFLATED_BYTES, inflated
 from rollouts.doors.messages import Request
 
 PREFIX = "/atropos/"
@@ -23,8 +24,10 @@ class Call:
 
     @classmethod
     def of(cls, request: Request) -> Self:
-        """The call of a request. Raises zlib.error and TooLarge for a body that cannot be inflated."""
-        body = inflated(request.header(b"content-encoding"), request.body)
+        """The call of a request. Raises zlib.error and TooLarge for a body that cannot be inflated, Large for one that
+        may not be inflated here."""
+        most = MAX_INFLATED_BYTES if request.is_large else LARGE_BYTES
+        body = inflated(request.header(b"content-encoding"), request.body, most)
         return cls(split_path(request.path)[0], request.query, body, is_json(request.header(b"content-type")))
 
 

@@ -4,9 +4,11 @@ import asyncio
 import gzip
 import json
 import random
+import threading
 import tracemalloc
 import zlib
 from collections.abc import AsyncIterator
+from functools import partial
 
 import httpx
 import pytest
@@ -14,6 +16,7 @@ from django.test import override_settings
 
 from rollouts.doors import admission, compression, kernel
 from rollouts.doors.atropos import app
+from rollouts.doors.threads import in_large_thread, in_thread
 from rollouts.errors import TooLarge
 from rollouts.models import Address, ScoredGroup
 from rollouts.services.runs import addresses
@@ -150,6 +153,31 @@ def test_no_body_inflates_beyond_the_limit_however_slowly(monkeypatch: pytest.Mo
     digits = bytes(random.Random(0).choices(b"0123456789", k=6 * MIB))
     with pytest.raises(TooLarge):
         inflated(gzip.compress(digits, 1))
+
+
+def test_what_becomes_large_waits_for_the_one_large_thread_and_holds_up_nobody() -> None:
+    api = Api()
+    grows = gzip.compress(b'{"tokens": "' + random.Random(0).randbytes(3 * MIB).hex().encode() + b'"}', 1)
+    assert len(grows) < admission.LARGE_BYTES, "or it shows nothing"
+    usual = gzip.compress(json.dumps(item()).encode())
+    may_go_on = threading.Event()
+
+    async def ask() -> list[httpx.Response]:
+        client = httpx.AsyncClient(transport=httpx.ASGITransport(app=app.application))  # type: ignore[arg-type]
+        async with client, asyncio.timeout(60):
+            post = partial(client.post, f"{api.base}/scored_data", headers=GZIPPED)
+            before = asyncio.ensure_future(in_large_thread(may_go_on.wait, 60))
+            growing = [asyncio.ensure_future(post(content=grows)) for _ in range(9)]
+            try:
+                answers = [await post(content=usual)]
+                await asyncio.gather(*[in_thread(int) for _ in range(16)])  # behind those that grow
+                assert not any(each.done() for each in growing)
+            finally:
+                may_go_on.set()
+            await before
+            return answers + await asyncio.gather(*growing)
+
+    assert [answer.status_code for answer in asyncio.run(ask())] == [200] + [422] * 9
 
 
 async def chunks(*contents: bytes) -> AsyncIterator[bytes]:
