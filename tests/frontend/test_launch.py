@@ -7,9 +7,9 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from frontend.pages.launch.draft import blank
+from frontend.pages.launch.draft import as_posted, blank
 from frontend.pages.launch.form import read, show
-from frontend.pages.launch.sources import from_preset
+from frontend.pages.launch.sources import from_preset, from_run
 from frontend.pages.launch.summary import summarise
 from rollouts.models import Model, Role, Run
 from rollouts.states import RunState
@@ -252,6 +252,34 @@ def test_what_need_not_be_set_is_emptied_again_in_a_clone(client: Client, warm: 
     assert clone.pk != run.pk
     assert clone.config["batch"]["token_batch_size"] is None
     assert clone.config["algorithm"]["corrections"]["max_divergence"] is None
+
+
+def test_a_part_of_the_data_is_off_again_in_a_clone_whose_fields_of_it_are_emptied(client: Client) -> None:
+    data = {"path": "org/pairs", "solutions": False, "preference": {"beta": 0.1}}
+    data["validation"] = {"path": "org/others", "every": 25}
+    run = make_run(preset="reverse-text-sft", overrides={"data": data})
+    path, posted = f"{reverse('launch')}?clone={run.key}", as_posted(blank(from_run(run)))
+    client.post(path, posted | {"seed": "11"})
+    assert Run.objects.latest("pk").config["data"] == run.config["data"]
+    client.post(
+        path, posted | dict.fromkeys(["data.preference.beta", "data.validation.path", "data.validation.every"], "")
+    )
+    emptied = Run.objects.latest("pk").config["data"]
+    assert (emptied["preference"], emptied["validation"]) == (None, None)
+    page = client.post(path, posted | {"data.validation.every": ""}).content.decode()
+    assert 'id="error-id-data-validation-every"' in page
+
+
+def test_a_table_is_what_is_typed_and_nothing_of_what_it_was_before(client: Client, warm: Model) -> None:
+    arguments = {"block-size": 16, "enforce-eager": True}
+    rival = {"name": "rival", "model": "start"}
+    run = make_run(overrides={"inference.arguments": arguments, "policies": [rival], "model.path": warm.source})
+    path, posted = f"{reverse('launch')}?clone={run.key}", as_posted(blank(from_run(run)))
+    client.post(path, posted | {"inference.arguments": '{"block-size": 16}', "policies": ""})
+    clone = Run.objects.latest("pk")
+    assert (clone.config["inference"]["arguments"], clone.config["policies"]) == ({"block-size": 16}, [])
+    client.post(path, posted | {"inference.arguments": ""})
+    assert Run.objects.latest("pk").config["inference"]["arguments"] == {}
 
 
 def test_a_run_is_launched_in_the_chosen_project(client: Client) -> None:

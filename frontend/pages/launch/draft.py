@@ -86,7 +86,7 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
     inline = _read_fields(request, posted)
     typed = _read_toml(request)
     try:
-        resolved = _resolve(source, inline, typed)
+        resolved = _resolve(source, inline, typed, emptied=_tables_typed(request))
         if request.toml_error:
             raise ConfigError([])
         check(resolved)
@@ -103,12 +103,17 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
     return request
 
 
-def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any]) -> Resolved:
-    """What was typed as TOML wins over the fields, and both over the source."""
+def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any], *, emptied: dict[str, Any]) -> Resolved:
+    """What was typed as TOML wins over the fields, and both over the source, of which `emptied` keeps nothing."""
     base = [] if source.preset is not None else [Layer(_SOURCE, source.config)]
     values = merged(source.chosen, inline)
     resolved = resolve(
-        source.preset, layers=base, inline=values, inline_from=FORM, overrides=typed, overrides_from=TOML
+        source.preset,
+        layers=[*base, Layer(FORM, emptied)],
+        inline=values,
+        inline_from=FORM,
+        overrides=typed,
+        overrides_from=TOML,
     )
     origins = {
         key: source.origins.get(key, from_) if from_ == _SOURCE else from_ for key, from_ in resolved.origins.items()
@@ -133,11 +138,36 @@ def _read_fields(request: LaunchRequest, posted: Mapping[str, str]) -> dict[str,
             item.value = posted.get(item.key, "") if item.widget == "checkbox" else posted.get(item.key, item.value)
             item.value = item.value.strip()
             if item.value != item.initial:
-                _put(inline, item.key, read(item.value, item.widget, is_optional=item.is_optional))
+                _put(inline, item.key, read(item.value or item.empty, item.widget, is_optional=item.is_optional))
+        for part in _switched_off(section):
+            _put(inline, part, None)
     rows = _read_environments(request, posted)
     if rows is not None:
         inline["environments"] = rows
     return inline
+
+
+def _tables_typed(request: LaunchRequest) -> dict[str, Any]:
+    """The tables that somebody typed, set to nothing: over what they were, keys that were taken out would stay."""
+    emptied: dict[str, Any] = {}
+    for item in (item for section in request.sections for item in section.fields):
+        if item.widget == "json" and item.empty == "{}" and item.value != item.initial:
+            _put(emptied, item.key, None)
+    return emptied
+
+
+def _switched_off(section: FormSection) -> list[str]:
+    """Keys of the optional tables in a section that somebody emptied: nothing in them is other than where they are not
+    set."""
+    parts: dict[str, list[Field]] = {}
+    for item in section.fields:
+        if item.part:
+            parts.setdefault(item.part, []).append(item)
+    return [
+        key
+        for key, items in parts.items()
+        if any(item.value != item.initial for item in items) and all(item.value in ("", item.unset) for item in items)
+    ]
 
 
 def _read_environments(request: LaunchRequest, posted: Mapping[str, str]) -> list[dict[str, Any]] | None:

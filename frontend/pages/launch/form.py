@@ -52,6 +52,12 @@ class Field:
     is_required: bool = False
     is_optional: bool = False
     """Whether empty means that it is not set (None)."""
+    empty: str = ""
+    """What an emptied input stands for: of a table or a list one with nothing in it."""
+    part: str = ""
+    """Key of the optional table inside its section that it belongs to, such as `data.preference`."""
+    unset: str = ""
+    """What it shows where that table is not set."""
     error: str = ""
 
     @property
@@ -186,8 +192,9 @@ def _fields(
         key = f"{at}.{name}"
         if "properties" in resolved:
             inner = _fields(key, resolved, values.get(name) or {}, origins)
-            for item in inner if is_optional else ():  # `data.validation.path` stands beside `data.path`
-                item.label = f"{_label(name)} {item.label.lower()}"
+            for item, unset in zip(inner, _fields(key, resolved, {}, {}), strict=True) if is_optional else ():
+                item.label = f"{_label(name)} {item.label.lower()}"  # `data.validation.path` stands beside `data.path`
+                item.part, item.unset = key, unset.value
             found += inner
         elif "const" not in resolved:
             value = values.get(name, resolved.get("default"))
@@ -210,6 +217,7 @@ def _field(key: str, schema: Mapping[str, Any], value: Any, origins: Mapping[str
         options=[*([""] if is_optional else []), *(str(option) for option in resolved.get("enum", []))],
         is_required=is_required,
         is_optional=is_optional,
+        empty="" if widget != "json" or is_optional else "[]" if resolved.get("type") == "array" else "{}",
     )
 
 
@@ -278,6 +286,6 @@ def read(text: str, widget: str, *, is_optional: bool = False) -> Any:
 
 def _read_structure(text: str) -> Any:
     try:
-        return read_value(text or "{}")
+        return read_value(text)
     except ValueError:
         return text  # for the config to say what is wrong with it
