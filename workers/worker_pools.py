@@ -25,6 +25,7 @@ from rollouts.models import KeptPool, Run, RunKind, WorkerJob
 from rollouts.services import worker_jobs
 from rollouts.services.groups import leases
 from rollouts.states import RUN_GENERATING
+from workers.fleet.keys import mark_of_workers
 from workers.given import NoWay, given
 from workers.slurm import queue, templates, workers
 from workers.slurm.queue import Job
@@ -132,7 +133,7 @@ class WorkerPools:
             # Without pools there are at most those that somebody started by hand, with whom nothing is to be done.
             if pools or (now >= self._look_at and queue.is_installed()):
                 self._look_at = now + _PAUSE_S
-                jobs = workers.remembered()
+                jobs = workers.remembered(mark_of_workers())
                 self._keep_all(pools, jobs, now)
                 worker_jobs.note_jobs(self._seen(token, job) for token, job in jobs.items() if _is_told_of(job))
             self._note(pools)
@@ -241,7 +242,7 @@ class WorkerPools:
     def _start(self, name: str, pool: WorkerPool, count: int, home: Path) -> None:
         template = templates.read(home, pool.template)
         all_given = given(pool, template)
-        workers.start(home, template, pool.need, all_given, count, name)
+        workers.start(home, mark_of_workers(), template, pool.need, all_given, count, name)
         log.info("pool %s: %s more workers", name, count)
 
     def _lasting(self, name: str, found: Work, now: float) -> Lasting:

@@ -30,6 +30,7 @@ def start(
     connect()
     from django.conf import settings
 
+    from workers.fleet.keys import mark_of_workers
     from workers.given import NoWay, given
     from workers.slurm import queue, templates, workers
 
@@ -44,7 +45,7 @@ def start(
     try:
         found = templates.read(settings.ROLLYARD_HOME, template)
         all_given = given(pool, found)
-        numbers = workers.start(settings.ROLLYARD_HOME, found, pool.need, all_given, count)
+        numbers = workers.start(settings.ROLLYARD_HOME, mark_of_workers(), found, pool.need, all_given, count)
     except (templates.TemplateError, queue.SlurmAway, queue.SlurmRefused, NoWay) as error:
         fail(_complaint(error))
     print_json({"jobs": numbers}) if as_json else say(f"jobs {', '.join(numbers)} were given to SLURM")
@@ -54,10 +55,11 @@ def start(
 def list_workers(as_json: Json = False) -> None:
     """List the jobs of workers that wait or play."""
     connect()
+    from workers.fleet.keys import mark_of_workers
     from workers.slurm import queue, workers
 
     try:
-        jobs = workers.listed()
+        jobs = workers.listed(mark_of_workers())
     except (queue.SlurmAway, queue.SlurmRefused) as error:
         fail(_complaint(error))
     rows = [
@@ -81,11 +83,12 @@ def stop(as_json: Json = False) -> None:
     connect()
     from django.conf import settings
 
+    from workers.fleet.keys import mark_of_workers
     from workers.slurm import queue, templates, workers
 
     try:
         pools = [name for name, pool in templates.worker_pools(settings.ROLLYARD_HOME).items() if pool.most]
-        count = workers.stop()
+        count = workers.stop(mark_of_workers())
     except (templates.TemplateError, queue.SlurmAway, queue.SlurmRefused) as error:
         fail(_complaint(error))
     if as_json:

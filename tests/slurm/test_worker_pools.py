@@ -13,6 +13,7 @@ from tests.accounts import let_others_pass
 from tests.e2e.yard import until
 from tests.slurm.cluster import Cluster
 from workers import worker_pools
+from workers.fleet.keys import mark_of_workers
 from workers.slurm import workers
 from workers.worker_pools import MAX_FAILED, Work, WorkerPools
 
@@ -34,8 +35,8 @@ def home(cluster: Cluster, tmp_path: Path, settings: Settings, monkeypatch: pyte
     monkeypatch.setenv("DATABASE_URL", "postgresql://us@db.example/rollyard?sslmode=verify-full")
     monkeypatch.setenv("REDIS_URL", "rediss://redis.example")
     yield tmp_path
-    workers.stop()
-    until(lambda: not workers.listed(), within_s=30, what="the end of what a test left")
+    workers.stop(mark_of_workers())
+    until(lambda: not workers.listed(mark_of_workers()), within_s=30, what="the end of what a test left")
 
 
 def write(home: Path, program: str, minimum: int, pool: str = "players", more: str = "") -> None:
@@ -46,7 +47,7 @@ def write(home: Path, program: str, minimum: int, pool: str = "players", more: s
 
 
 def running() -> list[str]:
-    return sorted(job.number for job in workers.listed().values() if job.state == "RUNNING")
+    return sorted(job.number for job in workers.listed(mark_of_workers()).values() if job.state == "RUNNING")
 
 
 def test_a_worker_that_is_lost_is_replaced_and_one_too_many_is_drained(home: Path, cluster: Cluster) -> None:
@@ -55,10 +56,10 @@ def test_a_worker_that_is_lost_is_replaced_and_one_too_many_is_drained(home: Pat
     pools.keep()
     two = until(lambda: len(found := running()) == 2 and found, within_s=30, what="two workers")
     pools.keep()
-    assert len(workers.listed()) == 2
+    assert len(workers.listed(mark_of_workers())) == 2
 
     cluster.ask("scancel", two[0])
-    until(lambda: len(workers.listed()) == 1, within_s=30, what="the end of one")
+    until(lambda: len(workers.listed(mark_of_workers())) == 1, within_s=30, what="the end of one")
     pools.keep()
     later = until(lambda: len(found := running()) == 2 and found, within_s=30, what="another in its place")
     assert two[1] in later
@@ -108,7 +109,7 @@ def test_before_the_time_of_a_worker_is_too_short_for_a_group_another_has_come(
     assert told.startswith("its workers have 0.35 hours, and a group may take 0.33 (the timeout_s of its")
     assert running() == [new], "one that plays little is better than one for ever beginning"
     write(home, "sleep 3000", minimum=0, pool="timed")
-    until(lambda: pools.keep() or not workers.listed(), within_s=30, what="the end of all")
+    until(lambda: pools.keep() or not workers.listed(mark_of_workers()), within_s=30, what="the end of all")
 
 
 def test_workers_that_cannot_begin_are_not_started_for_ever(home: Path, cluster: Cluster) -> None:
@@ -118,17 +119,18 @@ def test_workers_that_cannot_begin_are_not_started_for_ever(home: Path, cluster:
     for name, age_s in (("recent", 86400), ("old", 8 * 86400)):
         (logs / f"worker-{name}.txt").touch()
         os.utime(logs / f"worker-{name}.txt", (time.time() - age_s,) * 2)
-    pools, before = WorkerPools(), set(workers.remembered())
+    pools, before = WorkerPools(), set(workers.remembered(mark_of_workers()))
 
     def have_failed() -> bool:
         pools.keep()
-        failed = [token for token, job in workers.remembered().items() if job.state == "FAILED" and token not in before]
+        jobs = workers.remembered(mark_of_workers())
+        failed = [token for token, job in jobs.items() if job.state == "FAILED" and token not in before]
         return len(failed) == MAX_FAILED
 
     until(have_failed, within_s=60, what="so many that failed")
     for _ in range(3):
         pools.keep()
-    assert not workers.listed()
+    assert not workers.listed(mark_of_workers())
     last_words = [path.read_text() for path in logs.glob("worker-failing-*.txt")]
     assert ["/nowhere" in words for words in last_words] == [True] * MAX_FAILED
     assert {path.name for path in logs.glob("worker-[or]*")} == {"worker-recent.txt"}, "logs are kept for a week"

@@ -1,5 +1,6 @@
 """How many workers there are to be, by what there is to play."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,23 @@ from rollouts.models import KeptPool
 from rollouts.services.groups import leases
 from tests.workers.making import make_run, make_started_run
 from workers import worker_pools
+from workers.fleet.keys import mark_of_workers
+from workers.launchers.base import JobSize
 from workers.slurm import workers
-from workers.slurm.templates import WorkerPool
+from workers.slurm.templates import Template, WorkerPool
 from workers.slurm.workers import pool_of
 from workers.worker_pools import GROW_S, REST_S, SHRINK_S, Lasting, Work, wanted, work
 
 POOL = WorkerPool(minimum=2, maximum=8)
+MARK = "0a1b2c3d"
 TOKEN = "0b1c2d3e-0000-4000-8000-00000000000a"
+SLURM = {
+    "sbatch": 'for word; do case "$word" in --job-name=*) name="${word#*=}";; esac; done\n'
+    'number=$(($(wc -l < queue) + 1)); echo "$number|RUNNING|None|$name|n1|N/A||" >> queue; echo "$number"',
+    "squeue": "cat queue",
+    "scancel": 'echo "$*" >> cancelled',
+}
+"""A SLURM whose jobs run for ever, in a directory: its programs as lines of a shell."""
 
 
 @given(st.integers(0, 20), st.builds(Lasting, *[st.floats(0, 1000)] * 3), st.booleans())
@@ -69,7 +80,7 @@ def test_a_pool_of_which_nothing_can_be_started_keeps_no_other_from_its_workers(
     pools = '[workers.a]\nminimum = 1\ntemplate = "gone"\n[workers.b]\nminimum = 1\n'
     (tmp_path / "cluster.toml").write_text(f"[templates.default]\n{pools}")
     started: list[str] = []
-    monkeypatch.setattr(workers, "remembered", dict)
+    monkeypatch.setattr(workers, "remembered", lambda mark: {})
     monkeypatch.setattr(workers, "start", lambda *given: started.append(given[-1]))
     monkeypatch.setattr(worker_pools, "given", lambda *_: {})
     kept = worker_pools.WorkerPools()
@@ -83,7 +94,39 @@ def test_a_pool_of_which_nothing_can_be_started_keeps_no_other_from_its_workers(
 
 @pytest.mark.parametrize(
     ("token", "pool"),
-    [(f"worker-{TOKEN}", ""), (f"worker-a-b2-{TOKEN}", "a-b2"), ("worker-", ""), (f"worker-{TOKEN}-{TOKEN}", TOKEN)],
+    [
+        (f"worker-{MARK}-{TOKEN}", ""),
+        (f"worker-a-b2-{MARK}-{TOKEN}", "a-b2"),
+        ("worker-", ""),
+        (f"worker-{TOKEN}-{MARK}-{TOKEN}", TOKEN),
+    ],
 )
 def test_the_pool_of_a_job_is_in_its_name(token: str, pool: str) -> None:
     assert pool_of(token) == pool
+
+
+def test_workers_of_another_installation_of_the_same_account_are_not_ours(
+    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, lines in SLURM.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "queue").write_text(f"9|RUNNING|None|rollyard-worker-players-{TOKEN}|n1|N/A||\n")  # without a mark
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    longest = "p" * 32
+
+    def start() -> dict[str, str]:
+        """By their numbers the pools of those that are ours then."""
+        for pool in (longest, ""):
+            workers.start(tmp_path, mark_of_workers(), Template(), JobSize(), {}, 1, pool)
+        found = workers.listed(mark_of_workers())
+        assert max(map(len, found)) <= 100, "they are keys of rows"
+        return {job.number: pool_of(token) for token, job in found.items()}
+
+    assert start() == {"2": longest, "3": ""}
+    settings.SECRET_KEY = "the key of another home"
+    assert start() == {"4": longest, "5": ""}
+    assert workers.stop(mark_of_workers()) == 2
+    names = [line.split("|")[3] for line in (tmp_path / "queue").read_text().splitlines()]
+    cancelled = (tmp_path / "cancelled").read_text()
+    assert [name in cancelled for name in names] == [False, False, False, True, True]
