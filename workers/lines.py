@@ -23,6 +23,10 @@ _STRANGERS = 64
 """At once; others wait in the listener's queue."""
 _CONNECT_S = 20.0
 _CHUNK_BYTES = 64 * 1024
+_PROBE_S = 10
+"""After which an end that says nothing is asked whether it is there."""
+_SILENT_S = 60
+"""For which it may answer neither that nor what was sent: a machine without power or network says nothing."""
 
 
 @asynccontextmanager
@@ -36,6 +40,7 @@ async def serving(
     strangers = asyncio.Semaphore(_STRANGERS)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        _notice_silence(writer)
         try:
             async with strangers, asyncio.timeout(_HELLO_S):
                 given, _, name = (await reader.readline()).decode(errors="replace").strip().partition(" ")
@@ -68,6 +73,7 @@ async def opened(
             try:
                 async with asyncio.timeout(_CONNECT_S):
                     there = await asyncio.open_connection(*address, ssl=context)
+                _notice_silence(there[1])
                 there[1].write(f"{key} {name}\n".encode())
                 await _join(reader, writer, *there)
             except (OSError, TimeoutError) as error:
@@ -82,6 +88,16 @@ async def opened(
     finally:
         for server in servers:
             server.close()
+
+
+def _notice_silence(writer: asyncio.StreamWriter) -> None:
+    """Have a line end when nothing is heard from its other machine: what a vanished worker held is free then."""
+    line = writer.get_extra_info("socket")
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    # The end of both: of probes, and of what was sent, which the kernel would repeat for a quarter of an hour.
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_S * 1000)
 
 
 async def _join(
