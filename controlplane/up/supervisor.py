@@ -10,6 +10,7 @@ Waits for a child to end (unblocked by its death or by `stop`), never for its ou
 
 import asyncio
 import contextlib
+import errno
 import os
 import signal
 import time
@@ -25,6 +26,13 @@ _RAN_WELL_S = 5.0
 """A process that answered, or without a question to ask lived so long, starts again at once: its start had worked."""
 _LONGEST_LINE_BYTES = 16_384
 _POLL_S = 0.05
+_FIXES = {
+    errno.EAGAIN: "end other processes, or allow this account, or its container, more (ulimit -u)",
+    errno.ENOMEM: "end what takes memory, or give this machine or its container more",
+    errno.EMFILE: "allow more open files (ulimit -n)",
+    errno.ENFILE: "allow this machine more open files (sysctl fs.file-max)",
+}
+"""Of what keeps the system from starting a process."""
 
 
 class StartError(RuntimeError):
@@ -82,12 +90,17 @@ class Supervisor:
             raise StartError(f"{service.name} does not answer after {service.ready_deadline_s:.0f} s")
 
     async def run(self, program: Program, on_line: Callable[[str], None] | None = None) -> int:
-        """Run a program to its end and return its exit status; a stop meanwhile ends it like a service."""
+        """Run a program to its end and return its exit status; a stop meanwhile ends it like a service.
+
+        Raises StartError.
+        """
         service = Service(program.name, lambda: program)
         self._services.append(service)
-        process = await self._start(service, program, on_line)
         try:
+            process = await self._start(service, program, on_line)
             return await process.wait()
+        except OSError as error:
+            raise StartError(f"{service.name}: {_worded(error)}") from error
         finally:
             if not self._stopping:
                 self._services.remove(service)
@@ -121,8 +134,8 @@ class Supervisor:
                 process = await self._start(service, program)
             except Exception as error:
                 if not service.ready.is_set():
-                    raise StartError(f"{service.name}: {error}") from error
-                self._console.line(service.name, f"cannot start: {error}", loud=True)
+                    raise StartError(f"{service.name}: {_worded(error)}") from error
+                self._console.line(service.name, f"cannot start: {_worded(error)}", loud=True)
             else:
                 probe = asyncio.create_task(self._probe(service))
                 status = await process.wait()
@@ -210,6 +223,12 @@ class _Lines(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         if self._rest:
             self._show(self._rest.decode(errors="replace"))
+
+
+def _worded(error: Exception) -> str:
+    """Why nothing was started, and what to do about it where that is known."""
+    fix = _FIXES.get(error.errno or 0) if isinstance(error, OSError) else None
+    return f"{error.strerror}: {fix}" if fix else str(error)
 
 
 def _describe(status: int) -> str:

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 from collections.abc import Callable
@@ -47,3 +48,18 @@ def test_a_service_that_cannot_be_started_at_all_ends_the_start_with_the_reason(
     )
     with pytest.raises(StartError, match="idle: "):
         asyncio.run(supervisor.keep(Service("idle", lambda: IDLE)))
+
+
+def test_a_program_that_cannot_be_started_is_an_end_of_the_start_with_what_to_do(tmp_path: Path) -> None:
+    supervisor = Supervisor("up", os.environ, tmp_path, Console(tmp_path / "up.log", quiet=True, as_json=False))
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    async def without_a_descriptor() -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))
+        try:
+            await supervisor.run(IDLE)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+    with pytest.raises(StartError, match=r"idle: Too many open files: .*ulimit -n"):
+        asyncio.run(without_a_descriptor())
