@@ -32,6 +32,7 @@ TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "s
 """One of these makes a tokenizer; the first is what the others are converted to."""
 NO_TRANSFORMERS = 3
 """Exit status of `trainers.storage.model_check` when there is no transformers to ask."""
+_ADAPTER = "adapter_config.json"
 _INDEX = "model.safetensors.index.json"
 _TOKENIZER_CONFIG = "tokenizer_config.json"
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
@@ -123,6 +124,9 @@ def read_facts(directory: Path, closed: Iterable[Path] = ()) -> ModelFacts:
     ``closed``: where runs write, as for `ForeignDirectory`.
     """
     with _opened(directory, closed) as files:
+        if CONFIG not in files.names and _ADAPTER in files.names:
+            fix = "add it to the weights of its model, and name the directory of both"
+            raise ModelFault(f"{directory} holds an adapter, and here a whole model is named: {fix}")
         if CONFIG not in files.names:
             raise ModelFault(f"{directory} holds no config.json: name a directory with a Hugging Face model")
         config = _read_object(files, CONFIG)

@@ -1,6 +1,7 @@
 """A run of kind eval: measures what it names, version by version, every problem once, and then is finished."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -186,6 +187,22 @@ def test_checkpoints_are_measured_as_their_run_plays_and_every_value_says_whose_
     of_run = ("environments.0.name", "policies.0.name", "launcher.type", "inference.max_model_len")
     assert {origins[key] for key in of_run} == {f"run {source.key}"}
     assert {origins[key] for key in ("evaluation.problems", "sampling.max_turns")} == {"command line"}
+
+
+def test_an_opponent_that_is_the_adapter_a_run_started_from_is_refused_until_a_model_is_named(
+    source: Run, model: str, tmp_path: Path
+) -> None:
+    (tmp_path / "adapter_config.json").write_text("{}")
+    lora = source.config["model"]["lora"] | {"rank": 8, "path": str(tmp_path)}
+    with store.beyond_rights():
+        Run.objects.filter(pk=source.pk).update(
+            config=source.config | {"model": source.config["model"] | {"lora": lora}}
+        )
+    with pytest.raises(Invalid) as refusal:
+        launch(f"{source.key}@1", environments=[])
+    assert "holds an adapter" in refusal.value.fields["policies.1.model"]
+    run = launch(f"{source.key}@1", environments=[], overrides={"policies.1.model": model})
+    assert run.parsed.policies[1].model == model
 
 
 def test_code_of_a_run_whose_checkpoints_are_measured_has_to_be_allowed_again(source: Run) -> None:
