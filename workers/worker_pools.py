@@ -45,6 +45,9 @@ MAX_FAILED = 3
 """Of a pool's jobs that SLURM remembers, which is for minutes: a worker that cannot begin is not started for ever."""
 AHEAD_S = 60.0
 """For which a worker and the one that takes its place are both there."""
+_NOT_YET = frozenset({"PENDING", "CONFIGURING", "POWER_UP_NODE"})
+_NO_MORE = frozenset({"COMPLETING", "SUSPENDED", "STOPPED"})
+"""Of jobs that have not ended: their workers play nothing, some for as long as a node hangs."""
 _PAUSE_S = 30.0
 """After SLURM took no job, or the file was wrong, and where there is no pool."""
 _FAILING = "its workers fail, so it waits: the newest file in logs/workers may say why"
@@ -211,11 +214,12 @@ class WorkerPools:
         return late
 
     def _keep(self, name: str, pool: WorkerPool, jobs: Mapping[str, Job], lasting: Lasting, takes_s: float) -> None:
-        alive = {token: job for token, job in jobs.items() if not job.has_ended and token not in self._draining}
+        going = {token: job for token, job in jobs.items() if not job.has_ended and job.state not in _NO_MORE}
+        alive = {token: job for token, job in going.items() if token not in self._draining}
         for token in self._late(name, pool, alive, takes_s):
             if ends_within(job := alive.pop(token), takes_s):
                 self._drain(token, job)
-        is_growing = any(job.state != "RUNNING" for job in alive.values())
+        is_growing = any(job.state in _NOT_YET for job in alive.values())
         target = wanted(pool, len(alive), lasting, is_growing=is_growing)
         if target == len(alive):
             return

@@ -1,5 +1,9 @@
 """What is said of a job, whatever SLURM and the job's own files say, in any order."""
 
+import json
+import os
+import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,9 +12,10 @@ from hypothesis import strategies as st
 
 from tests.lanes import amount
 from workers.fleet import lifecycle
-from workers.launchers.base import End, Observation
+from workers.launchers.base import End, Handle, Observation
 from workers.slurm import states
-from workers.slurm.queue import Job, _read
+from workers.slurm.launcher import SlurmLauncher
+from workers.slurm.queue import Job, Queue, _read
 from workers.slurm.states import Written, judge
 
 LIVING = ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING", "SIGNALING"]
@@ -22,6 +27,7 @@ exits = st.fixed_dictionaries({"code": st.none() | st.integers(-15, 9), "end": s
 writings = st.builds(
     Written,
     exit=st.none() | exits,
+    exit_age_s=st.none() | st.floats(0, 1e6),
     end=st.sampled_from([None, End.ASKED, End.TIME_LIMIT, End.CANCELLED]),
     was_stopped=st.booleans(),
     base_url=st.just("http://n1:1"),
@@ -76,6 +82,29 @@ def test_who_took_a_job_is_what_slurm_says_at_its_end(end: str, state: str) -> N
     seen = judge(Job("7", state, "None", "n1"), written, absent_s=None, submitted_s=9)
     expected = {"PREEMPTED": End.PREEMPTED, "NODE_FAIL": End.NODE_FAILED, "TIMEOUT": End.TIME_LIMIT}
     assert seen.end is expected.get(state, End.CANCELLED)
+
+
+@pytest.mark.parametrize(("said", "end"), [("", End.DIED), ("asked", End.CANCELLED)])
+def test_an_end_that_was_written_a_minute_ago_is_believed_of_a_job_that_slurm_does_not_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, end: End
+) -> None:
+    job, file = Job("7", "COMPLETING", "None", "n1"), tmp_path / "exit.json"
+    monkeypatch.setattr(Queue, "jobs", lambda queue: {"token": job})
+    file.write_text(json.dumps({"token": "token", "code": 3, "end": said}))
+    assert SlurmLauncher(tmp_path).poll(Handle("token", tmp_path)).alive, "SLURM may yet say by what it was ended"
+    os.utime(file, (time.time() - states.EXIT_S,) * 2)
+    seen = SlurmLauncher(tmp_path).poll(Handle("token", tmp_path))
+    assert (seen.alive, seen.exit_code, seen.end, seen.job) == (False, 3, end, "7")
+    assert SlurmLauncher(tmp_path).living() == set(), "no look for orphans waits for it"
+
+
+def test_a_job_whose_node_hangs_before_it_wrote_an_end_is_given_up_after_five_minutes_of_silence() -> None:
+    job, written = Job("7", "COMPLETING", "None", "n1"), Written(has_begun=True, silent_s=states.ABSENT_S)
+    assert judge(job, written, absent_s=None, submitted_s=999).alive
+    seen = judge(job, written._replace(silent_s=states.ABSENT_S + 1), absent_s=None, submitted_s=999)
+    assert (seen.alive, seen.end, seen.heartbeat_age_s) == (False, End.SILENT, states.ABSENT_S + 1)
+    suspended = judge(job._replace(state="SUSPENDED"), written._replace(silent_s=1e6), absent_s=None, submitted_s=1e6)
+    assert suspended.alive, "it goes on"
 
 
 @given(st.sampled_from(["asked", "abandoned", ""]), st.none() | st.just(End.CANCELLED))

@@ -31,6 +31,16 @@ SLURM = {
 """A SLURM whose jobs run for ever, in a directory: its programs as lines of a shell."""
 
 
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Its directory."""
+    for name, lines in SLURM.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{lines}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    return tmp_path
+
+
 @given(st.integers(0, 20), st.builds(Lasting, *[st.floats(0, 1000)] * 3), st.booleans())
 def test_there_are_never_fewer_or_more_than_the_pool_may_have(count: int, lasting: Lasting, is_growing: bool) -> None:
     assert POOL.minimum <= wanted(POOL, count, lasting, is_growing=is_growing) <= POOL.most
@@ -92,6 +102,30 @@ def test_a_pool_of_which_nothing_can_be_started_keeps_no_other_from_its_workers(
     assert told["b"] == ""
 
 
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("states", "is_left", "started"),
+    [
+        (["COMPLETING", "SUSPENDED", "RUNNING"], False, 1),  # of a minimum of two
+        (["COMPLETING", "RUNNING", "RUNNING"], True, 1),  # half as many more
+        (["RUNNING", "CONFIGURING"], True, 0),  # that one may do
+    ],
+)
+def test_workers_that_play_no_more_are_replaced_and_are_not_taken_for_ones_that_come(
+    slurm: Path, settings: Any, monkeypatch: pytest.MonkeyPatch, states: list[str], is_left: bool, started: int
+) -> None:
+    settings.ROLLYARD_HOME = slurm
+    (slurm / "cluster.toml").write_text("[workers.players]\nminimum = 2\nmaximum = 8\n")
+    names = [f"rollyard-worker-players-{mark_of_workers()}-{TOKEN[:-1]}{number}" for number in range(len(states))]
+    queued = [f"{n}|{state}|None|{name}|n1|N/A||\n" for n, (state, name) in enumerate(zip(states, names, strict=True))]
+    (slurm / "queue").write_text("".join(queued))
+    monkeypatch.setattr(worker_pools, "given", lambda *_: {})
+    monkeypatch.setattr(worker_pools, "work", lambda: Work(is_there=True, is_left=is_left))
+    monkeypatch.setattr(worker_pools, "GROW_S", 0.0)
+    worker_pools.WorkerPools().keep()
+    assert len((slurm / "queue").read_text().splitlines()) == len(states) + started
+
+
 @pytest.mark.parametrize(
     ("token", "pool"),
     [
@@ -105,20 +139,14 @@ def test_the_pool_of_a_job_is_in_its_name(token: str, pool: str) -> None:
     assert pool_of(token) == pool
 
 
-def test_workers_of_another_installation_of_the_same_account_are_not_ours(
-    tmp_path: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name, lines in SLURM.items():
-        (tmp_path / name).write_text(f"#!/bin/sh\ncd {tmp_path}\n{lines}\n")
-        (tmp_path / name).chmod(0o755)
-    (tmp_path / "queue").write_text(f"9|RUNNING|None|rollyard-worker-players-{TOKEN}|n1|N/A||\n")  # without a mark
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+def test_workers_of_another_installation_of_the_same_account_are_not_ours(slurm: Path, settings: Any) -> None:
+    (slurm / "queue").write_text(f"9|RUNNING|None|rollyard-worker-players-{TOKEN}|n1|N/A||\n")  # without a mark
     longest = "p" * 32
 
     def start() -> dict[str, str]:
         """By their numbers the pools of those that are ours then."""
         for pool in (longest, ""):
-            workers.start(tmp_path, mark_of_workers(), Template(), JobSize(), {}, 1, pool)
+            workers.start(slurm, mark_of_workers(), Template(), JobSize(), {}, 1, pool)
         found = workers.listed(mark_of_workers())
         assert max(map(len, found)) <= 100, "they are keys of rows"
         return {job.number: pool_of(token) for token, job in found.items()}
@@ -127,6 +155,6 @@ def test_workers_of_another_installation_of_the_same_account_are_not_ours(
     settings.SECRET_KEY = "the key of another home"
     assert start() == {"4": longest, "5": ""}
     assert workers.stop(mark_of_workers()) == 2
-    names = [line.split("|")[3] for line in (tmp_path / "queue").read_text().splitlines()]
-    cancelled = (tmp_path / "cancelled").read_text()
+    names = [line.split("|")[3] for line in (slurm / "queue").read_text().splitlines()]
+    cancelled = (slurm / "cancelled").read_text()
     assert [name in cancelled for name in names] == [False, False, False, True, True]

@@ -140,10 +140,12 @@ class SlurmLauncher:
         return self.poll(handle)
 
     def living(self) -> set[str]:
+        """Without those that SLURM is ending already: nobody else can, and a node may hang for days."""
         if not queue.is_installed():
             return set()
         try:
-            return {token for token, job in self._queue.jobs().items() if not job.has_ended}
+            found = self._queue.jobs().items()
+            return {token for token, job in found if not job.has_ended and job.state != "COMPLETING"}
         except queue.SlurmAway:
             return set()
 
@@ -302,6 +304,7 @@ def _written(handle: Handle) -> states.Written:
     heartbeat_age_s = _age_s(handle.directory, "heartbeat")
     return states.Written(
         exit=exit_file,
+        exit_age_s=None if exit_file is None else _age_s(handle.directory, "exit.json"),
         end=End(why["end"]) if why else None,
         was_stopped=(handle.directory / "stop").exists(),
         base_url=agent["base_url"] if agent else "",

@@ -16,6 +16,8 @@ ABSENT_S = 300.0
 """Of continuous absence, after which a job that had begun is gone."""
 SILENT_S = 60.0
 """Without a sign of life from a job that is absent too: then it is gone, and nobody waits for the rest of ABSENT_S."""
+EXIT_S = 60.0
+"""Since the command ended, after which nobody waits for SLURM to say by what: the node may hang in its epilog."""
 AWAY = "SLURM does not answer"
 _ENDS = {
     "CANCELLED": End.CANCELLED,
@@ -47,6 +49,8 @@ class Written(NamedTuple):
 
     exit: Mapping[str, Any] | None = None
     """How the command ended, by the shepherd."""
+    exit_age_s: float | None = None
+    """Since it wrote that."""
     end: End | None = None
     """Why the agent ended it; None where the command ended by itself, or has not."""
     was_stopped: bool = False
@@ -68,7 +72,8 @@ def judge(job: Job | None, written: Written, *, absent_s: float | None, submitte
     """
     age_s = written.heartbeat_age_s
     if written.exit is not None:
-        if job is not None and not job.has_ended and not written.was_stopped:
+        is_left = job is not None and not job.has_ended and not written.was_stopped
+        if is_left and (written.exit_age_s or 0.0) < EXIT_S:
             return Observation(True)  # by what it was ended, SLURM says only when it is gone
         end = _end_of(End(written.exit.get("end", "")), job, written)
         return Observation(False, written.exit.get("code"), age_s, end, written.exit.get("excess", {}))
@@ -80,6 +85,8 @@ def judge(job: Job | None, written: Written, *, absent_s: float | None, submitte
         return Observation(False, None, age_s, end)
     if job.state == "RUNNING" and written.has_begun:
         return Observation(True, None, age_s, base_url=written.base_url)
+    if job.state == "COMPLETING" and (written.silent_s or 0.0) > ABSENT_S:
+        return Observation(False, None, written.silent_s, End.SILENT)
     if job.state in ("COMPLETING", "SUSPENDED", "STOPPED") and written.has_begun:
         # Its heart does not beat, and that says nothing.
         return Observation(True, base_url=written.base_url)
@@ -98,7 +105,7 @@ def _end_of(end: End, job: Job | None, written: Written) -> End:
         return End.DIED  # on another node
     if end in (End.ASKED, End.ABANDONED):
         # By nobody that we know of; or, with a job that has failed, for another node's sake.
-        return End.CANCELLED if job is None else End.DIED
+        return End.CANCELLED if job is None or not job.has_ended else End.DIED
     return end
 
 
