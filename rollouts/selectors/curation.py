@@ -97,29 +97,10 @@ def decided_in(queue: LabelQueue) -> list[Decision]:
 
 
 def _decisions(group_ids: Sequence[int]) -> list[Decision]:
+    query = load("words_on_groups") + load("decided") + load("decisions")
     with connection.cursor() as cursor:
-        cursor.execute(load("decisions"), {"group_ids": list(group_ids)})
-        return [_decision(*row) for row in cursor.fetchall()]
-
-
-def _decision(
-    group_id: int,
-    rollout_id: int | None,
-    other_id: int | None,
-    rollout: int | None,
-    other: int | None,
-    words: str | None,
-    adjudicated: str | None,
-    actor: str | None,
-) -> Decision:
-    said: dict[str, int] = json.loads(words) if words else {}
-    thing = (group_id, rollout_id, other_id, rollout, other)
-    if adjudicated is not None:
-        return Decision(*thing, adjudicated, "adjudicated", actor or "", said)
-    most = max(said, key=lambda word: said[word])
-    if 2 * said[most] > sum(said.values()):
-        return Decision(*thing, most, "majority", words=said)
-    return Decision(*thing, "", "undecided", words=said)
+        cursor.execute(query, {"group_ids": list(group_ids)})
+        return [Decision(*row, words=json.loads(words) if words else {}) for *row, words in cursor.fetchall()]
 
 
 def _readable() -> QuerySet[Label]:

@@ -1,39 +1,16 @@
--- Behind `dataset_candidates`: pairs of rollouts of a group become members of a version. Where people compared or
--- corrected rollouts of a group they decide: of each two the newest adjudicated word, else more people than say the
--- opposite, each by their newest word (as in `decisions`); and each correction against what it corrects.
--- Elsewhere it is the best beside the worst of each seat. A pair of another version stays the pair that it is.
+-- Behind `dataset_candidates` and `decided`: pairs of rollouts of a group become members of a version. Where people
+-- compared or corrected rollouts of a group they decide: of each two what was decided, and each correction against what
+-- it corrects. Elsewhere it is the best beside the worst of each seat. A pair of another version stays the pair it is.
 -- Locks: nothing. The version's own row comes later in the same transaction, by the id that was drawn for it.
-, of_two AS (
-    SELECT group_id, id, is_adjudicated, CASE WHEN is_adjudicated THEN '' ELSE person END AS voice,
-           least(rollout_id, other_id) AS one, greatest(rollout_id, other_id) AS two,
-           CASE preference WHEN 'tie' THEN 0 WHEN 'first' THEN 1 ELSE -1 END
-           * CASE WHEN rollout_id < other_id THEN 1 ELSE -1 END AS lead,
-           bool_or(is_adjudicated) OVER (
-               PARTITION BY least(rollout_id, other_id), greatest(rollout_id, other_id)
-           ) AS was_adjudicated
-    FROM words
-    WHERE preference <> ''
-),
-voices AS (
-    SELECT DISTINCT ON (one, two, voice) group_id, one, two, lead, id
-    FROM of_two
-    WHERE is_adjudicated = was_adjudicated
-    ORDER BY one, two, voice, id DESC
-),
-compared AS (
-    SELECT group_id, one, two, sum(lead) AS lead, array_agg(id ORDER BY id) AS labels
-    FROM voices
-    GROUP BY group_id, one, two
-),
-decided AS (
-    SELECT group_id FROM compared
+, by_people AS (
+    SELECT group_id FROM decided WHERE other_id IS NOT NULL
     UNION
     SELECT group_id FROM words WHERE is_edit
 ),
 good AS (
     SELECT *, row_number() OVER (PARTITION BY group_id, seat ORDER BY reward DESC, index) AS rank
     FROM candidates
-    WHERE left_out IS NULL AND group_id NOT IN (SELECT group_id FROM decided)
+    WHERE left_out IS NULL AND group_id NOT IN (SELECT group_id FROM by_people)
 ),
 by_reward AS (
     SELECT DISTINCT ON (best.group_id, best.seat) best.rollout_id AS chosen, worst.rollout_id AS other
@@ -47,9 +24,10 @@ paired AS (
     FROM rollouts_datasetmember
     WHERE version_id = %(parent_id)s AND other_id IS NOT NULL
     UNION ALL
-    SELECT CASE WHEN lead > 0 THEN one ELSE two END, CASE WHEN lead > 0 THEN two ELSE one END, labels, true
-    FROM compared
-    WHERE lead <> 0 AND %(parent_id)s IS NULL
+    SELECT CASE word WHEN 'first' THEN rollout_id ELSE other_id END,
+           CASE word WHEN 'first' THEN other_id ELSE rollout_id END, labels, true
+    FROM decided
+    WHERE other_id IS NOT NULL AND word IN ('first', 'other') AND %(parent_id)s IS NULL
     UNION ALL
     SELECT rollout_id, rollout_id, NULL, false
     FROM candidates

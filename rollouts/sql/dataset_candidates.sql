@@ -1,12 +1,12 @@
 -- The beginning of the statements that make a version of a dataset: every rollout of some runs, of a queue or of another
--- version, what people say of it, and why it is left out, if it is. `choose_examples`, `choose_pairs` and `count_left_out`
--- go on from here.
+-- version, what people say of it, and why it is left out, if it is. `choose_examples`, `decided` with `choose_pairs`, and
+-- `count_left_out` go on from here.
 -- What is said in a blind queue counts when the queue is closed: who has still to say a word reads none here either.
 -- Locks: nothing. Rollouts and labels are insert-only.
 -- Index: group_ledger, rollout_index_once_per_group, label_by_run.
 WITH words AS (
     SELECT label.id, label.group_id, label.rollout_id, label.other_id, label.verdict, label.preference, label.tags,
-           label.edited IS NOT NULL AS is_edit, coalesce(label.person_id::text, label.actor) AS person,
+           label.actor, label.edited IS NOT NULL AS is_edit, coalesce(label.person_id::text, label.actor) AS person,
            coalesce(queue.source_id IS NOT NULL, false) AS is_adjudicated
     FROM rollouts_label AS label
     LEFT JOIN rollouts_labelqueue AS queue ON queue.id = label.queue_id

@@ -141,8 +141,9 @@ def _refuse(faults: dict[str, str]) -> None:
 def _statement(chosen: ResolvedRecipe) -> tuple[str, dict[str, Any]]:
     if chosen.has_rows:
         return load("insert_rows"), {"first": 0, "wanted": [], "rows": []}
-    end = "choose_pairs" if chosen.form == DatasetForm.PAIRS else "choose_examples"
-    return load("dataset_candidates") + load(end), {}
+    if chosen.form == DatasetForm.PAIRS:
+        return load("dataset_candidates") + load("decided") + load("choose_pairs"), {}
+    return load("dataset_candidates") + load("choose_examples"), {}
 
 
 def _empty(chosen: ResolvedRecipe) -> Invalid:

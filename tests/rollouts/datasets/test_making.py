@@ -9,6 +9,7 @@ from django.db import DatabaseError, connection, transaction
 from environments.types import PlayedGroup, StopReason
 from rollouts.errors import Invalid
 from rollouts.models import Dataset, DatasetMember, DatasetVersion, Label, LabelQueue, Rollout, Run, ScoredGroup, Verb
+from rollouts.selectors import curation
 from rollouts.services.curation import acts, filling, labels, queues, reviews, turns
 from rollouts.services.curation.filters import QueueFilter
 from rollouts.services.datasets import making
@@ -286,6 +287,24 @@ def test_people_who_compare_decide_which_of_two_is_better(run: Run) -> None:
     say("a", "accept", rollout=1, other=0, preference="first", by="third")
     assert members(make(run, form="pairs")) == ["a1>a0"]
     assert members(make(run, form="pairs", accepted=True)) == ["a1>a0"]
+
+
+def test_a_pair_is_made_where_two_are_decided_and_a_tie_is_a_voice_there(run: Run) -> None:
+    group = ScoredGroup.objects.get(key="a")
+    for by, preference, word in (
+        ("cy", "first", "first"),
+        ("di", "tie", ""),
+        ("eve", "tie", "tie"),
+        ("eve", "first", "first"),
+    ):
+        say("a", rollout=0, other=1, preference=preference, by=by)
+        [decision] = curation.decided(group)
+        assert decision.word == word
+        if word == "first":
+            assert members(make(run, form="pairs", groups=["a"])) == ["a0>a1"]
+        else:
+            with pytest.raises(Invalid, match="make a pair"):
+                make(run, form="pairs", groups=["a"])
 
 
 def test_of_what_one_person_says_of_two_the_newest_counts_wherever_and_in_which_order_it_was_said(run: Run) -> None:
