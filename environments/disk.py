@@ -1,6 +1,6 @@
 """Files and directories that are complete or absent, whatever is killed when, and whenever the power fails.
 
-    write   name.<pid>.partial -> fsync -> rename -> fsync of the directory
+    write   name.<random>.partial -> fsync -> rename -> fsync of the directory
     remove  rename to name.deleting -> delete what is in it
 
 Standard library only: what starts a replica imports it.
@@ -12,6 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
+import uuid
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -29,12 +30,11 @@ DELETING = ".deleting"
 def writing(path: Path, *, mode: int = 0o666, replace: bool = True) -> Iterator[BinaryIO]:
     """A new file that takes its name, with its bytes on the disk, when the block ends; an error leaves nothing.
 
-    `mode` is cut by the umask. Without `replace` a file that is there by then stays: of several writers one wins. Two
-    threads of one process must not write one file at the same time.
+    `mode` is cut by the umask. Without `replace` a file that is there by then stays: of several writers one wins.
     """
-    partial = path.with_name(f"{path.name}.{os.getpid()}{PARTIAL}")
+    # No number of a process: one on another machine that shares the disk may have it too.
+    partial = path.with_name(f"{path.name}.{uuid.uuid4().hex}{PARTIAL}")
     try:
-        partial.unlink(missing_ok=True)  # of a process that had our number, or a link that somebody laid here
         with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
             file.flush()

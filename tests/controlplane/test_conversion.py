@@ -1,6 +1,5 @@
 """Clusters that an earlier version made, where the application was the superuser and nobody asked for a password."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -134,15 +133,3 @@ def test_admission_that_a_hand_has_opened_is_closed_again(temporary_home: Home) 
         check_converted(temporary_home)
     assert admission.stat().st_uid == temporary_home.postgres_data.stat().st_uid
     assert admission.stat().st_mode & 0o077 == 0
-
-
-def test_a_link_in_the_place_of_the_new_file_is_not_followed(temporary_home: Home) -> None:
-    """The account of PostgreSQL may write in its data, and we may be root."""
-    make_earlier_cluster(temporary_home)
-    bystander = temporary_home.path / "bystander"
-    bystander.write_text("as it was")
-    link = temporary_home.postgres_data / f"pg_hba.conf.{os.getpid()}.partial"
-    link.symlink_to(bystander)
-    with postgres(temporary_home):
-        check_converted(temporary_home)
-    assert bystander.read_text() == "as it was"

@@ -1,6 +1,7 @@
 """A file is complete or absent, whoever writes it and wherever it is stopped."""
 
 import os
+import uuid
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,28 @@ def test_of_two_writers_that_replace_nothing_the_first_wins(tmp_path: Path) -> N
     disk.write_file(path, b"late", replace=False)
     assert path.read_bytes() == b"fast"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_of_two_writers_with_one_number_on_two_machines_neither_takes_what_the_other_writes(tmp_path: Path) -> None:
+    path = tmp_path / "fault"
+    with disk.writing(path) as slow:
+        slow.write(b"slow")
+        disk.write_file(path, b"fast")
+        assert path.read_bytes() == b"fast"
+    assert path.read_bytes() == b"slow"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_link_in_the_place_of_the_new_file_is_not_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    guessed = uuid.uuid4()
+    monkeypatch.setattr(uuid, "uuid4", lambda: guessed)
+    bystander, path = tmp_path / "bystander", tmp_path / "file"
+    bystander.write_text("as it was")
+    path.with_name(f"file.{guessed.hex}{disk.PARTIAL}").symlink_to(bystander)
+    with pytest.raises(FileExistsError):
+        disk.write_file(path, b"content")
+    assert bystander.read_text() == "as it was"
+    assert not path.exists()
 
 
 def test_a_directory_changes_its_name_before_it_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,8 @@
 """The commands that a run is made of, as they are started where sandboxes are switched off."""
 
+import json
+import os
+import runpy
 import socket
 from pathlib import Path
 
@@ -138,3 +141,14 @@ def test_a_frozen_server_sees_its_model_and_not_what_the_run_trains(tmp_path: Pa
     assert commands.weights_of(tmp_path) in own.reads
     assert Path("/models/judge") in judge.reads
     assert not {commands.weights_of(tmp_path), Path("/somewhere/some-model")} & set(judge.reads)
+
+
+def test_what_a_server_died_of_is_written_beside_what_another_node_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fault, of_another = tmp_path / "fault.json", tmp_path / f"fault.json.partial-{os.getpid()}"
+    of_another.write_text("half")
+    monkeypatch.setenv("ROLLYARD_FAULT_FILE", str(fault))
+    runpy.run_path("workers/fleet/vllm_extension/rollyard_faults.py")["blame"]("no head")
+    assert json.loads(fault.read_text()) == {"message": "no head"}
+    assert of_another.read_text() == "half"

@@ -28,6 +28,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from environments import disk
 from trainers.child import die_with_parent
 from trainers.distributed.gloo import SERIAL_GLOO, register_serial_gloo
 from trainers.distributed.meeting import MeetingStore
@@ -194,9 +195,7 @@ def _leave_fault(message: str) -> None:
     The file is complete or absent; of several ranks any may be the last to write it.
     """
     if path := os.environ.get(FAULT_VARIABLE):
-        partial = Path(f"{path}.partial-{os.getpid()}")
-        partial.write_text(json.dumps({"message": message}))
-        partial.rename(path)
+        disk.write_file(Path(path), json.dumps({"message": message}).encode())
 
 
 def seed_step(seed: int, step: int, rank: int) -> None:

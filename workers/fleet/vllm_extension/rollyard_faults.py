@@ -2,6 +2,7 @@
 
 import json
 import os
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,7 +34,7 @@ def blame(sentence: str) -> None:
     path = os.environ.get(_VARIABLE)
     if not path:
         return
-    partial = Path(f"{path}.partial-{os.getpid()}")
+    partial = Path(f"{path}.partial-{uuid.uuid4().hex}")  # another node's process may have our number
     partial.write_text(json.dumps({"message": sentence[:_LONGEST]}))
     partial.rename(path)
 
