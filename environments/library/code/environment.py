@@ -104,7 +104,13 @@ class Code(Judged[CodeArgs], MadeUp[CodeArgs]):
             return 0.0
         args = self.args
         found = await code_judge.passed(
-            code, _tests(problem), test_s=args.test_s, wall_s=args.wall_s, packages=bool(args.data)
+            code,
+            _tests(problem),
+            test_s=args.test_s,
+            wall_s=args.wall_s,
+            packages=bool(args.data),
+            imported=problem.data.get("imported", ""),
+            holder=problem.data.get("holder", ""),
         )
         results = [bool(each) for each in found]
         share = sum(results) / len(results)
@@ -158,7 +164,8 @@ def _tests(problem: Problem) -> list[Test]:
     if pairs := problem.data.get("pairs"):
         return [InputAndOutput(*pair) for pair in pairs]
     functions = set(problem.data["functions"])
-    return [[Assertion(source, functions)] for source in problem.data["tests"]]
+    as_json = problem.data.get("as_json", False)
+    return [[Assertion(source, functions, as_json=as_json)] for source in problem.data["tests"]]
 
 
 def _right(test: Test) -> object:

@@ -11,6 +11,7 @@
 import json
 from typing import Any
 
+from environments.library.code import apps
 from environments.library.splits import digest
 from environments.rewards.judged_code import assertions as code_tests
 from environments.types import JsonObject
@@ -32,7 +33,7 @@ class CodeRow:
         self.starter = str(row.get("starter") or row.get("starter_code") or "").strip()
         self.key = str(row.get("task_id") or row.get("key") or row.get("id") or digest(self.words)[:16])
         self.solution = _solution(row)
-        self.data = _tested(row)
+        self.data = {"imported": apps.TYPING} | _tested(row)
         if row.get("test_list"):
             shown = "\n".join(self.data["tests"][:_SHOWN_TESTS])
             self.words += f"\n\nIt is tested like this:\n{shown}"
@@ -45,7 +46,8 @@ def _tested(row: JsonObject) -> JsonObject:
     if row.get("pairs"):
         return {"pairs": [_pair(pair) for pair in row["pairs"]]}
     if row.get("input_output"):
-        return _of_apps(row["input_output"])
+        found = apps.tested(row["input_output"])
+        return found if "tests" in found else found | {"pairs": [_pair(pair) for pair in found["pairs"]]}
     given = row.get("tests") or row.get("test_list") or row.get("test")
     if not given:
         raise ValueError("it has no tests, test_list, test, pairs or input_output")
@@ -57,21 +59,6 @@ def _tested(row: JsonObject) -> JsonObject:
         tests = [test.replace(f"{_CANDIDATE}(", f"{entry}(") for test in tests]
     functions = {str(entry)} if entry else code_tests.functions_in(tests, text)
     return {"tests": tests, "functions": sorted(functions)}
-
-
-def _of_apps(told: Any) -> JsonObject:
-    both = json.loads(told) if isinstance(told, str) else told
-    if (
-        not isinstance(both, dict)
-        or len(both.get("inputs", ())) != len(both.get("outputs", ()))
-        or not both.get("inputs")
-    ):
-        raise ValueError("its input_output needs as many inputs as outputs, at least one")
-    pairs = list(zip(both["inputs"], both["outputs"], strict=True))
-    if name := both.get("fn_name"):
-        tests = [f"assert {name}({', '.join(map(repr, given))}) == {output!r}" for given, output in pairs]
-        return {"tests": tests, "functions": [name]}
-    return {"pairs": [_pair(pair) for pair in pairs]}
 
 
 def _pair(told: Any) -> list[str]:

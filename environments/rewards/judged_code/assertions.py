@@ -8,6 +8,7 @@ values, operators and the harmless functions below, and nothing of Python's obje
 
 import ast
 import builtins
+import json
 import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
@@ -67,8 +68,11 @@ _HARMLESS = (ast.Import, ast.ImportFrom, ast.Pass, ast.Expr, ast.Assign)
 class Assertion:
     """One assertion about a function."""
 
-    def __init__(self, source: str, functions: set[str]) -> None:
-        """Raises ValueError for a test that this cannot read, or that calls none of the functions."""
+    def __init__(self, source: str, functions: set[str], *, as_json: bool = False) -> None:
+        """`as_json`: answers are taken for what JSON makes of them, as a right answer was: tuples are lists.
+
+        Raises ValueError for a test that this cannot read, or that calls none of the functions.
+        """
         try:
             [statement] = ast.parse(source.strip()).body
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
@@ -76,6 +80,7 @@ class Assertion:
         if not isinstance(statement, ast.Assert):
             raise ValueError(f"the test {source[:80]!r} is no assertion")
         self._expression = statement.test
+        self._as_json = as_json
         self._asked = [each for each in ast.walk(statement.test) if _name_called(each) in functions]
         if not self._asked:
             none = f"none of {', '.join(sorted(functions))}" if functions else "no function of the code"
@@ -86,16 +91,19 @@ class Assertion:
 
     def holds(self, answers: Sequence[Any]) -> bool:
         """Whether it is true when its calls give these values, whatever those are."""
-        known = {id(node): answer for node, answer in zip(self._asked, answers, strict=True)}
         try:
+            given = [json.loads(json.dumps(each)) for each in answers] if self._as_json else answers
+            known = {id(node): answer for node, answer in zip(self._asked, given, strict=True)}
             return bool(_value(self._expression, known))
         except _FAULTS:
             return False
 
     def expected(self) -> Any:
-        """What the one answer has to be; the source of the test where it asks for more than that."""
+        """What the one answer has to be, or among; the source of the test where it asks for more than that."""
         match self._expression:
-            case ast.Compare(left=left, ops=[ast.Eq() | ast.Is()], comparators=[right]) if left in self._asked:
+            case ast.Compare(left=left, ops=[ast.Eq() | ast.Is() | ast.In()], comparators=[right]) if (
+                left in self._asked
+            ):
                 return _value(right, {}) if right not in self._asked else ast.dump(self._expression)
             case ast.UnaryOp(op=ast.Not(), operand=operand) if operand in self._asked:
                 return False

@@ -48,11 +48,14 @@ async def passed(
     wall_s: float,
     memory_bytes: int = _MEMORY_BYTES,
     packages: bool = False,
+    imported: str = "",
+    holder: str = "",
 ) -> list[bool | None]:
     """Whether code passes each of the tests; None: it was ended before it had answered all of that.
 
     Each call and each program may take `test_s`, and all together `wall_s` seconds; `packages`: code may import more
-    than the standard library. Raises SandboxUnavailable.
+    than the standard library; `imported`: imports that it may do without; `holder`: a class whose methods are called
+    where code has it. Raises SandboxUnavailable.
     """
     calls = [
         call for test in tests if not isinstance(test, InputAndOutput) for assertion in test for call in assertion.calls
@@ -60,6 +63,7 @@ async def passed(
     pairs = [test for test in tests if isinstance(test, InputAndOutput)]
     longest = max([len(pair.output.encode()) for pair in pairs] + [len(str(calls)) + _ASSERTED_BYTES])
     asked: JsonObject = {"code": code, "most_s": test_s, "most_bytes": 2 * longest + _ANSWER_BYTES}
+    asked |= {"imported": imported, "holder": holder}
     asked |= {"calls": [_told(*call) for call in calls], "inputs": [pair.input for pair in pairs]}
     most_bytes = (len(calls) + len(pairs)) * (2 * asked["most_bytes"] + _LINE_BYTES)
     done = await run(

@@ -44,6 +44,14 @@ APPS_FUNCTION = {
     "starter_code": "def add(a, b):",
     "solutions": json.dumps(["def add(a, b):\n    return a + b"]),
 }
+APPS_METHOD = {
+    "question": "Give both in order.",
+    "input_output": json.dumps({"fn_name": "order", "inputs": [[2, 1], [3, 5]], "outputs": [[[1, 2]], [[3, 5]]]}),
+    "starter_code": "class Solution:\n    def order(self, a: int, b: int) -> List[int]:",
+    "solutions": json.dumps(
+        ["class Solution:\n    def order(self, a: int, b: int) -> List[int]:\n        return sorted((a, b))"]
+    ),
+}
 
 
 def written(directory: Path, *rows: dict[str, Any]) -> str:
@@ -69,13 +77,51 @@ def of_row(directory: Path, row: dict[str, Any], words: str) -> tuple[Environmen
         (HUMAN_EVAL, '"""Add a and b."""'),
         (APPS, "in the line.\n\nYour program reads its input from stdin and prints its output."),
         (APPS_FUNCTION, "Return the sum.\n\nBegin with this:\n```python\ndef add(a, b):\n```"),
+        (APPS_METHOD, "Give both in order.\n\nBegin with this:\n```python\nclass Solution:"),
     ],
-    ids=["MBPP", "HumanEval", "APPS", "APPS with a function"],
+    ids=["MBPP", "HumanEval", "APPS", "APPS with a function", "APPS with a method"],
 )
 def test_each_layout_is_read_and_its_own_solution_passes(tmp_path: Path, row: dict[str, Any], words: str) -> None:
     environment, problem = of_row(tmp_path, row, words)
     assert reward_of_solution(environment, problem) == 1.0
     assert reward_of(environment, problem, "```python\nprint(3)\ndef plus(a, b):\n    return 3\nadd = plus\n```") == 0.0
+
+
+@needs_sandbox
+@pytest.mark.parametrize(
+    ("source", "reward"),
+    [
+        ("def order(a, b):\n    return min(a, b), max(a, b)", 1.0),  # JSON has no tuples
+        ("def order(a, b):\n    return [list(sorted((a, b)))]", 1.0),
+        ("class Solution:\n    def order(self, a, b):\n        heappush(h := [a], b)\n        return h", 1.0),
+        ("class Solution:\n    def order(self, a, b):\n        return [b, a]", 0.0),
+        ("class Solution:\n    def order(self, a, b):\n        return [1, 2]", 0.0),
+        ("class Solution:\n    def order(self, a, b):\n        return {a, b}", 0.0),
+        ("class Solution:\n    def sort(self, a, b):\n        return sorted((a, b))", 0.0),
+    ],
+)
+def test_rows_of_apps_are_tested_as_its_own_harness_does(tmp_path: Path, source: str, reward: float) -> None:
+    environment, problem = of_row(tmp_path, APPS_METHOD, "Give both in order.")
+    assert reward_of(environment, problem, f"```python\n{source}\n```") == reward
+
+
+def test_answers_of_apps_are_wrapped_where_all_of_them_are(tmp_path: Path) -> None:
+    def tests(*outputs: object) -> Any:
+        told = {"fn_name": "f", "inputs": [[n] for n, _ in enumerate(outputs)], "outputs": outputs}
+        _, problem = of_row(tmp_path, {"question": "What?", "input_output": told}, "What?")
+        return problem.data["tests"]
+
+    assert tests([0], [5]) == ["assert f(0) in [[0], 0]", "assert f(1) in [[5], 5]"]
+    assert tests([0], [5, 6]) == ["assert f(0) == [0]", "assert f(1) == [5, 6]"]
+    assert tests([0], []) == ["assert f(0) == [0]", "assert f(1) == []"]
+
+
+@needs_sandbox
+def test_what_a_starter_names_of_typing_needs_no_import(tmp_path: Path) -> None:
+    row = PLAIN | {"prompt": "Sum up.", "starter": "def add(a: Optional[int], b: int) -> int:"}
+    environment, problem = of_row(tmp_path, row, "Sum up.")
+    code = "from __future__ import annotations\ndef add(a: int, b: int):\n    return cast(int, a + b)"
+    assert reward_of(environment, problem, f"```python\n{code}\n```") == 1.0
 
 
 def test_a_row_without_a_solution_has_none(tmp_path: Path) -> None:
@@ -107,6 +153,10 @@ def test_parquet_is_read_as_json_lines_are(tmp_path: Path) -> None:
         ({"prompt": "x", "pairs": [["a"]]}, "an input and an output"),
         ({"prompt": "x", "input_output": "{}"}, "as many inputs as outputs"),
         ({"prompt": "x", "input_output": "{"}, ""),
+        (
+            {"prompt": "x", "input_output": {"fn_name": "f", "inputs": ["1"], "outputs": [1]}},
+            "a list of arguments of f",
+        ),
     ],
 )
 def test_a_row_that_cannot_be_used_is_named_or_left_out(tmp_path: Path, row: dict[str, Any], reason: str) -> None:

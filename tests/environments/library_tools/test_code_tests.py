@@ -122,6 +122,12 @@ def test_what_python_or_the_tests_themselves_name_is_no_function_of_the_code(tes
         Assertion(source, functions_in([source], tests))
 
 
+def test_an_answer_taken_as_json_is_what_json_makes_of_it() -> None:
+    test = Assertion("assert f(1) == [[1, 2], {'3': None}]", {"f"}, as_json=True)
+    assert test.holds([([1, 2], {3: None})])
+    assert not any(test.holds([each]) for each in (([2, 1], {3: None}), [{1, 2}, {3: None}], {(1, 2): 3}))
+
+
 @pytest.mark.parametrize(
     "value",
     [None, True, 0, -1.5, "é\n", [1, [2]], (1, (2,)), {1, 2}, frozenset({"a"}), {"a": {1: (2,)}, (1, 2): [3]}, {}, ()],
@@ -173,6 +179,7 @@ def test_what_is_no_plain_value_does_not_leave_the_sandbox(value: Any) -> None:
         ("assert f(1) is None", None),
         ("assert f(1)", True),
         ("assert not f(1)", False),
+        ("assert f(1) in [[0], 0]", [[0], 0]),
     ],
 )
 def test_a_plain_assertion_knows_the_one_right_answer(source: str, expected: Any) -> None:

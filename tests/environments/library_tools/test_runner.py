@@ -14,7 +14,8 @@ from environments.rewards.judged_code import runner
 
 def ran(source: str, **asked: Any) -> list[Any]:
     """What it answers about code of ours."""
-    given = {"code": textwrap.dedent(source), "calls": [], "inputs": [], "most_s": 20, "most_bytes": 1_000} | asked
+    given = {"code": textwrap.dedent(source), "calls": [], "inputs": [], "most_s": 20, "most_bytes": 1_000}
+    given |= {"imported": "", "holder": ""} | asked
     command = [sys.executable, "-I", "-S", runner.__file__]
     done = subprocess.run(command, input=json.dumps(given), capture_output=True, text=True, check=True, timeout=60)
     return [json.loads(line) for line in done.stdout.splitlines()]
