@@ -50,7 +50,11 @@ _NO_MORE = frozenset({"COMPLETING", "SUSPENDED", "STOPPED"})
 """Of jobs that have not ended: their workers play nothing, some for as long as a node hangs."""
 _PAUSE_S = 30.0
 """After SLURM took no job, or the file was wrong, and where there is no pool."""
-_FAILING = "its workers fail, so it waits: the newest file in logs/workers may say why"
+_FAILING = {
+    "OUT_OF_MEMORY": "its workers run out of memory, so it waits: give them more memory_gib in cluster.toml",
+    "FAILED": "its workers fail, so it waits: the newest file in logs/workers may say why",
+}
+"""By the state in which jobs end that are not simply replaced, what is said of the pool; the first counts."""
 _TOO_SHORT = (
     "its workers have {hours:g} hours, and a group may take {takes:.2g} (the timeout_s of its environment), so they "
     "begin few or none: they need more hours in cluster.toml, or the environment a smaller timeout_s"
@@ -118,7 +122,8 @@ class WorkerPools:
         self._since: dict[str, tuple[str, float]] = {}
         """By pool, how it is with the work, and since when."""
         self._draining: set[str] = set()
-        self._failing: set[str] = set()
+        self._failing: dict[str, str] = {}
+        """By pool whose workers fail, the words for it."""
         self._too_short: dict[str, str] = {}
         """By pool whose workers have too little time from the beginning, the words for it."""
         self._refused: dict[str, tuple[str, float]] = {}
@@ -186,7 +191,7 @@ class WorkerPools:
     def _complaint(self, name: str) -> str:
         if name in self._refused:
             return self._refused[name][0]
-        return _FAILING if name in self._failing else self._too_short.get(name, "")
+        return self._failing.get(name) or self._too_short.get(name, "")
 
     def _seen(self, token: str, job: Job) -> WorkerJob:
         return WorkerJob(
@@ -231,12 +236,13 @@ class WorkerPools:
             for token in by_age[target:]:
                 self._drain(token, alive[token])
             log.info("pool %s: %s of %s workers are to end", name, len(alive) - target, len(alive))
-        elif sum(job.state == "FAILED" for job in jobs.values()) >= MAX_FAILED:
-            if name not in self._failing:
-                log.warning("pool %s: %s", name, _FAILING)
-            self._failing.add(name)
+        elif len(failed := [job.state for job in jobs.values() if job.state in _FAILING]) >= MAX_FAILED:
+            words = next(words for state, words in _FAILING.items() if state in failed)
+            if self._failing.get(name) != words:
+                log.warning("pool %s: %s", name, words)
+            self._failing[name] = words
         else:
-            self._failing.discard(name)
+            self._failing.pop(name, None)
             self._start(name, pool, target - len(alive), settings.ROLLYARD_HOME)
 
     def _drain(self, token: str, job: Job) -> None:

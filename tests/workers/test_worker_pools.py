@@ -126,6 +126,32 @@ def test_workers_that_play_no_more_are_replaced_and_are_not_taken_for_ones_that_
     assert len((slurm / "queue").read_text().splitlines()) == len(states) + started
 
 
+@pytest.mark.django_db
+def test_workers_that_have_too_little_memory_are_not_started_for_ever(
+    slurm: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.ROLLYARD_HOME = slurm
+    (slurm / "cluster.toml").write_text("[workers.players]\nminimum = 1\n")
+    monkeypatch.setattr(worker_pools, "given", lambda *_: {})
+    name = f"rollyard-worker-players-{mark_of_workers()}-{TOKEN[:-1]}"
+    states = ["OUT_OF_MEMORY", "FAILED", "OUT_OF_MEMORY"]
+    ended = [f"{number}|{state}|None|{name}{number}|n1|N/A||\n" for number, state in enumerate(states)]
+
+    def keep(jobs: list[str]) -> tuple[int, str]:
+        """How many are started beside jobs that have ended, and what is said of the pool."""
+        (slurm / "queue").write_text("".join(jobs))
+        pools.keep()
+        started = len((slurm / "queue").read_text().splitlines()) - len(jobs)
+        return started, KeptPool.objects.get().complaint
+
+    pools = worker_pools.WorkerPools()
+    assert keep(ended[:2]) == (1, "")
+    started, complaint = keep(ended)
+    assert started == 0
+    assert "memory_gib" in complaint
+    assert keep(ended[1:]) == (1, ""), "once SLURM has forgotten one"
+
+
 @pytest.mark.parametrize(
     ("token", "pool"),
     [
