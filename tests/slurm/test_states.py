@@ -98,6 +98,32 @@ def test_an_end_that_was_written_a_minute_ago_is_believed_of_a_job_that_slurm_do
     assert SlurmLauncher(tmp_path).living() == set(), "no look for orphans waits for it"
 
 
+@pytest.mark.parametrize(
+    ("job", "has_spoken", "is_given_up"),
+    [
+        (Job("7", "RUNNING", "None", "n1"), False, True),
+        (Job("7", "COMPLETING", "None", "n1"), False, True),
+        (Job("7", "RUNNING", "None", "n1"), True, False),
+        (Job("7", "RUNNING", "None", "n1", comment="http://n1:1"), False, False),  # it waits for files
+        (Job("7", "CONFIGURING", "None", "n1"), False, False),
+        (Job("7", "PENDING", "Priority", ""), False, False),
+    ],
+)
+def test_a_job_that_has_its_node_does_not_hold_it_when_its_agent_never_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job, has_spoken: bool, is_given_up: bool
+) -> None:
+    monkeypatch.setattr(Queue, "jobs", lambda queue: {"token": job})
+    monkeypatch.setattr(states, "START_S", 0.0)
+    if has_spoken:
+        (tmp_path / "agent.json").write_text(json.dumps({"token": "token", "base_url": ""}))
+    launcher, handle = SlurmLauncher(tmp_path), Handle("token", tmp_path)
+    assert launcher.poll(handle).alive
+    seen = launcher.poll(handle)
+    assert seen.alive != is_given_up
+    if is_given_up:
+        assert (seen.end, seen.node) == (End.UNSTARTED, "n1")
+
+
 def test_a_job_whose_node_hangs_before_it_wrote_an_end_is_given_up_after_five_minutes_of_silence() -> None:
     job, written = Job("7", "COMPLETING", "None", "n1"), Written(has_begun=True, silent_s=states.ABSENT_S)
     assert judge(job, written, absent_s=None, submitted_s=999).alive

@@ -15,7 +15,7 @@ from workers.fleet import accelerators, jobs, lifecycle, training
 from workers.fleet.commands import Command
 from workers.fleet.serving import Servers
 from workers.launchers.base import End, LaunchError, LaunchSpec, Observation
-from workers.slurm import templates
+from workers.slurm import queue, states, templates
 
 pytestmark = pytest.mark.django_db
 ON_JOBS = {"launcher.type": "slurm", "trainer.world_size": 8, "trainer.nodes": 2, "trainer.device": "cuda"}
@@ -135,3 +135,18 @@ def test_what_did_not_start_on_a_node_is_tried_on_others(
         tend(run)
     assert [row.host for row in Replica.objects.filter(run=run, kind=kind)] == ["", "n1", "n2"]
     assert [list(spec.avoids) for spec in started] == [[], avoided[1:], avoided]
+
+
+def test_a_job_whose_agent_never_spoke_is_cancelled_and_says_where_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    row = job()
+    queued = {str(row.token): queue.Job("7", "RUNNING", "None", "n[1-2]")}
+    (Path(row.directory) / templates.JOB_LOG).write_text("bash: module: command not found\n")
+    monkeypatch.setattr(queue.Queue, "jobs", lambda _, *, anew=False: queued)
+    monkeypatch.setattr(queue, "cancel", queued.pop)
+    assert not lifecycle.has_begun(row, lifecycle.observe(row))
+    monkeypatch.setattr(states, "START_S", 0.0)
+    lifecycle.mark_lost(row, lifecycle.observe(row))
+    row.refresh_from_db()
+    assert (queued, row.state) == ({}, ReplicaState.LOST)
+    assert row.state_reason.startswith("it was never started: job 7 has had n[1-2] for ")
+    assert row.state_reason.endswith("runs a job that looks: bash: module: command not found")

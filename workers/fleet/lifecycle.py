@@ -198,7 +198,8 @@ def mark_lost(replica: Replica, seen: Observation) -> None:
     """
     _locate(replica, seen)
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
-    reason = reason_of(seen, fault_of(replica) or last_log_lines(replica), replica.kind)
+    words = fault_of(replica) or ": ".join(filter(None, (seen.words, last_log_lines(replica))))
+    reason = reason_of(seen, words, replica.kind)
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 
 

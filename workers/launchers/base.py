@@ -142,6 +142,8 @@ class Observation:
     """`what` was exceeded, how much was `used` and how much is `allowed`: of an end by LIMIT."""
     waiting: str = ""
     """Why one that is alive has not begun yet, in words; empty once it has."""
+    words: str = ""
+    """Of an end that it can have said nothing of itself: what there is to look at."""
     base_url: str = ""
     """Where it answers HTTP, where only its launcher can say."""
     job: str = ""

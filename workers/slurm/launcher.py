@@ -61,6 +61,7 @@ class SlurmLauncher:
         self._brought: dict[str, list[Path]] = {}
         self._queue = queue.Queue()
         self._absent_since: dict[str, float] = {}
+        self._unheard_since: dict[str, float] = {}
         self._bound: set[str] = set()
         self._lock = threading.Lock()
 
@@ -112,14 +113,17 @@ class SlurmLauncher:
         # The queue first: what it says has ended has written its last by then.
         try:
             job = self._queue.jobs().get(handle.token)
-            absent_s = self._absent_s(handle.token, is_absent=job is None)
+            absent_s = self._lasting_s(self._absent_since, handle.token, holds=job is None)
         except queue.SlurmAway as error:
             log.warning("the queue cannot be read: %s", error)
             job, absent_s = None, None
         given_s = _age_s(handle.directory, "job.json")
         # Without the file it was never given to SLURM.
         submitted_s = states.SUBMITTED_S if given_s is None else given_s
-        seen = states.judge(job, self._heard(handle), absent_s=absent_s, submitted_s=submitted_s)
+        written, unheard_s = self._heard(handle), 0.0
+        if job is not None:
+            unheard_s = self._lasting_s(self._unheard_since, handle.token, holds=states.is_unheard(job, written))
+        seen = states.judge(job, written, absent_s=absent_s, submitted_s=submitted_s, unheard_s=unheard_s)
         if job is None:
             return seen
         if job.state == "PENDING" and job.avoids and submitted_s > _AVOIDING_S:
@@ -159,6 +163,7 @@ class SlurmLauncher:
             while self._is_left(token) and time.monotonic() < expires:
                 time.sleep(_POLL_S)
             self._absent_since.pop(token, None)
+            self._unheard_since.pop(token, None)
             self._brought.pop(token, None)
             self._carried_since.pop(token, None)
             self._bound.discard(token)
@@ -260,12 +265,13 @@ class SlurmLauncher:
                 time.sleep(_POLL_S)
         return False
 
-    def _absent_s(self, token: str, *, is_absent: bool) -> float:
+    def _lasting_s(self, since: dict[str, float], token: str, *, holds: bool) -> float:
+        """For how long something has held of a job; `since`: when that was first seen, by tokens."""
         with self._lock:
-            if not is_absent:
-                self._absent_since.pop(token, None)
+            if not holds:
+                since.pop(token, None)
                 return 0.0
-            return time.monotonic() - self._absent_since.setdefault(token, time.monotonic())
+            return time.monotonic() - since.setdefault(token, time.monotonic())
 
 
 def _submit(template: templates.Template, spec: LaunchSpec, script: str, secrets: Mapping[str, str]) -> str:

@@ -16,6 +16,8 @@ ABSENT_S = 300.0
 """Of continuous absence, after which a job that had begun is gone."""
 SILENT_S = 60.0
 """Without a sign of life from a job that is absent too: then it is gone, and nobody waits for the rest of ABSENT_S."""
+START_S = 900.0
+"""For which a job may have its nodes before its agent has said anything; a replica then has as long to answer."""
 EXIT_S = 60.0
 """Since the command ended, after which nobody waits for SLURM to say by what: the node may hang in its epilog."""
 AWAY = "SLURM does not answer"
@@ -64,11 +66,21 @@ class Written(NamedTuple):
     """Since its heart beat, or, before that does, since its agent began; None before both."""
 
 
-def judge(job: Job | None, written: Written, *, absent_s: float | None, submitted_s: float) -> Observation:
+def is_unheard(job: Job, written: Written) -> bool:
+    """Whether a job has its nodes and its agent has said nothing yet. One that says where it listens may wait for its
+    files, and gives up by itself."""
+    is_running = job.state == "RUNNING" and not job.comment.startswith("http")
+    return not written.has_begun and (is_running or job.state == "COMPLETING")
+
+
+def judge(
+    job: Job | None, written: Written, *, absent_s: float | None, submitted_s: float, unheard_s: float = 0.0
+) -> Observation:
     """What is to be said of a replica now.
 
     `absent_s`: seconds for which SLURM has been saying that there is no such job; None where it has one, or does not
-    answer (then `job` is None too). `submitted_s`: seconds since it was given to SLURM.
+    answer (then `job` is None too). `submitted_s`: seconds since it was given to SLURM. `unheard_s`: for which
+    `is_unheard` has held.
     """
     age_s = written.heartbeat_age_s
     if written.exit is not None:
@@ -90,7 +102,16 @@ def judge(job: Job | None, written: Written, *, absent_s: float | None, submitte
     if job.state in ("COMPLETING", "SUSPENDED", "STOPPED") and written.has_begun:
         # Its heart does not beat, and that says nothing.
         return Observation(True, base_url=written.base_url)
+    if unheard_s > START_S:
+        return Observation(False, end=End.UNSTARTED, words=_of_unheard(job, unheard_s))
     return Observation(True, waiting=words_for(job))
+
+
+def _of_unheard(job: Job, unheard_s: float) -> str:
+    return (
+        f"job {job.number} has had {job.node} for {unheard_s / 60:.0f} minutes without a word of its agent: does the "
+        "node see the home and the interpreter? `rollyard doctor --cluster` runs a job that looks"
+    )
 
 
 def _end_of(end: End, job: Job | None, written: Written) -> End:
