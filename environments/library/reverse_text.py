@@ -45,6 +45,8 @@ _SYSTEM = "Reverse the text."
 _TAGGED = re.compile(r"<reversed_text>(.*?)(?:</reversed_text>|$)", re.DOTALL)
 _MAX_DRAWS = 10_000
 _MAX_KEY = 64
+_COMPARED = 256
+"""Characters compared at a time: what that costs grows with their square, and with their cube for bad replies."""
 
 
 class ReverseTextArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -66,7 +68,7 @@ class ReverseText(MadeUp[ReverseTextArgs]):
     """
 
     name = "reverse_text"
-    version = "2"
+    version = "3"
     args_type = ReverseTextArgs
 
     def __init__(self, args: ReverseTextArgs) -> None:
@@ -89,7 +91,7 @@ class ReverseText(MadeUp[ReverseTextArgs]):
         reply = (tagged.group(1) if tagged else reply).strip()
         answer: str = problem.data["answer"]
         rollout.metrics["exact_match"] = float(reply == answer)
-        return SequenceMatcher(None, answer, reply).ratio()
+        return _similarity(answer, reply)
 
     def solution(self, problem: Problem) -> list[Message]:
         return [*problem.messages, Message("assistant", problem.data["answer"])]
@@ -117,6 +119,17 @@ class ReverseText(MadeUp[ReverseTextArgs]):
 def _pick(rng: random.Random, items: list[str]) -> str:
     # Only random() is promised to give the same numbers in every Python version; choice() is not.
     return items[int(rng.random() * len(items))]
+
+
+def _similarity(answer: str, reply: str) -> float:
+    """Twice what they have in common over both lengths, piece by piece: each with what stands at the same place."""
+    common = 0
+    for start in range(0, len(answer), _COMPARED):
+        piece = slice(start, start + _COMPARED)
+        # autojunk would pass over every common letter of 200 and more.
+        matches = SequenceMatcher(None, answer[piece], reply[piece], autojunk=False).get_matching_blocks()
+        common += sum(match.size for match in matches)
+    return 2 * common / (len(answer) + len(reply))
 
 
 def _key(text: str) -> str:

@@ -55,7 +55,7 @@ def test_play_reports_an_unreachable_server_as_failed_rollouts() -> None:
     assert found.returncode == 1
     (line,) = found.stdout.splitlines()
     group = json.loads(line)
-    assert (group["environment"], group["environment_version"]) == ("reverse_text", "2")
+    assert (group["environment"], group["environment_version"]) == ("reverse_text", "3")
     assert [rollout["error"]["kind"] for rollout in group["rollouts"]] == ["policy"] * 2
 
 

@@ -82,6 +82,23 @@ def test_the_reward_is_the_similarity_of_the_reversed_text(reply: str, reward: f
     assert rollout.metrics == {"exact_match": exact}
 
 
+def test_long_texts_are_worth_what_is_right_of_them() -> None:
+    environment = reverse_text(words=120)
+    problem = environment.problem(Split.TRAIN, 0)
+    answer = problem.data["answer"]
+    assert len(answer) > 500
+
+    def reward(reply: str) -> float:
+        return environment.reward(problem, scored(problem, reply))
+
+    assert reward(answer) == 1.0
+    assert reward(answer[: len(answer) // 2]) == pytest.approx(2 / 3, abs=0.01)
+    assert reward(answer.replace(" ", "-")) == pytest.approx(1 - 119 / len(answer))
+    assert reward(answer[4:]) > 0.95  # of what stands elsewhere by a little, most counts
+    assert reward(problem.messages[-1].text) < 0.25
+    assert reward("a" * 2**20) < 0.01
+
+
 def test_its_own_solution_earns_the_full_reward() -> None:
     environment = reverse_text(words=4)
     problem = environment.problem(Split.TRAIN, 3)
