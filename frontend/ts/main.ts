@@ -17,7 +17,9 @@ htmx.config.includeIndicatorStyles = false;
 htmx.config.allowEval = false;
 htmx.config.allowScriptTags = false;
 htmx.config.selfRequestsOnly = true;
+// Back loads the page anew: what htmx would fetch in its place is the fragment that a search is answered with.
 htmx.config.historyCacheSize = 0;
+htmx.config.refreshOnHistoryMiss = true;
 htmx.config.timeout = 20_000;
 
 startPreferences();

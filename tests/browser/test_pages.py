@@ -132,6 +132,9 @@ def test_searching_filters_the_list_and_the_back_button_returns(watched: Watched
     expect(page.get_by_role("heading", name="alpha")).to_be_visible()
     page.go_back()
     expect(page.get_by_role("searchbox")).to_have_value("alp")
+    page.go_back()
+    expect(page.get_by_role("link", name="beta")).to_be_visible()
+    expect(page.get_by_role("searchbox")).to_have_value("")
 
 
 def test_the_keyboard_walks_and_opens_rollouts(watched: Watched) -> None:
