@@ -125,6 +125,20 @@ def test_a_launched_run_appears_in_an_open_list(watched: Watched) -> None:
     expect(page.locator("#run-filters")).to_contain_text("All2")
 
 
+def test_a_search_on_an_older_page_of_the_list_leaves_it_and_is_followed(watched: Watched) -> None:
+    runs = [make_run(name=name) for name in ("alpha", "beta", "gamma")]
+    page = watched.open(f"/?before={runs[2].pk}")
+    expect(page.get_by_role("link", name="gamma")).to_be_hidden()
+    expect(page.locator("live-status")).to_be_hidden()
+    page.get_by_role("searchbox").fill("a")
+    expect(page.get_by_role("link", name="gamma")).to_be_visible()
+    expect(page).to_have_url(re.compile(r"/\?q=a$"))
+    expect(page.locator("live-status")).to_be_visible()
+    bell.ring_after_commit(make_run(name="delta").pk)
+    expect(page.get_by_role("link", name="delta")).to_be_visible()
+    assert not watched.was_reloaded
+
+
 def test_what_the_list_asked_for_before_a_search_does_not_undo_it(watched: Watched) -> None:
     for name in ("alpha", "beta"):
         make_run(name=name)

@@ -71,8 +71,8 @@ def test_older_runs_are_on_the_next_page(client: Client) -> None:
     older = first.context["found"].older
     assert len(first.context["found"].rows) == 50
     assert names(client, before=str(older)) == ["run-1", "run-0"]
-    follows = [b"<live-status>" in page.content for page in (first, client.get("/", {"before": older}))]
-    assert follows == [True, False], "older pages stand still, and do not say otherwise"
+    follows = [b'hx-trigger="run:changed' in page.content for page in (first, client.get("/", {"before": older}))]
+    assert follows == [True, False], "older pages stand still"
 
 
 def test_htmx_gets_the_list_and_its_filters_alone(client: Client) -> None:

@@ -28,7 +28,7 @@ def index(request: HttpRequest) -> HttpResponse:
         "text": text,
         "is_first_page": before is None,
         "may_launch": runs.projects(request.user, Role.OPERATOR).exists(),
-        "live_runs": "*" if before is None else "",
+        "live_runs": "*",  # also of an older page: a search on it makes it the first one
     }
     is_fragment = bool(getattr(request, "htmx", False))
     response = render(request, "runs/_list.html" if is_fragment else "runs/index.html", context)
