@@ -25,6 +25,8 @@ class PlayedProblem(msgspec.Struct, frozen=True, kw_only=True):
     """That the policy sampled, in all rollouts."""
     truncated: int = 0
     """Rollouts that a token budget ended."""
+    out_of_turns: int = 0
+    """Rollouts that the limit of turns ended."""
     errors: Sequence[str] = ()
     """Kind and type of each that failed."""
 
@@ -37,6 +39,7 @@ def of_group(group: PlayedGroup) -> PlayedProblem:
         rollouts=len(group.rollouts),
         tokens=sum(map(sampled_tokens, group.rollouts)),
         truncated=sum(rollout.stop_reason is StopReason.LENGTH for rollout in group.rollouts),
+        out_of_turns=sum(rollout.stop_reason is StopReason.TURNS for rollout in group.rollouts),
         errors=[f"{error.kind}: {error.type}" for error in failed],
     )
 
@@ -62,6 +65,7 @@ def summarise(played: Iterable[PlayedProblem], *, threshold: float = 1.0) -> dic
         "failed": errors.total(),
         "errors": dict(errors),
         "truncated": sum(problem.truncated for problem in problems),
+        "out_of_turns": sum(problem.out_of_turns for problem in problems),
         "tokens": sum(problem.tokens for problem in problems),
     }
     if not solved:

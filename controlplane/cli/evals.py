@@ -45,7 +45,7 @@ def evaluate(
     problems: Annotated[int, typer.Option(min=1, help="Of each environment, and no more than it has.")] = 100,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 1.0,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Per turn. [default: the run's, or 512]")] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="[default: the run's, or 1]")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="[default: the run's, or 16]")] = None,
     threshold: Annotated[float, typer.Option(help="Reward from which a rollout is right.")] = 1.0,
     name: Annotated[str, typer.Option(help="Of the run that it is.")] = "",
     override: Annotated[

@@ -43,7 +43,7 @@ def synthesize(
     truncated: Annotated[bool, typer.Option("--truncated", help="Also rollouts that a token budget ended.")] = False,
     temperature: Annotated[float, typer.Option(min=0, help="0 is greedy.")] = 1.0,
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Per turn. [default: the run's, or 512]")] = None,
-    max_turns: Annotated[int | None, typer.Option(min=1, help="[default: the run's, or 1]")] = None,
+    max_turns: Annotated[int | None, typer.Option(min=1, help="[default: the run's, or 16]")] = None,
     name: Annotated[str, typer.Option(help="Of the run that it is.")] = "",
     override: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A value of the run's config; repeat.")
@@ -118,5 +118,5 @@ def _account(run: Any, min_reward: float) -> dict[str, int]:
 
     figures = [row.figures or {} for row in evaluations.of_runs([run])[run.pk]]
     counted = {key: sum(each.get(key, 0) for each in figures) for key in ("problems", "rollouts", "tokens")}
-    lost = {key: sum(each.get(key, 0) for each in figures) for key in ("failed", "truncated")}
+    lost = {key: sum(each.get(key, 0) for each in figures) for key in ("failed", "truncated", "out_of_turns")}
     return counted | lost | {"too_low": evaluations.below(run, min_reward)}

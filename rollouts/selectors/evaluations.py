@@ -28,6 +28,7 @@ class _Row(NamedTuple):
     rollouts: int
     tokens: int
     truncated: int
+    out_of_turns: int
     errors: list[str]
 
     @property
@@ -37,6 +38,7 @@ class _Row(NamedTuple):
             rollouts=self.rollouts,
             tokens=self.tokens,
             truncated=self.truncated,
+            out_of_turns=self.out_of_turns,
             errors=self.errors,
         )
 

@@ -13,6 +13,7 @@ SELECT g.problem_index, g.problem_key, g.environment_version,
            0
        )::bigint AS tokens,
        count(*) FILTER (WHERE r.stop_reason = 'length') AS truncated,
+       count(*) FILTER (WHERE r.stop_reason = 'turns') AS out_of_turns,
        coalesce(
            array_agg(r.error_kind || ': ' || coalesce(r.error ->> 'type', '') ORDER BY r.index)
                FILTER (WHERE r.stop_reason = 'error'),

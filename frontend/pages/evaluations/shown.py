@@ -36,6 +36,7 @@ class EvaluationRow:
     tokens: int
     truncated: float | None
     """Share of its rollouts."""
+    out_of_turns: float | None
     failed: float | None
     errors: list[tuple[str, int]]
 
@@ -68,6 +69,7 @@ def line(evaluation: Evaluation) -> EvaluationRow:
         rollouts=rollouts,
         tokens=found.get("tokens", 0),
         truncated=found["truncated"] / rollouts if rollouts else None,
+        out_of_turns=found["out_of_turns"] / rollouts if "out_of_turns" in found and rollouts else None,
         failed=found["failed"] / rollouts if rollouts else None,
         errors=sorted(found.get("errors", {}).items(), key=lambda item: -item[1]),
     )

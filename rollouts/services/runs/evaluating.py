@@ -18,13 +18,16 @@ from django.db.models import QuerySet
 from rollouts.models import Project, Run
 from rollouts.services.runs import launches
 from trainers.config import ConfigError, Layer, Resolved, resolve
-from trainers.origins import COMMAND_LINE, Origin, OriginKind
+from trainers.origins import COMMAND_LINE, DEFAULT, Origin, OriginKind
 from trainers.run_config import ConfigProblem, RunConfig
 from trainers.run_config.policies import START
 
 ENDPOINT = "endpoint:"
 DEADLINE_S = 30 * 86_400.0
 """An evaluation is ended by its last problem, or by a person."""
+TURNS = 16
+"""Of an episode where no run says otherwise: enough for the environments that ship. With one, the default of a run, there
+is nothing to measure of those with tools or games."""
 
 
 class EnvironmentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -52,6 +55,7 @@ class EvaluationIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_tokens: int | None = None
     """Per turn."""
     max_turns: int | None = None
+    """Of a model or an endpoint, `TURNS`."""
     threshold: float = 1.0
     """Reward from which a rollout is right."""
     split: str = "eval"
@@ -110,7 +114,9 @@ def config_of(asked: EvaluationIn, readable: QuerySet[Run], origin: Origin = COM
         values["environments"] = [_reference(each) for each in asked.environments]
     source = _source(asked.target, readable)
     layers = []
-    if source is not None:
+    if source is None:
+        layers.append(Layer(DEFAULT, {"sampling": {"max_turns": TURNS}}))
+    else:
         common = _common(source.parsed, without=sampling, plays=not asked.environments)
         layers.append(Layer(Origin(OriginKind.RUN, source.key), common))
     return resolve(layers=layers, inline=values, inline_from=origin, overrides=asked.overrides, overrides_from=origin)

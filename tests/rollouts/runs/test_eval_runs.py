@@ -8,6 +8,7 @@ import pytest
 from django.db import IntegrityError, transaction
 
 from environments.figures import COMPLETION_TOKENS, sampled_tokens
+from environments.types import StopReason
 from rollouts.errors import Invalid, Untrusted
 from rollouts.models import Evaluation, Lease, PolicyVersion, Run, ScoredGroup
 from rollouts.selectors import evaluations as selected
@@ -81,6 +82,18 @@ def test_a_model_is_measured_on_every_problem_and_its_run_goes_on_to_its_end(mod
     assert found.figures["pass^2"]["value"] == 0.0
     assert story.fresh(run).next_step == 1
     assert not ScoredGroup.objects.filter(run=run, purpose="train").exists()
+
+
+def test_a_model_may_take_the_turns_that_tools_need_and_what_needed_more_is_counted(model: str) -> None:
+    run = begun(launch(model, problems=1, samples=2, environments=[EnvironmentIn(name="calculator")]))
+    assert run.parsed.sampling_of("calculator").max_turns == evaluating.TURNS
+    assert str(run.origins["sampling.max_turns"]) == "default"
+    [claim] = story.claim(run)
+    rollouts = [story.rollout(0.3, stop_reason=StopReason.TURNS), story.rollout(1.0)]
+    intake.settle(token=claim.token, problem_key="p", rollouts=rollouts, worker="w")
+    evaluations.conclude(run)
+    [found] = selected.of_runs([run])[run.pk]
+    assert (found.figures["out_of_turns"], found.figures["truncated"]) == (1, 0)
 
 
 @pytest.mark.parametrize("fork", [False, True])
