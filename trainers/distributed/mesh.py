@@ -200,4 +200,4 @@ def _leave_fault(message: str) -> None:
 
 def seed_step(seed: int, step: int, rank: int) -> None:
     """Seed torch for one step. Randomness depends on nothing else, so a resumed run repeats it with nothing stored."""
-    torch.manual_seed((seed * 1_000_003 + step) * 65_537 + rank)
+    torch.manual_seed(((seed * 1_000_003 + step) * 65_537 + rank) % 2**64)  # torch refuses more bits
