@@ -26,8 +26,8 @@ ENDPOINT = "endpoint:"
 DEADLINE_S = 30 * 86_400.0
 """An evaluation is ended by its last problem, or by a person."""
 TURNS = 16
-"""Of an episode where no run says otherwise: enough for the environments that ship. With one, the default of a run, there
-is nothing to measure of those with tools or games."""
+"""Of an episode where no run says otherwise: enough for the environments that ship. With one, a run's default, there is
+nothing to measure of those with tools or games."""
 
 
 class EnvironmentIn(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
