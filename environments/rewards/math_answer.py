@@ -23,6 +23,12 @@ _WORD = re.compile(
 )
 """A word of prose: variables stand alone, commands have a backslash, most functions have three letters."""
 _NUMBER_OR_FRACTION = re.compile(rf"(?:{replies.NUMBER.pattern})(?:/[0-9]+)?")
+_AMOUNT = re.compile(
+    rf"(?:(?:US)?\\?[$€£¥]|(?:USD|EUR|GBP) )? ?(?:{replies.NUMBER.pattern})"
+    r"(?: ?\\?[$€£¥])?(?: (?!hundred|thousand|[mbtr]+illion|dozen)[a-z/]{2,}(?: [a-z/]+)*)?[.!?]*",
+    re.IGNORECASE,
+)
+"""A number with what it counts. Units behind it are not one letter, which may be a variable, nor numbers themselves."""
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
 
 
@@ -32,6 +38,9 @@ async def math(
     *,
     field: Annotated[str, Meta(description="Where problem.data has the right answer, or a list of them.")] = "answer",
     tag: Annotated[str, Meta(pattern=r"^[\w.-]+$", description="Where an answer stands that is in no box.")] = "answer",
+    amounts: Annotated[
+        bool, Meta(description="A number counts without money, units or marks around it: 18 dollars, $18!")
+    ] = False,
     deadline_s: Annotated[
         float, Meta(gt=0, le=60, description="Of a processor, for a comparison; what takes longer is wrong.")
     ] = 2.0,
@@ -42,6 +51,8 @@ async def math(
     """
     rollout.metrics["math_undecided"] = 0.0
     said = answered(replies.answer(problem, rollout), tag)
+    if amounts:
+        said = _counted(said)
     for gold in replies.wanted_texts(problem, field):
         if not said or len(said) > _LONGEST:
             continue
@@ -67,6 +78,12 @@ def answered(text: str, tag: str = "answer") -> str:
         return whole
     numbers: list[str] = _NUMBER_OR_FRACTION.findall(text[-replies.WINDOW :])
     return numbers[-1].replace("−", "-") if numbers else ""
+
+
+def _counted(said: str) -> str:
+    """The number, where the answer is one with what it counts; else the answer."""
+    is_amount = len(said) <= _BARE and _AMOUNT.fullmatch(" ".join(said.split()))
+    return replies.last_number(said) or said if is_amount else said
 
 
 def _unmarked(text: str) -> str:

@@ -24,14 +24,14 @@ class Gsm8k(DataSetEnvironment[Gsm8kArgs]):
     Data: rows {question, answer}, whose answer ends in `#### 42`. Made for `openai/gsm8k` (Cobbe et al. 2021,
     arXiv:2110.14168; 7,473 problems to train on, 1,319 held out; MIT licence), config `main`. Not part of Rollyard.
     Arguments: `data`, `config`, `train_split`, `eval_split`, `system`, `instruction`, `seed`, `rewards`.
-    Reward: `math`, 1 for a number that equals the answer.
+    Reward: `math`, 1 for a number that equals the answer, units or not.
     Checked: on files of the same form; an answer in a box scores 1, another number and the question itself 0.
     """
 
     name = "gsm8k"
     version = "2"
     args_type = Gsm8kArgs
-    default_rewards = (RewardPart(name="math"),)
+    default_rewards = (RewardPart(name="math", args={"amounts": True}),)
     default_instruction = r"Reason step by step, and put the final number into \boxed{}."
 
     def reads(self, columns: Sequence[str]) -> Sequence[str]:
