@@ -8,6 +8,7 @@ import pytest
 from django.core.management import call_command
 
 from rollouts.models import ScoredGroup
+from tests.browser.server import collect_static
 from tests.hostile.application import Target
 from tests.hostile.server import Web, serving
 
@@ -33,6 +34,7 @@ def target(_target: Target, caplog: pytest.LogCaptureFixture) -> Iterator[Target
 
 @pytest.fixture(scope="package")
 def _web(_target: Target, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Web]:
+    collect_static()  # or it has no page, not even for what is not there
     with serving(tmp_path_factory.mktemp("web") / "log") as web:
         for _ in range(10):  # what is loaded at first use is not counted later
             web.check_serves(_target)

@@ -89,8 +89,9 @@ LINES = [
 @stores_nothing
 @pytest.mark.parametrize("line", LINES, ids=lambda line: repr(line)[:60])
 def test_an_odd_request_line_is_no_error_of_ours(web: Web, line: bytes) -> None:
-    for rest in (b"\r\nHost: localhost\r\nConnection: close\r\n\r\n", b"\nHost: localhost\nConnection: close\n\n"):
-        assert status_of(web.exchange(line + rest, half_close=True)) < 500
+    # Whose sending ends at once is hardly ever answered: the answer is waited for where there is one.
+    assert 0 < status_of(web.exchange(line + b"\r\nHost: localhost\r\nConnection: close\r\n\r\n")) < 500
+    assert status_of(web.exchange(line + b"\nHost: localhost\nConnection: close\n\n", half_close=True)) < 500
 
 
 HEADERS = {
