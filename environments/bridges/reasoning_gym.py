@@ -2,9 +2,10 @@
 
     environments = [{name = "reasoning_gym", python = "reasoning_gym", args = {id = "countdown"}}]
 
-Some of its scorers evaluate what was answered, as a formula or as Python. So the library runs in a process beside the
-one that plays (`environments.bridges.reasoning_gym_worker`), which is killed when an answer takes seconds; an answer
-that would call Python's own functions is shown to no scorer. Both are in the environment's room, without a network.
+Some of its scorers evaluate what was answered, which is a formula or a list there and no other Python
+(`environments.bridges.reasoning_gym_answers`); an answer that would call Python's own functions is shown to no scorer.
+The library runs in a process beside the one that plays (`environments.bridges.reasoning_gym_worker`), which is killed
+when an answer takes seconds. Both are in the environment's room, without a network.
 """
 
 import asyncio
@@ -65,10 +66,12 @@ class ReasoningGym(Environment[ReasoningGymArgs]):
     Reward: the data set's own scorer, from 0 to 1. Nothing for answers of more than 10,000 characters, those that would
     run code or are no number (NaN), and those on which the scorer fails or takes more than 3 s.
     Checked: the 102 data sets of 0.1.25 that are played, on 4 problems each. The answers of those that know one earn 1,
-    those of other problems mostly nothing, hostile ones at most .33 (the share of an answer that is the right one).
+    those of other problems mostly nothing, hostile ones at most .33 (the share of an answer that is the right one), and
+    nothing where they would have the scorer run code, or read there what it knows.
     """
 
     name = "reasoning_gym"
+    version = "2"
     args_type = ReasoningGymArgs
 
     def __init__(self, args: ReasoningGymArgs) -> None:

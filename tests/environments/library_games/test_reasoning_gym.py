@@ -47,6 +47,17 @@ def _terms(asked: str) -> Iterator[tuple[str, str]]:
             yield sign, word
 
 
+def spiral(problem: Problem) -> list[str]:
+    lines = problem.messages[-1].text.splitlines()
+    rows = [line.split() for line in lines[lines.index(next(line for line in lines if "matrix below" in line)) :]]
+    rows = [row for row in rows if row and all(word.isdigit() for word in row)]
+    turned: list[str] = []
+    while rows:
+        turned += rows.pop(0)
+        rows = [list(column) for column in zip(*rows, strict=True)][::-1]
+    return turned
+
+
 def test_an_answer_earns_what_the_data_sets_scorer_gives_it(games: Games) -> None:
     [problem] = games.problems(NAME, SUM, [3], Split.TRAIN)
     right = the_sum(problem)
@@ -63,7 +74,7 @@ def test_an_answer_earns_what_the_data_sets_scorer_gives_it(games: Games) -> Non
     )
     assert [rollout.reward for rollout in played.rollouts] == [1.0, 0.0, 0.0]
     assert [rollout.metrics["solved"] for rollout in played.rollouts] == [1.0, 0.0, 0.0]
-    assert played.version.startswith("1+reasoning_gym-0.1.")
+    assert played.version.startswith("2+reasoning_gym-0.1.")
     assert played.problem.key.startswith("chain_sum:")
 
 
@@ -79,6 +90,32 @@ def test_problems_are_the_same_every_time_and_no_question_is_in_both_splits(game
 def test_what_would_run_code_or_is_no_number_is_not_scored(games: Games, said: str) -> None:
     [rollout] = games.play(NAME, COUNTDOWN, [f"<answer>{said}</answer>"]).rollouts
     assert (rollout.reward, rollout.metrics["unscored"]) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("id", "said"),
+    [
+        ("n_queens", 'entry["metadata"]["valid_answers"]'),
+        ("n_queens", '[_.split() for _ in entry["metadata"]["valid_answers"][0].split("\\n")]'),
+        ("n_queens", '[(setattr)(self,"score_answer",(eval)("la"+"mbda answer,entry:1.0"))]'),
+        ("binary_matrix", '[row.split() for row in oracle_answer.split("\\n")]'),
+        ("spiral_matrix", "oracle_answer.split()"),
+        ("string_insertion", "oracle_answer"),
+        ("simple_integration", "integrate(2, x) + (exec)('import os; os.write(1, b\"{}\")')"),
+    ],
+)
+def test_an_answer_is_not_run_however_it_is_written(games: Games, id: str, said: str) -> None:
+    args = {"id": id, "train_count": 300}
+    hostile, other = games.play(NAME, args, [f"<answer>{said}</answer>", "<answer>x</answer>"], n=2).rollouts
+    assert (hostile.reward, other.reward) == (0.0, 0.0)
+
+
+def test_a_list_is_read_where_the_scorer_takes_one(games: Games) -> None:
+    args = {"id": "spiral_matrix", "train_count": 300}
+    [problem] = games.problems(NAME, args, [0], Split.TRAIN)
+    right = ", ".join(spiral(problem))
+    played = games.play(NAME, args, [f"<answer>[{right}]</answer>"])
+    assert [rollout.reward for rollout in played.rollouts] == [0.1]
 
 
 def test_a_scorer_that_takes_too_long_ends_and_the_next_answer_is_scored(games: Games) -> None:
