@@ -143,6 +143,17 @@ def test_an_environment_that_let_others_go_first_says_why(client: Client) -> Non
     assert "its groups fail, so each driver plays one at a time" in panel(body(client, run))
 
 
+def test_an_environment_whose_episodes_a_limit_ends_says_which(client: Client) -> None:
+    run = make_run(overrides={"sampling.max_turns": 3})
+    played = play(run, [1.0, 0.0, 0.0])
+    assert "of its newest episodes" not in panel(body(client, run))
+    with store.beyond_rights():
+        Rollout.objects.filter(group=played, reward=0.0).update(stop_reason="turns")
+    shown = panel(body(client, run))
+    assert "67 % of its newest episodes ran out of turns: max_turns is 3." in shown
+    assert "were cut off" not in shown
+
+
 def test_an_environment_without_groups_says_so_and_is_not_said_to_have_passed(client: Client) -> None:
     shown = panel(body(client, make_run()))
     assert "None of these groups is of it" in shown

@@ -9,7 +9,11 @@ from rollouts.selectors import environments, pools
 from rollouts.selectors.environments import InFlight, PlayedEnvironment, PlayedVersion
 from rollouts.selectors.pools import PoolSizes
 from rollouts.states import RUN_GENERATING
-from trainers.run_config import EnvironmentRef
+from trainers.run_config import EnvironmentRef, RunConfig
+
+
+LIMITED_SHARE = 0.5
+"""Of its episodes; from here on the page says that a limit ends them."""
 
 
 @dataclass(frozen=True)
@@ -31,20 +35,13 @@ class ShownEnvironment:
     room: str
     """Where it plays, as far as the config says so."""
     versions: list[ShownVersion]
-    passed: str
-    """Why it let others go first; empty if it did not."""
-    problems: str
-    """How many of its problems are in which pool; empty if it has none."""
+    notes: list[str]
+    """Sentences on the environment as a whole."""
 
     @property
     def rows(self) -> int:
         """Lines of the table that are its own."""
-        return len(self.versions) + sum(bool(version.played.faults) for version in self.versions) + self.notes
-
-    @property
-    def notes(self) -> int:
-        """Lines that say something of the environment as a whole."""
-        return bool(self.passed) + bool(self.problems)
+        return len(self.versions) + sum(bool(version.played.faults) for version in self.versions) + len(self.notes)
 
 
 def of_run(run: Run) -> list[ShownEnvironment] | None:
@@ -55,7 +52,8 @@ def of_run(run: Run) -> list[ShownEnvironment] | None:
     refs = {ref.run_name: ref for ref in run.parsed.environments}
     sizes = pools.of_run(run)
     return [
-        _shown(played, refs.get(played.row.name), sizes.get(played.row.name)) for played in environments.of_run(run)
+        _shown(played, refs.get(played.row.name), sizes.get(played.row.name), run.parsed)
+        for played in environments.of_run(run)
     ]
 
 
@@ -68,13 +66,19 @@ def in_flight(run: Run) -> InFlight | None:
     return found if found.drivers or is_played_here else None
 
 
-def _shown(played: PlayedEnvironment, ref: EnvironmentRef | None, sizes: PoolSizes | None) -> ShownEnvironment:
+def _shown(
+    played: PlayedEnvironment, ref: EnvironmentRef | None, sizes: PoolSizes | None, config: RunConfig
+) -> ShownEnvironment:
+    notes = [
+        _problems(sizes) if sizes else "",
+        *_limited(played, config),
+        _passed(played),
+    ]
     return ShownEnvironment(
         name=played.row.name,
         room=_room(ref) if ref else "",
         versions=[_version(version) for version in played.versions],
-        passed=_passed(played),
-        problems=_problems(sizes) if sizes else "",
+        notes=list(filter(None, notes)),
     )
 
 
@@ -84,6 +88,23 @@ def _problems(sizes: PoolSizes) -> str:
     if sizes.unseen is not None:
         parts.append(f"{numbers.count(sizes.unseen)} never played")
     return f"Problems: {', '.join(parts)}." if parts else ""
+
+
+def _limited(played: PlayedEnvironment, config: RunConfig) -> list[str]:
+    """Which limits end so many episodes that the rewards are theirs rather than the policy's."""
+    if not played.versions or not config.has_players:
+        return []
+    newest, sampling = played.versions[0], config.sampling_of(played.row.name)
+    ended = {
+        f"ran out of turns: max_turns is {sampling.max_turns}": newest.out_of_turns_share,
+        f"were cut off: max_tokens is {sampling.max_tokens}, and inference.max_model_len"
+        f" {config.inference.max_model_len}": newest.truncated_share,
+    }
+    return [
+        f"{numbers.percent(share)} of its newest episodes {words}."
+        for words, share in ended.items()
+        if share is not None and share >= LIMITED_SHARE
+    ]
 
 
 def _room(ref: EnvironmentRef) -> str:
