@@ -5,6 +5,7 @@ from django.urls import include, path
 
 from controlplane.web import health, login
 
+handler500 = "controlplane.web.unavailable.broken"
 urlpatterns = [
     path("healthz", health.alive, name="healthz"),
     path("readyz", health.ready, name="readyz"),

@@ -1,6 +1,7 @@
 """Addresses that no page of ours links to: an answer that is a refusal or a page, never an error of ours."""
 
 import asyncio
+from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
@@ -60,3 +61,13 @@ def test_a_cookie_that_is_no_session_is_none(path: str, key: str) -> None:
         return answer.status, answer.headers.get("location", "")
 
     assert ask(f"theme=dark; rollyard_session={key}; rollyard_csrf=x") == ask("theme=dark; rollyard_csrf=x")
+
+
+@pytest.mark.parametrize("path", ["/nowhere", "/login/"])
+def test_what_broke_a_page_is_in_the_log_once(path: str, settings: Any, caplog: pytest.LogCaptureFixture) -> None:
+    manifest = "django.contrib.staticfiles.storage.ManifestStaticFilesStorage"
+    settings.STORAGES = settings.STORAGES | {"staticfiles": {"BACKEND": manifest}}  # nothing was collected
+    assert Client(raise_request_exception=False).get(path).status_code == 500
+    [logged] = [each for each in caplog.records if each.levelname == "ERROR"]
+    assert logged.getMessage() == f"Internal Server Error: {path}"
+    assert "Missing staticfiles manifest entry" in caplog.text
