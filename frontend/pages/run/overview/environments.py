@@ -11,7 +11,6 @@ from rollouts.selectors.pools import PoolSizes
 from rollouts.states import RUN_GENERATING
 from trainers.run_config import EnvironmentRef, RunConfig
 
-
 LIMITED_SHARE = 0.5
 """Of its episodes; from here on the page says that a limit ends them."""
 
