@@ -119,7 +119,7 @@ class Delivery(models.Model):
     sent_at = models.DateTimeField(null=True)
     """When all of it was handed to the connection."""
     abandoned_at = models.DateTimeField(null=True)
-    """When a reset ended it instead: its step is over, and its groups are archived."""
+    """When a reset, or a trainer of another protocol, ended it instead: its step is over, its groups are archived."""
 
     class Meta:
         verbose_name_plural = "deliveries"

@@ -156,6 +156,11 @@ def _find(run: Run, epoch: int, step: int) -> Batch | None:
     if newest is None or step == formed:
         return None
     batch = newest if newest.step == step else Batch.objects.get(run=run, step=step)
+    if batch.encoding != BatchEncoding.MSGPACK:
+        raise Conflict(
+            f"Step {step} went to a trainer that speaks as Atropos does, and its bytes stay what they are. If that "
+            f"trainer is gone, POST /reset_data to the run's Atropos address. Then begin at step {step + 1}."
+        )
     batch.run = run  # which has parsed its config already
     return batch
 

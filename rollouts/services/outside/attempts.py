@@ -14,11 +14,11 @@ from django.db.models import Max
 from django.db.models.functions import Now
 
 from rollouts.errors import Conflict, RunOver
-from rollouts.models import Attempt, Run, RunKind
+from rollouts.models import Attempt, Batch, Delivery, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.next_batch import measure_of
 from rollouts.services.transitions import DB_NOW, record_creation, transition
-from rollouts.states import RUN_JOINABLE, AttemptState, RunState
+from rollouts.states import RUN_JOINABLE, AttemptState, GroupState, RunState
 from rollouts.storable import displayable
 
 TRAINER = "atropos trainer"
@@ -46,6 +46,7 @@ class Terms:
 def register(run: Run, terms: Terms) -> None:
     """Open an attempt on these terms, unless one is open: then nothing changes, as with Atropos.
 
+    What a trainer of our own protocol fetched and did not acknowledge is left behind, and that trainer is let out.
     Raises RunOver for a run that takes no trainer any more. Locks the run's row.
     """
     if run.kind != RunKind.EXTERNAL:
@@ -54,11 +55,29 @@ def register(run: Run, terms: Terms) -> None:
         run = lock(run)
         if run.trainer_finished_at is not None:
             raise RunOver(f"Run {run.key} is {run.state} and takes no trainer.")
-        if current(run) is None:
-            open_attempt(run, terms, actor=TRAINER)
+        known = current(run)
+        attempt = known or open_attempt(run, terms, actor=TRAINER)
+        if _leave_behind(run, attempt) or known is None:
             run.epoch += 1
             run.save(update_fields=["epoch"])
         enter(run)
+
+
+def _leave_behind(run: Run, attempt: Attempt) -> bool:
+    """Archive the groups of batches that nobody acknowledged and that no delivery tells of; whether there were any.
+
+    Without a delivery they would hold up every batch after them for ever. The run is locked.
+    """
+    left = list(
+        Batch.objects.filter(run=run, step__gte=run.next_step, delivery__isnull=True).values_list("pk", flat=True)
+    )
+    Delivery.objects.bulk_create(
+        Delivery(batch_id=pk, attempt=attempt, expires_at=Now(), abandoned_at=Now()) for pk in left
+    )
+    groups = ScoredGroup.objects.filter(batch_items__batch__in=left).values_list("pk", flat=True)
+    reason = Reason(ReasonCode.LEFT_BEHIND, number=attempt.number)
+    transition(ScoredGroup, groups, to=GroupState.SURPLUS, expect=[GroupState.BATCHED], actor=TRAINER, reason=reason)
+    return bool(left)
 
 
 def enter(run: Run) -> None:

@@ -146,7 +146,7 @@ def _has_to_write(run: Run, attempt: Attempt) -> bool:
     """Whether there is something to write down or to repeat, whatever waits. Trainers ask many times a second."""
     if attempt.state == AttemptState.OPEN or run.state == RunState.STARTING:
         return True
-    if _unsettled(run).filter(batch__step=run.next_step, sent_at__isnull=False).exists():
+    if _unsettled(run).filter(batch__step=run.next_step).exclude(sent_at=None, abandoned_at=None).exists():
         return True
     return _under_way(attempt).filter(expires_at__lt=Now()).exists() or silent(attempt).exists()
 
