@@ -38,7 +38,10 @@ def rows_of(scored: Any) -> list[ScoredRow]:
 
 
 def match(rows: Sequence[ScoredRow], seats: Sequence[Seat], decode: _Decode) -> dict[Seat, list[ScoredRow]]:
-    """Which rows are about which seat. Of alike ones each seat gets one. Rows that no seat sampled are left out."""
+    """Which rows are about which seat. Of alike ones each seat gets one. Rows that no seat sampled are left out.
+
+    Raises RewardError: a row may be about several that are not alike.
+    """
     found: dict[Seat, list[ScoredRow]] = {}
     left = list(rows)
     for of_reply, of_row in (
@@ -46,14 +49,15 @@ def match(rows: Sequence[ScoredRow], seats: Sequence[Seat], decode: _Decode) -> 
         (_sampled, lambda row: [tuple(row.trained)]),
         (_texts, lambda row: [_squeezed(decode(row.trained))]),
     ):
-        places: defaultdict[Hashable, list[Seat]] = defaultdict(list)
+        places: defaultdict[Hashable, list[tuple[Seat, Reply]]] = defaultdict(list)
         for seat in seats:
-            for key in {key for reply in reversed(seat.replies) for key in of_reply(reply)}:
-                places[key].append(seat)
+            for reply in reversed(seat.replies):
+                for key in {*of_reply(reply)}:
+                    places[key].append((seat, reply))
         unmatched = []
         for row in left:
-            candidates = [seat for key in of_row(row) for seat in places.get(key, ())]
-            if candidates:
+            if places_of_row := [place for key in of_row(row) for place in places.get(key, ())]:
+                candidates = _told_apart(row, places_of_row, decode)
                 seat = next((seat for seat in candidates if seat not in found), candidates[0])
                 found.setdefault(seat, []).append(row)
             else:
@@ -121,6 +125,34 @@ def _is_given(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return any(_is_given(each) for each in value)
     return value is not None
+
+
+def _told_apart(row: ScoredRow, places: Sequence[tuple[Seat, Reply]], decode: _Decode) -> list[Seat]:
+    """The seats that a row may be about, which are alike: it may train a last reply that several ended with."""
+    if len({seat for seat, _ in places}) > 1 and len({reply.whole for _, reply in places}) > 1:
+        text = _squeezed(decode(row.tokens))
+        places = [(seat, reply) for seat, reply in places if _has(text, _path(reply))] or places
+        seats = {seat for seat, _ in places}
+        if len(seats) > 1 and len({_path(reply) for _, reply in places}) > 1:
+            raise RewardError(
+                f"A scored sequence may be about {len(seats)} rollouts: it trains a reply that all of them gave, and "
+                "what they said before does not tell them apart in its tokens."
+            )
+    return list(dict.fromkeys(seat for seat, _ in places))
+
+
+def _path(reply: Reply) -> tuple[str, ...]:
+    return tuple(_squeezed(each.text) for each in reply.path)
+
+
+def _has(text: str, parts: Sequence[str]) -> bool:
+    """Whether all parts stand in a text, in order."""
+    at = 0
+    for part in parts:
+        at = text.find(part, at) + len(part)
+        if at < len(part):
+            return False
+    return True
 
 
 def _whole(reply: Reply) -> Iterable[Hashable]:
