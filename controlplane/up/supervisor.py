@@ -227,8 +227,9 @@ class _Lines(asyncio.Protocol):
 
 def _worded(error: Exception) -> str:
     """Why nothing was started, and what to do about it where that is known."""
-    fix = _FIXES.get(error.errno or 0) if isinstance(error, OSError) else None
-    return f"{error.strerror}: {fix}" if fix else str(error)
+    if isinstance(error, OSError) and (fix := _FIXES.get(error.errno or 0)):
+        return f"{error.strerror}: {fix}"
+    return str(error)
 
 
 def _describe(status: int) -> str:
