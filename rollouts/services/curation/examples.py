@@ -2,9 +2,10 @@
 
     ids of the groups, page by page ─► their scored rollouts, best first ─► those that are good enough ─► lines
 
-A line has the messages of one branch of a rollout, or its tokens where an environment sent no messages, and says where
-it is from. Words of an assistant that the policy did not say are in a `prompt` of their own, and never trained. What
-trains on it: `trainers/data/examples.py`. Memory does not grow with the run.
+What people withhold or reject is left out. A line has the messages of one branch of a rollout, or its tokens where an
+environment sent no messages, and says where it is from. Words of an assistant that the policy did not say are in a
+`prompt` of their own, and never trained. What trains on it: `trainers/data/examples.py`. Memory does not grow with the
+run.
 """
 
 from collections.abc import Iterable, Iterator

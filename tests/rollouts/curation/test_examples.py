@@ -11,9 +11,10 @@ import pytest
 
 from environments.types import FunctionCall, Message, PlayedGroup, PlayedRollout, StopReason, ToolCall
 from rollouts.models import Run, ScoredGroup
-from rollouts.services.curation import examples, exchange
+from rollouts.services.curation import examples, exchange, labels
 from rollouts.services.curation.examples import Selection
 from rollouts.states import GroupState
+from tests.factories import make_user
 from tests.rollouts import story
 from tests.rollouts.curation.test_exchange import launch
 from tests.trainers.control_plane import FakeControlPlane, serving
@@ -73,6 +74,23 @@ def test_the_best_of_each_group_is_exported_with_where_it_is_from(run: Run) -> N
         "reward": 1.0,
     }
     assert (second["rollout"], second["group"]) == (0, "g1")
+
+
+def test_what_somebody_rejects_is_not_learned_from_until_they_take_it_back(run: Run) -> None:
+    submit(run, [said("a", 0.9), said("b", 0.5)], [said("c", 1.0), said("d", 0.0)])
+    user = make_user("cy")
+    first, second = ScoredGroup.objects.filter(run=run).order_by("key")
+
+    def say(group: ScoredGroup, verdict: str, **of: Any) -> None:
+        labels.say(group, user=user, actor="user:cy", verdict=verdict, **of)
+
+    say(first, "reject", rollout=0)
+    say(second, "reject")
+    assert answers(run, Selection(best=None)) == ["b"]
+    assert pairs(run) == []
+    say(first, "accept", rollout=0)
+    say(second, "withdrawn")
+    assert answers(run) == ["a", "c"]
 
 
 def test_rewards_numbers_and_truncation_select(run: Run) -> None:
