@@ -9,9 +9,10 @@ from django.test import Client
 from django.urls import reverse
 
 from frontend.pages.launch.draft import as_posted
-from rollouts.models import DatasetVersion, Role, Run, ScoredGroup
+from rollouts.models import BatchItem, DatasetVersion, Role, Run, ScoredGroup
 from rollouts.services.curation import filling, queues
 from rollouts.services.datasets import counting
+from tests import store
 from tests.factories import make_batch, make_project, make_user
 from tests.frontend.test_hostile_text import SCRIPT
 from tests.frontend.test_queues import read, send, signed_in
@@ -99,6 +100,18 @@ def test_a_version_says_what_it_has(curator: Client, run: Run) -> None:
     assert reverse("step", args=[run.key, 0]) in page
     assert f"{reverse('group', args=[run.key, 'a'])}#r1" in page
     assert "<h3>Tags</h3>" in page
+
+
+def test_a_member_has_the_reward_that_people_gave_and_the_step_of_its_own_run(curator: Client, run: Run) -> None:
+    group = ScoredGroup.objects.get(key="a")
+    make_batch(run, 0, [group])
+    replay = make_batch(story.launch(), 7, [])
+    BatchItem.objects.create(batch=replay, group=group, position=0, replay=1, advantages=[0.0, 0.0])
+    with store.beyond_rights():
+        ScoredGroup.objects.filter(key="a").update(given_rewards=[0.75, 0.25])
+    page = " ".join(looked_at(curator, make(run, groups=["a"])).split())
+    assert re.findall(r"<small>reward</small> ([\d.]+)", page) == ["0.75", "0.25"]
+    assert re.findall(r">step (\d+)<", page) == ["0", "0"]
 
 
 def test_duplicates_are_shown_with_where_they_are(curator: Client) -> None:

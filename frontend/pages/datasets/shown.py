@@ -30,6 +30,15 @@ class ShownMember:
         return self.member.split == Split.EVAL
 
     @property
+    def reward(self) -> float | None:
+        """That of its rollout which counts, by which it was chosen: people's, if they gave one."""
+        rollout, group = self.member.rollout, self.member.group
+        if rollout is None or group is None:
+            return None
+        rollout.group = group  # which was loaded with the member
+        return rollout.counting_reward
+
+    @property
     def where(self) -> str:
         """The problem it is of."""
         group = self.member.group
@@ -44,7 +53,8 @@ def of_members(members: Iterable[DatasetMember]) -> list[ShownMember]:
 def _of_rollout(member: DatasetMember) -> ShownMember:
     original = member.rollout.messages if member.rollout else []
     correction = member.correction.edited if member.correction else None
-    item = next(iter(member.group.batch_items.all()), None) if member.group else None
+    items = member.group.batch_items.all() if member.group else ()
+    item = next((item for item in items if item.replay == 0), None)  # a replay is a step of another run
     return ShownMember(
         member=member,
         messages=_messages(original if correction is None else correction),
