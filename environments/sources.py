@@ -5,11 +5,14 @@ Whoever changes what a problem means raises the version; what changed without, t
 
 import ast
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from importlib.util import find_spec
+from io import TextIOWrapper
 from pathlib import Path
 
 from environments import registry
+from environments.disk import open_regular, open_straight
 
 MOST_FILES = 100
 MOST_BYTES = 1_000_000
@@ -21,13 +24,16 @@ def read(name: str) -> dict[str, str]:
 
     What it imports from elsewhere than its own directory is left out: that of Rollyard has a version of its own. A name
     that is a place in a virtual environment (`module:Class`) is not looked for here: whoever launches chooses it, and a
-    module of that name in our own path is another.
+    module of that name in our own path is another. The top package may be a link, but none below it is followed: its
+    author would see what this process may read.
     """
     place = registry.places().get(name)
     file = None if place is None else _file_of(place.partition(":")[0])
     if file is None:
         return {}
     root, own = file
+    top = root.joinpath(*own.relative_to(root).parts[:-1][:1])
+    real = top.resolve()
     found: dict[str, str] = {}
     size, waiting = 0, [own]
     while waiting:
@@ -36,7 +42,7 @@ def read(name: str) -> dict[str, str]:
         if key in found:
             continue
         try:
-            text = path.read_text()
+            text = _text(real / path.relative_to(top))
         except (OSError, UnicodeDecodeError):
             return {}
         size += len(text)
@@ -53,6 +59,16 @@ def digest(files: Mapping[str, str]) -> str:
     for path, text in sorted(files.items()):
         said.update(f"{path}\0{len(text.encode())}\0{text}".encode())
     return said.hexdigest()
+
+
+def _text(path: Path) -> str:
+    """Of a file that no link leads to, as much as shows that it is too large. Raises OSError, UnicodeDecodeError."""
+    directory = open_straight(path.parent)
+    try:
+        with TextIOWrapper(open_regular(path, at=directory), encoding="utf-8") as file:
+            return file.read(MOST_BYTES + 1)
+    finally:
+        os.close(directory)
 
 
 def _file_of(module: str) -> tuple[Path, Path] | None:
@@ -98,6 +114,8 @@ def _imported(text: str, path: Path, *, root: Path, within: Path) -> Iterator[Pa
             names = [alias.name.split(".") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             start = node.module.split(".") if node.module else []
+            if node.level > len(path.parents):
+                continue
             if node.level:
                 base = path.parents[node.level - 1]
             names = [start, *([*start, alias.name] for alias in node.names)]

@@ -1,5 +1,6 @@
 """The code of an environment as text: found without running it, and what it imports beside itself."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,7 @@ def test_a_module_alone_is_its_own_code(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert sources.read("theirs") == {"one_game.py": "class Game: ..."}
 
 
-@pytest.mark.parametrize("text", ["def broken(:", "\0", "import " + "a." * 3000 + "b"])
+@pytest.mark.parametrize("text", ["def broken(:", "\0", "import " + "a." * 3000 + "b", f"from {'.' * 30} import x"])
 def test_code_that_cannot_be_read_is_kept_as_it_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
     install(monkeypatch, tmp_path, {"one_game.py": text}, "one_game:Game")
     assert sources.read("theirs") == {"one_game.py": text}
@@ -58,6 +59,34 @@ def test_of_what_is_not_here_or_too_large_nothing_is_said(monkeypatch: pytest.Mo
     assert sources.read("theirs") == {}
     assert sources.read("no_such_environment") == {}
     assert sources.read("../../etc/passwd") == {}
+
+
+@pytest.mark.parametrize("helper", ["words.py", "words/__init__.py"])
+def test_a_link_below_the_package_is_not_followed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, helper: str) -> None:
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home" / Path(helper).name).write_text("a key that signs")
+    files = {"their_games/__init__.py": "", "their_games/game.py": "if 0: from their_games import words"}
+    install(monkeypatch, tmp_path, files, "their_games.game:Game")
+    link = tmp_path / "their_games" / Path(helper).parts[0]
+    link.symlink_to(tmp_path / "home" / ("words.py" if link.suffix else ""))
+    assert sources.read("theirs") == {}
+
+
+def test_a_package_may_be_a_link_itself(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    files = {"work/__init__.py": "", "work/game.py": "from . import words", "work/words.py": "WORDS = ()"}
+    install(monkeypatch, tmp_path, files, "linked_games.game:Game")
+    (tmp_path / "linked_games").symlink_to("work")
+    assert sources.read("theirs").keys() == {f"linked_games/{name}.py" for name in ("game", "words")}
+
+
+def test_a_file_is_not_read_beyond_what_may_be_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    install(monkeypatch, tmp_path, {"one_game.py": "import vast"}, "one_game:Game")
+    with open(tmp_path / "vast.py", "wb") as file:
+        file.truncate(2**42)
+    assert sources.read("theirs") == {}
+    (tmp_path / "vast.py").unlink()
+    os.mkfifo(tmp_path / "vast.py")
+    assert sources.read("theirs").keys() == {"one_game.py"}
 
 
 def test_nobody_reads_a_module_of_ours_by_naming_it_as_a_place(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
