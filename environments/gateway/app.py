@@ -13,7 +13,6 @@ Nothing is read or done before the key is known. A client that hangs up ends wha
 and nothing of it is recorded.
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, NamedTuple, TypeVar
 
@@ -140,16 +139,16 @@ def _conversation(dialect: Dialect) -> Handler:
             session.deliver(asked)
             return _json(dialect.whole(asked, told))
 
-        def events(work: "asyncio.Future[Asked]") -> Iterator[bytes]:
-            try:
-                session.deliver(work.result())
-            except EpisodeError as error:
-                yield b"event: error\ndata: " + _refusal(error).body(dialect.refusal) + b"\n\n"
-                return
-            yield from dialect.events(work.result(), told)
+        def events(asked: Asked) -> Iterator[bytes]:
+            session.deliver(asked)
+            yield from dialect.events(asked, told)
+
+        def refused(error: EpisodeError) -> bytes:
+            return b"event: error\ndata: " + _refusal(error).body(dialect.refusal) + b"\n\n"
 
         headers = {"Cache-Control": "no-store"}
-        return StreamingResponse(streamed(asking, events), media_type="text/event-stream", headers=headers)
+        stream = await streamed(request, asking, events, refused)
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
     return converse
 

@@ -137,9 +137,10 @@ def test_parts_and_other_roles_are_understood_and_pictures_refused() -> None:
     assert rollout.messages[1].text == "one?"
 
 
-def test_refusals_say_what_happened_in_the_clients_own_form() -> None:
+@pytest.mark.parametrize("stream", [False, True])
+def test_refusals_say_what_happened_in_the_clients_own_form(stream: bool) -> None:
     async def act(client: AsyncOpenAI) -> None:
-        asked: Any = {"model": "any", "messages": [{"role": "user", "content": "one?"}]}
+        asked: Any = {"model": "any", "messages": [{"role": "user", "content": "one?"}], "stream": stream}
         with pytest.raises(BadRequestError, match="n must lie in"):
             await client.chat.completions.create(**asked, n=1000)
         with pytest.raises(APIStatusError) as away:
@@ -149,9 +150,10 @@ def test_refusals_say_what_happened_in_the_clients_own_form() -> None:
             await client.chat.completions.create(**asked)
         assert refused.value.code == "policy_refused"
         with pytest.raises(BadRequestError) as long:
-            await client.chat.completions.create(model="any", messages=[{"role": "user", "content": "x" * 200}])
+            await client.chat.completions.create(**asked | {"messages": [{"role": "user", "content": "x" * 200}]})
         assert long.value.code == "context_length_exceeded"
-        await client.chat.completions.create(**asked)
+        fine = await client.chat.completions.create(**asked)
+        assert not stream or [chunk async for chunk in fine]
         with pytest.raises(BadRequestError) as over:
             await client.chat.completions.create(**asked)
         assert over.value.code == "turns_exhausted"
@@ -218,8 +220,8 @@ def test_tokens_go_in_and_come_out_as_vllm_and_atropos_have_them() -> None:
 class Slow(ScriptedPolicy):
     """Replies when it is let, and remembers whether it was cancelled."""
 
-    def __init__(self) -> None:
-        super().__init__(["fine"])
+    def __init__(self, reply: str | Exception = "fine") -> None:
+        super().__init__([reply])
         self.asked_once, self.cancelled, self.may_go = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def sample(self, prompt_token_ids: list[int], n: int, sampling: SamplingParams) -> list[Completion]:
@@ -232,23 +234,46 @@ class Slow(ScriptedPolicy):
         return await super().sample(prompt_token_ids, n, sampling)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_hangs_up_ends_its_request_and_leaves_no_turn(stream: bool) -> None:
+@pytest.mark.parametrize(("stream", "begun"), [(False, False), (True, False), (True, True)])
+def test_a_client_that_hangs_up_ends_its_request_and_leaves_no_turn(
+    monkeypatch: pytest.MonkeyPatch, stream: bool, begun: bool
+) -> None:
+    monkeypatch.setattr("environments.gateway.waiting.KEEP_ALIVE_S", 0.01 if begun else 60.0)
+
     async def run() -> None:
         policy = Slow()
         async with opened(policy) as (session, address):
             body = json.dumps({"messages": [{"role": "user", "content": "one?"}], "stream": stream}).encode()
             host, _, port = address.base_url.split("/")[2].partition(":")
-            _, writer = await asyncio.open_connection(host, int(port))
+            reader, writer = await asyncio.open_connection(host, int(port))
             path = f"/s/{address.api_key}/v1/chat/completions"
             head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
             async with asyncio.timeout(5):
                 await policy.asked_once.wait()
+                if begun:
+                    await reader.readuntil(b"waiting for the policy")
                 writer.close()
                 await policy.cancelled.wait()
             assert len(session.turns) == 0
             assert session.in_flight == 0
+
+    asyncio.run(run())
+
+
+def test_an_error_of_a_stream_that_has_begun_is_an_event_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.gateway.waiting.KEEP_ALIVE_S", 0.01)
+
+    async def run() -> None:
+        policy = Slow(PolicyUnavailable("away"))
+        async with opened(policy) as (_, address), httpx.AsyncClient() as http:
+            asked = {"messages": [{"role": "user", "content": "one?"}], "stream": True}
+            async with http.stream("POST", f"{address.base_url}/chat/completions", json=asked) as answer:
+                assert answer.status_code == 200
+                policy.may_go.set()
+                told = (await answer.aread()).decode()
+        assert told.startswith(": waiting for the policy\n\n")
+        assert json.loads(told.partition("event: error\ndata: ")[2])["error"]["code"] == "policy_unavailable"
 
     asyncio.run(run())
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import httpx
 import pytest
-from anthropic import APIStatusError, AsyncAnthropic, AuthenticationError, BadRequestError
+from anthropic import AsyncAnthropic, AuthenticationError, BadRequestError
 
 from environments.gateway.messages import _input
 from environments.types import PlayedRollout
@@ -147,7 +147,7 @@ def test_refusals_are_in_the_form_of_the_api_and_name_what_is_not_understood(dir
             with pytest.raises(BadRequestError, match=words) as refused:
                 await client.messages.create(**asked | wrong)
             assert refused.value.body["error"]["type"] == "invalid_request_error"  # type: ignore[index]
-        with pytest.raises(APIStatusError, match="leave no room"):
+        with pytest.raises(BadRequestError, match="leave no room"):
             async for _ in await client.messages.create(
                 model="any", max_tokens=5, messages=[{"role": "user", "content": "x" * 400}], stream=True
             ):
