@@ -167,7 +167,13 @@ def test_a_viewer_looks_and_makes_nothing(run: Run) -> None:
     version = make(run)
     viewer = signed_in(Role.VIEWER)
     assert "Make a version" not in read(viewer, "datasets")
-    assert "Say a" in looked_at(viewer, version)
+    page = looked_at(viewer, version)
+    assert "Say a" in page
+    assert not re.findall("Train on it|>Export<|Make one of it", page)
+    assert re.findall("Train on it|>Export<|Make one of it", looked_at(signed_in(Role.CURATOR), version)) == [
+        ">Export<",
+        "Make one of it",
+    ]
     form = {"name": "mine", "project": run.project.slug, "runs": run.key}
     assert viewer.post(reverse("dataset-make"), form).status_code == 403
     assert viewer.post(reverse("dataset-describe", args=[version.dataset.key])).status_code == 403

@@ -161,7 +161,8 @@ def test_a_viewer_looks_at_queues_and_at_no_items(run: Run) -> None:
     queue = queues.create(run.project, name="q", actor="user:cy")
     viewer = signed_in(Role.VIEWER)
     assert "Make a queue" not in read(viewer, "queues")
-    assert "Look at items" not in read(viewer, "queue", queue.key)
+    assert "Look at items" not in read(viewer, "queues") + read(viewer, "queue", queue.key)
+    assert "Look at items" in read(signed_in(Role.CURATOR), "queues")
     assert viewer.get(reverse("queue-annotate", args=[queue.key])).status_code == 403
     assert viewer.post(reverse("queue-take", args=[queue.key])).status_code == 403
     assert viewer.post(reverse("queue-make"), {"name": "mine", "project": run.project.slug}).status_code == 403

@@ -9,8 +9,8 @@ from django.views.decorators.http import require_safe
 from frontend.access import page
 from frontend.pages.datasets.shown import ShownMember, of_members
 from frontend.query import number
-from rollouts.models import DatasetVersion
-from rollouts.selectors import datasets, exports
+from rollouts.models import DatasetVersion, Role
+from rollouts.selectors import datasets, exports, runs
 from rollouts.services.datasets.choosing import Recipe
 from rollouts.services.datasets.statistics import statistics_of
 
@@ -50,6 +50,8 @@ def version(request: HttpRequest, dataset_key: str, version: int) -> HttpRespons
         "learners": list(exports.learned_by(found)[:LEARNERS]),
         "next": last if last + 1 < found.member_count and members else None,
         "after": after,
+        "may_curate": runs.projects(request.user, Role.CURATOR).filter(pk=found.dataset.project_id).exists(),
+        "may_launch": runs.projects(request.user, Role.OPERATOR).filter(pk=found.dataset.project_id).exists(),
     }
     return render(request, "datasets/version.html", context)
 
