@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from django.conf import settings
@@ -32,17 +32,28 @@ PATIENCE_S = 5.0
 _HUB_MEMORY_S = 30.0
 """So long a no about a model of the hub holds: it may be cached, or the network be back, soon after."""
 _MAX_KNOWN = 256
-_known: dict[Any, Path | ModelFault | None] = {}
+
+
+class _Loads(NamedTuple):
+    """A model that loads."""
+
+    directory: Path
+    untrainable: str
+    """Why it cannot be trained all the same, if so."""
+
+
+_known: dict[Any, _Loads | ModelFault | None] = {}
 """Answers, by everything they depend on: a form asks after every key that is pressed."""
 AT_ONCE = 2
 """Processes at a time: each takes a second of CPU, and whoever may launch can ask for as many as they like."""
 places = threading.BoundedSemaphore(AT_ONCE)
 
 
-def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
+def check(source: str, *, trust_remote_code: bool = False, is_trained: bool = False) -> Path | None:
     """Where the files of a model that would load are; None if only the hub has them.
 
-    ``source`` is an absolute directory or the name of a model on the hub. Takes about a second the first time. Raises
+    ``source`` is an absolute directory or the name of a model on the hub. ``is_trained``: nor may its config have kinds
+    of layers that we do not train. Takes about a second the first time. Raises
     ModelFault, and Unavailable while too many others are being checked.
     """
     directory = Path(source)
@@ -67,7 +78,11 @@ def check(source: str, *, trust_remote_code: bool = False) -> Path | None:
             _known[key] = answer
     if isinstance(answer, ModelFault):
         raise ModelFault(str(answer))
-    return answer
+    if answer is None:
+        return None
+    if is_trained and answer.untrainable:
+        raise ModelFault(answer.untrainable)
+    return answer.directory
 
 
 def closed() -> list[Path]:
@@ -79,7 +94,7 @@ def _hub_settings() -> list[str | None]:
     return [os.environ.get(name) for name in ("HF_HOME", "HF_HUB_CACHE", "HF_HUB_OFFLINE", "HF_ENDPOINT")]
 
 
-def _asked_in_turn(source: str) -> Path | ModelFault | None:
+def _asked_in_turn(source: str) -> _Loads | ModelFault | None:
     if not places.acquire(timeout=PATIENCE_S):
         raise Unavailable("Other models are being checked. Try again in a few seconds.")
     try:
@@ -88,7 +103,7 @@ def _asked_in_turn(source: str) -> Path | ModelFault | None:
         places.release()
 
 
-def _ask(source: str) -> Path | ModelFault | None:
+def _ask(source: str) -> _Loads | ModelFault | None:
     directory, places_of_runs = Path(source), closed()
     if not directory.is_absolute():
         answer = _told(source, _ask_the_hub(source))
@@ -104,9 +119,11 @@ def _ask(source: str) -> Path | ModelFault | None:
         except ModelFault as fault:
             return fault
         answer = _told(source, confined([sys.executable, *PROGRAM, str(copy)], copy, _DEADLINE_S, _QUIET))
-    if answer is not None and answer.fault:
+    if answer is None:
+        return None
+    if answer.fault:
         return ModelFault(answer.fault.replace(str(copy), str(directory)))
-    return None if answer is None else directory
+    return _Loads(directory, answer.untrainable.replace(str(copy), str(directory)))
 
 
 class _Told(msgspec.Struct):
@@ -114,6 +131,7 @@ class _Told(msgspec.Struct):
 
     fault: str
     directory: str
+    untrainable: str = ""
 
 
 def _told(model: str, done: "subprocess.CompletedProcess[str] | None") -> _Told | None:

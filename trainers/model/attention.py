@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch.nn.attention.varlen import varlen_attn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from trainers.errors import ModelUnsupported
 from trainers.model.context import ContextSlice
 
 PACKED_ATTENTION = "rollyard_packed"
@@ -111,8 +112,13 @@ def packed_attention(
     **kwargs: Any,
 ) -> tuple[torch.Tensor, None]:
     """The signature is transformers'; `packed_layout` reaches it through the model's forward."""
-    if unsupported := [name for name in _UNSUPPORTED if kwargs.get(name) is not None]:
-        raise NotImplementedError(f"packed attention does not do {', '.join(unsupported)} ({type(module).__name__})")
+    unsupported = [name for name in _UNSUPPORTED if kwargs.get(name) is not None]
+    if attention_mask is not None:  # a mask of the model's own: those that transformers makes are None, see `_no_mask`
+        unsupported.append("attention_mask")
+    if unsupported:
+        raise ModelUnsupported(
+            f"{type(module).__name__} cannot be trained: packed attention does not do {', '.join(unsupported)}"
+        )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query_1HNE, key_1HNE, value_1HNE))  # [N, H, E]
     if packed_layout.context is not None:
         key, value = packed_layout.context.gather_keys(key, value)

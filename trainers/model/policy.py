@@ -20,6 +20,7 @@ from trainers.distributed.sharding import shard
 from trainers.errors import ModelUnsupported
 from trainers.model.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
 from trainers.model.context import slice_tokens
+from trainers.model.layers import untrainable, why_untrainable
 from trainers.model.lm_head import TokenScores, score_hidden
 from trainers.model.lora import add_adapter
 from trainers.packing import MicroBatch
@@ -44,6 +45,7 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
     register_packed_attention()
     with _loading(config.path):
         model = _open_model(config)
+    _refuse_mixed_sequences(model)
     if config.lora.rank:
         add_adapter(model, config.lora)
     _refuse_unusual_head(model)
@@ -134,6 +136,17 @@ def hidden_states(model: torch.nn.Module, batch: MicroBatch, received_1ND: torch
     """What a stage of a pipeline that is not the last makes of a micro-batch, or of what it received: [1, N, D]."""
     hidden_1ND: torch.Tensor = model(batch, 1.0, received_1ND)
     return hidden_1ND
+
+
+def _refuse_mixed_sequences(model: PreTrainedModel) -> None:
+    """Only attention is told where packed sequences begin: other layers would go on from one to the next, unnoticed."""
+    why = why_untrainable(model.config)
+    if not why and model._is_stateful:
+        why = untrainable("layers with a state")
+    if not why and not model._supports_attention_backend:
+        why = untrainable("an attention of its own")
+    if why:
+        raise ModelUnsupported(f"{type(model).__name__} {why}")
 
 
 def _refuse_unusual_head(model: PreTrainedModel) -> None:

@@ -2,7 +2,8 @@
 
 MODEL is a directory, or the name of a model on the hub. Prints one JSON object: `{"fault": ""}` when config and
 tokenizer of the directory load, else the fault in a sentence. Of a name it tells whether the hub has it, and in
-`directory` where its files are cached, if they are: nothing of them is read.
+`directory` where its files are cached, if they are: nothing of them is read. What loads and cannot be trained all the
+same has the sentence for that in `untrainable`.
 
 It is a program because the control plane imports neither torch nor transformers, and because what it reads may be
 hostile: it limits itself, and whoever starts it builds walls around it. torch is hidden from transformers: config and
@@ -18,6 +19,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+from trainers.model.layers import why_untrainable
 from trainers.storage.model_files import CONFIG, NO_TRANSFORMERS, TOKENIZERS, ModelFault
 
 _HUB_DEADLINE_S = 2.0
@@ -35,21 +37,21 @@ _HIDDEN = {"torch", "torchvision", "torchaudio", "tensorflow", "sklearn", "PIL"}
 
 def check(model: str, *, trust_remote_code: bool) -> dict[str, str]:
     """The answer for one model."""
-    found = ""
+    found = untrainable = ""
     try:
         if Path(model).is_absolute():
-            _load(Path(model), trust_remote_code)
+            untrainable = _load(Path(model), trust_remote_code)
         elif cached := _cached(model):
             found = str(cached)
         else:
             _check_on_hub(model, trust_remote_code)
     except ModelFault as fault:
-        return {"fault": str(fault), "directory": ""}
-    return {"fault": "", "directory": found}
+        return {"fault": str(fault), "directory": "", "untrainable": ""}
+    return {"fault": "", "directory": found, "untrainable": untrainable}
 
 
-def _load(directory: Path, trust_remote_code: bool) -> None:
-    """Load config and tokenizer as trainers do. Raises ModelFault."""
+def _load(directory: Path, trust_remote_code: bool) -> str:
+    """Load config and tokenizer as trainers do. Returns why it cannot be trained, or "". Raises ModelFault."""
     from transformers import AutoConfig, AutoTokenizer
 
     try:
@@ -62,6 +64,8 @@ def _load(directory: Path, trust_remote_code: bool) -> None:
         AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
     except Exception as error:  # noqa: BLE001
         raise ModelFault(f"{directory} has a tokenizer that does not load: {_first_sentence(error)}") from None
+    why = why_untrainable(config)
+    return f"{directory} {why}" if why else ""
 
 
 def _check_architecture(model: str, model_type: str, brings_code: bool) -> None:

@@ -232,8 +232,9 @@ def _unknown(project: Project, named: str) -> str:
 
 
 def _check(source: str, config: RunConfig, field: str) -> None:
+    is_trained = config.is_trained and field == FIELD
     try:
-        model_checks.check(source, trust_remote_code=config.model.trust_remote_code)
+        model_checks.check(source, trust_remote_code=config.model.trust_remote_code, is_trained=is_trained)
     except ModelFault as fault:
         raise _refusal(str(fault), field) from None
 

@@ -144,6 +144,14 @@ def test_what_only_the_loading_code_can_tell_is_refused_too(tmp_path: Path) -> N
     assert "has a tokenizer that does not load" in refused(str(broken))
 
 
+def test_a_model_with_layers_that_are_not_trained_is_refused_to_trainers_alone(tmp_path: Path) -> None:
+    hybrid = write_model(tmp_path / "hybrid", layer_types=["linear_attention"])
+    assert f"{hybrid} cannot be trained: it has layers of the kind linear_attention" in refused(str(hybrid))
+    assert make_model(make_project(), "hybrid", hybrid).source == str(hybrid)
+    policies = [{"name": "other", "model": "hybrid"}]
+    assert launch(str(whole_model()), policies=policies).parsed.policies[0].model == str(hybrid)
+
+
 def test_a_model_that_was_mended_is_looked_at_again(tmp_path: Path) -> None:
     directory = write_model(tmp_path / "m", model_type="no-such-type")
     refused(str(directory))

@@ -11,12 +11,16 @@ from safetensors.torch import load_file, save_file
 from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
+    BloomConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    Lfm2Config,
     LlamaForCausalLM,
+    PreTrainedConfig,
     PreTrainedModel,
     Qwen3Config,
     Qwen3ForCausalLM,
+    RecurrentGemmaConfig,
 )
 
 from tests.trainers.conftest import tiny_llama_config
@@ -25,7 +29,7 @@ from trainers.distributed.mesh import World
 from trainers.distributed.sharding import shard
 from trainers.errors import ModelUnsupported
 from trainers.model import policy as policy_module
-from trainers.model.attention import PACKED_ATTENTION, packed_layout, register_packed_attention
+from trainers.model.attention import PACKED_ATTENTION, packed_attention, packed_layout, register_packed_attention
 from trainers.model.policy import load_policy, score_tokens
 from trainers.packing import TrainingSequence, micro_batch, training_sequence
 from trainers.run_config import ModelConfig
@@ -115,6 +119,32 @@ def test_a_model_that_does_more_to_its_logits_is_refused(world: World, tmp_path:
     LlamaForCausalLM(config).save_pretrained(tmp_path)
     with pytest.raises(ModelUnsupported, match=r"final_logit_softcapping.*model\.path"):
         load_policy(ModelConfig(path=str(tmp_path)), world)
+
+
+SMALL: dict[str, Any] = {"vocab_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+MIXING = {
+    "kind conv": Lfm2Config(**SMALL, num_key_value_heads=2, layer_types=["conv"]),
+    "layers with a state": RecurrentGemmaConfig(**SMALL, block_types=["recurrent"]),
+    "an attention of its own": BloomConfig(vocab_size=8, hidden_size=16, n_layer=1, n_head=2),
+}
+
+
+@pytest.mark.parametrize("what", MIXING)
+def test_a_model_whose_layers_would_mix_packed_sequences_is_refused(world: World, tmp_path: Path, what: str) -> None:
+    config: PreTrainedConfig = MIXING[what]
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    with pytest.raises(ModelUnsupported, match=f"cannot be trained: it has .*{what}"):
+        load_policy(ModelConfig(path=str(tmp_path)), world)
+
+
+@pytest.mark.parametrize("extra", ["attention_mask", "s_aux"])
+def test_attention_that_wants_what_packing_does_not_do_is_refused(extra: str) -> None:
+    query = torch.zeros(1, 2, 3, 4)
+    options: dict[str, Any] = {"attention_mask": None} | {extra: torch.zeros(1, 1, 3, 3)}
+    with pytest.raises(ModelUnsupported, match=f"does not do {extra}"):
+        packed_attention(
+            torch.nn.Identity(), query, query, query, packed_layout=packed_layout([3], query.device), **options
+        )
 
 
 def unmapped(model: torch.nn.Module, directory: Path) -> list[str]:

@@ -1,0 +1,23 @@
+"""Which layers train on packed sequences, by what a model's config says of them. Loads without torch."""
+
+from typing import Any
+
+_SEPARATED = {"full_attention", "sliding_attention"}
+"""Kinds of layers in which a token sees those of its own sequence alone: packed attention does them."""
+
+
+def why_untrainable(config: Any) -> str:
+    """Why a model of a transformers config cannot be trained, by the kinds of its layers; "" if they say nothing of it.
+
+    All other kinds (linear attention, convolutions, Mamba, chunks) would carry one packed sequence on into the next.
+    """
+    kinds = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - _SEPARATED)
+    return untrainable(f"layers of the kind {' and '.join(kinds)}") if kinds else ""
+
+
+def untrainable(what: str) -> str:
+    """The rest of a sentence about a model: what it has, and what to do."""
+    return (
+        f"cannot be trained: it has {what}, which would mix the sequences that are packed into one row. "
+        "Name a model all of whose layers are full or sliding attention"
+    )
