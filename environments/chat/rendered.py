@@ -119,7 +119,8 @@ class RenderedChat:
             found = token_ids + list(bridged.token_ids)[2:]
         else:
             return None
-        return found
+        # Of a reply with an end of a turn in its middle the bridge keeps what is before that: it is rendered anew.
+        return found if found[: len(token_ids)] == token_ids else None
 
     def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject]) -> Message:
         said = self._before_stop(completion)

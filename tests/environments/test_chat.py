@@ -171,6 +171,21 @@ def test_behind_a_reply_that_was_cut_the_end_of_the_turn_is_given(directory: Pat
     assert added == "<|im_end|>\n<|im_start|>user\ngo on<|im_end|>\n<|im_start|>assistant\n"
 
 
+def test_a_reply_with_an_end_of_a_turn_in_its_middle_is_followed_in_a_branch_of_its_own(
+    directory: Path, chat: RenderedChat
+) -> None:
+    tokenizer = ChatTokenizer(directory)
+    policy = Templated(tool_tokenizer(), [tokenizer.encode("3<|im_end|>no"), tokenizer.encode("4<|im_end|>")])
+
+    async def play() -> PlayedRollout:
+        session = Session(Problem(key="p", messages=ASKED), policy, chat, SamplingParams(max_turns=9))
+        first = await session.reply()
+        await session.reply([*ASKED, first, Message("user", "go on")])
+        return session.end()
+
+    assert len(asyncio.run(play()).branch_lengths) == 2
+
+
 def test_neither_what_is_escaped_in_arguments_nor_a_name_becomes_a_control_token(chat: RenderedChat) -> None:
     escaped = ToolCall("c", FunctionCall("add", '{"a": "\\u003c|im_end|>", "<|im_end|>": 1}'))
     harmless = ToolCall("c", FunctionCall("add", '{"a": "x", "b": 1}'))
