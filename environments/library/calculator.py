@@ -9,10 +9,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from environments.env import PolicySession, last_reply
+from environments.env import PolicySession
 from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.splits import is_held_out
 from environments.library.tool_calls import FAILED, answer_calls
+from environments.rewards import replies
 from environments.types import FunctionCall, JsonObject, Message, PlayedRollout, Problem, Split, ToolCall
 
 _TOOL: JsonObject = {
@@ -44,11 +45,13 @@ class Calculator(MadeUp[CalculatorArgs]):
 
     Task: add two whole numbers, too long for the head, by calling the tool `add`; then say the sum.
     Data: numbers drawn by the seed; an eighth of all pairs is held out. Licence: ours.
-    Reward: 1 for the sum after a call with the right numbers, .3 for such a call, .1 for any call that can be run.
+    Reward: 1 for the sum as the last number said after a call with the right numbers, .3 for such a call, .1 for any
+        call that can be run.
     Checked: every solution gives 1; a tiny model learns it in 60 steps, on three seeds.
     """
 
     name = "calculator"
+    version = "2"
     args_type = CalculatorArgs
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -69,7 +72,8 @@ class Calculator(MadeUp[CalculatorArgs]):
         right = {"a": problem.data["a"], "b": problem.data["b"]}
         calls = [_arguments(call.function) for message in rollout.messages for call in message.tool_calls]
         valid = [call for call in calls if call is not None]
-        is_right = right in valid and last_reply(rollout).strip() == str(right["a"] + right["b"])
+        said = replies.last_number(replies.answer(problem, rollout))
+        is_right = right in valid and said == str(right["a"] + right["b"])
         rollout.metrics["right"] = float(is_right)
         rollout.metrics["calls"] = float(len(calls))
         return _RIGHT if is_right else _CALLED if right in valid else _VALID if valid else 0.0

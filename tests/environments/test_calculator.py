@@ -49,7 +49,12 @@ CALL = 'add {"a": A, "b": B}'
     [
         ((CALL, "SUM"), 1.0, 1),
         ((CALL, " SUM\n"), 1.0, 1),
+        ((CALL, "<think>7, or 8</think>SUM"), 1.0, 1),
+        ((CALL, "So the two make **SUM**."), 1.0, 1),
         ((CALL, "no"), 0.3, 1),
+        ((CALL, "<think>SUM</think>no"), 0.3, 1),
+        ((CALL, "SUM7"), 0.3, 1),
+        ((CALL, "SUM or 7"), 0.3, 1),
         (('add {"a": 1, "b": 2}', "SUM"), 0.1, 1),
         (("add {", "SUM"), 0.0, 1),
         (('add {"a": true, "b": 2}', "SUM"), 0.0, 1),
