@@ -2,14 +2,16 @@
 
 import html
 import re
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
+from django.utils import timezone
 
-from rollouts.models import Label, LabelQueue, Role, Run, ScoredGroup, Verb
-from rollouts.services.curation import acts, filters, queues
+from rollouts.models import Label, LabelQueue, QueueTurn, Role, Run, ScoredGroup, Verb
+from rollouts.services.curation import acts, filters, labels, queues
 from tests.factories import make_user, somebody
 from tests.rollouts import story
 
@@ -112,6 +114,14 @@ def test_a_score_that_is_no_number_leaves_the_item(curator: Client, run: Run) ->
     page = send(curator, "queue-say", queue.key, turn=turn, verdict="accept", score="high")
     assert "a score is a number" in page
     assert turn in page
+
+
+def test_a_word_on_an_item_that_stood_open_for_days_is_stored(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy")
+    turn = begin(curator, queue)
+    QueueTurn.objects.filter(key=turn).update(taken_at=timezone.now() - timedelta(days=3))
+    send(curator, "queue-say", queue.key, turn=turn, verdict="accept")
+    assert Label.objects.get().seconds == labels.MAX_SECONDS
 
 
 def test_a_queue_is_blind_if_it_says_so(curator: Client, run: Run) -> None:

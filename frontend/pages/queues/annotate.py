@@ -15,7 +15,7 @@ from frontend.pages.queues import showing
 from rollouts.errors import Conflict, Forbidden, Invalid, LeaseLost, NotFound, StateConflict
 from rollouts.models import LabelQueue, LabelVerdict, QueueTurn, Role
 from rollouts.selectors import label_queues
-from rollouts.services.curation import edits, turns
+from rollouts.services.curation import edits, labels, turns
 from rollouts.storable import is_uuid
 
 
@@ -99,7 +99,8 @@ def _said(request: HttpRequest, turn: QueueTurn) -> dict[str, Any]:
         "tags": form.getlist("tag"),
         "note": form.get("note", "").strip(),
         "score": given,
-        "seconds": max(0.0, (timezone.now() - turn.taken_at).total_seconds()),
+        # A page may stand open for days: that is no reason to refuse a word.
+        "seconds": min(max(0.0, (timezone.now() - turn.taken_at).total_seconds()), labels.MAX_SECONDS),
     }
     if side:
         said["preference"] = showing.preference_of(side, turn.item, request.user)
