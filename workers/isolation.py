@@ -19,14 +19,12 @@ from typing import Any, NamedTuple
 
 from django.conf import settings
 
-from environments import registry, unconfined, venvs
+from environments import registry, venvs
 from environments.env import Environment
 from environments.errors import RegistryError
 from environments.isolated import Isolated
 from environments.isolated.frames import GATEWAY_SOCKET, TOKENIZER
 from environments.sandbox import cell, tools
-from environments.sandbox.bubblewrap import Bubblewrap
-from environments.sandbox.engine import Engine
 from environments.sandbox.remote import SandboxService
 from environments.types import Split
 from rollouts.models import Run
@@ -73,7 +71,8 @@ async def load(run: Run, ref: EnvironmentRef, gateway_socket: Path | None = None
     """
     if not is_isolated(ref):
         return await asyncio.to_thread(registry.load, ref.name, ref.args)
-    service = SandboxService(_tools(ref))  # before there is a process: where there is none, nothing is left behind
+    # Before there is a process: where programs have no sandbox, nothing is left behind.
+    service = SandboxService(tools.showing(_interpreter(ref).python if ref.python else ""))
     process = await _start(run, ref, gateway_socket)
     environment = Isolated(ref.name, process, tool=service.serve)
     _watches[environment] = asyncio.create_task(_watch(environment, _limits(ref)))
@@ -194,13 +193,6 @@ def _interpreter(ref: EnvironmentRef) -> _Interpreter:
     is_ours = behind in (Path(sys.base_prefix).resolve(), Path(sys.executable).resolve().parent.parent)
     # Ours is shown in every sandbox.
     return _Interpreter(str(python), [python.parent.parent, *([] if is_ours else [behind])], {"PYTHONPATH": ""})
-
-
-def _tools(ref: EnvironmentRef) -> Engine:
-    """What runs programs for an environment: with the Python that it has itself."""
-    if unconfined.is_unconfined():
-        return tools.default()
-    return Bubblewrap(python=_interpreter(ref).python if ref.python else "")
 
 
 def _allowed_paths(ref: EnvironmentRef) -> list[Path]:

@@ -9,12 +9,15 @@ import os
 from collections.abc import Mapping, Sequence
 
 from environments import unconfined
+from environments.sandbox.bubblewrap import Bubblewrap
 from environments.sandbox.call import SandboxCall, SandboxLimits, SandboxResult
 from environments.sandbox.engine import Engine
 from environments.sandbox.engines import named
 from environments.sandbox.program import SandboxUnavailable
+from environments.sandbox.unconfined import Unconfined
 
-__all__ = ["Engine", "SandboxLimits", "SandboxResult", "SandboxUnavailable", "default", "named", "run", "use"]
+__all__ = ["Engine", "SandboxLimits", "SandboxResult", "SandboxUnavailable", "default", "named", "run", "showing"]
+__all__ += ["use"]
 
 VARIABLE = "ROLLYARD_TOOL_SANDBOX"
 """Name of the engine that runs programs of environments: bubblewrap unless it says something else."""
@@ -56,6 +59,30 @@ def default() -> Engine:
     if _engine is None:
         _engine = named("unconfined" if unconfined.is_unconfined() else os.environ.get(VARIABLE) or "bubblewrap")
     return _engine
+
+
+def showing(python: str) -> Engine:
+    """The engine for an environment beside this process, with the interpreter that it has; "": ours.
+
+    An engine that has no way to show that runs nothing: programs would find another Python. Raises SandboxUnavailable.
+    """
+    engine = default()
+    if not python or isinstance(engine, Unconfined):
+        return engine
+    if isinstance(engine, Bubblewrap):
+        return Bubblewrap(python)
+    return _Refusing(
+        f"bubblewrap alone shows programs the Python of {python}, and this installation runs them in another sandbox: "
+        f"unset {VARIABLE}, or install what the environment needs beside Rollyard, without `python`"
+    )
+
+
+class _Refusing:
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    async def run(self, call: SandboxCall) -> SandboxResult:
+        raise SandboxUnavailable(self._reason)
 
 
 def _encoded(text: bytes | str) -> bytes:

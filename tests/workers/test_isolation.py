@@ -13,6 +13,8 @@ import pytest
 from environments import registry
 from environments.errors import RegistryError
 from environments.isolated import EnvironmentDied, Isolated
+from environments.sandbox import tools
+from environments.sandbox.program import SandboxUnavailable
 from environments.types import Message, PlayedRollout, Problem, Split
 from rollouts.models import Run
 from tests.workers.making import make_run
@@ -123,6 +125,15 @@ def played(run: Run, act: Any, **args: Any) -> Any:
 def rollout(*said: str) -> PlayedRollout:
     messages = [Message("assistant", text) for text in said]
     return PlayedRollout(token_ids=[1], loss_mask=[1], inference_logprobs=[0.0], messages=messages)
+
+
+def test_programs_of_an_environment_run_in_the_sandbox_that_was_chosen(
+    guest: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tools.VARIABLE, "nothing")
+    tools.use(None)
+    with pytest.raises(SandboxUnavailable, match="there is no sandbox 'nothing'"):
+        asyncio.run(isolation.load(guest, EnvironmentRef(name="guest")))
 
 
 def test_problems_turns_and_scores_come_through(guest: Run) -> None:

@@ -160,6 +160,20 @@ def test_the_variable_chooses_the_engine_and_use_comes_before_it(monkeypatch: py
         use(None)
 
 
+def test_an_environment_apart_has_the_same_engine_and_one_that_cannot_show_its_python_runs_nothing(
+    told: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(tools.VARIABLE, "podman")
+    use(None)
+    try:
+        assert asyncio.run(tools.showing("").run(SandboxCall(argv=["true"]))).succeeded
+        assert "--pull" in told.read_text()
+        with pytest.raises(SandboxUnavailable, match="bubblewrap alone shows programs the Python of /venv/bin/python"):
+            asyncio.run(tools.showing("/venv/bin/python").run(SandboxCall(argv=["true"])))
+    finally:
+        use(None)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT can become the plain account that this tries")
 def test_unconfined_programs_of_a_plain_account_have_limits_and_leave_nothing(open_directory: Path) -> None:
