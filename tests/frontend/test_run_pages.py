@@ -52,6 +52,14 @@ def test_a_running_run_shows_its_progress_and_when_it_ends(client: Client) -> No
     assert "policy v40 is live" in page
 
 
+def test_no_policy_of_a_run_that_is_over_is_said_to_be_live(client: Client) -> None:
+    run = make_lively_run(steps=40)
+    Run.objects.filter(pk=run.pk).update(state=RunState.STOPPED, finished_at=run.created_at)
+    page = body(client, run)
+    assert "policy v40 was the last" in page
+    assert "is live" not in page
+
+
 def test_the_tiles_compare_with_the_beginning(client: Client) -> None:
     page = body(client, make_lively_run(steps=40))
     assert "since the first step" in page
