@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections import Counter
 from functools import cached_property
 from typing import Annotated, Any
@@ -34,6 +35,8 @@ _LONGEST_QUERY, _LONGEST_ANSWER = 500, 500
 """Characters that count."""
 _SHOWN = 2_000
 """Characters of a paragraph."""
+_ARTICLES = {"a", "an", "the"}
+_COMMA_OF_NUMBER = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 
 
 class SearchArgs(RangedArgs, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,12 +61,13 @@ class Search(Environment[SearchArgs]):
     Data: rivers, towns, companies and people, made up by seed, of this project (Apache-2.0); or your own paragraphs and
         questions.
     Arguments: size of the world, paragraphs that an answer takes, paragraphs that a search returns.
-    Reward: 1 for the answer, but for case and punctuation; else .3 times the share of its words (F1).
+    Reward: 1 for the answer, but for case, articles and punctuation; else .3 times the share of its words (F1).
     Checked: the solution of each of 400 held-out problems gives 1 and finds every paragraph with the real index; random
         text gives 0, a guess without a search less than .01 on average, and a list of all that may be asked below .05.
     """
 
     name = "search"
+    version = "2"
     args_type = SearchArgs
 
     def __init__(self, args: SearchArgs) -> None:
@@ -100,8 +104,8 @@ class Search(Environment[SearchArgs]):
         outputs = answers_of(rollout)
         titles = problem.data["titles"]
         found = sum(any(f"{_heading(title)}\n" in output for output in outputs) for title in titles)
-        told = _words((in_tag(answer(problem, rollout), "answer") or "")[:_LONGEST_ANSWER])
-        right = _words(problem.data["answer"])
+        told = _compared((in_tag(answer(problem, rollout), "answer") or "")[:_LONGEST_ANSWER])
+        right = _compared(problem.data["answer"])
         rollout.metrics |= {
             "right": float(told == right),
             "calls": float(len(outputs)),
@@ -170,7 +174,7 @@ def _of_rows(data: str) -> InventedWorld:
     for number, row in enumerate(rows.read(DataFiles(data).paths), 1):
         if row.get("text"):
             paragraphs[str(row.get("title") or number)] = str(row["text"])
-        elif row.get("question") and row.get("answer"):
+        elif row.get("question") and _words(str(row.get("answer") or "")):
             titles = [str(title) for title in row.get("titles") or []]
             questions.append(
                 HopQuestion(str(row["question"]), str(row["answer"]), titles, max(min(len(titles), HOPS), 1))
@@ -185,6 +189,12 @@ def _of_rows(data: str) -> InventedWorld:
 def _words(text: str) -> list[str]:
     """In small letters, without punctuation."""
     return "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
+
+
+def _compared(text: str) -> list[str]:
+    """Its words without articles, if it has any other; commas in numbers part no words."""
+    words = _words(_COMMA_OF_NUMBER.sub("", text))
+    return [word for word in words if word not in _ARTICLES] or words
 
 
 def _f1(told: list[str], right: list[str]) -> float:

@@ -70,8 +70,10 @@ PROBLEM = Problem(
     [
         ("<answer>The Lantern Guild of Orlin</answer>", 1.0),
         ("<answer>no</answer><answer> the lantern guild, of ORLIN. </answer>", 1.0),
-        # F1 of 2 words that are right, of 5: 2 * 2 / (2 + 5).
-        ("<answer>Lantern Guild</answer>", 0.3 * 4 / 7),
+        ("<answer>Lantern Guild of Orlin</answer>", 1.0),
+        # F1 of 2 words that are right, of 4: 2 * 2 / (2 + 4).
+        ("<answer>Lantern Guild</answer>", 0.3 * 4 / 6),
+        ("<answer>the</answer>", 0.0),
         ("<answer>somebody</answer>", 0.0),
         ("<answer></answer>", 0.0),
         ("The Lantern Guild of Orlin", 0.0),
@@ -82,6 +84,16 @@ def test_rewards(reply: str, reward: float) -> None:
     [rollout] = scored(search(), PROBLEM, reply)
     assert rollout.reward == pytest.approx(reward)
     assert rollout.metrics["right"] == float(reward == 1.0)
+
+
+@pytest.mark.parametrize(
+    ("answer", "said", "is_right"),
+    [("63412", "63,412", True), ("A", "a", True), ("A", "the", False), ("the A", "an a", False), ("1,2", "12", False)],
+)
+def test_a_number_may_have_commas_and_an_answer_may_be_an_article(answer: str, said: str, is_right: bool) -> None:
+    problem = Problem(key="x", messages=[], data={"answer": answer, "titles": []})
+    [rollout] = scored(search(), problem, f"<answer>{said}</answer>")
+    assert rollout.metrics["right"] == float(is_right)
 
 
 def test_an_answer_that_lists_everything_earns_next_to_nothing() -> None:
@@ -166,6 +178,7 @@ def test_paragraphs_and_questions_come_from_a_file(tmp_path: Path) -> None:
     ("row", "reason"),
     [
         ({"title": "x"}, "row 1: it needs a title and a text, or a question and an answer"),
+        ({"question": "x", "answer": "?"}, "row 1: it needs a title and a text, or a question and an answer"),
         ({"question": "x", "answer": "y"}, "no paragraph"),
         ({"title": "x", "text": "y"}, "no question"),
     ],
