@@ -26,7 +26,7 @@ from rollouts.services.curation import reviews
 from rollouts.services.datasets import learning
 from rollouts.services.groups import cancelling, evaluations, leases, problems
 from rollouts.services.outside import deliveries, sessions
-from rollouts.services.runs import life, policies, tokens
+from rollouts.services.runs import life, policies, tokens, trainer_writes
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
 from trainers.run_config import EnvironmentRef
 from workers import isolation
@@ -129,6 +129,7 @@ class Convergence:
             training.tend(run)
         if run.kind == RunKind.EXTERNAL:
             deliveries.conclude(run)  # should who sent the last batch have died right after it
+            trainer_writes.finish_forgotten(run)
         else:
             retention.prune(run)
         run.refresh_from_db()

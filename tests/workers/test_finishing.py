@@ -3,13 +3,14 @@
 from typing import Any
 
 import pytest
+from django.db.models.functions import Now
 from django.utils import timezone
 
-from rollouts.models import Model, PolicyVersion, Run
+from rollouts.models import Batch, Model, PolicyVersion, Run
 from rollouts.services import models
-from rollouts.services.runs import life
+from rollouts.services.runs import life, trainer_writes
 from rollouts.states import RunState
-from tests.factories import make_run
+from tests.factories import make_batch, make_run
 from tests.model_files import write_model
 from workers import convergence
 from workers.convergence import Convergence
@@ -88,3 +89,15 @@ def test_a_result_that_we_fail_to_register_does_not_keep_the_run(monkeypatch: py
     run.refresh_from_db()
     assert run.state == RunState.FINISHED
     assert "RecursionError: too deep" in run.state_reason
+
+
+def test_a_trainer_from_outside_that_forgets_to_finish_ends_its_run_all_the_same() -> None:
+    run = make_run(preset="external-trainer", max_steps=1, next_step=1)
+    batch = make_batch(run, step=0, groups=[])
+    Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert run.state == RunState.RUNNING, "it may still announce its weights"
+    Batch.objects.filter(pk=batch.pk).update(trained_at=Now() - trainer_writes.FORGOTTEN)
+    Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert run.state == RunState.FINISHED

@@ -42,6 +42,8 @@ from trainers.wire import CheckpointRef, StepAck, TrainerRegistration
 
 HEARD = timedelta(seconds=30)
 """For so long a call is not noted again."""
+FORGOTTEN = timedelta(minutes=10)
+"""For so long a trainer from outside may announce its last weights after its last step."""
 
 
 def register_trainer(run: Run, *, world_size: int, hostname: str, pid: int, actor: str) -> TrainerRegistration:
@@ -170,6 +172,13 @@ def finish_training(run: Run, *, epoch: int) -> Run:
             )
         run.refresh_from_db()
         return run
+
+
+def finish_forgotten(run: Run) -> None:
+    """Finish in the place of a trainer from outside that acknowledged its last step and then said nothing more."""
+    last = Batch.objects.filter(run=run, step=run.max_steps - 1, trained_at__lt=Now() - Value(FORGOTTEN))
+    if run.state == RunState.RUNNING and run.next_step >= run.max_steps and last.exists():
+        finish_training(run, epoch=run.epoch)
 
 
 def count_trainer_restart(run: Run) -> int:

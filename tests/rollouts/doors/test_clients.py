@@ -111,7 +111,7 @@ def test_every_snippet_of_the_document_works(served: str, tmp_path: Path, monkey
         "url": served,
         "submit_token": make_token(["submit"]),
         "train_token": make_token(["train"]),
-        "run": life.start(launch_external(batch__batch_size=2)).key,
+        "run": life.start(launch_external(batch__batch_size=2, max_steps=1)).key,
         "rl_run": own.key,
         "play": play,
     }
