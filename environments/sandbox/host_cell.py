@@ -34,7 +34,8 @@ class HostCell(Cell):
         return os.open(self.place, os.O_RDONLY | os.O_DIRECTORY)
 
     def find_excess(self) -> Ending | None:
-        if _is_over(self.place, self.call.limits.disk_bytes, self.call.limits.files):
+        unnamed = usage.unnamed_bytes(self._pid, os.stat(self.place).st_dev)
+        if _is_over(self.place, self.call.limits.disk_bytes - unnamed, self.call.limits.files):
             return "files"
         return usage.find_excess(self.call.limits, self._pid)
 
@@ -81,21 +82,23 @@ def limiting(call: SandboxCall) -> str:
 
 def _is_over(place: str, most_bytes: int, most_files: int) -> bool:
     used, count, left = 0, 0, [place]
-    while left:
+    while left and used <= most_bytes:
         try:
             with os.scandir(left.pop()) as entries:
                 for entry in entries:
                     count += 1
-                    used += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
+                    # Files may come and go meanwhile: what is gone hides no other.
+                    with suppress(FileNotFoundError):
+                        used += entry.stat(follow_symlinks=False).st_blocks * _BLOCK_BYTES
                     if count > most_files or used > most_bytes:
                         return True
                     if entry.is_dir(follow_symlinks=False):
                         left.append(entry.path)
-        except (FileNotFoundError, PermissionError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError):
             continue
-        except OSError:  # deeper than a path can say
+        except OSError:  # deeper than a path can say, or closed to us: more may be in it
             return True
-    return False
+    return used > most_bytes
 
 
 def environ_of(place: str) -> dict[str, str]:

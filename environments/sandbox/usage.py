@@ -5,12 +5,16 @@ those that share them only where it matters.
 """
 
 import os
+import stat
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from environments.sandbox import nameless
 from environments.sandbox.call import Ending, SandboxLimits
 
+_BLOCK_BYTES = 512
+"""Of what stat counts in."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -51,6 +55,19 @@ def count_files(directory: int) -> int:
     """Files and directories on the file system that an open directory is the root of."""
     status = os.fstatvfs(directory)
     return status.f_files - status.f_ffree
+
+
+def unnamed_bytes(root: int, device: int) -> int:
+    """In files of a file system that the process `root` and those below it have open, and that no directory names."""
+    sizes: dict[int, int] = {}
+    for pid in below(root):
+        with suppress(OSError):
+            for file in os.listdir(f"/proc/{pid}/fd"):
+                with suppress(OSError):
+                    status = os.stat(f"/proc/{pid}/fd/{file}")
+                    if status.st_dev == device and status.st_nlink == 0 and stat.S_ISREG(status.st_mode):
+                        sizes[status.st_ino] = status.st_blocks * _BLOCK_BYTES
+    return sum(sizes.values())
 
 
 def _shared_bytes() -> int:

@@ -120,6 +120,12 @@ def test_a_program_of_another_engine_ends_at_its_limits_and_is_removed(name: str
     assert [path for path in Path("/tmp").glob("rollyard-tool-*") if str(path) in told.read_text()] == []
 
 
+def test_files_without_a_name_count_as_others_do(told: Path) -> None:
+    some = "".join(f"exec {number}> x; rm x; head -c 400000 /dev/zero >&{number}; " for number in (3, 4, 5))
+    asked = {"argv": ["sh", "-c", f"{some} sleep 60"], "limits": SandboxLimits(wall_s=20, disk_bytes=10**6)}
+    assert called("gvisor", **asked).ended == "files"
+
+
 def test_podman_closes_the_network_the_root_and_what_exceeds(told: Path) -> None:
     called("podman", argv=["true"], limits=SandboxLimits(memory_bytes=10**8, processes=7))
     line = " ".join(json.loads(told.read_text().splitlines()[0]))
@@ -184,10 +190,11 @@ def test_unconfined_programs_of_a_plain_account_have_limits_and_leave_nothing(op
         "def end(*argv, **limits): return asyncio.run(run(argv, limits=SandboxLimits(**limits)))\n"
         "print(end('sh', '-c', 'cat > x; echo hello').output, end='')\n"
         "print(end('sleep', '60', wall_s=.3).ended, end('yes').ended)\n"
+        "print(end('sh', '-c', 'mkdir x && chmod 300 x && sleep 60', wall_s=20).ended)\n"
         "print(end('sh', '-c', 'setsid sleep 98761 > /dev/null 2>&1 & exit 3').exit_code)\n"
     )
     environ = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(copied), unconfined.VARIABLE: "1"}
     become = ["setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups", "/usr/bin/python3", "-c", script]
     done = subprocess.run(become, capture_output=True, text=True, timeout=60, check=False, env=environ)
-    assert done.stdout.split() == ["hello", "wall", "output", "3"], done.stderr
+    assert done.stdout.split() == ["hello", "wall", "output", "files", "3"], done.stderr
     assert subprocess.run(["pgrep", "-f", "sleep 98761"], check=False, stdout=subprocess.DEVNULL).returncode == 1
