@@ -57,7 +57,8 @@ _FAMILIES = [
             "SELECT c.name, p.name FROM $children c JOIN $parents p ON p.id = c.$key WHERE c.$sort = '$b' "
             "AND p.$year < $y"),
     _Family("join_group", 3, "For each $kind of the $parents: what are the $kind and the $most $amount of the "
-            "$children of such $parents, counting only $children whose $sort is not $b?",
+            "$children of such $parents, counting only $children whose $sort is not $b? Leave out "
+            "each $kind that has none.",
             "SELECT p.$kind, $extreme(c.$amount) FROM $parents p JOIN $children c ON c.$key = p.id "
             "WHERE c.$sort <> '$b' GROUP BY p.$kind"),
     _Family("average", 4, "What are the names of the $children whose $amount is above the average $amount of all "

@@ -9,7 +9,7 @@ import pytest
 from environments import registry
 from environments.env import Environment
 from environments.errors import InvalidArguments
-from environments.library.sql.runner import filled
+from environments.library.sql.runner import filled, result_of
 from environments.types import Message, Problem, Split
 from tests.environments.library_tools.playing import check_splits, hostile, reward_of, reward_of_solution, scored
 from tests.environments.sandbox.programs import needs_sandbox
@@ -53,6 +53,17 @@ def test_questions_of_every_level_have_an_answer_that_hangs_on_the_rows() -> Non
             assert all("rows" in right for right in problem.data["expected"])
             assert len({str(right["rows"]) for right in problem.data["expected"]}) > 1
     assert len(families) >= 12
+
+
+def test_a_question_says_what_becomes_of_groups_without_rows() -> None:
+    """A left join has them, beside NULL: a fair reading of words that do not say."""
+    environment = sql(min_level=3, max_level=3)
+    problems = [environment.problem(Split.TRAIN, index) for index in range(40)]
+    for problem in [each for each in problems if each.key.startswith("join_group")]:
+        query = problem.data["query"].replace("JOIN", "LEFT JOIN").replace("WHERE", "AND")
+        others = [result_of(filled(each), query, 500, 1_000_000)["rows"] for each in problem.data["databases"]]
+        has_more = any(None in row for rows in others for row in rows)
+        assert not has_more or "Leave out" in problem.messages[1].text
 
 
 @needs_sandbox
