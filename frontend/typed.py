@@ -27,6 +27,11 @@ def numbers(values: Mapping[str, str], readers: Readers) -> tuple[dict[str, floa
     return found, faults
 
 
+def written(text: str) -> str:
+    """What was written into a text area, of whose line breaks a form makes two characters each."""
+    return text.replace("\r\n", "\n").strip()
+
+
 def listed(text: str) -> list[str]:
     """What stands between commas."""
     return [each.strip() for each in text.split(",") if each.strip()]

@@ -160,7 +160,10 @@ def test_notes_and_licence_are_changed_and_versions_are_not(curator: Client, run
     assert "licence CC-BY-4.0" in page
     answer = curator.get(reverse("dataset", args=[version.dataset.key]))
     assert b"<script>alert" not in answer.content
-    assert "at most 200" in send(curator, "dataset-describe", version.dataset.key, licence="x" * 201)
+    refused = {"licence": "x" * 201, "notes": "what I\r\ntyped"}
+    page = send(curator, "dataset-describe", version.dataset.key, status=422, **refused)
+    assert "at most 200" in page
+    assert "what I\ntyped</textarea>" in page
 
 
 def test_a_viewer_looks_and_makes_nothing(run: Run) -> None:

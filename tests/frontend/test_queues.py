@@ -72,6 +72,7 @@ def test_a_queue_is_made_from_a_form_that_a_link_fills_in(curator: Client, run: 
         ({"min_reward": "much"}, "must be a number"),
         ({"share": "2"}, "must be above 0 and at most 1"),
         ({"run": "nobodys"}, "is no run of this project"),
+        ({"environment": "e" * 300}, "characters"),
         ({"error": "fate"}, "must be one of"),
         ({"state": "rejected"}, "must be one of"),
         ({"run": "\0", "environment": "\0"}, "is no run of this project"),
@@ -165,6 +166,27 @@ def test_the_guideline_is_changed_and_the_queue_closed(curator: Client, run: Run
     assert "<i>first</i>" not in curator.get(reverse("queue", args=[queue.key])).content.decode()
     assert "The queue is closed" in send(curator, "queue-close", queue.key)
     assert "nothing is given out any more" in send(curator, "queue-take", queue.key)
+
+
+def test_what_was_typed_is_there_again_where_it_is_refused(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy")
+    page = send(curator, "queue-assign", queue.key, status=422, people="the-curator, nobody")
+    assert 'value="the-curator, nobody"' in page
+    page = send(curator, "queue-guide", queue.key, status=422, guideline="Is it \0 a loop?" + "!" * 20_000)
+    assert "a loop?!" in page
+    assert "must have at most" in page
+
+
+def test_a_line_break_is_one_character_as_where_it_was_typed(curator: Client, run: Run) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy")
+    typed, posted = "x\n" * 10_000, "x\r\n" * 10_000
+    send(curator, "queue-guide", queue.key, guideline=posted)
+    assert queue.guidelines.latest("version").text == typed.strip()
+    form = {"name": "other", "project": run.project.slug, "guideline": posted}
+    send(curator, "queue-make", **form)
+    assert LabelQueue.objects.get(name="other").guidelines.get().text == typed.strip()
+    send(curator, "queue-say", queue.key, turn=begin(curator, queue), verdict="accept", note=posted[:3_000])
+    assert Label.objects.get().note == typed[:2_000].strip()
 
 
 def test_a_viewer_looks_at_queues_and_at_no_items(run: Run) -> None:

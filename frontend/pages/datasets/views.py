@@ -11,10 +11,12 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, page
 from frontend.pages.datasets.form import RecipeForm
+from frontend.typed import written
 from rollouts.errors import Conflict, Forbidden, Invalid
 from rollouts.models import Role
 from rollouts.selectors import datasets, runs
 from rollouts.services.datasets import making
+from rollouts.storable import displayable
 
 SHOWN = 200
 
@@ -48,13 +50,7 @@ def make(request: HttpRequest) -> HttpResponse:
 @require_safe
 def dataset(request: HttpRequest, dataset_key: str) -> HttpResponse:
     """One dataset: what is said of it, and its versions."""
-    found = datasets.get(request.user, dataset_key)
-    context = {
-        "dataset": found,
-        "versions": list(datasets.versions(found).defer("statistics")[:SHOWN]),
-        "may_curate": runs.projects(request.user, Role.CURATOR).filter(pk=found.project_id).exists(),
-    }
-    return render(request, "datasets/dataset.html", context)
+    return _dataset(request, dataset_key, {}, status=200)
 
 
 @page
@@ -62,14 +58,28 @@ def dataset(request: HttpRequest, dataset_key: str) -> HttpResponse:
 def describe(request: HttpRequest, dataset_key: str) -> HttpResponse:
     """Say something else of the dataset. Needs the curator role."""
     found = datasets.get(request.user, dataset_key, Role.CURATOR)
-    said = {name: request.POST.get(name, "").strip() for name in ("notes", "licence")}
+    said = {name: written(request.POST.get(name, "")) for name in ("notes", "licence")}
     try:
         making.describe(found, **said)
     except Invalid as error:
         messages.error(request, error.message)
-    else:
-        messages.success(request, "Its notes and licence are stored. Its versions stay as they are.")
+        typed = {name: displayable(text) for name, text in said.items()}
+        return _dataset(request, dataset_key, typed, status=error.status)
+    messages.success(request, "Its notes and licence are stored. Its versions stay as they are.")
     return HttpResponseRedirect(reverse("dataset", args=[dataset_key]))
+
+
+def _dataset(request: HttpRequest, dataset_key: str, typed: dict[str, str], *, status: int) -> HttpResponse:
+    """Its page, in whose form stands what was typed there and refused."""
+    found = datasets.get(request.user, dataset_key)
+    context = {
+        "dataset": found,
+        "versions": list(datasets.versions(found).defer("statistics")[:SHOWN]),
+        "said": {"notes": found.notes, "licence": found.licence} | typed,
+        "is_refused": bool(typed),
+        "may_curate": runs.projects(request.user, Role.CURATOR).filter(pk=found.project_id).exists(),
+    }
+    return render(request, "datasets/dataset.html", context, status=status)
 
 
 def _index(request: HttpRequest, form: RecipeForm, *, status: int) -> HttpResponse:

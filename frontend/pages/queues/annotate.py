@@ -12,6 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, page
 from frontend.pages.queues import showing
+from frontend.typed import written
 from rollouts.errors import Conflict, Forbidden, Invalid, LeaseLost, NotFound, StateConflict
 from rollouts.models import LabelQueue, LabelVerdict, QueueTurn, Role
 from rollouts.selectors import label_queues
@@ -97,7 +98,7 @@ def _said(request: HttpRequest, turn: QueueTurn) -> dict[str, Any]:
     said: dict[str, Any] = {
         "verdict": LabelVerdict.ACCEPT.value if side else form.get("verdict", ""),
         "tags": form.getlist("tag"),
-        "note": form.get("note", "").strip(),
+        "note": written(form.get("note", "")),
         "score": given,
         # A page may stand open for days: that is no reason to refuse a word.
         "seconds": min(max(0.0, (timezone.now() - turn.taken_at).total_seconds()), labels.MAX_SECONDS),

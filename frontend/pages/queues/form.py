@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from frontend.typed import Readers, listed, numbers
+from frontend.typed import Readers, listed, numbers, written
 from rollouts.errors import Invalid
 from rollouts.models import QueueUnit, RejectEffect
 from rollouts.services.curation.filters import FILTER_STATES, QueueFilter
@@ -39,7 +39,7 @@ class QueueForm:
         self.errors: dict[str, str] = {}
         """Field -> what is wrong there."""
         self.values = {
-            name: displayable(given.get(name, "")).strip()
+            name: written(displayable(given.get(name, "")))
             for name in (
                 "name",
                 "project",

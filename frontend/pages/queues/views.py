@@ -12,11 +12,12 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, page
 from frontend.pages.queues.form import QueueForm
-from frontend.typed import listed
+from frontend.typed import listed, written
 from rollouts.errors import Conflict, Forbidden, Invalid
 from rollouts.models import LabelQueue, Role, ScoredGroup
 from rollouts.selectors import agreement, curation, label_queues, runs
 from rollouts.services.curation import filters, queues
+from rollouts.storable import displayable
 
 SHOWN_UNDECIDED = 20
 
@@ -49,25 +50,7 @@ def make(request: HttpRequest) -> HttpResponse:
 @require_safe
 def queue(request: HttpRequest, queue_key: str) -> HttpResponse:
     """One queue: how far it is, by which guideline, and how far people agree."""
-    row = label_queues.with_counts(label_queues.list_queues(request.user)).filter(
-        pk=label_queues.get(request.user, queue_key).pk
-    )
-    found = row.get()
-    chosen = msgspec.to_builtins(filters.filter_of(found))
-    plain = msgspec.to_builtins(filters.QueueFilter())
-    context = {
-        "queue": found,
-        "filter": {name: value for name, value in chosen.items() if value != plain[name]},
-        "guidelines": found.guidelines.order_by("-version"),
-        "agreement": agreement.shown_to(found, request.user),
-        "hidden": agreement.HIDDEN,
-        "decided": _decided(found),
-        "people": label_queues.assigned(found),
-        "may_adjudicate": found.words_per_item > 1 and not (found.is_blind and found.closed_at is None),
-        "mine": label_queues.mine(found, request.user),
-        "may_curate": runs.projects(request.user, Role.CURATOR).filter(pk=found.project_id).exists(),
-    }
-    return render(request, "queues/queue.html", context)
+    return _queue(request, queue_key, {}, status=200)
 
 
 @page
@@ -75,12 +58,13 @@ def queue(request: HttpRequest, queue_key: str) -> HttpResponse:
 def guide(request: HttpRequest, queue_key: str) -> HttpResponse:
     """Give the queue a new version of its guideline. Needs the curator role."""
     found = label_queues.get(request.user, queue_key, Role.CURATOR)
+    text = written(request.POST.get("guideline", ""))
     try:
-        newest = queues.guide(found, request.POST.get("guideline", "").strip(), actor=actor(request))
+        newest = queues.guide(found, text, actor=actor(request))
     except (Invalid, Conflict) as error:
         messages.error(request, error.message)
-    else:
-        messages.success(request, f"Words are said by version {newest.version} from now on.")
+        return _queue(request, queue_key, {"guideline": text}, status=error.status)
+    messages.success(request, f"Words are said by version {newest.version} from now on.")
     return HttpResponseRedirect(reverse("queue", args=[queue_key]))
 
 
@@ -89,12 +73,13 @@ def guide(request: HttpRequest, queue_key: str) -> HttpResponse:
 def assign(request: HttpRequest, queue_key: str) -> HttpResponse:
     """Say who alone is given items. Needs the curator role."""
     found = label_queues.get(request.user, queue_key, Role.CURATOR)
+    people = request.POST.get("people", "")
     try:
-        queues.assign(found, listed(request.POST.get("people", "")))
+        queues.assign(found, listed(people))
     except Invalid as error:
         messages.error(request, error.message)
-    else:
-        messages.success(request, "Items are given to them from now on.")
+        return _queue(request, queue_key, {"people": people}, status=error.status)
+    messages.success(request, "Items are given to them from now on.")
     return HttpResponseRedirect(reverse("queue", args=[queue_key]))
 
 
@@ -115,6 +100,30 @@ def _index(request: HttpRequest, form: QueueForm, *, status: int) -> HttpRespons
         "projects": runs.projects(user, Role.CURATOR).order_by("name"),
     }
     return render(request, "queues/index.html", context, status=status)
+
+
+def _queue(request: HttpRequest, queue_key: str, typed: dict[str, str], *, status: int) -> HttpResponse:
+    """Its page, in whose forms stands what was typed there and refused."""
+    row = label_queues.with_counts(label_queues.list_queues(request.user)).filter(
+        pk=label_queues.get(request.user, queue_key).pk
+    )
+    found = row.get()
+    chosen = msgspec.to_builtins(filters.filter_of(found))
+    plain = msgspec.to_builtins(filters.QueueFilter())
+    context = {
+        "queue": found,
+        "filter": {name: value for name, value in chosen.items() if value != plain[name]},
+        "guidelines": found.guidelines.order_by("-version"),
+        "agreement": agreement.shown_to(found, request.user),
+        "hidden": agreement.HIDDEN,
+        "decided": _decided(found),
+        "people": label_queues.assigned(found),
+        "typed": {name: displayable(text) for name, text in typed.items()},
+        "may_adjudicate": found.words_per_item > 1 and not (found.is_blind and found.closed_at is None),
+        "mine": label_queues.mine(found, request.user),
+        "may_curate": runs.projects(request.user, Role.CURATOR).filter(pk=found.project_id).exists(),
+    }
+    return render(request, "queues/queue.html", context, status=status)
 
 
 def _decided(queue: LabelQueue) -> dict[str, Any]:
