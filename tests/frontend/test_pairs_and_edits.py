@@ -2,6 +2,7 @@
 
 import html
 import json
+import re
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from django.test import Client
 from django.urls import reverse
 
 from frontend import differing
-from rollouts.models import Label, LabelQueue, Role, Rollout, Run
+from rollouts.models import DatasetMember, Label, LabelQueue, Role, Rollout, Run
 from rollouts.services.curation import filters, labels, queues
 from tests.factories import somebody
 from tests.frontend.test_queues import begin, read, send, signed_in
@@ -131,6 +132,18 @@ def test_where_people_disagree_their_words_are_shown_and_one_more_decides(curato
     page = " ".join(read(judge, "group", run.key, "a").split())
     assert "adjudicated by user:eve" in page
     assert "1 adjudicated" in " ".join(read(judge, "queue", source.key).split())
+
+
+def test_a_queue_of_pairs_leads_to_a_dataset_of_pairs(curator: Client, run: Run) -> None:
+    queue = make(run, unit="pair")
+    [query] = re.findall(r"(\?queue=[^#]+)#make", read(curator, "queue", queue.key))
+    send(curator, "queue-say", queue.key, turn=begin(curator, queue), side="left")
+    page = curator.get(reverse("datasets") + query)
+    form = page.context["form"]
+    send(
+        curator, "dataset-make", **form.values | {"name": "better", "accepted": "on" if form.ticked["accepted"] else ""}
+    )
+    assert DatasetMember.objects.get().other is not None
 
 
 def test_a_blind_queue_that_is_open_is_not_adjudicated_and_says_why(curator: Client, run: Run) -> None:
