@@ -166,6 +166,24 @@ def test_what_the_list_asked_for_before_a_search_does_not_undo_it(watched: Watch
     page.unroute_all(behavior="ignoreErrors")
 
 
+def test_a_page_whose_refetches_fail_says_so_until_one_is_answered(watched: Watched) -> None:
+    run = make_run()
+    page = watched.open(f"/runs/{run.key}/rollouts/")
+    status = page.locator("live-status")
+    expect(status).to_have_attribute("data-state", "live")
+    page.route(re.compile("/live/"), lambda route: route.fulfill(status=503))
+    make_group(run, prompt="Reverse: marble")
+    bell.ring_after_commit(run.pk)
+    expect(status).to_have_text(re.compile(r"Disconnected since \d\d:\d\d:\d\d"))
+    expect(status.get_by_role("button")).to_have_attribute("title", re.compile("The server answered 503"))
+    page.unroute_all()
+    bell.ring_after_commit(run.pk)
+    expect(page.get_by_text("Reverse: marble")).to_be_visible()
+    expect(status).to_have_attribute("data-state", "live")
+    assert not watched.was_reloaded
+    watched.faults.clear()  # what was answered 503
+
+
 def test_pausing_keeps_the_page_still_and_resuming_catches_up(watched: Watched) -> None:
     run = make_run()
     page = watched.open(f"/runs/{run.key}/rollouts/")

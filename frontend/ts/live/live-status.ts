@@ -57,7 +57,7 @@ class LiveStatus extends HTMLElement {
         state === "paused"
           ? "Follow the run again"
           : state === "disconnected"
-            ? `${reason || "Reconnecting"}; what you see is refreshed every 10 seconds meanwhile`
+            ? `${reason || "Reconnecting"}; what you see is asked for again every 10 seconds meanwhile`
             : state === "ended"
               ? "This page follows nothing any more"
               : "Stop following, to read in peace";

@@ -11,10 +11,18 @@ export type LiveState = "connecting" | "live" | "behind" | "paused" | "disconnec
 
 export interface LiveDetail {
   state: LiveState;
-  /** When the connection was lost, in milliseconds since the epoch; only when disconnected. */
+  /** Since when the page stands still, in milliseconds since the epoch; only when disconnected. */
   since: number;
-  /** Why the server closed the connection, in its words; empty when it did not say. */
+  /** Why: what the server closed the connection with, or answered a refetch; empty when it said nothing. */
   reason: string;
+}
+
+/** What htmx says of a request that is over. */
+interface Answer {
+  xhr: XMLHttpRequest;
+  successful?: boolean;
+  /** The region that its answer is for. */
+  target: Element;
 }
 
 const THROTTLE_MS = 1_000;
@@ -31,6 +39,10 @@ let socket: WebSocket | undefined;
 let retries = 0;
 let lostAt = 0;
 let lostReason = "";
+/** What was not answered when it was last asked for: an open socket says nothing of that. */
+const failed = new Set<Element>();
+let failedAt = 0;
+let failedReason = "";
 let ended = false;
 let refused = false;
 let paused = false;
@@ -56,8 +68,12 @@ export function startLive(): void {
   });
   document.body.addEventListener("htmx:afterRequest", (event) => {
     answerMs = performance.now() - askedAt;
+    const { xhr, successful, target } = (event as CustomEvent<Answer>).detail;
+    if (successful && failed.delete(target) && failed.size === 0) {
+      failedAt = 0;
+      failedReason = "";
+    }
     countRequests(-1);
-    const { xhr, successful } = (event as CustomEvent<{ xhr: XMLHttpRequest; successful: boolean }>).detail;
     if (isSignInPage(xhr)) {
       end();
       location.replace(`/login/?ended=1&next=${encodeURIComponent(location.pathname + location.search)}`);
@@ -69,6 +85,10 @@ export function startLive(): void {
       }
     }
   });
+  // Not what was given up for a newer request: htmx calls that an abort.
+  for (const name of ["htmx:responseError", "htmx:sendError", "htmx:timeout"]) {
+    document.body.addEventListener(name, (event) => fail((event as CustomEvent<Answer>).detail));
+  }
   document.body.addEventListener("live:ended", end);
 }
 
@@ -143,15 +163,21 @@ export function changed(): void {
   }, wait);
 }
 
+function fail({ xhr, target }: Answer): void {
+  failedAt ||= Date.now();
+  failedReason = xhr.status > 0 ? `The server answered ${xhr.status}` : "The server did not answer";
+  failed.add(target);
+  announce();
+}
+
 function countRequests(change: number): void {
   inFlight = Math.max(0, inFlight + change);
   announce();
 }
 
 function announce(): void {
-  document.dispatchEvent(
-    new CustomEvent<LiveDetail>("live:state", { detail: { state: state(), since: lostAt, reason: lostReason } }),
-  );
+  const detail = { state: state(), since: lostAt || failedAt, reason: lostReason || failedReason };
+  document.dispatchEvent(new CustomEvent<LiveDetail>("live:state", { detail }));
 }
 
 function state(): LiveState {
@@ -161,7 +187,7 @@ function state(): LiveState {
   if (paused) {
     return "paused";
   }
-  if (lostAt > 0) {
+  if (lostAt > 0 || failedAt > 0) {
     return "disconnected";
   }
   if (socket?.readyState !== WebSocket.OPEN) {
