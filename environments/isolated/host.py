@@ -9,9 +9,9 @@ import itertools
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import msgspec
 
@@ -40,11 +40,14 @@ from environments.sandbox import tools
 from environments.sandbox.remote import RemoteEngine
 from environments.types import ChatAnswer, FinishedRollout, JsonObject, Message, Problem, Split
 
+T = TypeVar("T")
+
 
 class Host:
-    """The environment and the states of its episodes."""
+    """The environment and the states of its episodes. Made on the event loop that calls are answered on."""
 
     def __init__(self, writer: BinaryIO) -> None:
+        self._loop = asyncio.get_running_loop()
         self._writer = writer
         self._environment: Environment[Any] | None = None
         self._states: dict[int, Any] = {}
@@ -77,9 +80,12 @@ class Host:
             self._send(call.id, None, fault_of(error))
 
     async def ask(self, ask: Ask) -> Any:
-        """Have the driver do something, and return what it gave. Raises what it raised."""
+        """Have the driver do something, and return what it gave. From any event loop. Raises what it raised."""
+        return await self._here(self._ask(ask))
+
+    async def _ask(self, ask: Ask) -> Any:
         number = next(self._numbers)
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        answer: asyncio.Future[Any] = self._loop.create_future()
         self._asked[number] = answer
         try:
             self._send(-number, ask, None)
@@ -96,8 +102,17 @@ class Host:
 
     async def address(self, session: int) -> SessionAddress:
         """Where programs in here play a session: a port of our own loopback, behind which the gateway is."""
+        return await self._here(self._address(session))
+
+    async def _address(self, session: int) -> SessionAddress:
         key = str(await self.ask(AskAddress(session)))
         return SessionAddress(f"{await self._forwarding.url()}/s/{key}/v1", key)
+
+    async def _here(self, doing: Coroutine[Any, Any, T]) -> T:
+        """Await it on our loop: another, of a thread of the environment's, is woken by nothing that happens here."""
+        if asyncio.get_running_loop() is self._loop:
+            return await doing
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(doing, self._loop))
 
     def _send(self, number: int, result: Any, fault: RemoteFault | None) -> None:
         self._writer.write(framed(msgspec.msgpack.encode([number, result, fault])))
@@ -221,7 +236,10 @@ class RemoteOthers:
         return msgspec.convert(await self._host.ask(ask), ChatAnswer)
 
 
-async def _serve(reader: BinaryIO, host: Host) -> None:
+async def _serve(reader: BinaryIO, writer: BinaryIO) -> None:
+    host = Host(writer)
+    # A sandbox inside of this one would need what no run may have.
+    tools.use(RemoteEngine(host.tool))
     decode = msgspec.msgpack.Decoder(RemoteCall).decode
     # A thread of its own: all others may wait for the environment's code.
     reading, loop = ThreadPoolExecutor(1, thread_name_prefix="calls"), asyncio.get_running_loop()
@@ -239,12 +257,9 @@ def main() -> None:
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(2, 1)
-    host = Host(writer)
-    # A sandbox inside of this one would need what no run may have.
-    tools.use(RemoteEngine(host.tool))
     exit_code = 1
     try:
-        asyncio.run(_serve(reader, host))
+        asyncio.run(_serve(reader, writer))
         exit_code = 0
     except BaseException:  # noqa: BLE001 - whatever it was, this process ends of it
         traceback.print_exc()

@@ -41,7 +41,7 @@ class Program(Environment):
     def problem(self, split, index):
         return Problem(key="p", messages=[Message("user", "say a number")])
     async def play(self, problem, session):
-        url, key = await session.address()
+        url, key = await asyncio.to_thread(asyncio.run, session.address())  # from an event loop of its own
         asked = {"model": "policy", "messages": [{"role": "user", "content": "say a number"}]}
         answer = await asyncio.to_thread(post, f"{url}/chat/completions", key, asked)
         session.note({"length": len(answer["choices"][0]["message"]["content"])})
