@@ -1,6 +1,6 @@
 // Everything a page needs, in one bundle: htmx, the islands, the live connection and the keyboard.
 import htmx from "htmx.org";
-import "idiomorph/htmx";
+import { Idiomorph } from "idiomorph/htmx";
 import { startDrafts } from "./annotate.ts";
 import { startCopy } from "./copy.ts";
 import { startFilters } from "./filters.ts";
@@ -21,6 +21,13 @@ htmx.config.selfRequestsOnly = true;
 htmx.config.historyCacheSize = 0;
 htmx.config.refreshOnHistoryMiss = true;
 htmx.config.timeout = 20_000;
+
+// What a person ticked or opened stays so: the server, whose answer is morphed into the page, does not know of it.
+Idiomorph.defaults.callbacks.beforeAttributeUpdated = (name: string, element: Element) =>
+  !(
+    (name === "checked" && element.matches("[type=radio], [type=checkbox]")) ||
+    (name === "open" && element.matches("details"))
+  );
 
 startPreferences();
 startDialogs();

@@ -9,12 +9,12 @@ from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
 from rollouts import bell
 from rollouts.models import Run
 from rollouts.services.groups import loads
-from rollouts.services.runs import life
+from rollouts.services.runs import life, trials
 from rollouts.states import RunState
 from tests import store
 from tests.browser.server import Server
 from tests.browser.watched import Watched
-from tests.factories import make_group, make_lively_run, make_metrics, make_run
+from tests.factories import make_evaluation, make_group, make_lively_run, make_metrics, make_replica, make_run
 from tests.lanes import themes
 
 pytestmark = pytest.mark.browser
@@ -214,6 +214,37 @@ def test_after_a_restart_of_the_server_the_page_catches_up_by_itself(watched: Wa
     expect(chart(page, "Reward")).to_have_attribute("aria-label", re.compile("0.875 at step 5"))
     assert not watched.was_reloaded
     watched.faults.clear()  # connections refused while the server was down
+
+
+def test_what_a_person_ticked_stays_ticked_as_evaluations_are_measured(watched: Watched) -> None:
+    run = make_run(overrides={"evaluation.rollouts_per_problem": 2})
+    ticked = make_evaluation(run, 5, 0.5)
+    page = watched.open(f"/evaluations/{run.key}/")
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    page.get_by_label(f"Compare evaluation {ticked.pk}").check()
+    before = make_evaluation(run, 0, 0.25)
+    bell.ring_after_commit(run.pk)
+    expect(page.get_by_label(f"Compare evaluation {before.pk}")).not_to_be_checked()
+    expect(page.get_by_label(f"Compare evaluation {ticked.pk}")).to_be_checked()
+    assert not watched.was_reloaded
+
+
+def test_what_a_person_opened_of_a_trial_stays_open_as_it_goes_on(watched: Watched) -> None:
+    run = make_run()
+    make_replica(run)
+    page = watched.open("/environments/wordle/")
+    page.get_by_role("button", name="Play it").click()
+    expect(page.get_by_text("Waits for a driver")).to_be_visible()
+    [claimed] = trials.claim(run, holder="a:1", limit=1)
+    said = [{"role": "assistant", "reasoning_content": "It may be crane.", "content": "crane"}]
+    trials.tell(claimed, {"messages": said})
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    bell.ring_after_commit(run.pk)
+    page.get_by_text("Reasoning").click()
+    trials.tell(claimed, {"messages": [*said, {"role": "user", "content": "no, go on"}]})
+    bell.ring_after_commit(run.pk)
+    expect(page.get_by_text("no, go on")).to_be_visible()
+    expect(page.get_by_text("It may be crane.")).to_be_visible()
 
 
 @pytest.mark.slow
