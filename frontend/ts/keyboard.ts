@@ -19,6 +19,10 @@ export function startKeyboard(): void {
     if (document.querySelector("dialog[open]")) {
       return;
     }
+    // A held key speaks once: what it would say next is of something nobody has looked at. Only a walk goes on.
+    if (event.repeat && event.key !== "j" && event.key !== "k") {
+      return;
+    }
     if (pressKey(event.key) || handle(event.key)) {
       event.preventDefault();
     }
