@@ -219,11 +219,12 @@ class MetricChart extends HTMLElement {
     return [bottom - (floor !== null && bottom >= Number(floor) ? 0 : pad), top + pad];
   }
 
+  /** Values at a row, else the newest; of a series that has none there the one before, with its step. */
   #legendFor(row: number | undefined): void {
     const data = this.#data;
     const items = this.#labels.map((label, at) => {
       const values = data?.values[at] ?? [];
-      const shown = row !== undefined && values[row] != null ? row : lastRow(values);
+      const shown = lastRow(values, row);
       const item = document.createElement("li");
       const name = document.createElement("span");
       name.textContent = label;
@@ -231,6 +232,9 @@ class MetricChart extends HTMLElement {
       value.textContent = formatValue(shown === undefined ? null : values[shown], this.#format);
       item.className = `series-${at}`;
       item.append(name, value);
+      if (row !== undefined && shown !== undefined && shown < row) {
+        item.append(`at ${data?.steps[shown]}`);
+      }
       return item;
     });
     if (row !== undefined && data?.steps[row] !== undefined) {

@@ -34,6 +34,12 @@ test("the last row with a value is found behind gaps", () => {
   assert.equal(lastRow([null]), undefined);
 });
 
+test("at a step without a value that of the step before counts, and never a later one", () => {
+  assert.equal(lastRow([1, null, null, 2], 2), 0);
+  assert.equal(lastRow([1, null, null, 2], 3), 3);
+  assert.equal(lastRow([null, null, 2], 1), undefined);
+});
+
 test("values read well in every format", () => {
   assert.equal(formatValue(0.73125), "0.731");
   assert.equal(formatValue(-12.345), "−12.3");

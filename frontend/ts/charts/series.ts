@@ -46,10 +46,10 @@ export function smooth(values: Column, weight: number): Column {
   });
 }
 
-/** The last step of a column that has a value, or undefined. */
-export function lastRow(values: Column): number | undefined {
-  for (let row = values.length - 1; row >= 0; row -= 1) {
-    if (values[row] !== null) {
+/** The last row of a column that has a value, at or before `upTo`, or undefined. */
+export function lastRow(values: Column, upTo: number = values.length - 1): number | undefined {
+  for (let row = upTo; row >= 0; row -= 1) {
+    if (values[row] != null) {
       return row;
     }
   }
