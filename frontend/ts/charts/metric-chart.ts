@@ -230,7 +230,7 @@ class MetricChart extends HTMLElement {
       name.textContent = label;
       const value = document.createElement("b");
       value.textContent = formatValue(shown === undefined ? null : values[shown], this.#format);
-      item.className = `series-${at}`;
+      item.className = `series-${at % LINES}`;
       item.append(name, value);
       if (row !== undefined && shown !== undefined && shown < row) {
         item.append(`at ${data?.steps[shown]}`);
