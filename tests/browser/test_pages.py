@@ -7,13 +7,14 @@ from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import User
 from playwright.sync_api import Browser, Page, expect
 
+from rollouts import bell
 from rollouts.models import Run, TokenValues, Verb
 from rollouts.services.curation import acts, labels
 from rollouts.states import RunState
 from tests import store
 from tests.browser.server import Server
 from tests.browser.watched import Watched, watch
-from tests.factories import make_batch, make_group, make_lively_run, make_run, somebody
+from tests.factories import make_batch, make_group, make_lively_run, make_metrics, make_run, somebody
 from tests.model_files import make_warm
 from tests.rollouts import story
 from trainers.wire import MaskReason
@@ -188,11 +189,19 @@ def test_a_click_on_a_step_of_a_chart_opens_its_batch(watched: Watched) -> None:
     run = make_lively_run(steps=3)
     make_batch(run, 1, [make_group(run)])
     page = watched.open(f"/runs/{run.key}/")
-    area = page.locator("metric-chart[title-text='Reward'] .u-over")
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/steps/" in request.url else None)
+    reward = page.locator("metric-chart[title-text='Reward']")
+    area = reward.locator(".u-over")
     box = area.bounding_box()
     assert box is not None
-    area.click(position={"x": box["width"] / 2, "y": box["height"] / 2})
+    area.dblclick(position={"x": box["width"] / 2, "y": box["height"] / 2})  # undoes a zoom, and opens nothing
+    make_metrics(run, "reward/mean", [0.875], first_step=3)
+    bell.ring_after_commit(run.pk)
+    expect(reward).to_have_attribute("data-points", "4")
+    area.click(position={"x": box["width"] / 3, "y": box["height"] / 2})
     expect(page.get_by_role("heading", name="Step 1")).to_be_visible()
+    assert asked == [f"{watched.base_url}/runs/{run.key}/steps/1/"]
 
 
 def test_smoothing_is_remembered_and_redraws_the_charts(watched: Watched) -> None:

@@ -7,7 +7,7 @@ import type { Point } from "../api.ts";
 import { showsTables, smoothing } from "../preferences.ts";
 import { chartColours, LINES } from "./chart-colours.ts";
 import { subscribe } from "./metric-store.ts";
-import { type Aligned, align, type Format, formatValue, lastRow, smooth } from "./series.ts";
+import { type Aligned, align, type Format, formatValue, isZoomed, lastRow, smooth } from "./series.ts";
 
 const HEIGHT_PX = 148;
 const TABLE_ROWS = 100;
@@ -15,6 +15,8 @@ const TABLE_ROWS = 100;
 const LEAST_SMOOTHED = 16;
 /** A press that moves less than this is a click on a step, not a zoom. */
 const CLICK_SLOP_PX = 4;
+/** A second click that comes sooner makes it a double-click, which undoes a zoom. */
+const DOUBLE_CLICK_MS = 300;
 
 class MetricChart extends HTMLElement {
   #labels: string[] = [];
@@ -25,7 +27,7 @@ class MetricChart extends HTMLElement {
   #note = document.createElement("p");
   #unsubscribe: (() => void) | undefined;
   #resize: ResizeObserver | undefined;
-  #zoomed = false;
+  #opening: number | undefined;
 
   connectedCallback(): void {
     const series = JSON.parse(this.getAttribute("series") ?? "[]") as [string, string][];
@@ -56,6 +58,7 @@ class MetricChart extends HTMLElement {
     this.#resize?.disconnect();
     this.#plot?.destroy();
     this.#plot = undefined;
+    clearTimeout(this.#opening);
     document.removeEventListener("theme:changed", this.#rebuild);
     document.removeEventListener("charts:changed", this.#rebuild);
   }
@@ -65,7 +68,7 @@ class MetricChart extends HTMLElement {
   }
 
   #update(points: Point[][]): void {
-    const before = this.#data?.steps.length ?? 0;
+    const before = this.#data?.steps ?? [];
     this.#data = align(points);
     this.dataset.points = String(this.#data.steps.length);
     this.#describe();
@@ -74,11 +77,14 @@ class MetricChart extends HTMLElement {
       return;
     }
     this.#note.hidden = true;
-    if (showsTables() || !this.#plot || before === 0) {
+    if (showsTables() || !this.#plot || before.length === 0) {
       this.#rebuild();
     } else {
-      this.#plot.setData(this.#columns(), !this.#zoomed);
-      if (this.#zoomed) {
+      // Asked of the plot: charts are zoomed together, and the others are told of it by none of their events.
+      const { min, max } = this.#plot.scales.x ?? {};
+      const stays = isZoomed(before, min, max);
+      this.#plot.setData(this.#columns(), !stays);
+      if (stays) {
         this.#plot.redraw();
       }
       this.#legendFor(this.#plot.cursor.idx ?? undefined);
@@ -89,7 +95,6 @@ class MetricChart extends HTMLElement {
     this.#plot?.destroy();
     this.#plot = undefined;
     this.#canvas.replaceChildren();
-    this.#zoomed = false;
     this.setAttribute("role", showsTables() ? "group" : "img");
     if (!this.#data?.steps.length) {
       return;
@@ -199,8 +204,6 @@ class MetricChart extends HTMLElement {
       ],
       hooks: {
         setCursor: [(plot) => this.#legendFor(plot.cursor.idx ?? undefined)],
-        setSelect: [(plot) => (this.#zoomed ||= plot.select.width > 0)],
-        ready: [(plot) => plot.over.addEventListener("dblclick", () => (this.#zoomed = false))],
       },
     };
   }
@@ -280,9 +283,10 @@ class MetricChart extends HTMLElement {
       pressedAt = event.clientX;
     });
     plot.over.addEventListener("click", (event) => {
+      clearTimeout(this.#opening);
       const step = plot.cursor.idx == null ? undefined : this.#data?.steps[plot.cursor.idx];
-      if (step !== undefined && Math.abs(event.clientX - pressedAt) < CLICK_SLOP_PX) {
-        location.assign(`${url}${step}/`);
+      if (step !== undefined && event.detail === 1 && Math.abs(event.clientX - pressedAt) < CLICK_SLOP_PX) {
+        this.#opening = window.setTimeout(() => location.assign(`${url}${step}/`), DOUBLE_CLICK_MS);
       }
     });
   }

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { align, formatValue, lastRow, smooth } from "./series.ts";
+import { align, formatValue, isZoomed, lastRow, smooth } from "./series.ts";
 
 test("series of different steps share one axis and keep their gaps", () => {
   const aligned = align([
@@ -38,6 +38,14 @@ test("at a step without a value that of the step before counts, and never a late
   assert.equal(lastRow([1, null, null, 2], 2), 0);
   assert.equal(lastRow([1, null, null, 2], 3), 3);
   assert.equal(lastRow([null, null, 2], 1), undefined);
+});
+
+test("a chart is zoomed as long as its scale leaves out steps", () => {
+  assert.ok(isZoomed([0, 1, 2, 3], 1, 3));
+  assert.ok(isZoomed([0, 1, 2, 3], 0, 2));
+  assert.ok(!isZoomed([0, 1, 2, 3], 0, 3));
+  assert.ok(!isZoomed([5], 0, 10));
+  assert.ok(!isZoomed([], undefined, undefined));
 });
 
 test("values read well in every format", () => {

@@ -56,6 +56,12 @@ export function lastRow(values: Column, upTo: number = values.length - 1): numbe
   return undefined;
 }
 
+/** Whether a scale from `min` to `max` leaves out some of the steps that are there. */
+export function isZoomed(steps: number[], min: number | undefined, max: number | undefined): boolean {
+  const [first, last] = [steps[0], steps.at(-1)];
+  return first !== undefined && last !== undefined && ((min ?? first) > first || (max ?? last) < last);
+}
+
 export type Format = "number" | "percent" | "seconds" | "si" | "exponent";
 
 /** A value as people read it: three significant digits, no noise. */
