@@ -14,7 +14,7 @@ from environments.library.made_up import MadeUp, MadeUpArgs
 from environments.library.splits import is_held_out
 from environments.library.tool_calls import FAILED, answer_calls
 from environments.rewards import replies
-from environments.types import FunctionCall, JsonObject, Message, PlayedRollout, Problem, Split, ToolCall
+from environments.types import FinishedRollout, FunctionCall, JsonObject, Message, Problem, Split, ToolCall
 
 _TOOL: JsonObject = {
     "type": "function",
@@ -67,7 +67,7 @@ class Calculator(MadeUp[CalculatorArgs]):
         """Answer calls until the policy makes none, or too many."""
         await answer_calls(problem, session, _answered, self.args.max_calls)
 
-    def reward(self, problem: Problem, rollout: PlayedRollout) -> float:
+    def reward(self, problem: Problem, rollout: FinishedRollout) -> float:
         """1 for the sum after a call, else .3 for a call with the right numbers, .1 for one that the tool can run."""
         right = {"a": problem.data["a"], "b": problem.data["b"]}
         calls = [_arguments(call.function) for message in rollout.messages for call in message.tool_calls]
