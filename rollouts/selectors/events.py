@@ -5,9 +5,11 @@ from django.db.models import QuerySet
 from rollouts.models import Event, Run
 
 
-def list_recent(run: Run, *, limit: int = 50, after_seq: int | None = None) -> QuerySet[Event]:
-    """Newest events first; with ``after_seq`` only those with a larger id."""
-    events = Event.objects.filter(run=run)
-    if after_seq is not None:
-        events = events.filter(id__gt=after_seq)
-    return events.order_by("-id")[:limit]
+def list_recent(run: Run, *, limit: int) -> QuerySet[Event]:
+    """Newest events first."""
+    return Event.objects.filter(run=run).order_by("-id")[:limit]
+
+
+def list_after(run: Run, seq: int, *, limit: int) -> QuerySet[Event]:
+    """The events behind a number, oldest first: the last of them is where to go on."""
+    return Event.objects.filter(run=run, id__gt=seq).order_by("id")[:limit]

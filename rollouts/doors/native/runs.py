@@ -23,6 +23,7 @@ from trainers.config import resolve
 from trainers.origins import REQUEST
 
 PAGE = 100
+EVENTS = 200
 
 
 class LaunchIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -256,17 +257,22 @@ class EventsApi(APIView):
 
     @extend_schema(
         operation_id="readEvents",
-        parameters=[OpenApiParameter("after_seq", int, description="Only events after this sequence number.")],
+        parameters=[OpenApiParameter("after_seq", int, description="The oldest 200 behind this number, oldest first.")],
         responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
     )
     def get(self, request: Request, key: str) -> Response:
         """The newest 200 events, newest first; `kind` is `created`, `changed` (its state) or `noted` (no change).
 
+        With `after_seq` the oldest 200 behind it, oldest first: ask again behind the last of them until none is left.
         Of two changes at the same moment the one with the larger number may be seen first: to miss none, begin the
         next question a little before the newest number you have.
         """
         run = get_run(request, key, Scope.READ)
-        events = event_selectors.list_recent(run, limit=200, after_seq=integer(request, "after_seq"))
+        seq = integer(request, "after_seq")
+        if seq is None:
+            events = event_selectors.list_recent(run, limit=EVENTS)
+        else:
+            events = event_selectors.list_after(run, seq, limit=EVENTS)
         return Response({"events": [_event(event) for event in events]})
 
 

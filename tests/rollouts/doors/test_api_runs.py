@@ -255,6 +255,18 @@ def test_events_are_read_newest_first_and_after_a_number(api: Api, django_assert
     assert [each["to_state"] for each in later] == ["running"]
 
 
+def test_events_behind_a_number_are_paged_through_without_missing_one(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollouts.doors.native.runs.EVENTS", 2)
+    run = make_run()
+    made = [make_event(run, to="running", reason="r").pk for _ in range(5)]
+    seen = [0]
+    while events := api.get(f"runs/{run.key}/events?after_seq={seen[-1]}").json()["events"]:
+        seen += [each["seq"] for each in events]
+    assert seen[1:] == made
+
+
 def test_what_a_run_has_cost_is_read_in_parts_that_add_up(api: Api, django_assert_num_queries: Any) -> None:
     run, now = make_run(), timezone.now()
     began = {"launcher": "slurm", "begun_at": now - timedelta(seconds=100), "gpus": 2, "cores": 8}
