@@ -71,7 +71,7 @@ def test_an_import_that_was_killed_goes_on_and_stores_nothing_twice(
 ) -> None:
     sent: list[Item | str] = [item(number % 40) for number in range(100)]
     path = write(tmp_path / "a.jsonl", sent)
-    run = story.launch()
+    run = story.launch(algorithm__loss={"type": "cross_entropy"})  # no logprob is sent
     killed = rollyard.process("import-atropos", path, "--run", run.key, ROLLYARD_CRASH_POINT=moment)
     assert killed.returncode == -signal.SIGKILL
     before = run.groups.count()

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from trainers.config import ConfigError, Layer, RunConfig, load_preset, parse_override, preset_names, resolve
 from trainers.origins import REQUEST, Origin, OriginKind
-from trainers.run_config import GrpoLoss
+from trainers.run_config import AlgorithmConfig, GrpoLoss
 
 GOLDEN = Path(__file__).parents[1] / "snapshots" / "run_config.schema.json"
 MINIMAL: dict[str, Any] = {"max_steps": 4, "model": {"path": "m"}, "environments": [{"name": "reverse_text"}]}
@@ -414,6 +414,25 @@ def test_a_loss_brings_the_advantage_it_is_meant_to_go_with(name: str, advantage
     if name != "distill":
         config = resolve(inline=MINIMAL, overrides=[*overrides, "algorithm.advantage=max_rl"]).config
         assert config.algorithm.advantage_method == "max_rl"
+
+
+@pytest.mark.parametrize(
+    ("values", "reads"),
+    [
+        ({}, True),
+        ({"ratio_against": "old"}, False),
+        ({"ratio_against": "old", "corrections": {"geometric_low": 0.0}}, True),
+        ({"ratio_against": "old", "loss": {"type": "custom", "path": "a.b"}}, True),
+        ({"loss": {"type": "distill"}}, True),
+        ({"loss": {"type": "distill", "ratio": "none"}}, False),
+        ({"loss": {"type": "cross_entropy"}, "corrections": {"mask_overlong": True}}, False),
+        ({"loss": {"type": "cross_entropy"}, "terms": {"distillation": 0.1}}, True),
+    ],
+)
+def test_it_is_known_whether_anything_compares_with_what_the_engine_reported(
+    values: dict[str, Any], reads: bool
+) -> None:
+    assert AlgorithmConfig.model_validate(values).reads_inference_logprobs is reads
 
 
 def test_a_single_rollout_per_problem_needs_an_advantage_without_baseline() -> None:

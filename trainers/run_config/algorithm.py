@@ -4,7 +4,17 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
-from trainers.run_config.losses import AdvantageMethod, AipoLoss, DistillLoss, GrpoLoss, LossConfig, OpoLoss, RlooLoss
+from trainers.run_config.losses import (
+    AdvantageMethod,
+    AipoLoss,
+    CrossEntropyLoss,
+    CustomLoss,
+    DistillLoss,
+    GrpoLoss,
+    LossConfig,
+    OpoLoss,
+    RlooLoss,
+)
 from trainers.run_config.section import ConfigProblem, CrossFieldError, Section, is_stored
 
 
@@ -25,6 +35,12 @@ class CorrectionsConfig(Section):
     mask_overlong: bool = False
     """Do not train on rollouts that were cut off at a token limit, nor count their tokens; their rewards stay in the
     statistics of the group."""
+
+    @property
+    def compare_with_engine(self) -> bool:
+        """Whether any of them looks at what the engine reported."""
+        bounds = (self.token_cap, self.sequence_cap, self.geometric_low, self.geometric_high, self.max_divergence)
+        return any(bound is not None for bound in bounds)
 
 
 class TermsConfig(Section):
@@ -106,6 +122,15 @@ class AlgorithmConfig(Section):
         if self.terms.distillation and has_reference:
             return "terms.distillation"
         return "terms.echo" if self.terms.echo and has_echo else ""
+
+    @property
+    def reads_inference_logprobs(self) -> bool:
+        """Whether what a token costs depends on the logprob that the engine reported for it. A custom loss may."""
+        loss = self.loss
+        if self.corrections.compare_with_engine or isinstance(loss, CustomLoss):
+            return True
+        is_plain = isinstance(loss, CrossEntropyLoss) or (isinstance(loss, DistillLoss) and loss.ratio == "none")
+        return self.ratio_against == "inference" and (not is_plain or self.terms.distillation > 0)
 
     @field_validator("loss", mode="before")
     @classmethod

@@ -91,6 +91,11 @@ class RunConfig(Section):
         return self.kind in {"rl", "sft"}
 
     @property
+    def needs_inference_logprobs(self) -> bool:
+        """Whether a trainer of ours would take a missing inference logprob for a probability of 1."""
+        return self.kind == "rl" and self.algorithm.reads_inference_logprobs
+
+    @property
     def fruitless_limit(self) -> int:
         """Groups of no use in a row after which a run ends; 0: it never does."""
         if self.batch.max_fruitless_groups is not None:

@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from rollouts.formats.arrays import COUNT, Array
+from rollouts.formats.checks import LOGPROB_SLACK
 
 IGNORED = -100
 """Mask of a token that is not trained on; of all others the mask is the token's id."""
@@ -58,6 +59,19 @@ _decoder = msgspec.msgpack.Decoder(Extras)
 def unpack(data: bytes | None) -> Extras:
     """The rest of a group's item; a group that came another way has none."""
     return Extras() if data is None else _decoder.decode(data)
+
+
+def lacks_logprobs(extras: bytes | None, loss_mask: Array) -> str:
+    """What is wrong with the inference logprobs that an item came with; "" if a loss may compare with them.
+
+    Its columns do not tell: what was not sent is 0 there, and so is what was above 0.
+    """
+    sent = unpack(extras).inference_fill
+    if sent is None:
+        return "has none"
+    if isinstance(sent, bytes) and (np.frombuffer(sent, FLOAT)[loss_mask.view(np.bool_)] > LOGPROB_SLACK).any():
+        return "is above 0 where the mask trains"
+    return ""
 
 
 def pack_ragged(rows: list[list[list[Any]]], numbers: bytes) -> Ragged | None:

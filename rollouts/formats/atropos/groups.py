@@ -16,7 +16,7 @@ import numpy as np
 from environments.types import MAX_TOKEN_ID
 from rollouts.errors import Fault, Invalid, Loc
 from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array, GroupArrays, PackedGroup, RolloutRecord
-from rollouts.formats.atropos.extras import FILL, FLOAT, IGNORED, INT, Extras, Ragged, pack_ragged
+from rollouts.formats.atropos.extras import FILL, FLOAT, IGNORED, INT, Extras, Ragged, lacks_logprobs, pack_ragged
 from rollouts.formats.atropos.items import NULL, Floats, Item, Rows
 from rollouts.formats.atropos.messages import JsonObject, storable
 from rollouts.formats.atropos.numbers import Flat
@@ -56,6 +56,14 @@ def pack_item(item: Item, environment: str, at: Loc = ()) -> PackedGroup:
         arrays=arrays,
         extras=extras.pack(),
     )
+
+
+def check_logprobs(group: PackedGroup, at: Loc = ()) -> None:
+    """For a run whose trainer compares with what the engine reported. Raises Invalid below ``at`` where that lacks."""
+    if fault := lacks_logprobs(group.extras, group.arrays.loss_mask):
+        fix = "have the server of the environment return logprobs, or send to a run of kind external"
+        why = "the loss of this run compares every trained token with the logprob it was sampled at"
+        raise Invalid(faults=[Fault((*at, "inference_logprobs"), f"It {fault}, and {why}: {fix}")])
 
 
 def _check_shape(item: Item, at: Loc) -> list[int]:

@@ -5,11 +5,14 @@ A group is in at most one step unless somebody orders a replay: then it is there
 
 from collections.abc import Sequence
 
+import numpy as np
 from django.db import transaction
 from django.db.models import Max
 
 from rollouts.errors import Conflict, Invalid, RunOver
-from rollouts.models import Batch, BatchItem, Replay, Run, RunKind, ScoredGroup
+from rollouts.formats.arrays import MASK
+from rollouts.formats.atropos.extras import lacks_logprobs
+from rollouts.models import Batch, BatchItem, GroupTokens, Replay, Run, RunKind, ScoredGroup
 from rollouts.selectors.next_batch import open_replays
 from rollouts.states import RUN_TERMINAL, BatchState
 from rollouts.storable import displayable
@@ -18,8 +21,8 @@ from rollouts.storable import displayable
 def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str, reason: str = "") -> Replay:
     """Have ``run`` train the batches of ``source`` from ``first_step`` to ``last_step`` next, before any of its own.
 
-    Raises Invalid for steps that the source has not trained, Conflict for runs that cannot or that train at
-    another temperature, RunOver when ``run`` ended. The caller checked that the actor may read the source and operate
+    Raises Invalid for steps that the source has not trained, Conflict for runs that cannot, that train at another
+    temperature or need logprobs which the batches lack, RunOver when ``run`` ended. The caller checked that the actor may read the source and operate
     the run. Locks the run's row.
     """
     if not 0 <= first_step <= last_step:
@@ -35,6 +38,9 @@ def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str,
     if sampled != trains:  # the trainer divides all its logits by that of its own run
         fault = f"Run {source.key} sampled at a temperature of {sampled}, and run {run.key} trains at {trains}"
         raise Conflict(f"{fault}: launch one with sampling.temperature={sampled} to replay into.")
+    if run.parsed.needs_inference_logprobs and (step := _without_logprobs(source, first_step, last_step)) is not None:
+        fault = f"Step {step} of run {source.key} has groups without the logprobs that they were sampled at"
+        raise Conflict(f"{fault}, and the loss of run {run.key} compares with those: replay into an external run.")
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         if run.state in RUN_TERMINAL:
@@ -47,6 +53,23 @@ def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str,
             actor=displayable(actor)[:150],
             reason=displayable(reason)[:500],
         )
+
+
+def _without_logprobs(source: Run, first_step: int, last_step: int) -> int | None:
+    """The first of the steps with a group that came without usable inference logprobs. Only Atropos' items may."""
+    tokens = GroupTokens.objects.filter(
+        group__batch_items__batch__run=source,
+        group__batch_items__batch__step__range=(first_step, last_step),
+        extras__isnull=False,
+    )
+    steps = tokens.order_by("group__batch_items__batch__step")
+    rows = steps.values_list("group__batch_items__batch__step", "extras", "loss_mask")
+    lacking = (
+        step
+        for step, extras, mask in rows.iterator(chunk_size=100)
+        if lacks_logprobs(extras, np.frombuffer(mask, MASK))
+    )
+    return next(lacking, None)
 
 
 def take_source(run: Run) -> Batch | None:

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from rollouts.errors import Conflict, Invalid, RunOver
-from rollouts.models import Batch, BatchItem, Event, MetricPoint, Replay, Run, Scope, ScoredGroup
+from rollouts.formats.atropos.extras import Extras
+from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Replay, Run, Scope, ScoredGroup
 from rollouts.selectors import runs as run_selectors
 from rollouts.services.batches import forming, replays
 from rollouts.services.batches.verification import verify_batches
@@ -203,6 +204,13 @@ def test_runs_that_cannot_replay_are_refused(source: Run) -> None:
         Conflict, match=r"at a temperature of 1\.0, .* trains at 0\.7: launch one with sampling\.temperature=1\.0"
     ):
         order(story.launch(sampling__temperature=0.7), source, 0, 0)
+    with store.beyond_rights():  # as groups of Atropos' environments may come into an external run
+        groups = source.batches.get(step=1).items.values("group")
+        GroupTokens.objects.filter(group__in=groups).update(extras=Extras(inference_fill=None).pack())
+    with pytest.raises(Conflict, match=r"Step 1 .* without the logprobs .* replay into an external run"):
+        order(story.launch(), source, 0, 2)
+    assert order(story.launch(algorithm__loss={"type": "cross_entropy"}), source, 0, 2)
+    assert order(story.launch(), source, 2, 2)
     over = story.launch()
     life.end(life.request_stop(over, actor="user:ada"), to=RunState.STOPPED)
     with pytest.raises(RunOver):

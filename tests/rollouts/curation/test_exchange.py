@@ -235,6 +235,13 @@ def test_a_bad_line_that_is_not_skipped_ends_the_import_behind_what_came_before(
     assert load(run, lines(sent), skips=False)[0] == Imported(stored=2, known=20, rollouts=4, tokens=14)
 
 
+def test_lines_without_logprobs_to_compare_with_are_bad_for_a_trainer_that_does() -> None:
+    run = story.launch()
+    totals, bad = load(run, lines([item(1), COMPLETE]))
+    assert (totals.bad, totals.stored) == (1, 1)
+    assert bad[0].startswith("f:1: inference_logprobs: It has none")
+
+
 def test_lines_are_read_no_further_ahead_than_a_chunk(run: Run) -> None:
     read = 0
 

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
-from rollouts.models import EnvironmentClient, Event, Run, RunEnvironment
+from rollouts.models import EnvironmentClient, Event, Run, RunEnvironment, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.outside import attempts
 from rollouts.states import ClientState, RunState
 from tests.factories import make_run
-from tests.rollouts.doors.atropos.api import Api, JsonObject, make_external_run
+from tests.rollouts.doors.atropos.api import Api, JsonObject, item, make_external_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -190,6 +190,10 @@ def test_a_run_that_has_not_begun_makes_environments_wait() -> None:
     assert Run.objects.get().state == RunState.RUNNING
 
 
+SAMPLED = [[1.0, -0.5, -0.25]] * 2
+"""Inference logprobs of an item."""
+
+
 def rl_run(**columns: Any) -> Api:
     """A run that our own trainer trains."""
     return Api(make_run(next_step=3, **columns))
@@ -200,7 +204,7 @@ def test_environments_are_told_how_many_rollouts_a_batch_of_tokens_is_expected_t
     api = rl_run(overrides=overrides | {"sampling.max_tokens": 8})
     assert api.get("/info")["batch_size"] == 2, "a group of two may have 128 tokens, and a batch has one group at least"
     api.register_env("gsm8k")
-    api.submit(env_id=0, size=2, length=5)
+    api.submit(env_id=0, size=2, length=5, inference_logprobs=[[1.0] + [-0.5] * 4] * 2)
     assert api.get("/info")["batch_size"] == 20, "ten groups of ten tokens"
 
 
@@ -219,7 +223,7 @@ def test_environments_may_feed_a_run_with_a_trainer_of_ours() -> None:
         "checkpoint_interval": config.trainer.checkpoint_every,
         "num_steps": api.run.max_steps,
     }
-    assert api.submit(env_id=0) == {"status": "received"}
+    assert api.submit(env_id=0, inference_logprobs=SAMPLED) == {"status": "received"}
     status = api.status_env(0)
     assert (status["self_queue_size"], status["env_weight"]) == (1, 1.0)
     assert RunEnvironment.objects.get(name="gsm8k").weight == 1.0
@@ -227,7 +231,7 @@ def test_environments_may_feed_a_run_with_a_trainer_of_ours() -> None:
 
 def test_a_run_with_a_trainer_of_ours_is_not_trained_or_reset_from_outside() -> None:
     api = rl_run()
-    api.submit()
+    api.submit(inference_logprobs=SAMPLED)
     before = Run.objects.values().get()
     assert isinstance(api.register()["uuid"], int)
     response = api.request("GET", "/batch")
@@ -240,6 +244,20 @@ def test_a_run_with_a_trainer_of_ours_is_not_trained_or_reset_from_outside() -> 
     assert Run.objects.values().get() == before
     assert api.get("/status")["queue_size"] == 1
     assert attempts.current(api.run) is None
+
+
+@pytest.mark.parametrize("logprobs", [None, [], [[1.0, -0.5, 1.0]] * 2])
+def test_a_group_without_logprobs_to_compare_with_is_refused_to_a_trainer_that_does(logprobs: Any) -> None:
+    api = rl_run()
+    sent = [item(inference_logprobs=SAMPLED), item(inference_logprobs=logprobs)]
+    response = api.request("POST", "/scored_data_list", json=sent)
+    assert response.status_code == 422
+    [fault] = response.json()["detail"]
+    assert fault["loc"] == ["body", 1, "inference_logprobs"]
+    assert "return logprobs, or send to a run of kind external" in fault["msg"]
+    assert not ScoredGroup.objects.exists()
+    rl_run(overrides={"algorithm.loss": {"type": "cross_entropy"}}).submit(inference_logprobs=logprobs)
+    assert ScoredGroup.objects.exists()
 
 
 def test_a_run_of_ours_that_has_not_begun_makes_environments_wait() -> None:
