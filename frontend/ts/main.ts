@@ -10,6 +10,7 @@ import "./live/live-status.ts";
 import "./charts/metric-chart.ts";
 import { startDialogs } from "./dialogs.ts";
 import { startPreferences } from "./preferences.ts";
+import { startSession } from "./session.ts";
 import { startUpload } from "./upload/upload.ts";
 
 // The content security policy allows neither inline styles nor eval.
@@ -36,4 +37,5 @@ startFilters();
 startKeyboard();
 startDrafts();
 startUpload();
+startSession();
 startLive();

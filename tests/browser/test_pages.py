@@ -5,6 +5,7 @@ import re
 import pytest
 from django.contrib.auth.hashers import PBKDF2PasswordHasher
 from django.contrib.auth.models import User
+from django.contrib.sessions.models import Session
 from playwright.sync_api import Browser, Page, expect
 
 from rollouts import bell
@@ -12,6 +13,7 @@ from rollouts.models import Run, TokenValues, Verb
 from rollouts.services.curation import acts, labels
 from rollouts.states import RunState
 from tests import store
+from tests.browser.conftest import session_cookie
 from tests.browser.server import Server
 from tests.browser.watched import Watched, watch
 from tests.factories import make_batch, make_group, make_lively_run, make_metrics, make_run, somebody
@@ -85,6 +87,24 @@ def test_a_run_is_launched_from_a_preset_after_a_mistake(watched: Watched) -> No
     run = Run.objects.get()
     assert run.parsed.batch.batch_size == 64
     expect(page).to_have_url(f"{watched.base_url}/runs/{run.key}/")
+
+
+def test_a_session_that_ends_while_a_form_is_filled_in_takes_nothing_of_it(
+    watched: Watched, server: Server, operator: User
+) -> None:
+    page = watched.open("/runs/new/?preset=reverse-text-rl")
+    Session.objects.all().delete()
+    page.get_by_label("Batch size").fill("100")
+    notice = page.get_by_role("alert").filter(has_text="Your session has ended")
+    expect(notice.get_by_role("link", name="sign in")).to_have_attribute("target", "_blank")
+    expect(page.get_by_label("User name")).to_have_count(0)
+    page.context.add_cookies([session_cookie(operator, server.url)])
+    page.context.add_cookies([{"name": "rollyard_csrf", "value": "n" * 32, "url": server.url}])  # as signing in does
+    page.get_by_label("Seed").fill("1")
+    expect(page.locator("#launch-summary")).to_contain_text("not a multiple")
+    expect(notice).to_have_count(0)
+    expect(page.get_by_label("Batch size")).to_have_value("100")
+    assert not watched.was_reloaded
 
 
 def test_a_model_that_is_missing_is_made_from_the_form_which_then_is_ready(watched: Watched) -> None:

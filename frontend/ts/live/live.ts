@@ -7,6 +7,8 @@
 // A page that its reader may not see any more is told so by the answer to a refetch ("live:ended", or the sign-in page),
 // and follows nothing from then on.
 
+import { isSignInPage } from "../session.ts";
+
 export type LiveState = "connecting" | "live" | "behind" | "paused" | "disconnected" | "ended";
 
 export interface LiveDetail {
@@ -194,9 +196,4 @@ function state(): LiveState {
     return "connecting";
   }
   return inFlight > 0 ? "behind" : "live";
-}
-
-/** A session that ended answers every refetch with the sign-in page. */
-function isSignInPage(request: XMLHttpRequest): boolean {
-  return request.responseURL !== "" && new URL(request.responseURL).pathname.startsWith("/login");
 }
