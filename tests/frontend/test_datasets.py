@@ -2,6 +2,7 @@
 
 import html
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.rollouts.datasets.test_counting import LONG, evaluate
 from tests.rollouts.datasets.test_importing import read as read_rows
 from tests.rollouts.datasets.test_importing import told
 from tests.rollouts.datasets.test_making import correct, make, played, say
+from trainers.config import resolve
 
 pytestmark = pytest.mark.django_db
 
@@ -222,6 +224,10 @@ def test_a_run_that_learns_from_a_version_is_launched_from_its_page(form: str, b
     [gallery] = re.findall(r'href="([^"]+)">Train on it', looked_at(operator, version))
     chosen = html.unescape(operator.get(gallery).content.decode())
     assert "preset=reverse-text-rl" not in chosen
+    line = re.search("<code>rollyard launch (.+)</code>", chosen)
+    assert line is not None
+    preset, *words = shlex.split(line[1])
+    typed = resolve(preset, overrides=words).config
     presets = re.findall(r'href="([^"]+preset=([^"&]+)[^"]*)"', chosen)
     address, preset = presets[0]
     assert (preset, len(presets) > 1) == ("reverse-text-sft", True)
@@ -234,6 +240,7 @@ def test_a_run_that_learns_from_a_version_is_launched_from_its_page(form: str, b
     assert (data.path, data.solutions) == (f"dataset:{version}", False)
     assert (data.preference and data.preference.beta) == beta
     assert learner.parsed.model.path == model.source
+    assert (typed.data, typed.register_as) == (data, learner.parsed.register_as), "a shell launches the same"
     assert [str(each.version) for each in learner.datasets.all()] == [str(version)]
     assert operator.get(f"{reverse('launch')}?version={version.pk}&preset=reverse-text-rl").status_code == 404
 

@@ -1,5 +1,7 @@
 """Where the form of a launch begins: a preset or a run to clone, with a model or a version of a dataset."""
 
+import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from importlib.resources import files
@@ -77,6 +79,16 @@ class Source:
     preset: str | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
     """What differs from that before anybody has typed."""
+
+    @property
+    def words(self) -> list[str]:
+        """What differs, as a command line says it."""
+        known = dict(leaves(self.config))
+        differing = (
+            (key, value) for key, value in leaves(self.chosen) if value is not None and known.get(key) != value
+        )
+        said = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in differing)
+        return [shlex.quote(f"{key}={value}") for key, value in said]
 
     @property
     def values(self) -> dict[str, Any]:

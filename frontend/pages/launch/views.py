@@ -28,9 +28,12 @@ def new(request: HttpRequest) -> HttpResponse:
     source = _source(request)
     if source is None:
         version = _version(request)
+        presets = sources.list_presets(version)
+        first = sources.from_preset(presets[0].name)
         context = {
-            "presets": sources.list_presets(version),
+            "presets": presets,
             "version": version,
+            "words": sources.with_version(first, version).words if version else ["optimizer.lr=1e-4"],
         }
         return render(request, "launch/gallery.html", context)
     project = _chosen(request, projects)
