@@ -22,8 +22,8 @@ def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str,
     """Have ``run`` train the batches of ``source`` from ``first_step`` to ``last_step`` next, before any of its own.
 
     Raises Invalid for steps that the source has not trained, Conflict for runs that cannot, that train at another
-    temperature or need logprobs which the batches lack, RunOver when ``run`` ended. The caller checked that the actor may read the source and operate
-    the run. Locks the run's row.
+    temperature or need logprobs which the batches lack, RunOver when ``run`` ended. The caller checked that the actor
+    may read the source and operate the run. Locks the run's row.
     """
     if not 0 <= first_step <= last_step:
         raise Invalid(fields={"first_step": "must be 0 or more, and not after last_step"})
