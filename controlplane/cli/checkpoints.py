@@ -1,5 +1,6 @@
 """Commands about checkpoints: list, verify and export them; and the option that forks a run from one."""
 
+import os
 import shutil
 from pathlib import Path
 from typing import Annotated, Any
@@ -7,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from controlplane.cli.completion import RunKey, complete_run
+from controlplane.cli.data import open_to_runs
 from controlplane.cli.terminal import Json, complaint, connect, fail, find_run, list_rows, print_json, run_of, say
 
 _app = typer.Typer(no_args_is_help=True, help="Look at what training can resume from; get models out of it.")
@@ -87,6 +89,7 @@ def export_checkpoint(
 
     A LoRA adapter is merged into the weights.
     """
+    output = Path(os.path.abspath(output.expanduser()))  # a sandbox takes no relative one
     if output.exists():
         raise typer.BadParameter(f"{output} exists already", param_hint="--output")
     connect()
@@ -99,6 +102,7 @@ def export_checkpoint(
     try:
         forking.export(row, partial, dtype=row.run.parsed.model.dtype)
         partial.rename(output)
+        open_to_runs([output])
     except forking.ExportFailed as error:
         fail(str(error))
     finally:

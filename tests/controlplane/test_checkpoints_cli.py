@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from rollouts.models import Run
+from rollouts.models import Checkpoint, Run
 from rollouts.services.runs import checkpoints
 from tests.controlplane.command_line import Rollyard
 from tests.rollouts import story
 from trainers.storage.durable import write_directory
 from trainers.wire import CheckpointIn
+from workers.fleet import forking
+from workers.launchers import accounts
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 commits = pytest.mark.django_db(transaction=True)
@@ -84,3 +86,17 @@ def test_what_is_not_there_is_refused_with_what_is(rollyard: Rollyard, source: R
     assert rollyard("checkpoints", "export", source.key, "-o", tmp_path).returncode == 2
     assert "'x@last' is neither RUN nor RUN@STEP" in rollyard("checkpoints", "verify", "x@last").stderr
     assert Run.objects.count() == 1
+
+
+def test_an_export_lies_where_the_command_was_given_and_runs_can_read_it(
+    rollyard: Rollyard, source: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fill(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
+        assert directory.is_absolute()  # a sandbox takes no other
+        (directory / "weights").touch(mode=0o600)
+
+    monkeypatch.setattr(forking, "export", fill)
+    monkeypatch.chdir(tmp_path)
+    exported = rollyard("checkpoints", "export", source.key, "-o", "out")
+    assert exported.stdout == f"{tmp_path / 'out'}: step 2 of run {source.key}\n", exported.stderr
+    assert accounts.find_closed(accounts.account_of_runs(), tmp_path / "out") is None
