@@ -226,9 +226,10 @@ def test_the_config_shows_where_each_value_came_from(client: Client) -> None:
                 *("run-recent", "run-replicas", "run-recent-events"),
             ],
         ),
-        ("rollouts", ["run-status", "run-rollouts"]),
+        ("rollouts", ["run-status", "run-chips", "run-rollouts"]),
         ("events", ["run-status", "run-events"]),
         ("config", ["run-status"]),
+        ("connect", ["run-status", "run-sessions", "run-clients"]),
     ],
 )
 def test_the_live_part_answers_each_region_of_the_page_for_swapping(
@@ -242,6 +243,17 @@ def test_the_live_part_answers_each_region_of_the_page_for_swapping(
         assert f'id="{region}"' in part
         assert f'id="{region}"' in page
     assert "metric-chart" not in part
+    assert "view=" not in part, "a link in it is one of the page"
+
+
+def test_who_takes_part_is_followed_by_operators_alone_and_without_the_address(client: Client) -> None:
+    run = make_run()
+    client.force_login(make_user("olga", role=Role.OPERATOR))
+    part = body(client, run, "run-live", view="connect")
+    assert "None is connected" in part
+    assert run.address.key not in part
+    client.force_login(make_user("vera", role=Role.VIEWER))
+    assert "None is connected" not in body(client, run, "run-live", view="connect")
 
 
 def test_the_page_says_what_it_is_as_of(client: Client) -> None:
@@ -273,6 +285,7 @@ def test_an_operator_sees_how_an_agent_plays_the_policy(client: Client, settings
     page = client.get(f"/runs/{run.key}/connect/").content.decode()
     assert f'SessionClient("{settings.ROLLYARD_URL}", TOKEN, "{run.key}")' in page
     assert f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}/sessions" in page
+    assert page.count("greet-1") == page.count("group_size") == 2, "a session without others trains nothing"
     settings.ROLLYARD_GATEWAY_URL = ""
     assert "No gateway runs here" in client.get(f"/runs/{run.key}/connect/").content.decode()
 

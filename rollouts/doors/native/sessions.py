@@ -35,7 +35,8 @@ class OpenSessionIn(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     index: Annotated[int, Meta(ge=0)] | None = None
     """Number of a problem of the environment, in place of `problem`; it goes round."""
     group: str | None = None
-    """Sessions with the same are scored against each other, and have the same problem; null: this one is alone."""
+    """Sessions with the same are scored against each other, and have the same problem; null: this one is alone, and
+    trains nothing where the run's advantage compares rollouts."""
     group_size: Annotated[int, Meta(ge=1)] | None = None
     """How many sessions close the group; by default the run's, or one without a group."""
     deadline_s: Annotated[float, Meta(ge=1, le=MOST_DEADLINE_S)] = DEFAULT_DEADLINE_S
