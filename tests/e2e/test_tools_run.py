@@ -216,7 +216,10 @@ def check_reward(rollout: Stored, problems: dict[str, Problem]) -> None:
         calls = [call.function for message in rollout.messages for call in message.tool_calls]
         valid = [json.loads(call.arguments) for call in calls if is_valid(call)]
         called = {"a": a, "b": b} in valid
-        right = called and rollout.messages[-1].text.strip() == str(a + b)
+        said = next(message.text for message in reversed(rollout.messages) if message.role == "assistant")
+        right = called and re.findall(r"-?\d+", said)[-1:] == [str(a + b)]
+        if re.search(r"[.,eE−]", said):  # what is a number there takes more than this to say
+            right = called and bool(rollout.metrics["right"])
         assert rollout.reward == (1.0 if right else 0.3 if called else 0.1 if valid else 0.0)
         assert (rollout.metrics["right"], rollout.metrics["calls"]) == (float(right), float(len(calls)))
         return
