@@ -23,6 +23,8 @@ _KEYLESS = "ROLLYARD_NO_KEY"
 """A variable that nobody sets: an address has its key in it, and verifiers would look for one of its hub."""
 _MODEL = "policy"
 _MOST_TRACEBACK = 2_000
+_NOT_SCORED = ("finalize_timeout", "scoring_timeout")
+"""How a trace may have been stopped. One that the policy's own time ran out on is scored as it is."""
 
 
 class VerifiersFault(Exception):
@@ -171,6 +173,11 @@ def outcome(episode: Any, seats: Sequence[str]) -> JsonObject:
         if episode.is_timeout:
             raise BudgetError(error.message)
         raise classed(**fault)
+    for trace in traces:
+        # To verifiers such a trace is fine, and its reward is the sum of what there is.
+        if trace.stop_condition in _NOT_SCORED or None in trace.rewards.values():
+            message = f"verifiers ended it by {trace.stop_condition} before it was scored"
+            return {"fault": {"kind": "TimeoutError", "message": message, "traceback": "", "status": None}}
     return {"reward": sum(trace.reward for trace in traces) / len(traces), "metrics": _metrics(traces)}
 
 

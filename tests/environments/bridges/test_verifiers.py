@@ -119,6 +119,16 @@ def test_what_breaks_keeps_its_kind_and_its_text(room: VerifiersRoom) -> None:
     assert "the engine is away" in of_policy.message
 
 
+@pytest.mark.parametrize("stage", ["finalize", "scoring"])
+def test_what_was_not_scored_in_time_has_no_reward(room: VerifiersRoom, stage: str) -> None:
+    args = {"taskset": {"task": {"fails": f"{stage} without end"}}, "agent": {"timeout": {stage: 0.5}}}
+    room.load("spelling", splits=SOME, args=args)
+    [rollout], _ = room.play(["enots"])
+    assert rollout.error is not None, rollout.reward
+    assert (rollout.error.kind, rollout.error.type) == (ErrorKind.REWARD, "TimeoutError")
+    assert f"ended it by {stage}_timeout" in rollout.error.message
+
+
 def test_splits_are_settings_and_selections_or_an_eighth_by_key(room: VerifiersRoom) -> None:
     room.load("spelling", splits={"train": {"taskset": {"words": 5}}, "eval": {"select": {"skip": 9, "limit": 2}}})
     assert (room.count(Split.TRAIN), room.count(Split.EVAL)) == (5, 2)

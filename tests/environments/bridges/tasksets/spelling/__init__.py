@@ -1,5 +1,7 @@
 """A taskset of verifiers with one turn: spell a word backwards. Its reward has two parts."""
 
+import asyncio
+
 import verifiers.v1 as vf
 
 __all__ = ["Spelling"]
@@ -13,7 +15,7 @@ class SpellingData(vf.TaskData):
 
 class SpellingTaskConfig(vf.TaskConfig):
     fails: str = ""
-    """Which step of an episode raises."""
+    """Which step of an episode raises, or takes without end."""
 
 
 class SpellingTask(vf.Task[SpellingData, vf.State, SpellingTaskConfig]):
@@ -21,10 +23,16 @@ class SpellingTask(vf.Task[SpellingData, vf.State, SpellingTaskConfig]):
         if self.config.fails == "setup":
             raise RuntimeError("the dictionary is lost")
 
+    async def finalize(self, trace: vf.Trace, runtime: vf.Runtime) -> None:
+        if self.config.fails == "finalize without end":
+            await asyncio.Event().wait()
+
     @vf.reward(weight=0.75)
     async def right(self, trace: vf.Trace) -> float:
         if self.config.fails == "scoring":
             raise RuntimeError("nobody can spell that")
+        if self.config.fails == "scoring without end":
+            await asyncio.Event().wait()
         return float(trace.last_reply == self.data.word[::-1])
 
     @vf.reward(weight=0.25)
