@@ -84,7 +84,8 @@ def plan_series(source: Run, steps: str) -> Fork:
 def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
     """Columns of the new run; locks the checkpoints, which are kept from then on. Call it in the run's transaction.
 
-    Raises Conflict when one was deleted meanwhile, Invalid when its optimizer state is of other parameters.
+    Raises Conflict when one was deleted meanwhile, Invalid when its optimizer state is of other parameters, or the
+    adapter to start from is in its weights already.
     """
     ids = {each.pk for each in (fork.checkpoint, *fork.series)}
     held = Checkpoint.objects.select_for_update(of=["self"]).select_related("run").filter(pk__in=ids).order_by("pk")
@@ -100,9 +101,21 @@ def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
         fields["fork_optimizer"] = "the state of a LoRA run is of its adapter, and the fork has another. Leave it out"
     elif fork.with_optimizer and config.optimizer.kind != checkpoint.run.parsed.optimizer.kind:
         fields["fork_optimizer"] = f"{name_of(checkpoint)} was trained with another optimizer. Leave it out"
+    if _is_merged(config.model.lora.path, checkpoint.run):
+        why = f"{name_of(checkpoint)} has this adapter merged in already, and would get it twice"
+        fields["model.lora.path"] = f"{why}. Leave it out: the fork gets an adapter of its own"
     if fields:
         raise Invalid("Nothing was launched: the run cannot be forked so.", fields=fields)
     return {"key": fork.key, "forked_from": checkpoint, "fork_optimizer": fork.with_optimizer}
+
+
+def _is_merged(adapter: str, source: Run) -> bool:
+    """Whether an adapter is what a run's own began from, or one that the run wrote: its merged weights hold either."""
+    began_from = source.parsed.model.lora
+    if not adapter or not began_from.rank:
+        return False
+    path = Path(adapter)
+    return path == Path(began_from.path) or path.is_relative_to(source.directory)
 
 
 def register_series(run: Run, checkpoints: Sequence[Checkpoint], *, actor: str) -> None:

@@ -97,6 +97,18 @@ def test_the_trainer_is_told_whose_optimizer_state_to_take() -> None:
     assert story.register(life.start(without)).optimizer_from is None
 
 
+def test_an_adapter_that_the_weights_of_a_fork_have_in_them_is_not_put_on_top_again() -> None:
+    source, _ = source_run(model__lora__rank=8, model__lora__path="/adapters/first")
+    for path in ("/adapters/first/", str(source.directory / "weights" / "step_2")):
+        with pytest.raises(Invalid) as refused:
+            launch(forks.plan(source), model__lora__rank=8, model__lora__path=path)
+        assert "has this adapter merged in already" in refused.value.fields["model.lora.path"]
+    assert launch(forks.plan(source), model__lora__rank=8, model__lora__path="/adapters/second").forked_from
+    assert launch(forks.plan(source), model__lora__rank=8).forked_from
+    plain, _ = source_run()
+    assert launch(forks.plan(plain), model__lora__rank=8, model__lora__path="/adapters/first").forked_from
+
+
 @pytest.mark.parametrize(("of_source", "of_fork"), [(8, 0), (0, 8), (8, 8)])
 def test_the_optimizer_state_of_an_adapter_is_refused(of_source: int, of_fork: int) -> None:
     source, _ = source_run(model__lora__rank=of_source)
