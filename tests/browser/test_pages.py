@@ -131,6 +131,7 @@ def test_a_run_is_stopped_after_a_question_that_states_the_deadline(watched: Wat
     page.get_by_role("button", name="Stop…").click()
     dialog = page.get_by_role("dialog")
     expect(dialog).to_contain_text("within 30 s")
+    expect(dialog).to_contain_text("so far")
     dialog.get_by_role("button", name="Keep running").click()
     expect(dialog).to_be_hidden()
     page.get_by_role("button", name="Stop…").click()

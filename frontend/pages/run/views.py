@@ -69,6 +69,8 @@ def live(request: HttpRequest, key: str) -> HttpResponse:
         context |= _events(request, run)
     elif view == "cost":
         context |= _cost(run)
+    elif view == "connect" and may_operate(request, run):
+        context |= _connected(run)
     return render(request, "run/live.html", context)
 
 
@@ -114,13 +116,11 @@ def connect(request: HttpRequest, key: str) -> HttpResponse:
     run = runs.get(request.user, key, Role.OPERATOR)
     if (address := runs.address(run)) is None:
         raise NotFound("Nothing from outside takes part in a supervised run.")
-    context = head(request, run, tab="connect") | {
+    context = head(request, run, tab="connect") | _connected(run)
+    context |= {
         "url": settings.ROLLYARD_URL,
         "api_url": f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}",
         "has_gateway": bool(settings.ROLLYARD_GATEWAY_URL),
-        "sessions": sessions.count(run),
-        "attempt": pages.open_attempt(run),
-        "clients": pages.list_clients(run),
         "address": address,
         "default_days": DEFAULT_DAYS,
         "most_days": MOST_DAYS,
@@ -239,6 +239,15 @@ def _rollouts(request: HttpRequest, run: Run) -> dict[str, Any]:
 
 def _cost(run: Run) -> dict[str, Any]:
     return {"cost": spending.of_cost(costs.of_run(run))}
+
+
+def _connected(run: Run) -> dict[str, Any]:
+    """Who takes part from outside now: without the address, which nothing that is fetched again and again shows."""
+    return {
+        "sessions": sessions.count(run),
+        "attempt": pages.open_attempt(run),
+        "clients": pages.list_clients(run),
+    }
 
 
 def _events(request: HttpRequest, run: Run) -> dict[str, Any]:
