@@ -5,9 +5,11 @@ import os
 import signal
 import sys
 
+import msgspec
 import pytest
 
 from environments.isolated import EnvironmentDied, Isolated, framed
+from environments.isolated.frames import fault_of
 from environments.types import Split
 
 DEEP = b"\x91" * 200_000 + b"\xc0"
@@ -42,6 +44,21 @@ def test_an_answer_that_is_nested_without_end_ends_its_process() -> None:
             await environment.aclose()
 
     assert asyncio.run(asyncio.wait_for(act(), 60)) == -9
+
+
+def test_one_that_answers_a_ping_with_a_fault_answers() -> None:
+    async def act() -> bool:
+        said = framed(msgspec.msgpack.encode([1, None, fault_of(RuntimeError("no"))]))
+        process = await started(SAY, str(len(said)))
+        assert process.stdin is not None
+        process.stdin.write(said)
+        environment = Isolated("guest", process)
+        try:
+            return await environment.answers(within_s=30)
+        finally:
+            await environment.aclose()
+
+    assert asyncio.run(asyncio.wait_for(act(), 60))
 
 
 def test_one_whose_pipes_another_process_holds_is_ended_all_the_same() -> None:
