@@ -100,7 +100,8 @@ def _decisions(group_ids: Sequence[int]) -> list[Decision]:
     query = load("words_on_groups") + load("decided") + load("decisions")
     with connection.cursor() as cursor:
         cursor.execute(query, {"group_ids": list(group_ids)})
-        return [Decision(*row, json.loads(words) if words else {}) for *row, words in cursor.fetchall()]
+        rows = [(*row, json.loads(words or "{}")) for *row, words in cursor.fetchall()]
+    return [Decision(*row) for row in rows]
 
 
 def _readable() -> QuerySet[Label]:
