@@ -64,7 +64,8 @@ def register(run: Run, introduction: Introduction) -> EnvironmentClient | None:
             environment.weight = min(max(introduction.weight, SMALLEST_WEIGHT), LARGEST_WEIGHT)
             environment.save(update_fields=["weight"])
         clients = EnvironmentClient.objects.filter(attempt=attempt)
-        newest: int | None = clients.aggregate(newest=Max("index"))["newest"]
+        # Of all attempts: whoever did not hear of a reset still goes by its old one.
+        newest: int | None = EnvironmentClient.objects.filter(attempt__run=run).aggregate(newest=Max("index"))["newest"]
         wandb_name = f"{name}_{clients.filter(environment=environment).count()}"
         index = 0 if newest is None else newest + 1
         reason = Reason(ReasonCode.CLIENT_REGISTERED)

@@ -138,6 +138,17 @@ def test_an_environment_that_did_not_hear_of_a_reset_is_taken_over() -> None:
     assert event.reason == Reason(ReasonCode.CLIENT_TAKEN_OVER, number=2)
 
 
+def test_who_registers_after_a_reset_is_not_taken_for_one_who_did_not_hear_of_it() -> None:
+    api = started("gsm8k")
+    api.request("GET", "/reset_data")
+    api.start()
+    assert api.register_env("code")["env_id"] == 1
+    for env_id in (0, 1):
+        api.submit(env_id=env_id)
+    groups = ScoredGroup.objects.order_by("id").values_list("environment__name", flat=True)
+    assert list(groups) == ["gsm8k", "code"]
+
+
 def test_an_environment_that_did_not_hear_of_a_reset_is_told_lengths_in_batches_of_the_size_it_knows() -> None:
     """It keeps three batches of the old size ahead; the new trainer's are larger than all of that."""
     api = started("gsm8k")
