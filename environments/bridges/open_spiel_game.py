@@ -8,6 +8,8 @@ from msgspec import Meta
 
 from environments.bridges.stepped import InvalidAction, SteppedArgs
 
+_MOST_DIGITS = 20
+"""Of an action's number, which has 64 bits: of thousands Python makes no number, and raises."""
 _MOST_SHOWN = 200
 """Legal actions that a policy is told of."""
 
@@ -115,7 +117,7 @@ class SpielTable:
         legal = {self.state.action_to_string(seat, each): each for each in self.state.legal_actions()}
         folded = {name.casefold(): each for name, each in legal.items()}
         found: int | None = legal.get(text, folded.get(text.casefold()))
-        if found is None and text.isdecimal() and int(text) in legal.values():
+        if found is None and len(text) <= _MOST_DIGITS and text.isdecimal() and int(text) in legal.values():
             found = int(text)
         if found is None:
             raise InvalidAction(f"{text[:200]!r} is not a legal action. {self._legal(seat)}")

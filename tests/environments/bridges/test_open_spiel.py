@@ -2,6 +2,7 @@
 
 import pytest
 
+from environments.config import SamplingParams
 from environments.errors import RegistryError
 from environments.types import Split
 from tests.environments.bridges.games import Games, told
@@ -9,6 +10,7 @@ from tests.environments.bridges.games import Games, told
 pytestmark = pytest.mark.slow  # a process of another virtual environment
 
 ANY_CELL = [f"{mark}({row},{column})" for mark in "xo" for row in range(3) for column in range(3)]
+WORDY = SamplingParams(max_turns=50, max_tokens=6_000)
 KUHN = {"game": "kuhn_poker"}
 
 
@@ -55,7 +57,7 @@ def test_returns_are_scaled_unless_they_are_wanted_raw(games: Games) -> None:
 
 def test_a_game_that_is_stalled_is_lost(games: Games) -> None:
     args = {"game": "tic_tac_toe", "max_steps": 2, "invalid_penalty": 0.5}
-    [rollout] = games.play("open_spiel", args, ["I give up"]).rollouts
+    [rollout] = games.play("open_spiel", args, ["I give up", "9" * 5_000], sampling=WORDY).rollouts
     assert told(rollout)[1].startswith("'I give up' is not a legal action. Legal actions: x(0,0)")
     assert (rollout.reward, rollout.metrics["truncated"], rollout.metrics["return"]) == (-1.0, 1.0, -1.0)
 
