@@ -102,6 +102,7 @@ def test_the_difficulty_map_is_of_the_run_that_is_asked_for(client: Client) -> N
         rewards = [1.0] * solved + [0.0] * (2 - solved)
         make_group(one, version=version, problem_key="hard", rewards=rewards, scored_count=2, solved_count=solved)
     newest = client.get(page_of("reverse_text"))
+    assert f'href="{page_of("reverse_text")}?run={one.key}#difficulty"' in newest.content.decode()
     assert newest.context["difficulty"] is None
     assert "No training group of it was scored yet" in newest.content.decode()
     answer = client.get(f"{page_of('reverse_text')}?run={one.key}")
