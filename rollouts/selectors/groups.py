@@ -12,7 +12,7 @@ _NEWEST = 200
 
 
 def get(run: Run, key: str) -> ScoredGroup:
-    """One group with its rollouts, the batches it was in and what people say of it. Raises NotFound."""
+    """One group with its rollouts, the batch it was in and what people say of it. Raises NotFound."""
     found = ScoredGroup.objects.filter(run=run, key=key) if is_storable(key) else ScoredGroup.objects.none()
     group = curation.with_words(with_rollouts(found)).first()
     if group is None:
@@ -26,10 +26,10 @@ def has_token_advantages(group: ScoredGroup) -> bool:
 
 
 def with_rollouts(groups: QuerySet[ScoredGroup]) -> QuerySet[ScoredGroup]:
-    """Load rollouts (in order) and batch membership with the groups."""
+    """Load with the groups their rollouts (in order), and the step of their own run: a replay is one of another."""
     return groups.select_related("environment", "evaluation").prefetch_related(
         Prefetch("rollouts", queryset=Rollout.objects.order_by("index")),
-        Prefetch("batch_items", queryset=BatchItem.objects.select_related("batch")),
+        Prefetch("batch_items", queryset=BatchItem.objects.filter(replay=0).select_related("batch")),
     )
 
 

@@ -295,6 +295,8 @@ class Member:
     position: int
     replay: int
     key: str
+    run_key: str
+    """The run whose group it is: of a replay another one."""
     environment: str
     problem_key: str
     rewards: list[float | None]
@@ -303,8 +305,8 @@ class Member:
     min_policy_version: int
     max_policy_version: int
     token_count: int
-    lag: int
-    """Steps between the batch and the oldest policy version in the group."""
+    lag: int | None
+    """Steps between the batch and the oldest policy version in the group; None in a replay, whose are another run's."""
 
 
 def get_step(run: Run, step: int) -> Step:
@@ -312,23 +314,26 @@ def get_step(run: Run, step: int) -> Step:
     batch = Batch.objects.filter(run=run, step=step).first()
     if batch is None:
         raise NotFound(f"Run {run} has no batch for step {step} yet.")
-    items = batch.items.select_related("group__environment").prefetch_related("group__rollouts").order_by("position")
+    items = (
+        batch.items.select_related("group__environment", "group__run")
+        .prefetch_related("group__rollouts")
+        .order_by("position")
+    )
     members = [
         Member(
             position=item.position,
             replay=item.replay,
             key=item.group.key,
+            run_key=item.group.run.key,
             environment=item.group.environment.name,
             problem_key=item.group.problem_key,
-            rewards=[
-                rollout.counting_reward for rollout in sorted(item.group.rollouts.all(), key=lambda row: row.index)
-            ],
+            rewards=[each.counting_reward for each in sorted(item.group.rollouts.all(), key=lambda each: each.index)],
             advantages=list(item.advantages),
             reward_mean=item.group.reward_mean,
             min_policy_version=item.group.min_policy_version or 0,
             max_policy_version=item.group.max_policy_version or 0,
             token_count=item.group.token_count,
-            lag=step - (item.group.min_policy_version or 0),
+            lag=step - (item.group.min_policy_version or 0) if batch.replay_of_id is None else None,
         )
         for item in items
     ]

@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
-from rollouts.models import GroupTokens, Run, ScoredGroup
+from rollouts.models import Batch, BatchItem, GroupTokens, Run, ScoredGroup
 from rollouts.states import BatchState, GroupState
 from tests import store
 from tests.factories import make_batch, make_group, make_metrics, make_run
@@ -126,6 +126,22 @@ def test_a_step_lists_its_members_in_order_with_lag_and_hash(client: Client) -> 
     assert "loss/mean" in page
     assert "Step 4" in page
     assert "Step 6" not in page
+
+
+def test_a_replayed_group_and_the_steps_that_trained_it_lead_to_each_other(client: Client) -> None:
+    source, target = make_run(next_step=1), make_run(next_step=8)
+    group = make_group(source)
+    original = make_batch(source, 0, [group])
+    repeated = make_batch(target, 7, [])
+    with store.beyond_rights():
+        Batch.objects.filter(pk=repeated.pk).update(replay_of=original)
+    BatchItem.objects.create(batch=repeated, group=group, position=0, replay=1, advantages=[0.0, 0.0])
+    step = " ".join(client.get(reverse("step", args=[target.key, 7])).content.decode().split())
+    assert f'href="{reverse("group", args=[source.key, group.key])}"' in step
+    assert "<dt>Worst lag</dt> <dd> – </dd>" in step  # its versions are those of another run
+    of_source = reverse("step", args=[source.key, 0])
+    assert of_source in group_page(client, source, group)
+    assert f'href="{of_source}"' in client.get(reverse("run-rollouts", args=[source.key])).content.decode()
 
 
 def test_a_step_links_to_the_next_one_that_has_a_batch(client: Client) -> None:

@@ -20,7 +20,7 @@ def step(request: HttpRequest, key: str, step: int) -> HttpResponse:
         "step": found,
         "previous": step - 1 if step > 0 else None,
         "next": step + 1 if step < found.newest else None,
-        "worst_lag": max((member.lag for member in found.members), default=0),
+        "worst_lag": max((member.lag for member in found.members if member.lag is not None), default=None),
         "reward_mean": sum(rewards) / len(rewards) if rewards else None,
         "seen": token_values.of_step(run, step),
         "rollouts": sum(len(member.rewards) for member in found.members),
