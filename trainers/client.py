@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import httpx
 import msgspec
 
-from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, retry_reason
+from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, retry_reason, start_reason
 from trainers import wire
 from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunEnded, Superseded
 
@@ -78,9 +78,10 @@ class ControlPlane:
 
     def register(self, world_size: int, hostname: str, pid: int) -> wire.TrainerRegistration:
         """Register as the run's trainer and take the next fencing epoch: writes of trainers that registered before are
-        refused from now on."""
+        refused from now on. A run that has not been started yet is waited for, until the budget is spent."""
         body = {"world_size": world_size, "hostname": hostname, "pid": pid}
-        registration = self._decode(self._post("trainer", body), wire.TrainerRegistration)
+        answer = self._post("trainer", body, retry_reason=start_reason)
+        registration = self._decode(answer, wire.TrainerRegistration)
         self._connection.headers[wire.EPOCH_HEADER] = str(registration.epoch)
         return registration
 
@@ -145,13 +146,13 @@ class ControlPlane:
         """Report that the last step is done and nothing more will come. Idempotent."""
         self._post("trainer/finish", {})
 
-    def _post(self, path: str, body: Any) -> httpx.Response:
+    def _post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         headers = {"Content-Type": "application/json"}
-        return self._request("POST", path, content=msgspec.json.encode(body), headers=headers)
+        return self._request("POST", path, content=msgspec.json.encode(body), headers=headers, **options)
 
     def _request(self, method: str, path: str, **options: Any) -> httpx.Response:
         try:
-            return self._connection.request(method, path, retry_reason=_retry_reason, **options)
+            return self._connection.request(method, path, **{"retry_reason": _retry_reason, **options})
         except Unreachable as error:
             raise ControlPlaneUnreachable(str(error)) from error
         except Refused as error:

@@ -28,9 +28,8 @@ from environments.client.http import (
     ClientError,
     Refused,
     Unreachable,
-    problem_of,
     retry_after_s,
-    retry_reason,
+    start_reason,
 )
 from environments.client.spool import Spool, SpoolFull
 from environments.types import Claim, Claims, PackedRollout, PackedScoredGroup, PlayedGroup, PlayedRollout
@@ -180,7 +179,7 @@ class GroupClient:
         budget_s = 0.0 if self._is_away else None
         try:
             answer = self._connection.request(
-                "POST", "groups", content=body, headers=_HEADERS, retry_reason=_retry_reason, budget_s=budget_s
+                "POST", "groups", content=body, headers=_HEADERS, retry_reason=start_reason, budget_s=budget_s
             )
         except Unreachable as error:
             # A full queue is no absence: waiting for it is what keeps us from running ahead of the trainer.
@@ -235,9 +234,3 @@ def _pack_rollout(rollout: PlayedRollout, at: str) -> PackedRollout:
             numbers.byteswap()
         values[name] = numbers.tobytes()
     return PackedRollout(**values)
-
-
-def _retry_reason(answer: httpx.Response) -> str:
-    if answer.status_code == httpx.codes.CONFLICT and problem_of(answer).get("code") == "state_conflict":
-        return "the run has not been started yet"
-    return retry_reason(answer)

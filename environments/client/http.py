@@ -62,6 +62,13 @@ def retry_reason(answer: httpx.Response) -> str:
     return ""
 
 
+def start_reason(answer: httpx.Response) -> str:
+    """The same, where a run that has not been started yet is waited for as well."""
+    if answer.status_code == httpx.codes.CONFLICT and problem_of(answer).get("code") == "state_conflict":
+        return "the run has not been started yet"
+    return retry_reason(answer)
+
+
 def retry_after_s(answer: httpx.Response) -> float:
     """Seconds of the Retry-After header; 0 when there is none, or it is a date."""
     try:

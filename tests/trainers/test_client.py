@@ -78,6 +78,12 @@ def test_server_errors_and_lost_connections_are_asked_again(plane: FakeControlPl
     assert plane.acks[3] == wire.StepAck(metrics={"loss/mean": 0.5}, batch_sha256="ab")
 
 
+def test_a_run_that_has_not_been_started_yet_is_waited_for(plane: FakeControlPlane, client: ControlPlane) -> None:
+    plane.failures = [lambda handler: handler.problem(409, "state_conflict")] * 2  # type: ignore[attr-defined]
+    assert client.register(1, "a", 1).epoch == plane.epoch
+    assert plane.requests[-3:] == ["POST trainer"] * 3
+
+
 def test_a_restarted_web_server_goes_unnoticed(plane: FakeControlPlane) -> None:
     plane.batches[0] = batch_bytes(0)
     with serving(plane) as url:
