@@ -314,11 +314,7 @@ def get_step(run: Run, step: int) -> Step:
     batch = Batch.objects.filter(run=run, step=step).first()
     if batch is None:
         raise NotFound(f"Run {run} has no batch for step {step} yet.")
-    items = (
-        batch.items.select_related("group__environment", "group__run")
-        .prefetch_related("group__rollouts")
-        .order_by("position")
-    )
+    items = batch.items.select_related("group__environment", "group__run").order_by("position")
     members = [
         Member(
             position=item.position,
@@ -335,7 +331,7 @@ def get_step(run: Run, step: int) -> Step:
             token_count=item.group.token_count,
             lag=step - (item.group.min_policy_version or 0) if batch.replay_of_id is None else None,
         )
-        for item in items
+        for item in items.prefetch_related("group__rollouts")
     ]
     values = dict(MetricPoint.objects.filter(run=run, step=step).order_by("key").values_list("key", "value"))
     newest = Batch.objects.filter(run=run).aggregate(step=Max("step"))["step"] or 0
