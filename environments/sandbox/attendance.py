@@ -56,6 +56,7 @@ def attend(make: Callable[[], Cell], stop: Stop) -> SandboxResult:
             cell.end()
             child.kill()
             child.wait()
+            cell.remove()
         wall_s = time.monotonic() - began
         pipes.drain()
         files, missing = directory.collect(place, cell.call.returns, cell.call.limits.returned_bytes)

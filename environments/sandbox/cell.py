@@ -55,5 +55,8 @@ class Cell(ABC):
     def end(self) -> None:
         """Kill whatever is left of the program and return when it is gone. Also when it was never entered."""
 
+    def remove(self) -> None:  # noqa: B027 - most have nothing
+        """End what outlives whoever was started, which is dead now and makes no more of it."""
+
     def close(self) -> None:  # noqa: B027 - most have nothing
         """Let go of everything. May be repeated."""

@@ -7,9 +7,11 @@ A call takes some tenths of a second. Nothing is pulled: an image has to be ther
 import json
 import os
 import subprocess
+import tempfile
 import uuid
 from pathlib import Path
 
+from environments import disk
 from environments.sandbox import cell, host_cell
 from environments.sandbox.call import SandboxCall
 from environments.sandbox.cell import Cell
@@ -42,21 +44,24 @@ class _PodmanCell(HostCell):
     def __init__(self, call: SandboxCall, program: str, image: str) -> None:
         super().__init__(call)
         limits, self._program, self._container = call.limits, program, f"rollyard-tool-{uuid.uuid4()}"
-        memory, disk = str(limits.memory_bytes), str(limits.disk_bytes)
+        memory, most = str(limits.memory_bytes), str(limits.disk_bytes)
         self.argv = [program, "run", "--rm", "--interactive", "--name", self._container, "--pull", "never"]
         self.argv += ["--network", "none", "--read-only", "--read-only-tmpfs=false", "--cap-drop", "all"]
         self.argv += ["--security-opt", "no-new-privileges", "--log-driver", "none", "--entrypoint", ""]
         self.argv += ["--user", f"{self.owner.uid}:{self.owner.gid}"]
         self.argv += [] if os.geteuid() == 0 else ["--userns", "keep-id"]
         self.argv += ["--pids-limit", str(limits.processes), "--memory", memory, "--memory-swap", memory]
-        self.argv += ["--ulimit", "core=0", "--ulimit", f"nofile={limits.open_files}", "--ulimit", f"fsize={disk}"]
-        self.argv += ["--ulimit", f"cpu={int(limits.cpu_s) + 1}", "--shm-size", disk]
-        self.argv += ["--tmpfs", f"/tmp:rw,size={disk},mode=1777"]
+        self.argv += ["--ulimit", "core=0", "--ulimit", f"nofile={limits.open_files}", "--ulimit", f"fsize={most}"]
+        self.argv += ["--ulimit", f"cpu={int(limits.cpu_s) + 1}", "--shm-size", most]
+        self.argv += ["--tmpfs", f"/tmp:rw,size={most},mode=1777"]
         self.argv += ["--volume", f"{self.place}:{PLACE}:rw,Z", "--workdir", PLACE]
         self.argv += [*host_cell.as_options(host_cell.environ_of(PLACE), "--env"), image, *cell.waiting(call.argv)]
         self.environ = _own_environ()
 
     def end(self) -> None:
+        pass  # its processes are no descendants of ours
+
+    def remove(self) -> None:
         _quietly([self._program, "rm", "--force", "--ignore", "--time", "0", self._container])
 
 
@@ -100,10 +105,10 @@ class GVisor(ThreadedEngine):
 class _GVisorCell(HostCell):
     def __init__(self, call: SandboxCall, program: str) -> None:
         super().__init__(call)
-        self._bundle = HostCell(call)
-        bundle = Path(self._bundle.place)
+        self._bundle = bundle = Path(tempfile.mkdtemp(prefix="rollyard-tool-"))
         for name in ("rootfs", "state"):
             (bundle / name).mkdir()
+        (bundle / "rootfs").chmod(0o755)  # whatever our umask: the program is somebody else
         for name in ("bin", "lib", "lib64", "sbin"):
             if (link := Path("/", name)).is_symlink():
                 (bundle / "rootfs" / name).symlink_to(os.readlink(link))
@@ -119,17 +124,17 @@ class _GVisorCell(HostCell):
         super().end()
 
     def close(self) -> None:
-        self._bundle.close()
+        disk.clear_away(self._bundle)
         super().close()
 
     def _config(self) -> dict[str, object]:
         """What the runtime specification of OCI calls a bundle."""
-        limits, disk = self.call.limits, self.call.limits.disk_bytes
-        bounds = {"RLIMIT_NOFILE": limits.open_files, "RLIMIT_DATA": limits.memory_bytes, "RLIMIT_FSIZE": disk}
+        limits, most = self.call.limits, self.call.limits.disk_bytes
+        bounds = {"RLIMIT_NOFILE": limits.open_files, "RLIMIT_DATA": limits.memory_bytes, "RLIMIT_FSIZE": most}
         mounts = [
             {"destination": "/proc", "type": "proc", "source": "proc"},
             {"destination": "/dev", "type": "tmpfs", "source": "tmpfs"},
-            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": [f"size={disk}", "mode=1777"]},
+            {"destination": "/tmp", "type": "tmpfs", "source": "tmpfs", "options": [f"size={most}", "mode=1777"]},
             {"destination": "/usr", "type": "bind", "source": "/usr", "options": ["rbind", "ro"]},
             {"destination": PLACE, "type": "bind", "source": self.place, "options": ["bind", "rw"]},
         ]

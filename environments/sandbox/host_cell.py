@@ -27,6 +27,8 @@ class HostCell(Cell):
         super().__init__(call)
         self.owner = owner.choose()
         self.place = tempfile.mkdtemp(prefix="rollyard-tool-")
+        if os.geteuid() == 0:  # the program begins in it
+            os.chown(self.place, self.owner.uid, self.owner.gid)
         self._pid = 0
 
     def enter(self, pid: int) -> int:

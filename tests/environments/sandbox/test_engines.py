@@ -5,6 +5,7 @@ keeps the options it is given and starts what comes after them: it shows that st
 """
 
 import asyncio
+import contextlib
 import json
 import os
 import subprocess
@@ -25,7 +26,13 @@ import json, os, sys
 words = sys.argv[1:]
 with open({log!r}, "a") as file:
     file.write(json.dumps(words) + "\\n")
+if "rm" in words:
+    with open({log!r} + ".client") as file:
+        is_alive = os.path.exists("/proc/" + file.read())
+    os.rename({log!r} + ".client", {log!r} + (".too_early" if is_alive else ".over"))
 if "run" in words or "exec" in words:
+    with open({log!r} + ".client", "w") as file:
+        file.write(str(os.getpid()))
     if "--bundle" in words:
         with open(words[words.index("--bundle") + 1] + "/config.json") as file:
             config = json.load(file)
@@ -124,6 +131,26 @@ def test_files_without_a_name_count_as_others_do(told: Path) -> None:
     some = "".join(f"exec {number}> x; rm x; head -c 400000 /dev/zero >&{number}; " for number in (3, 4, 5))
     asked = {"argv": ["sh", "-c", f"{some} sleep 60"], "limits": SandboxLimits(wall_s=20, disk_bytes=10**6)}
     assert called("gvisor", **asked).ended == "files"
+
+
+def test_podman_removes_a_container_when_nobody_makes_it_any_more(told: Path) -> None:
+    called("podman", argv=["sleep", "60"], limits=SandboxLimits(wall_s=0.3))
+    assert [path.suffix for path in told.parent.glob("told.*")] == [".over"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="ONLY ROOT gives a directory to another account")
+def test_who_runs_in_gvisor_may_enter_its_root_and_its_directory_whatever_our_umask(told: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        made = named("gvisor").make(SandboxCall(argv=["true"]))
+    finally:
+        os.umask(before)
+    with contextlib.closing(made):
+        bundle = Path(made.argv[made.argv.index("--bundle") + 1])
+        config = json.loads((bundle / "config.json").read_text())
+        assert (bundle / "rootfs").stat().st_mode & 0o777 == 0o755
+        [place] = [Path(each["source"]) for each in config["mounts"] if each["destination"] == config["process"]["cwd"]]
+        assert (place.stat().st_uid, place.stat().st_mode & 0o700) == (config["process"]["user"]["uid"], 0o700)
 
 
 def test_podman_closes_the_network_the_root_and_what_exceeds(told: Path) -> None:
