@@ -215,7 +215,7 @@ def _chunks(lines: Iterable[Line]) -> Iterator[list[Line]]:
         yield chunk
 
 
-def _group(line: Line, key: str, environment: str, needs_logprobs: bool) -> PackedGroup:
+def _group(line: Line, key: str, environment: str, needs_logprobs: bool = False) -> PackedGroup:
     if line.fault:
         raise BadLine(line.at, line.fault)
     try:
