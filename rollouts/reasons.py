@@ -103,6 +103,7 @@ class ReasonCode(TextChoices):
     ALL_FAILED = "all_failed", "every rollout failed[, the first with {error}]"
     NOTHING_SAMPLED = "nothing_sampled", "no token was sampled by the policy: every loss mask is 0"
     ZERO_ADVANTAGE = "zero_advantage", "zero advantage: all rewards are equal"
+    NO_ADVANTAGE = "no_advantage", "zero advantage: every rollout has 0, or is left out of training"
     ZERO_TOKEN_ADVANTAGES = "zero_token_advantages", "zero advantage: every advantage per token is 0"
     ALL_SOLVED = "all_solved", "every rollout solved the problem: a reward of {solved_at:g} or more"
     NONE_SOLVED = "none_solved", "no rollout solved the problem: every reward below {solved_at:g}"

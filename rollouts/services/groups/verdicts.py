@@ -15,12 +15,12 @@ import numpy as np
 from django.db.models import Q
 
 from environments.types import StopReason
-from rollouts.formats.arrays import Array, PackedGroup, RolloutRecord
+from rollouts.formats.arrays import PackedGroup, RolloutRecord
 from rollouts.models import GroupTokens, Purpose, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.transitions import DbTime
 from rollouts.states import GroupState
-from trainers.advantages import are_equal, deviation
+from trainers.advantages import algorithm_advantages, are_equal, deviation
 from trainers.run_config import AlgorithmConfig, FiltersConfig
 
 
@@ -41,7 +41,7 @@ def verdict(run: Run, purpose: str, group: PackedGroup) -> tuple[GroupState, Rea
         return GroupState.HELD, None
     reason = _unwanted(algorithm.filters, rewards, run.parsed.solved_at(group.environment))
     if reason is None and algorithm.filter_zero_advantage:
-        reason = _without_gradient(algorithm, group, is_scored)
+        reason = _without_gradient(run.parsed.algorithm_of(group.environment), group)
     return (GroupState.READY, None) if reason is None else (GroupState.FILTERED, reason)
 
 
@@ -61,13 +61,18 @@ def verdict_after_review(run: Run, group: ScoredGroup, rewards: Sequence[float |
     lacks = {"no_reference": Q(ref_logprobs__isnull=True), "no_advantages": Q(advantages__isnull=True)}
     tokens = GroupTokens.objects.filter(group=group)
     [(lacks_reference, lacks_advantages)] = tokens.annotate(**lacks).values_list(*lacks)
-    seats = list(group.rollouts.order_by("index").values_list("seat", flat=True))
-    if not lacks_advantages or not are_equal(rewards, seats):
+    facts = group.rollouts.order_by("index").values_list("trained_token_count", "stop_reason", "seat")
+    lengths, stops, seats = zip(*facts, strict=True)
+    own = run.parsed.algorithm_of(group.environment.name)
+    advantages = _advantages(own, rewards, lengths, stops, seats)
+    if not _is_any_trained(advantages):
+        return Reason(ReasonCode.NO_ADVANTAGE)
+    if any(advantages) or not lacks_advantages:
         return None
     # Whether the environment spoke after the policy only its tokens tell: where that would matter the group is kept.
     if algorithm.gradient_without_advantage(has_reference=not lacks_reference, has_echo=True):
         return None
-    return Reason(ReasonCode.ZERO_ADVANTAGE)
+    return Reason(ReasonCode.ZERO_ADVANTAGE if are_equal(rewards, seats) else ReasonCode.NO_ADVANTAGE)
 
 
 def scores(run: Run, environment: str, rewards: Sequence[float | None]) -> dict[str, Any]:
@@ -115,19 +120,42 @@ def _unwanted(filters: FiltersConfig, rewards: Sequence[float], solved_at: float
     return None
 
 
-def _without_gradient(algorithm: AlgorithmConfig, group: PackedGroup, is_scored: Array) -> Reason | None:
+def _without_gradient(algorithm: AlgorithmConfig, group: PackedGroup) -> Reason | None:
     """Why training on the group would change nothing; None when it would."""
     arrays = group.arrays
-    rewards, seats = zip(*((rollout.reward, rollout.seat) for rollout in group.rollouts), strict=True)
-    if arrays.advantages is None and not are_equal(rewards, seats):
+    facts = ((rollout.reward, rollout.stop_reason, rollout.seat) for rollout in group.rollouts)
+    rewards, stops, seats = zip(*facts, strict=True)
+    advantages = _advantages(algorithm, rewards, arrays.trained_counts.tolist(), stops, seats)
+    if not _is_any_trained(advantages):
+        return Reason(ReasonCode.NO_ADVANTAGE)
+    is_trained = np.array([advantage is not None for advantage in advantages])
+    if arrays.advantages is None:
+        has_advantage = any(advantages)
+    else:
+        has_advantage = bool((arrays.advantages * arrays.loss_mask)[np.repeat(is_trained, arrays.lengths)].any())
+    has_reference, has_echo = arrays.ref_logprobs is not None, arrays.has_answers(is_trained)
+    if has_advantage or algorithm.gradient_without_advantage(has_reference=has_reference, has_echo=has_echo):
         return None
-    of_scored = np.repeat(is_scored, arrays.lengths)
-    if arrays.advantages is not None and (arrays.advantages * arrays.loss_mask)[of_scored].any():
-        return None
-    has_reference = arrays.ref_logprobs is not None
-    if algorithm.gradient_without_advantage(has_reference=has_reference, has_echo=arrays.has_answers(is_scored)):
-        return None
-    return Reason(ReasonCode.ZERO_ADVANTAGE if arrays.advantages is None else ReasonCode.ZERO_TOKEN_ADVANTAGES)
+    if arrays.advantages is not None:
+        return Reason(ReasonCode.ZERO_TOKEN_ADVANTAGES)
+    return Reason(ReasonCode.ZERO_ADVANTAGE if are_equal(rewards, seats) else ReasonCode.NO_ADVANTAGE)
+
+
+def _advantages(
+    algorithm: AlgorithmConfig,
+    rewards: Sequence[float | None],
+    lengths: Sequence[int],
+    stops: Sequence[str],
+    seats: Sequence[str],
+) -> list[float | None]:
+    """The advantage of each rollout as a batch would have it; None of those that are left out of training."""
+    is_cut = [stop == StopReason.LENGTH for stop in stops]
+    advantages = algorithm_advantages(algorithm, rewards, lengths, is_cut, seats)
+    return [advantage if length else None for advantage, length in zip(advantages, lengths, strict=True)]
+
+
+def _is_any_trained(advantages: Sequence[float | None]) -> bool:
+    return any(advantage is not None for advantage in advantages)
 
 
 def _unversioned(run: Run) -> int:

@@ -121,6 +121,15 @@ def test_the_filters_of_the_run_look_at_the_rewards_that_people_gave() -> None:
     assert run.groups.filter(reason_code="zero_advantage").count() == 1
 
 
+def test_rewards_of_people_that_differ_and_leave_no_advantage_are_filtered_too() -> None:
+    run = launch(algorithm__filter_zero_advantage=True, algorithm__advantage="max_rl")
+    submit(run, "a", "b", rewards=(0.5, 0.5))
+    score("a", -1.0, 1.0)
+    score("b", -1.0, 2.0)
+    assert [group(key).state for key in "ab"] == ["filtered", "ready"]
+    assert run.groups.filter(reason_code="no_advantage").count() == 1
+
+
 @pytest.mark.parametrize(("on_deadline", "state"), [("reward", "ready"), ("drop", "surplus")])
 def test_what_nobody_looked_at_in_time_counts_as_it_is_or_is_dropped(on_deadline: str, state: str) -> None:
     run = launch({"deadline_s": 60.0, "on_deadline": on_deadline})

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from environments.types import PackedRollout, PackedScoredGroup
+from environments.types import PackedRollout, PackedScoredGroup, StopReason
 from rollouts.formats.arrays import pack_group
 from rollouts.models import ScoredGroup
 from rollouts.services.groups import intake
@@ -20,18 +20,33 @@ pytestmark = pytest.mark.django_db
 REFERENCE = {"ref_logprobs": [0.0, 0.0, -1.0, -1.0]}
 
 
-def packed(rewards: Sequence[float], loss_mask: Sequence[int] = (0, 0, 1, 1), **floats: list[float]) -> Any:
+CUT, WHOLE = StopReason.LENGTH, StopReason.STOP
+MASKED: dict[str, Any] = {"corrections": {"mask_overlong": True}}
+UNTRAINED, TRAINED = (0, 0, 0, 0), (0, 0, 1, 1)
+
+
+def packed(
+    rewards: Sequence[float],
+    loss_mask: Sequence[int] = (0, 0, 1, 1),
+    *,
+    masks: Sequence[Sequence[int]] = (),
+    stops: Sequence[StopReason] = (),
+    **floats: list[float],
+) -> Any:
     """A group of four tokens a rollout, with arrays per token."""
     arrays = {"inference_logprobs": [0.0, 0.0, -0.5, -0.5]} | floats
     rollouts = [
         PackedRollout(
             token_ids=struct.pack("<4I", *range(4)),
-            loss_mask=bytes(loss_mask),
+            loss_mask=bytes(mask),
             reward=reward,
+            stop_reason=stop,
             first_policy_version=0,
             **{name: struct.pack("<4f", *values) for name, values in arrays.items()},
         )
-        for reward in rewards
+        for reward, mask, stop in zip(
+            rewards, masks or [loss_mask] * len(rewards), stops or [WHOLE] * len(rewards), strict=True
+        )
     ]
     scored = PackedScoredGroup(environment="reverse_text", problem_key="cat", rollouts=rollouts)
     return pack_group(scored, ("groups", 0))
@@ -54,6 +69,16 @@ def packed(rewards: Sequence[float], loss_mask: Sequence[int] = (0, 0, 1, 1), **
         ({}, (1.0, 1.0), {"advantages": [0.5, 0.5, 0.0, 0.0]}, GroupState.FILTERED),
         ({}, (1.0, 0.0), {"advantages": [0.0, 0.0, 0.0, 0.0]}, GroupState.FILTERED),
         ({}, (1.0, 0.0), {"advantages": [0.0, 0.0, 0.0, 0.1]}, GroupState.READY),
+        ({"advantage": "max_rl"}, (-1.0, 1.0), {}, GroupState.FILTERED),
+        ({"advantage": "max_rl"}, (-1.0, 2.0), {}, GroupState.READY),
+        ({"advantage": "max_rl", "terms": {"distillation": 0.1}}, (-1.0, 1.0), REFERENCE, GroupState.READY),
+        (MASKED, (1.0, 0.0), {"stops": [CUT, CUT]}, GroupState.FILTERED),
+        (MASKED, (1.0, 0.0), {"stops": [CUT, WHOLE]}, GroupState.READY),
+        (MASKED, (1.0, 0.5, 0.0), {"stops": [CUT, WHOLE, CUT]}, GroupState.FILTERED),
+        ({}, (1.0, 0.0), {"stops": [CUT, CUT]}, GroupState.READY),
+        (MASKED | {"terms": {"distillation": 0.1}}, (1.0, 0.0), {"stops": [CUT, CUT]} | REFERENCE, GroupState.FILTERED),
+        (MASKED, (1.0, 0.0), {"stops": [CUT, CUT], "advantages": [0.0, 0.0, 0.5, 0.5]}, GroupState.FILTERED),
+        ({}, (1.0, 0.5, 0.0), {"masks": [UNTRAINED, TRAINED, UNTRAINED]}, GroupState.FILTERED),
     ],
 )
 def test_only_groups_that_carry_no_gradient_are_filtered(
