@@ -20,6 +20,7 @@ from environments.env import Environment, SessionAddress
 from environments.isolated.forwarding import Forwarding
 from environments.isolated.frames import (
     LENGTH_BYTES,
+    MAX_ASKED,
     MAX_FRAME_BYTES,
     Ask,
     AskAddress,
@@ -79,9 +80,14 @@ class Host:
         except Exception as error:  # noqa: BLE001 - what it gave cannot be written down
             self._send(call.id, None, fault_of(error))
 
-    async def ask(self, ask: Ask) -> Any:
-        """Have the driver do something, and return what it gave. From any event loop. Raises what it raised."""
-        return await self._here(self._ask(ask))
+    async def ask(self, ask: Ask, turn: asyncio.Semaphore | None = None) -> Any:
+        """Have the driver do something, in its turn, and return what it gave. From any event loop. Raises what it
+        raised."""
+        return await self._here(self._ask(ask) if turn is None else self._ask_in(turn, ask))
+
+    async def _ask_in(self, turn: asyncio.Semaphore, ask: Ask) -> Any:
+        async with turn:
+            return await self._ask(ask)
 
     async def _ask(self, ask: Ask) -> Any:
         number = next(self._numbers)
@@ -220,6 +226,8 @@ class RemoteOthers:
     def __init__(self, host: Host, call: int) -> None:
         self._host = host
         self._call = call
+        # A group that is compared asks hundreds of times at once: what the driver would refuse waits here.
+        self._turn = asyncio.Semaphore(MAX_ASKED)
 
     async def reply(
         self,
@@ -233,7 +241,7 @@ class RemoteOthers:
     ) -> ChatAnswer:
         """As `others.reply`."""
         ask = AskOther(self._call, name, list(messages), list(tools), max_tokens, temperature, seed)
-        return msgspec.convert(await self._host.ask(ask), ChatAnswer)
+        return msgspec.convert(await self._host.ask(ask, self._turn), ChatAnswer)
 
 
 async def _serve(reader: BinaryIO, writer: BinaryIO) -> None:

@@ -78,7 +78,8 @@ class JudgeEnvironment(Environment[JudgeArgs]):
     Reward: pairwise the share of comparisons won (a tie is half, and so is a pair whose orders disagree), rubric the
     weighed mean of the criteria's scores. A judge that fails gives none: the rollout fails, or gets the fallback.
     Metrics: `judge_disagreed` and `judge_first` (pairs whose orders disagree; wins of whoever is shown first, .5
-    without a bias), `judge_failed`, `judge/NAME` of each criterion; `right` where words are sorted.
+    without a bias), `judge_failed` (share of what it was asked of a reply and gave no word of), `judge/NAME` of each
+    criterion; `right` where words are sorted.
     Checked: with a judge that knows the right order a solution wins every comparison it can; one that prefers whoever
     is shown first gives every reply .5; judges that fail, lie and babble give no reward.
     """
@@ -147,7 +148,7 @@ class JudgeEnvironment(Environment[JudgeArgs]):
     async def _compared(
         self, problem: Problem, rollouts: Sequence[FinishedRollout], said: Sequence[str]
     ) -> list[float | Exception]:
-        """The share of its comparisons that each reply won, of those that came to something."""
+        """The share of its comparisons that each reply won, of those of which the judge said something."""
         everybody = list(said)
         if self.args.against == "answer":
             everybody.append(replies.wanted_texts(problem, "answer")[0])
@@ -160,7 +161,7 @@ class JudgeEnvironment(Environment[JudgeArgs]):
         )
         scores: list[list[float]] = [[] for _ in everybody]
         told: list[list[JudgedPair]] = [[] for _ in everybody]
-        faults: list[Exception | None] = [None] * len(everybody)
+        faults: list[list[Exception]] = [[] for _ in everybody]
         for (one, other), preference in zip(pairs, found, strict=True):
             if isinstance(preference, JudgedPair):
                 scores[one].append(preference.score)
@@ -168,7 +169,8 @@ class JudgeEnvironment(Environment[JudgeArgs]):
                 told[one].append(preference)
                 told[other].append(preference)
             elif isinstance(preference, EpisodeError):
-                faults[one] = faults[other] = preference
+                faults[one].append(preference)
+                faults[other].append(preference)
             else:
                 raise preference
         return [
@@ -177,19 +179,21 @@ class JudgeEnvironment(Environment[JudgeArgs]):
         ]
 
     def _share(
-        self, rollout: FinishedRollout, scores: list[float], told: list[JudgedPair], fault: Exception | None
+        self, rollout: FinishedRollout, scores: list[float], told: list[JudgedPair], faults: list[Exception]
     ) -> float | Exception:
+        if fault := next((each for each in faults if not _is_of_judge(each)), None):
+            return fault  # not asked at all: what was asked before says who came first, not who is better
         if not scores:
             # Alone in its group: nobody to be better than.
-            return 0.5 if fault is None else self._failed(rollout, fault)
-        rollout.metrics["judge_failed"] = 0.0
+            return self._failed(rollout, faults[-1]) if faults else 0.5
+        rollout.metrics["judge_failed"] = len(faults) / (len(faults) + len(scores))
         rollout.metrics["judge_disagreed"] = sum(each.disagreed for each in told) / len(told)
         if firsts := [each.firsts for each in told if each.firsts is not None]:
             rollout.metrics["judge_first"] = sum(firsts) / len(firsts)
         return sum(scores) / len(scores)
 
     def _failed(self, rollout: FinishedRollout, fault: Exception) -> float | Exception:
-        if self.args.fallback is None or not isinstance(fault, EndpointError | UnreadableVerdict):
+        if self.args.fallback is None or not _is_of_judge(fault):
             return fault
         rollout.metrics["judge_failed"] = 1.0
         return self.args.fallback
@@ -197,6 +201,11 @@ class JudgeEnvironment(Environment[JudgeArgs]):
     def _draw(self, draws: Draws) -> list[str]:
         words = draws.sample(_WORDS, self.args.words)
         return words if words != sorted(words) else words[::-1]
+
+
+def _is_of_judge(fault: Exception) -> bool:
+    """Whether it is the judge that failed, and not whoever asked it."""
+    return isinstance(fault, EndpointError | UnreadableVerdict)
 
 
 def _pairs(count: int, opponents: int) -> list[tuple[int, int]]:

@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 
 from environments import others, registry
-from environments.errors import EndpointUnavailable, UnreadableVerdict
+from environments.errors import AsksOver, EndpointUnavailable, UnreadableVerdict
+from environments.isolated.frames import MAX_ASKED
 from environments.kit import check
-from environments.types import FinishedRollout, Message, Problem, Split
-from tests.environments.judging.judges import RuleJudge, better, says, scoring, sorts
+from environments.types import ChatAnswer, FinishedRollout, Message, Problem, Split
+from tests.environments.judging.judges import RuleJudge, Shown, better, says, scoring, sorts
+from tests.environments.test_isolated_play import started
 
 
 def finished(problem: Problem, text: str) -> FinishedRollout:
@@ -59,6 +61,54 @@ def test_a_judge_that_fails_is_no_zero_by_accident(said: str | Exception, error:
     scores, rollouts = score(RuleJudge(lambda seen: said), ["a", "b"], fallback=0.3)
     assert scores == [0.3, 0.3]
     assert {rollout.metrics["judge_failed"] for rollout in rollouts} == {1.0}
+
+
+def fails_of(word: str, fault: Exception) -> RuleJudge:
+    """A judge that prefers long replies, and fails wherever one with this word is shown."""
+
+    def rule(seen: Shown) -> str | Exception:
+        return fault if any(word in reply for reply in seen.replies) else better(len)(seen)
+
+    return RuleJudge(rule)
+
+
+def test_how_much_of_a_tally_the_judge_gave_no_word_of_is_told_with_the_reward() -> None:
+    scores, rollouts = score(fails_of("bb", EndpointUnavailable("away")), ["a", "bb", "ccc", "dddd"], fallback=0.3)
+    assert scores == [0.0, 0.3, 0.5, 1.0]
+    assert [rollout.metrics["judge_failed"] for rollout in rollouts] == [pytest.approx(1 / 3), 1.0, *[1 / 3] * 2]
+
+
+def test_a_tally_that_ended_because_nobody_asked_any_more_is_no_reward() -> None:
+    scores, _ = score(fails_of("bb", AsksOver("asked too often")), ["a", "bb", "ccc"], fallback=0.3)
+    assert [type(each) for each in scores] == [AsksOver] * 3
+
+
+def test_a_group_that_is_compared_in_a_process_of_its_own_asks_for_more_than_may_wait_at_a_time() -> None:
+    class Slow(RuleJudge):
+        """Answers once as many wait as may."""
+
+        may_answer = asyncio.Event()
+
+        async def reply(self, *asked: Any, **given: Any) -> ChatAnswer:
+            answer = await super().reply(*asked, **given)
+            if len(self.asked) >= MAX_ASKED:
+                self.may_answer.set()
+            await self.may_answer.wait()
+            return answer
+
+    async def act() -> list[float | Exception]:
+        isolated = await started("judge")
+        try:
+            await isolated.load({})
+            problem = await asyncio.to_thread(isolated.problem, Split.TRAIN, 0)
+            rollouts = [finished(problem, "a" * count) for count in range(1, 13)]
+            with others.using(Slow(better(len))):
+                return list(await isolated.score_group(problem, rollouts))
+        finally:
+            await isolated.aclose()
+
+    scores = asyncio.run(asyncio.wait_for(act(), 60))
+    assert scores == [pytest.approx(won / 11) for won in range(12)]
 
 
 def test_without_anybody_who_answers_it_says_whom_to_name() -> None:
