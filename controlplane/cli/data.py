@@ -245,8 +245,10 @@ def known_states(given: list[str] | None) -> list[str]:
     """States of settled groups that a person named, or the end."""
     from rollouts.states import GroupState
 
-    if unknown := set(given or []) - (set(GroupState) - {GroupState.PLAYING}):
-        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--state")
+    settled = [state for state in GroupState if state is not GroupState.PLAYING]
+    if unknown := set(given or []) - set(settled):
+        known = f"Known: {', '.join(settled)}."
+        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}. {known}", param_hint="--state")
     return given or []
 
 

@@ -149,7 +149,8 @@ def create_token(
     from rollouts.services.runs import tokens
 
     if unknown := set(scope) - set(Scope.values):
-        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}", param_hint="--scope")
+        known = f"Known: {', '.join(Scope.values)}."
+        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}. {known}", param_hint="--scope")
     owner = User.objects.filter(username=user, is_active=True).first()
     if owner is None:
         fail(f"no active user {user!r}")

@@ -133,6 +133,7 @@ def test_null_override_removes_an_optional_section() -> None:
     ("overrides", "path", "hint"),
     [
         ({"batch__batch_size": 20}, "batch.batch_size", "16 or 24"),
+        ({"batch__batch_size": 7}, "batch.batch_size", "(8). Use 8."),
         ({"sampling__group_size": 1}, "sampling.group_size", "at least 2"),
         ({"algorithm__advantage": "leave_one_out", "sampling__group_size": 1}, "sampling.group_size", "at least 2"),
         ({"algorithm__loss__clip_low": 3}, "algorithm.loss.clip_low", "less than 1"),

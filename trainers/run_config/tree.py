@@ -261,7 +261,7 @@ class RunConfig(Section):
         whole = lcm(*self.group_rollouts.values())
         if self.batch.token_batch_size is None and self.environments and self.batch.batch_size % whole:
             lower = self.batch.batch_size // whole * whole
-            fix = f"Use {lower or whole} or {lower + whole}."
+            fix = f"Use {lower} or {lower + whole}." if lower else f"Use {whole}."
             is_plain = whole == sampling.group_size
             parts = "sampling.group_size" if is_plain else "the rollouts of a group of each environment"
             size = f"{self.batch.batch_size} is not a multiple of {parts} ({whole})"
