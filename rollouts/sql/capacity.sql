@@ -3,13 +3,14 @@
 -- `sizes` says what is expected of it, by its environment: of tokens nobody knows yet.
 -- Of what is held for people the share of the environment counts that goes through their hands: a run that lives on
 -- people alone waits for them, one of which they look at a tenth goes on with the rest.
+-- What is begun beyond a batch is for one that is still to be formed: after the last that may be ahead nothing is begun.
 -- Locks: nothing.
 -- Index: group_playing, group_ready and group_held (partial), batch_once_per_step.
 SELECT
     run.state,
     run.live_version,
-    least(run.live_version + 1 + %(max_async_level)s, run.max_steps) * %(batch)s::bigint
-        + CASE WHEN batches.formed < run.max_steps THEN %(beyond)s::bigint ELSE 0 END
+    batches.allowed * %(batch)s::bigint
+        + CASE WHEN batches.formed < batches.allowed THEN %(beyond)s::bigint ELSE 0 END
         - batches.formed * %(batch)s::bigint
         - (SELECT coalesce(sum(expected.size), 0)::bigint
            FROM rollouts_scoredgroup AS playing
@@ -25,6 +26,9 @@ SELECT
            WHERE held.run_id = run.id AND held.state = 'held') AS capacity
 FROM rollouts_run AS run
 CROSS JOIN LATERAL (
-    SELECT coalesce(max(step) + 1, 0) AS formed FROM rollouts_batch WHERE run_id = run.id
+    SELECT
+        coalesce(max(step) + 1, 0) AS formed,
+        least(run.live_version + 1 + %(max_async_level)s, run.max_steps) AS allowed
+    FROM rollouts_batch WHERE run_id = run.id
 ) AS batches
 WHERE run.id = %(run_id)s

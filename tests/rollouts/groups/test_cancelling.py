@@ -67,10 +67,16 @@ def test_an_oversampled_batch_does_not_wait_for_its_slowest_groups() -> None:
     assert story.claim(run) == []
     for each in (first, second):
         story.settle(each)
-    assert forming.fetch(run, epoch=epoch, step=0) is not None
+    delivery = forming.fetch(run, epoch=epoch, step=0)
+    assert delivery is not None
     assert (group_of(slow).state, group_of(slow).reason_code) == (GroupState.SURPLUS, ReasonCode.OVERSAMPLED)
     assert str(group_of(slow).reason) == "step 0 was full without it (batch.oversampling)"
     assert not Lease.objects.filter(run=run).exists()
+    assert story.claim(run) == []  # nor is one begun for the next batch, whose version is not there yet
+    story.ack(run, epoch, 0, delivery.sha256)
+    story.announce(run, epoch, 1)
+    story.publish(run)
+    assert len(story.claim(run)) == 3
 
 
 def test_no_more_is_given_up_than_was_begun_too_much_nor_what_is_for_later_batches() -> None:
