@@ -32,9 +32,9 @@ def curator() -> Client:
     return signed_in(Role.CURATOR)
 
 
-def send(client: Client, name: str, run: Run, **form: Any) -> str:
+def send(client: Client, name: str, run: Run, status: int = 200, **form: Any) -> str:
     answer = client.post(reverse(name, args=[run.key]), {"group": "a"} | form, follow=True)
-    assert answer.status_code == 200
+    assert answer.status_code == status
     return html.unescape(answer.content.decode())
 
 
@@ -95,13 +95,19 @@ def test_a_word_is_shown_and_taken_back(curator: Client, run: Run) -> None:
     ],
 )
 def test_a_word_that_makes_no_sense_is_refused(curator: Client, run: Run, form: dict[str, str], told: str) -> None:
-    assert told in send(curator, "run-label", run, **form)
+    typed = {"rollout": "1", "tags": "loop, hack", "note": 'it "exploits" the judge'} | form
+    page = send(curator, "run-label", run, 422, **typed)
+    assert told in page
+    assert f'value="{typed["note"]}"' in page, "what was typed is there still"
+    assert 'value="loop, hack"' in page
+    assert f'value="{form.get("score", "")}"' in page
+    assert ('<option value="1" selected>' in page) == (typed["rollout"] == "1")
     assert not Label.objects.exists()
 
 
 def test_what_no_text_may_hold_is_refused(curator: Client, run: Run) -> None:
     assert curator.post(reverse("run-label", args=[run.key]), {"group": "\0", "verdict": "accept"}).status_code == 404
-    assert "holds a NUL" in send(curator, "run-label", run, verdict="accept", note="\0")
+    assert "holds a NUL" in send(curator, "run-label", run, 422, verdict="accept", note="\0")
     assert "The note holds a NUL" in send(curator, "run-act", run, verb="reject", note="\0")
 
 

@@ -14,7 +14,7 @@ from frontend.differing import Compared, compared
 from frontend.pages.group import timeline
 from frontend.pages.group.advantage import explain
 from frontend.pages.run.rollouts.rollouts import split_prompt
-from rollouts.models import Label, Rollout
+from rollouts.models import Label, Rollout, Run, ScoredGroup
 from rollouts.selectors import curation, datasets, groups, runs, token_values
 from rollouts.services.curation import edits
 
@@ -24,7 +24,11 @@ from rollouts.services.curation import edits
 def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
     """The members of one group side by side: what they were given, what they answered, what it was worth."""
     run = runs.get(request.user, key)
-    row = groups.get(run, group)
+    return show(request, run, groups.get(run, group))
+
+
+def show(request: HttpRequest, run: Run, row: ScoredGroup, *, refused: str = "") -> HttpResponse:
+    """The page of a group. `refused`: why the word that the request says of it was not stored; its form keeps it."""
     rollouts = list(row.rollouts.all())
     prompts = [split_prompt(rollout.messages) for rollout in rollouts]
     shared = prompts[0][0] if prompts else []
@@ -64,8 +68,10 @@ def group(request: HttpRequest, key: str, group: str) -> HttpResponse:
         "decided": curation.decided(row),
         "datasets": datasets.of_group(row),
         "may_curate": may_curate(request, run),
+        "refused": refused,
+        "typed": request.POST if refused else {},
     }
-    return render(request, "group/group.html", context)
+    return render(request, "group/group.html", context, status=422 if refused else 200)
 
 
 @dataclass(frozen=True)

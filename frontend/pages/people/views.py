@@ -12,6 +12,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, may_curate, page
+from frontend.pages.group.views import show
 from frontend.pages.run.views import head
 from rollouts.errors import Conflict, ControlPlaneError, Invalid
 from rollouts.models import QueueUnit, Role, Run, ScoredGroup, Verb
@@ -74,9 +75,8 @@ def label(request: HttpRequest, key: str) -> HttpResponse:
         said = _said(request)
         reviews.say(group, user=cast(User, request.user), actor=actor(request), **said)
     except (Invalid, Conflict) as error:
-        messages.error(request, error.message)
-    else:
-        messages.success(request, "Taken back." if said["verdict"] == "withdrawn" else "Noted.")
+        return show(request, run, group, refused=error.message)
+    messages.success(request, "Taken back." if said["verdict"] == "withdrawn" else "Noted.")
     return _back(group)
 
 
