@@ -24,6 +24,7 @@ PROBLEM_JSON = "application/problem+json"
 MAX_FIELDS = 50
 """Named in one answer: a body with a hundred thousand faults is not answered with as many."""
 UNAVAILABLE_RETRY_S = 1
+UNAUTHENTICATED = "Send a token in the header `Authorization: Token ry_...`; `rollyard token create` makes one."
 
 
 @csrf_exempt
@@ -123,6 +124,8 @@ def _describe(error: Exception) -> tuple[int, str, str, dict[str, str]] | None:
                 "Your role or your token's scopes do not allow this.",
                 {},
             )
+        case exceptions.NotAuthenticated():
+            return error.status_code, "not_authenticated", UNAUTHENTICATED, {}
         case exceptions.ValidationError():
             return 422, "invalid", str(error.detail), {}
         case exceptions.APIException():

@@ -78,7 +78,7 @@ def test_a_token_with_the_scope_alone_suffices_and_with_all_others_does_not(run:
 @every_call
 def test_without_a_token_nothing_is_answered(run: Run, name: str) -> None:
     response = CALLS[name][1](Api(), run)
-    problem(response, 401, "not_authenticated")
+    assert "`Authorization: Token ry_...`" in problem(response, 401, "not_authenticated")["detail"]
     assert response.headers["WWW-Authenticate"] == "Token"
     problem(CALLS[name][1](Api("ry_nonsense"), run), 401, "authentication_failed")
 
