@@ -133,7 +133,7 @@ class _Renderer:
             page.left_out[UNWANTED] += 1
             return
         if member.row is not None:
-            forms, why = _given(member.row), SPEECHLESS
+            forms, why = _given(member.row, self._form), SPEECHLESS
         else:
             assert sampled is not None, "a scored group has tokens"
             forms, why = self._pair(member, sampled) if self._form == ExportForm.DPO else _example(member, sampled)
@@ -263,18 +263,26 @@ def _tools(member: _Member) -> dict[str, Any]:
     return {"tools": member.tools}
 
 
-def _given(row: str) -> list[dict[str, Any]]:
+def _given(row: str, form: ExportForm) -> list[dict[str, Any]]:
     """A line of a file: as it was, but for conversations, which are cut where the assistant begins to speak."""
     try:
-        return _cut(msgspec.json.decode(row, type=dict[str, msgspec.Raw]))
+        fields = msgspec.json.decode(row, type=dict[str, msgspec.Raw])
+        # In a table every row has every column.
+        said = {name: value for name, value in fields.items() if bytes(value) != b"null"}
+        return _cut(said, form)
     except msgspec.MsgspecError:  # no messages of the chat format
         return []
 
 
-def _cut(fields: dict[str, msgspec.Raw]) -> list[dict[str, Any]]:
+def _cut(fields: dict[str, msgspec.Raw], form: ExportForm) -> list[dict[str, Any]]:
     if (tools := fields.get("tools")) is not None and bytes(tools)[:1] in (b"[", b"{"):
         fields = fields | {"tools": msgspec.Raw(msgspec.json.encode(bytes(tools).decode()))}
-    if "messages" not in fields:
+    if "messages" not in fields or form == ExportForm.DPO:
         return [dict(fields)]
-    told = examples.read_conversation(bytes(fields.pop("messages")).decode(), None)
-    return [_split(told) | fields] if told.is_asked else []
+    told = examples.read_conversation(bytes(fields["messages"]).decode(), None)
+    beside = {name: value for name, value in fields.items() if name not in _EXAMPLES}
+    return [beside | _split(told)] if told.is_asked else []
+
+
+_EXAMPLES = {"messages", "prompt", "completion", "token_ids", "loss_mask"}
+"""What may be learned of a line; where there are messages, those are it: see `trainers.data.examples.parse_example`."""

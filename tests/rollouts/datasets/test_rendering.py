@@ -47,6 +47,12 @@ def left_out(version: DatasetVersion, form: ExportForm = SFT) -> dict[str, int]:
     return dict(sum((page.left_out for page in rendering.pages(version, form)), rendering.Counter()))
 
 
+def imported(run: Run, given: list[dict[str, Any]], form: str = "examples") -> DatasetVersion:
+    """A version made of the lines of a file."""
+    of_file = [Line(f"f:{at}", json.dumps(row).encode()) for at, row in enumerate(given)]
+    return importing.import_rows(run.project, name="file", form=form, lines=of_file, source="f", actor="user:cy")
+
+
 def test_a_row_has_prompt_and_completion_and_where_it_is_from(run: Run) -> None:
     label = say("a", rollout=1, by="ada")
     first = rows(make(run, best=1))[0]
@@ -177,14 +183,28 @@ def test_rows_of_a_file_are_rendered_as_they_were_but_cut_where_the_assistant_be
         {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "b"}], "label": False,
          "tools": [{"type": "function"}]},
     ]  # fmt: skip
-    lines_of_file = [Line(f"f:{at}", json.dumps(row).encode()) for at, row in enumerate(given)]
-    version = importing.import_rows(
-        run.project, name="file", form="examples", lines=lines_of_file, source="f", actor="user:cy"
-    )
-    first, second, third = rows(version, KTO)
+    first, second, third = rows(imported(run, given), KTO)
     assert (first["prompt"][0]["content"], first["completion"][0]["content"], first["source"]) == ("q", "a", "wiki")
     assert (first["run"], first["label"], second["prompt"]) == (None, True, "once")
     assert (third["label"], json.loads(third["tools"])) == (False, [{"type": "function"}])
+
+
+def test_of_a_row_of_a_file_the_same_is_learned_as_was_imported_whatever_else_it_has(run: Run) -> None:
+    spoken = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    given: list[dict[str, Any]] = [
+        {"messages": spoken, "prompt": "A0001"},
+        {"messages": spoken, "prompt": None, "completion": None, "tools": None},
+        {"messages": spoken, "token_ids": [1, 2], "loss_mask": [0, 1]},
+        {"messages": None, "prompt": spoken[:1], "completion": spoken[1:]},
+    ]
+    version = imported(run, given)
+    assert [parse_example(line, "f", ["assistant"]) for line in lines(version)] == [
+        Conversation(spoken, prompt_messages=1)
+    ] * 4
+    assert left_out(version) == {}
+    pair = {"messages": spoken, "prompt": None, "chosen": spoken, "rejected": [spoken[0], spoken[1] | {"content": "b"}]}
+    [row] = lines(imported(run, [pair], "pairs"), DPO)
+    assert parse_pair(row, "f", ["assistant"]) == parse_pair(json.dumps(pair).encode(), "f", ["assistant"])
 
 
 def test_a_version_of_pairs_is_no_sft_data_and_the_refusal_says_what_it_is(run: Run) -> None:
