@@ -208,6 +208,11 @@ def branch_slices(rollout: TrainingRollout) -> list[slice]:
     return [slice(end - length, end) for length, end in zip(lengths, ends, strict=True)]
 
 
+def count_cut(batch: TrainingBatch, seq_len: int) -> int:
+    """Rollouts that are not trained whole: a branch of them is longer than `seq_len`."""
+    return sum(any(part.stop - part.start > seq_len for part in branch_slices(rollout)) for rollout in batch.rollouts)
+
+
 def count_rollouts(sequences: Iterable[TrainingSequence]) -> int:
     """Rollouts that the sequences are branches of."""
     return len({sequence.rollout for sequence in sequences})

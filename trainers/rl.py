@@ -32,7 +32,7 @@ from trainers.link import RunLink
 from trainers.metrics.log import MetricLog
 from trainers.metrics.token_values import TokenWatch
 from trainers.objective.step import rl_objective
-from trainers.packing import batch_sequences, count_rollouts
+from trainers.packing import batch_sequences, count_cut, count_rollouts
 from trainers.run_config import RunConfig
 from trainers.wire import TrainingBatch
 
@@ -67,6 +67,7 @@ def train() -> None:
             token_values = watch.collect(learner.tokenizer)
 
         metrics["batch/rollouts"] = float(count_rollouts(sequences))
+        metrics["batch/cut"] = float(count_cut(batch, config.trainer.seq_len))
         metrics |= learner.take_times()
         metrics["time/step"] = time.perf_counter() - begin
         metrics["perf/throughput"] = metrics["batch/tokens"] / (metrics["time/step"] - metrics["time/wait_for_batch"])

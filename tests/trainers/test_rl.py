@@ -66,7 +66,7 @@ def test_every_step_is_published_acknowledged_and_measured(finished: FakeControl
     acks = [finished.requests.index(f"POST steps/{step}") for step in range(4)]
     assert all(version < ack for version, ack in zip(versions, acks, strict=True))
     metrics = finished.acks[2].metrics
-    assert metrics["batch/rollouts"] == 8
+    assert (metrics["batch/rollouts"], metrics["batch/cut"]) == (8, 0)
     assert {
         "loss/mean", "entropy/mean", "mismatch_kl/mean", "clip_fraction/mean", "optim/grad_norm", "optim/lr",
         "perf/throughput", "time/wait_for_batch", "time/forward_backward", "time/optimizer", "time/publish",

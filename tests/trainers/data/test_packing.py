@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trainers.packing import (
     TokenWeights,
     batch_sequences,
+    count_cut,
     count_trained,
     micro_batch,
     pack,
@@ -134,6 +135,14 @@ def test_wire_arrays_are_decoded_and_rollouts_without_trained_tokens_are_left_ou
     assert sequence.token_ids_T.tolist() == [0, 1, 2]
     assert sequence.trained_T.tolist() == [False, True, True]
     assert sequence.advantage == 0.5
+
+
+def test_rollouts_with_a_branch_that_is_longer_than_a_micro_batch_are_counted() -> None:
+    branched = msgspec.structs.replace(rollout(6, [0, 1] * 3), branch_lengths=[2, 4])
+    batch = TrainingBatch(
+        run="r", step=0, temperature=1.0, rollouts=[rollout(3, [0, 1, 1]), rollout(4, [0] * 4), branched]
+    )
+    assert [count_cut(batch, seq_len) for seq_len in (2, 3, 4)] == [3, 2, 0]
 
 
 def test_arrays_of_different_lengths_are_refused_by_name() -> None:
