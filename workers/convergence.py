@@ -155,7 +155,8 @@ class Convergence:
 
 def _begin(run: Run) -> None:
     _ask_for_leave(run)
-    if complaint := confinement.complaint_here():
+    # Nothing of an external run is started here.
+    if run.kind != RunKind.EXTERNAL and (complaint := confinement.complaint_here()):
         raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
     if not _bring(run) or not placing.place(run) or not _would_be_taken(run):
         return

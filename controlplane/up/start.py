@@ -209,7 +209,7 @@ class _Up:
     async def _try_sandbox(self) -> None:
         """Say at once what would otherwise be said when somebody's first run fails. All but runs works without."""
         if complaint := await asyncio.to_thread(confinement.complaint_here):
-            self._console.line("rollyard", f"every run will be refused. {complaint}", loud=True)
+            self._console.line("rollyard", f"every run that is not external will be refused. {complaint}", loud=True)
             self._console.event("refuses_runs", reason=complaint)
 
     def _web(self, place: int) -> Service:

@@ -12,13 +12,15 @@ import pytest
 from channels.layers import channel_layers
 from django.db import connection
 
-from environments.types import PlayedRollout
+from environments.library.reverse_text import ReverseText
+from environments.types import PlayedRollout, Split
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.reasons import ReasonCode
 from rollouts.services.batches import forming
 from rollouts.services.groups import intake, leases
 from rollouts.services.runs import life, policies, replicas, trainer_writes
 from rollouts.states import GroupState, ReplicaState, RunState
+from tests import factories
 from tests.factories import words
 from tests.workers.making import expire, make_run
 from tests.workers.reconciling import (
@@ -136,9 +138,10 @@ def test_a_run_fails_where_no_sandbox_can_be_made_and_says_what_is_missing(monke
 
     monkeypatch.setattr(sandbox, "find_program", missing)
     monkeypatch.setattr(confinement, "complaint", confinement.complaint.__wrapped__)  # which has looked already
-    run = make_run()
+    run, external = make_run(), factories.make_run(preset="external-trainer", state=RunState.PENDING)
     with reconciling():
         eventually(lambda: state(run) == RunState.FAILED)
+        eventually(lambda: state(external) == RunState.STARTING)
     run.refresh_from_db()
     assert run.reason_code == ReasonCode.NO_SANDBOX
     assert "bubblewrap is missing: install it" in run.state_reason
@@ -225,6 +228,17 @@ def test_run_with_an_unknown_environment_fails_before_anything_starts() -> None:
     run.refresh_from_db()
     assert "no_such_environment" in run.state_reason
     assert not Replica.objects.filter(run=run).exists()
+
+
+def test_run_with_an_environment_that_has_nothing_to_train_on_fails_and_says_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(ReverseText, "count", lambda self, split: 0 if split is Split.TRAIN else 8)
+    run = make_run(environments=[{"name": "reverse_text", "problems": 4}])
+    with reconciling():
+        eventually(lambda: state(run) == RunState.FAILED)
+    run.refresh_from_db()
+    assert run.state_reason == "reverse_text has no problems to train on."
 
 
 def test_run_on_which_every_look_breaks_fails_visibly(monkeypatch: pytest.MonkeyPatch) -> None:
