@@ -247,6 +247,42 @@ def test_what_a_person_opened_of_a_trial_stays_open_as_it_goes_on(watched: Watch
     expect(page.get_by_text("It may be crane.")).to_be_visible()
 
 
+BACK_AT_ONCE = """
+let isBack = false;
+document.addEventListener("live:state", ({ detail }) => {
+  if (detail.state === "disconnected" && !isBack) {
+    isBack = true;
+    setTimeout(() => window.dispatchEvent(new Event("online")));
+  }
+});
+"""
+"""The network is there again before the page tries by itself."""
+
+
+def test_a_page_that_connects_at_once_when_the_network_is_back_does_not_do_so_again_later(watched: Watched) -> None:
+    run = make_run()
+    page = watched.page
+    sockets: list[WebSocketRoute] = []
+
+    def connect(socket: WebSocketRoute) -> None:
+        sockets.append(socket)
+        if len(sockets) == 1:
+            refuse(socket)
+        else:
+            socket.connect_to_server()
+
+    page.route_web_socket(re.compile("/ws/"), connect)
+    page.clock.install()
+    page.add_init_script(BACK_AT_ONCE)
+    watched.open(f"/runs/{run.key}/rollouts/")
+    expect(page.locator("live-status")).to_have_attribute("data-state", "live")
+    page.clock.fast_forward(1_000)
+    make_group(run, prompt="Reverse: pebble")
+    bell.ring_after_commit(run.pk)
+    expect(page.get_by_text("Reverse: pebble")).to_be_visible()
+    assert len(sockets) == 2
+
+
 @pytest.mark.slow
 def test_with_sockets_blocked_polling_shows_the_same(watched: Watched) -> None:
     run = make_run()

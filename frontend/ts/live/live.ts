@@ -53,6 +53,7 @@ let askedAt = 0;
 let answerMs = 0;
 let lastEmitAt = Number.NEGATIVE_INFINITY;
 let timer: number | undefined;
+let retry: number | undefined;
 
 /** Connect for the runs that <body data-runs> names: run keys, or `*` for all. Does nothing on other pages. */
 export function startLive(): void {
@@ -108,6 +109,9 @@ export function isPaused(): boolean {
 }
 
 function connect(): void {
+  // One at a time: the network may be there again before the next attempt is due, or while one hangs.
+  clearTimeout(retry);
+  socket?.close();
   const scheme = location.protocol === "https:" ? "wss" : "ws";
   const opened = new WebSocket(`${scheme}://${location.host}/ws/`);
   socket = opened;
@@ -139,7 +143,7 @@ function connect(): void {
     const limit = code === TOO_MANY ? LONGEST_RETRY_MS : Math.min(LONGEST_RETRY_MS, 500 * 2 ** retries);
     retries += 1;
     // Jitter: a restarted server must not meet every open tab in the same moment.
-    setTimeout(() => !ended && connect(), limit / 2 + (Math.random() * limit) / 2);
+    retry = window.setTimeout(() => !ended && connect(), limit / 2 + (Math.random() * limit) / 2);
   });
 }
 
