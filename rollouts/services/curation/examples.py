@@ -2,10 +2,10 @@
 
     ids of the groups, page by page ─► their scored rollouts, best first ─► those that are good enough ─► lines
 
-What people withhold or reject is left out. A line has the messages of one branch of a rollout, or its tokens where an
-environment sent no messages, and says where it is from. Words of an assistant that the policy did not say are in a
-`prompt` of their own, and never trained. What trains on it: `trainers/data/examples.py`. Memory does not grow with the
-run.
+What people withhold or reject is left out; a rollout that they reject may be the worse one of a pair. A line has the
+messages of one branch of a rollout, or its tokens where an environment sent no messages, and says where it is from.
+Words of an assistant that the policy did not say are in a `prompt` of their own, and never trained. What trains on it:
+`trainers/data/examples.py`. Memory does not grow with the run.
 """
 
 from collections.abc import Iterable, Iterator
@@ -53,8 +53,8 @@ class Selection:
 
     def takes(self, rollout: "_Rollout") -> bool:
         """Whether a rollout may be learned from."""
-        is_good = self.min_reward is None or rollout.reward >= self.min_reward
-        return is_good and (self.truncated or rollout.stop_reason != StopReason.LENGTH)
+        is_high = self.min_reward is None or rollout.reward >= self.min_reward
+        return not rollout.is_rejected and is_high and (self.truncated or rollout.stop_reason != StopReason.LENGTH)
 
 
 class _Rollout(msgspec.Struct, frozen=True, array_like=True):
@@ -67,6 +67,7 @@ class _Rollout(msgspec.Struct, frozen=True, array_like=True):
     seat: str
     asked: int | None
     """How often, if nobody has its tokens and somebody counted."""
+    is_rejected: bool
 
     @property
     def told(self) -> dict[str, msgspec.Raw]:

@@ -93,6 +93,19 @@ def test_what_somebody_rejects_is_not_learned_from_until_they_take_it_back(run: 
     assert answers(run) == ["a", "c"]
 
 
+def test_a_rejected_rollout_is_not_chosen_of_a_pair_and_may_be_the_worse_one(run: Run) -> None:
+    submit(run, [said("a", 0.9), said("b", 0.7), said("c", 0.1)], [said("d", 1.0), said("e", 0.0)])
+    first, second = ScoredGroup.objects.filter(run=run).order_by("key")
+    user = make_user("cy")
+    for group, rollout in ((first, 0), (first, 2), (second, 1)):
+        labels.say(group, user=user, actor="user:cy", verdict="reject", rollout=rollout)
+    ends = [[pair[name][-1]["content"] for name in ("chosen", "rejected")] for pair in pairs(run)]
+    assert ends == [["b", "c"], ["d", "e"]]
+    assert answers(run, Selection(best=None)) == ["b", "d"]
+    labels.say(second, user=user, actor="user:cy", verdict="reject")
+    assert len(pairs(run)) == 1
+
+
 def test_rewards_numbers_and_truncation_select(run: Run) -> None:
     cut = {"stop_reason": StopReason.LENGTH}
     submit(run, [said("a", 0.9), said("b", 1.0, **cut), said("c", 0.5), said("d", None)], [said("e", 0.1)])
