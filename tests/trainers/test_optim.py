@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.trainers.support import gather_model, optimizer_state
 from trainers.distributed.mesh import World
@@ -86,6 +87,20 @@ def test_muon_takes_hidden_matrices_and_leaves_the_rest_to_adamw(model_dir: Path
     for name, tensor in gather_model(model).items():
         moved = (tensor - before[name]).square().mean().sqrt()
         assert 0 < moved < 1.5e-3, f"{name}: an update has about the size of AdamW's"
+
+
+def test_muon_leaves_experts_to_adamw_and_says_how_many_parameters_each_has(caplog: pytest.LogCaptureFixture) -> None:
+    config = Qwen3MoeConfig(
+        vocab_size=8, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=2, head_dim=8,
+        num_experts=4, num_experts_per_tok=2, moe_intermediate_size=8,
+    )  # fmt: skip
+    with caplog.at_level("INFO"):
+        optimizer = build_optimizer(Qwen3MoeForCausalLM(config), OptimizerConfig(kind="muon"))
+    assert {parameter.ndim for parameter in optimizer.param_groups[0]["params"]} == {2}
+    assert {parameter.ndim for group in optimizer.param_groups[1:] for parameter in group["params"]} == {1, 2, 3}
+    projections, experts, router, embeddings, norms = 4 * 16 * 16, 4 * 3 * 16 * 8, 4 * 16, 2 * 8 * 16, 3 * 16 + 2 * 8
+    others = experts + router + embeddings + norms
+    assert caplog.messages[-1] == f"muon has {projections} parameters, AdamW the other {others}"
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -1,5 +1,6 @@
 """Optimizers, learning-rate schedules and gradient clipping, for sharded parameters."""
 
+import logging
 import math
 from collections.abc import Sequence
 
@@ -12,6 +13,8 @@ from trainers.errors import Diverged
 from trainers.optimizers.muon import Muon
 from trainers.run_config import OptimizerConfig
 
+_log = logging.getLogger(__name__)
+
 
 def build_optimizer(model: torch.nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
     """Make the optimizer of the config, over every parameter that is trained."""
@@ -21,9 +24,13 @@ def build_optimizer(model: torch.nn.Module, config: OptimizerConfig) -> torch.op
     if config.kind == "adamw":
         return _adamw(parameters, config)
     hidden = _hidden_matrices(model)
+    matrices = [parameter for parameter in parameters if id(parameter) in hidden]
     others = [parameter for parameter in parameters if id(parameter) not in hidden]
+    _log.info(
+        "muon has %d parameters, AdamW the other %d", *(sum(p.numel() for p in own) for own in (matrices, others))
+    )
     return Muon(
-        [parameter for parameter in parameters if id(parameter) in hidden],
+        matrices,
         _adamw(others, config) if others else None,
         lr=config.lr,
         momentum=config.momentum,

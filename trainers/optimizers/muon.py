@@ -7,7 +7,8 @@
 The last factor gives the update the root mean square of AdamW's (arXiv:2502.16982), so one learning rate and one decay
 fit both. Orthogonal is a property of the whole matrix and not of a shard: each matrix is gathered, orthogonalised on
 every rank, and each rank applies its own shard. Everything that is no hidden matrix (embeddings, output layer, norms,
-biases) is AdamW's.
+biases) is AdamW's, and so are the experts of a mixture: transformers keeps those of a layer in one tensor of three
+dimensions, in which gate and up projection are not apart.
 """
 
 from collections.abc import Iterable

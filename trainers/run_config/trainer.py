@@ -12,8 +12,8 @@ class OptimizerConfig(Section):
     """The optimizer and its schedule."""
 
     kind: Literal["adamw", "sgd", "muon"] = "adamw"
-    """`adamw`; `sgd` with momentum; `muon` orthogonalises the update of every hidden matrix and leaves embeddings,
-    output layer and norms to AdamW, at the same rate."""
+    """`adamw`; `sgd` with momentum; `muon` orthogonalises the update of every linear layer and leaves embeddings,
+    output layer, norms and the experts of mixtures (a layer's are one tensor) to AdamW, at the same rate."""
     lr: float = Field(default=1e-5, gt=0)
     """Peak learning rate."""
     betas: tuple[Annotated[float, Field(ge=0, lt=1)], Annotated[float, Field(ge=0, lt=1)]] = (0.9, 0.95)
