@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.urls import reverse
 from django.utils.http import urlencode
 
-from rollouts.admin.scope import CuratedAdmin, OfRunAdmin, StoreAdmin, scoped
+from rollouts.admin.scope import MAX_COUNTED, CuratedAdmin, OfRunAdmin, StoreAdmin, scoped
 from rollouts.errors import ControlPlaneError
 from rollouts.models import (
     Act,
@@ -66,7 +66,8 @@ class GroupActs(CuratedAdmin):
         rows = scoped(groups, request, Role.CURATOR).order_by("pk")
         chosen = rows.values_list("run__key", "run__project__slug", "key")[: MOST_NAMED + 1]
         keys = [key for _, _, key in chosen]
-        is_whole = len(keys) == groups.count() and not any("," in key for key in keys)  # commas part them in the form
+        is_whole = len(keys) == groups.order_by()[: MOST_NAMED + 1].count()
+        is_whole = is_whole and not any("," in key for key in keys)  # commas part them in the form
         if not is_whole or len({run_key for run_key, _, _ in chosen}) != 1 or len(keys) > MOST_NAMED:
             told = f"Choose up to {MOST_NAMED} groups of one run, in a project in which you are a curator."
             self.message_user(request, f"{told} More are described by what they have in common.", messages.ERROR)
@@ -76,8 +77,12 @@ class GroupActs(CuratedAdmin):
         return HttpResponseRedirect(f"{reverse(page)}?{query}#make")
 
     def _act(self, request: HttpRequest, verb: Verb, groups: QuerySet[ScoredGroup]) -> None:
-        """One act for each run of the groups."""
-        user, chosen = cast(User, request.user), groups.count()
+        """One act for each run of the groups, of which there are no more than a list counts: more were not seen."""
+        user, chosen = cast(User, request.user), groups.order_by()[: MAX_COUNTED + 1].count()
+        if chosen > MAX_COUNTED:
+            told = f"Nothing is done: these are more than {MAX_COUNTED} groups. Narrow it by filters, or use a queue."
+            self.message_user(request, told, messages.ERROR)
+            return
         rows = scoped(groups, request, Role.CURATOR).order_by().values_list("run_id", "pk")
         ids: dict[int, list[int]] = {}
         for run_id, group_id in rows:

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from environments.types import Problem
 from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin, scope
+from rollouts.admin import curation as admin_of_curation
 from rollouts.admin.scope import path_to_project
 from rollouts.models import (
     ApiToken,
@@ -354,6 +355,19 @@ def test_a_curator_acts_on_the_groups_of_own_projects_and_a_viewer_on_none(role:
     assert [row.run for row in rejected] == [own] * changed
     client.post(address(ScoredGroup, "changelist"), form | {"action": "restore_groups"})
     assert not ScoredGroup.objects.filter(state="rejected").exists()
+
+
+@pytest.mark.parametrize(("most", "changed"), [(2, 0), (3, 3)])
+def test_an_act_on_all_groups_of_a_list_is_on_no_more_than_it_counts(
+    monkeypatch: pytest.MonkeyPatch, most: int, changed: int
+) -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("a"), story.scored("b"), story.scored("c")], actor="api:t")
+    monkeypatch.setattr(admin_of_curation, "MAX_COUNTED", most)
+    form = {"action": "reject_groups", "_selected_action": chosen(run.groups.all())[:1], "select_across": "1"}
+    answer = staff(Role.CURATOR, run.project).post(address(ScoredGroup, "changelist"), form, follow=True)
+    assert run.groups.filter(state="rejected").count() == changed
+    assert ("Narrow it" in answer.content.decode()) == (not changed)
 
 
 @pytest.mark.parametrize(
