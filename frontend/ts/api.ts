@@ -15,9 +15,14 @@ export class ApiError extends Error {
 
 /** Series of a run, bucketed by the server to at most `points` points each. */
 export async function fetchSeries(run: string, keys: string[], points: number, signal: AbortSignal): Promise<Series> {
-  const query = new URLSearchParams({ keys: keys.join(","), points: String(points) });
+  const query = new URLSearchParams({ keys: joined(keys), points: String(points) });
   const body = await get<{ series: Series }>(`/api/v1/runs/${encodeURIComponent(run)}/metrics?${query}`, signal);
   return body.series;
+}
+
+/** Keys as the API parts them: an environment may have a comma in its name. */
+export function joined(keys: string[]): string {
+  return keys.map((key) => key.replaceAll(",", "\\,")).join(",");
 }
 
 async function get<T>(url: string, signal: AbortSignal): Promise<T> {

@@ -1,5 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
+import { joined } from "../api.ts";
 import { align, formatValue, isZoomed, lastRow, smooth } from "./series.ts";
 
 test("series of different steps share one axis and keep their gaps", () => {
@@ -22,6 +23,10 @@ test("smoothing keeps a constant series, and its first value, as they are", () =
   assert.deepEqual(smooth([2, 2, null, 2], 0.9), [2, 2, null, 2]);
   assert.equal(smooth([4, 0], 0.5)[0], 4);
   assert.ok(Math.abs((smooth([4, 0], 0.5)[1] as number) - 4 / 3) < 1e-12);
+});
+
+test("a comma in a key is no end of it", () => {
+  assert.equal(joined(["loss/mean", "reward/short, easy/mean"]), "loss/mean,reward/short\\, easy/mean");
 });
 
 test("weight zero does not smooth", () => {

@@ -1,5 +1,6 @@
 """Launch, list, show and stop runs; read their metrics and events."""
 
+import re
 from dataclasses import asdict
 from typing import Any, cast
 
@@ -179,6 +180,11 @@ class StopApi(APIView):
         return Response(wire.json(RunOut(**_fields(run))))
 
 
+def _parted(names: str) -> list[str]:
+    """Metric keys of a query: of environments whose names have commas too."""
+    return [name.replace(r"\,", ",") for name in re.split(r"(?<!\\),", names) if name]
+
+
 class MetricsApi(APIView):
     """`/runs/<key>/metrics`"""
 
@@ -188,7 +194,7 @@ class MetricsApi(APIView):
             OpenApiParameter(
                 "keys",
                 str,
-                description="Comma-separated metric keys; all when left out.",
+                description="Comma-separated metric keys, a comma in one as `\\,`; all when left out.",
             ),
             OpenApiParameter("points", int, description="At most so many points per series (1500)."),
             OpenApiParameter("after_step", int, description="Only steps after this one."),
@@ -199,7 +205,7 @@ class MetricsApi(APIView):
         """Series as [step, mean, minimum, maximum], bucketed so that each has at most ``points`` points."""
         run = get_run(request, key, Scope.READ)
         names = request.query_params.get("keys")
-        keys = [name for name in names.split(",") if name] if names else metric_selectors.list_keys(run)
+        keys = _parted(names) if names else metric_selectors.list_keys(run)
         points = integer(request, "points")
         after_step = integer(request, "after_step")
         series = metric_selectors.series(

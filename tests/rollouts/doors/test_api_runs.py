@@ -208,6 +208,9 @@ def test_metrics_are_read_in_one_query_per_question(api: Api, django_assert_num_
     with django_assert_num_queries(4):
         few = api.get(f"runs/{run.key}/metrics?keys=loss/mean,none&points=1&after_step=0").json()["series"]
     assert few == {"loss/mean": [[2, 1.5, 1.0, 2.0]], "none": []}
+    make_metrics(run, "reward/short, easy/mean", [0.5])
+    escaped = api.get(f"runs/{run.key}/metrics?keys=none,reward/short%5C,%20easy/mean").json()["series"]
+    assert escaped == {"none": [], "reward/short, easy/mean": [[0, 0.5, 0.5, 0.5]]}
 
 
 @pytest.mark.parametrize(
