@@ -259,19 +259,21 @@ def _try_environment(run: Run, ref: EnvironmentRef) -> None:
     """
     plan = run.parsed.evaluation
 
-    async def count() -> int:
+    async def count() -> None:
         async with asyncio.timeout(_ENVIRONMENT_DEADLINE_S):
             environment = await isolation.load(run, ref)
             try:
                 if plan is not None and plan.problems:
                     held_out = await isolation.count(environment, Split(plan.split))
                     await in_database(evaluations.note_count, run, ref.run_name, held_out)
-                return 0 if run.kind == RunKind.EVAL else await isolation.count(environment, Split.TRAIN)
+                if run.kind == RunKind.RL:
+                    to_train_on = await isolation.count(environment, Split.TRAIN)
+                    await in_database(problems.note_count, run, ref, to_train_on)
             finally:
                 await isolation.close(environment)
 
     try:
-        problems.note_count(run, ref, asyncio.run(count()))
+        asyncio.run(count())
     except TimeoutError:
         late = "environment %s took more than %.0f s to load; the drivers will see"
         log.warning(late, ref.run_name, _ENVIRONMENT_DEADLINE_S)

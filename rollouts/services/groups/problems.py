@@ -7,6 +7,7 @@ Without pools they come in order, and begin anew after the last.
 
 from django.db import connection
 
+from rollouts.errors import Invalid
 from rollouts.models import Purpose, Run, RunEnvironment, ScoredGroup
 from rollouts.pools import Pool, wanted
 from rollouts.sql import load
@@ -17,7 +18,10 @@ _REST = 64
 
 
 def note_count(run: Run, ref: EnvironmentRef, count: int) -> None:
-    """Remember how many training problems an environment has, where the run comes back to them. Idempotent."""
+    """Remember how many training problems an environment has, where the run comes back to them. Idempotent. Raises
+    Invalid for none."""
+    if count < 1:
+        raise Invalid(f"{ref.run_name} has no problems to train on.")
     if ref.pools is not None or ref.problems is not None:
         problems = count if ref.problems is None else min(count, ref.problems)
         RunEnvironment.objects.filter(run=run, name=ref.run_name).update(problems=problems)
