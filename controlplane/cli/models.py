@@ -170,7 +170,7 @@ def add_model(
     from rollouts.services import models
 
     path = Path(source).expanduser()
-    source = str(path.absolute()) if path.is_dir() or source[:1] in {".", "~"} else source
+    source = os.path.abspath(path) if path.is_dir() or source[:1] in {".", "~"} else source
     _answer(lambda: models.add(project=project_of(project), name=name, source=source, user=None), as_json)
 
 

@@ -56,6 +56,10 @@ def test_a_relative_directory_starts_where_the_command_was_given(
     monkeypatch.chdir(tmp_path)
     rollyard("models", "add", "mine", "models/mine")
     assert Model.objects.get().source == str(directory)
+    monkeypatch.chdir(tmp_path / "models")
+    rollyard("models", "add", "again", "../models/mine")
+    assert Model.objects.get(name="again").source == str(directory)
+    monkeypatch.chdir(tmp_path)
     for path in ("models/mine", "./models/mine"):
         run = json.loads(rollyard(*RUN, f"model.path={path}", "--json").stdout)["run"]
         assert Run.objects.get(key=run).parsed.model.path == str(directory)
