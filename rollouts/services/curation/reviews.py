@@ -33,14 +33,15 @@ def say(group: ScoredGroup, *, user: User, actor: str, verdict: str, **said: Any
     """As `labels.say`; a group that is held for such a word goes on. Locks the group's row while it is held."""
     with transaction.atomic():
         label = labels.say(group, user=user, actor=actor, verdict=verdict, **said)
-        conclude(group, user=user, actor=actor)
+        conclude(group, label, user=user, actor=actor)
     return label
 
 
-def conclude(group: ScoredGroup, *, user: User, actor: str) -> Act | None:
+def conclude(group: ScoredGroup, said: Label, *, user: User, actor: str) -> Act | None:
     """Let a held group go on if people have said enough of it; return the act that rejected it, if one did.
 
-    Of a group that is not held nothing changes. Locks the group's row.
+    The word that was ``said`` just now may reject it. One that stands from before did so: that was undone. Of a group
+    that is not held nothing changes. Locks the group's row.
     """
     if group.review_until is None:
         return None
@@ -49,12 +50,12 @@ def conclude(group: ScoredGroup, *, user: User, actor: str) -> Act | None:
         group = row.get(pk=group.pk)
         if group.state != GroupState.HELD:
             return None
-        words = Label.objects.filter(group=group, superseded_by__isnull=True, other__isnull=True)
-        of_group = set(words.filter(rollout__isnull=True).values_list("verdict", flat=True))
-        if LabelVerdict.REJECT in of_group:
+        if said.verdict == LabelVerdict.REJECT and said.rollout_id is None and said.other_id is None:
             return acts.perform(group.run, Verb.REJECT, [group.pk], user=user, actor=actor)
+        words = Label.objects.filter(group=group, superseded_by__isnull=True, other__isnull=True)
+        is_accepted = words.filter(rollout__isnull=True, verdict=LabelVerdict.ACCEPT).exists()
         reviewed = _reviewed(group, words)
-        if all(each.is_over for each in reviewed) or LabelVerdict.ACCEPT in of_group:
+        if is_accepted or all(each.is_over for each in reviewed):
             _let_go(group, reviewed, actor=actor)
     return None
 

@@ -98,7 +98,7 @@ def _do(item: QueueItem, label: Label, *, user: User, actor: str) -> Act | None:
     """What goes with a word: one act at most, so that undoing the word undoes all of it."""
     verb = Verb(item.queue.on_reject) if label.verdict == LabelVerdict.REJECT and item.queue.on_reject else None
     # What the queue rejects is held no longer. Were it let go first, it would not be held again when that is undone.
-    act = None if verb == Verb.REJECT else reviews.conclude(item.group, user=user, actor=actor)
+    act = None if verb == Verb.REJECT else reviews.conclude(item.group, label, user=user, actor=actor)
     if act is None and verb is not None:
         act = acts.perform(item.group.run, verb, [item.group_id], user=user, actor=actor, note=label.note)
     return act
