@@ -2,12 +2,13 @@
 
     scored ─► held ─► ready, or filtered by the rewards that people gave     all was scored, or the group accepted
                  ├──► rejected                                              the group was rejected
-                 └──► ready or surplus                                      nobody looked at it in time
+                 └──► ready or surplus, or filtered as any other            nobody looked at it in time
 
 What an environment gave stays with the rollouts; what counts is `ScoredGroup.given_rewards`.
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from statistics import fmean
 from typing import Any, NamedTuple
 
@@ -61,24 +62,36 @@ def conclude(group: ScoredGroup, said: Label, *, user: User, actor: str) -> Act 
 
 
 def expire(run: Run) -> int:
-    """Let go of groups that nobody looked at in time: to be trained on the environment's rewards, or dropped. Return
-    how many. What people gave of a part of a group's rewards counts for nothing then."""
+    """Let go of groups that nobody looked at in time: to be trained on the environment's rewards, as far as the run's
+    filters let them, or dropped. Return how many. What people gave of a part of a group's rewards counts for nothing
+    then."""
     if all(ref.review is None for ref in run.parsed.environments):
         return 0
     late = ScoredGroup.objects.filter(run=run, state=GroupState.HELD, review_until__lte=Now())
-    ids_of: defaultdict[str, list[int]] = defaultdict(list)
-    for group_id, name in late.order_by("review_until").values_list("pk", "environment__name")[:_AT_ONCE]:
-        ids_of[name].append(group_id)
+    groups_of: defaultdict[str, list[ScoredGroup]] = defaultdict(list)
+    for group in late.select_related("environment").order_by("review_until")[:_AT_ONCE]:
+        groups_of[group.environment.name].append(group)
     moved = 0
-    for name, ids in ids_of.items():
+    for name, groups in groups_of.items():
         review = _review_of(run, name)
-        reason = Reason(ReasonCode.UNREVIEWED, deadline_s=review.deadline_s)
+        unwanted: dict[int, Reason] = {}
+        if review.on_deadline == "reward":
+            found = ((group.pk, verdict_after_review(run, group, _rewards(group))) for group in groups)
+            unwanted = {pk: reason for pk, reason in found if reason is not None}
+        for pk, reason in unwanted.items():
+            moved += _end_review([pk], GroupState.FILTERED, reason)
+        others = [group.pk for group in groups if group.pk not in unwanted]
+        unreviewed = Reason(ReasonCode.UNREVIEWED, deadline_s=review.deadline_s)
         to = GroupState.SURPLUS if review.on_deadline == "drop" else GroupState.READY
-        own = transition(
-            ScoredGroup, ids, to=to, expect=[GroupState.HELD], actor="reconciler", reason=reason, review_until=None
-        )
-        moved += len(own)
+        moved += _end_review(others, to, unreviewed)
     return moved
+
+
+def _end_review(ids: Sequence[int], to: GroupState, reason: Reason) -> int:
+    own = transition(
+        ScoredGroup, ids, to=to, expect=[GroupState.HELD], actor="reconciler", reason=reason, review_until=None
+    )
+    return len(own)
 
 
 def _let_go(group: ScoredGroup, reviewed: "list[_Reviewed]", *, actor: str) -> None:
@@ -108,6 +121,11 @@ class _Reviewed(NamedTuple):
     def is_over(self) -> bool:
         """Whether it waits for nobody: it failed, has a reward from people, or is accepted with the one it has."""
         return self.reward is None or self.given is not None or self.is_accepted
+
+
+def _rewards(group: ScoredGroup) -> list[float | None]:
+    """The environment's, in the order of the rollouts."""
+    return list(Rollout.objects.filter(group=group).order_by("index").values_list("reward", flat=True))
 
 
 def _reviewed(group: ScoredGroup, words: QuerySet[Label]) -> list[_Reviewed]:

@@ -145,6 +145,19 @@ def test_what_nobody_looked_at_in_time_counts_as_it_is_or_is_dropped(on_deadline
     assert group("a").given_rewards is None, "said too late"
 
 
+def test_of_what_nobody_looked_at_the_filters_of_the_run_drop_what_they_drop_of_any_other() -> None:
+    run = launch({"deadline_s": 60.0}, algorithm__filters__all_solved=True)
+    submit(run, "a", rewards=(1.0, 1.0))
+    submit(run, "b", rewards=(1.0, 0.0))
+    score("a", 0.0)
+    let_time_pass(run)
+    assert reviews.expire(run) == 2
+    assert [(group(key).state, group(key).reason_code) for key in "ab"] == [
+        ("filtered", "all_solved"),
+        ("ready", "unreviewed"),
+    ]
+
+
 def test_only_the_share_is_held() -> None:
     run = launch({"share": 0.5})
     submit(run, *(f"g{number}" for number in range(64)))
