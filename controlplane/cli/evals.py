@@ -3,9 +3,11 @@
 import json
 from typing import Annotated, Any
 
+import msgspec
 import typer
 
 from controlplane.cli.completion import RunKey
+from controlplane.cli.models import absolute_args, absolute_place
 from controlplane.cli.terminal import (
     Json,
     Project,
@@ -104,7 +106,7 @@ def launched(target: str, env: list[str] | None, override: list[str] | None, pro
 
     try:
         wanted = evaluating.EvaluationIn(
-            target=target,
+            target=absolute_place(target),
             environments=[environment_of(text) for text in env or []],
             overrides=dict(map(parse_override, override or [])),
             **asked,
@@ -203,6 +205,7 @@ def environment_of(text: str) -> Any:
     from rollouts.services.runs import evaluating
 
     try:
-        return evaluating.environment_of(text)
+        found = evaluating.environment_of(text)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--env") from None
+    return msgspec.structs.replace(found, args=absolute_args(found))

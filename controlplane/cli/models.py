@@ -104,26 +104,26 @@ def _absolute(resolved: Any) -> Any:
             validation = _with_absolute_path(config.data.validation)
             changed["data"] = changed["data"].model_copy(update={"validation": validation})
     changed["policies"] = [
-        policy.model_copy(update={"model": _absolute_place(policy.model)}) for policy in config.policies
+        policy.model_copy(update={"model": absolute_place(policy.model)}) for policy in config.policies
     ]
-    changed["environments"] = [_with_absolute_data(each) for each in config.environments]
+    changed["environments"] = [each.model_copy(update={"args": absolute_args(each)}) for each in config.environments]
     return replace(resolved, config=config.model_copy(update=changed))
 
 
 def _with_absolute_path(section: Any) -> Any:
-    return section.model_copy(update={"path": _absolute_place(section.path)})
+    return section.model_copy(update={"path": absolute_place(section.path)})
 
 
-def _with_absolute_data(environment: Any) -> Any:
+def absolute_args(environment: Any) -> dict[str, Any]:
+    """Arguments of an environment, with the path of the data that it reads made absolute."""
     from environments import registry
 
     data = registry.data_of(environment.name, environment.args)
-    if not data:
-        return environment
-    return environment.model_copy(update={"args": {**environment.args, "data": _absolute_place(data)}})
+    return {**environment.args, "data": absolute_place(data)} if data else environment.args
 
 
-def _absolute_place(named: str) -> str:
+def absolute_place(named: str) -> str:
+    """A path as an absolute one, a name as it is: whatever is told of it runs elsewhere."""
     from trainers.run_config.data import DATA_SUFFIXES
 
     is_there = "/" in named and "@" not in named and Path(named).exists()

@@ -1,12 +1,14 @@
 """`rollyard eval`, `evaluations` and `synthesize`, as a person types them."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
 
+from controlplane.cli import follow
 from environments.types import Message
 from rollouts.models import Evaluation, Run
 from rollouts.services import endpoints
@@ -63,6 +65,20 @@ def test_several_targets_are_a_run_each(rollyard: Rollyard, model: str) -> None:
             6,
         )
         assert [ref.args for ref in run.parsed.environments] == [{"max_digits": 2}, {}]
+
+
+@pytest.mark.parametrize("command", ["eval", "synthesize"])
+def test_relative_places_start_where_the_command_was_given(
+    rollyard: Rollyard, model: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows.jsonl").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(follow, "follow", lambda key, show: 1)  # nobody plays it
+    more = ["-o", "good.jsonl"] if command == "synthesize" else ["--follow"]
+    rollyard(command, os.path.relpath(model), "--env", 'gsm8k:{"data": "rows.jsonl"}', "--env", "reverse_text", *more)
+    config = Run.objects.get().parsed
+    assert config.model.path == model
+    assert [ref.args for ref in config.environments] == [{"data": str(tmp_path / "rows.jsonl")}, {}]
 
 
 @pytest.mark.parametrize(
