@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import msgspec
 from django.conf import settings
+from django.db import DatabaseError, InterfaceError
 
 from environments.config import SamplingParams, Stops
 from environments.endpoints import keys
@@ -34,6 +35,8 @@ from workers.fleet.frozen import FrozenModel
 log = logging.getLogger(__name__)
 
 KNOWN_S = 30.0
+AGAIN_S = 1.0
+"""Until an address is looked for again where PostgreSQL did not answer: its short absence fails no group."""
 MOST_KEPT_BYTES = 64 * 2**20
 """Of answers that are kept for whoever asks the same."""
 MOST_PROMPT_BYTES = 2**20
@@ -131,6 +134,13 @@ class OthersOfRun:
                 endpoint = await in_database(lambda: endpoints.find(self._run.project, ref.endpoint))
             except NotFound as error:
                 raise NoSuchPolicy(f"Policy {ref.name}: {error}") from None
+            except (DatabaseError, InterfaceError) as error:
+                log.warning("endpoint %s was not read again: %s", ref.endpoint, error)
+                if known is None:
+                    told = f"Where endpoint {ref.endpoint} is cannot be read: PostgreSQL is not there."
+                    raise EndpointUnavailable(told) from None
+                self._known[ref.endpoint] = known._replace(until=time.monotonic() + AGAIN_S)
+                return known.client
             try:
                 key = await asyncio.to_thread(keys.read, endpoint.key_reference, settings.HOME.path)
             except keys.KeyMissing as error:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+from django.db import OperationalError
 
 from environments.errors import AsksOver, EndpointError, EndpointRefused, EndpointUnavailable, NoSuchPolicy
 from environments.types import ChatAnswer, Message
@@ -141,6 +142,30 @@ def test_what_is_removed_meanwhile_is_asked_no_longer(counted: Counter[str], mon
         add(server)
         playing(act, counted)
     assert len(server.asked) == 1
+
+
+def test_without_a_database_for_a_moment_what_is_known_is_asked(
+    counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(others, "KNOWN_S", 0.0)
+
+    def away(*_: Any) -> None:
+        raise OperationalError("the server closed the connection unexpectedly")
+
+    async def act(group: GroupOthers) -> list[str]:
+        said = [(await group.reply("judge", HELLO)).message.text]
+        monkeypatch.setattr(endpoints, "find", away)
+        return [*said, (await group.reply("judge", HELLO)).message.text]
+
+    async def first(group: GroupOthers) -> None:
+        with pytest.raises(EndpointUnavailable, match="PostgreSQL"):
+            await group.reply("judge", HELLO)
+
+    with serving(lambda body: "well") as server:
+        add(server)
+        assert playing(act, counted) == ["well", "well"]
+        playing(first, counted)
+    assert counted["policies/judge/failed"] == 1
 
 
 def test_a_launch_that_names_no_endpoint_of_its_project_is_refused_with_the_fix() -> None:
