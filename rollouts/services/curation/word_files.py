@@ -80,19 +80,18 @@ def _read(text: bytes, at: str) -> Iterator[Told]:
         if not isinstance(item, dict):
             raise msgspec.ValidationError("is no JSON object")
         if "annotations" in item:
-            words = list(_of_label_studio(item))
+            told = _of_label_studio(item)
         elif "responses" in item:
-            words = list(_of_argilla(item))
+            told = _of_argilla(item)
         else:
-            words = [msgspec.convert(item, Word)]
+            told = iter([msgspec.convert(item, Word)])
+        for each in told:
+            yield Told(at, fault=each) if isinstance(each, str) else Told(at, each)
     except _UNREADABLE as error:
         yield Told(at, fault=str(error))
-        return
-    for word in words:
-        yield Told(at, word)
 
 
-def _of_label_studio(task: dict[str, Any]) -> Iterator[Word]:
+def _of_label_studio(task: dict[str, Any]) -> Iterator[Word | str]:
     subject = _subject(task.get("data"), "data")
     for given in msgspec.convert(task["annotations"], list[_Annotation]):
         choices: list[str] = []
@@ -110,11 +109,13 @@ def _of_label_studio(task: dict[str, Any]) -> Iterator[Word]:
         person = given.completed_by
         if isinstance(person, dict):
             person = person.get("email") or person.get("username") or person.get("id")
-        fallback = LabelVerdict.SKIP.value if given.was_cancelled else ""
-        yield _word(subject, choices, said | {"seconds": given.lead_time}, person, fallback)
+        said["seconds"] = given.lead_time
+        if given.was_cancelled:  # what was chosen before is no word of theirs
+            choices = [LabelVerdict.SKIP.value, *(each for each in choices if each.strip().lower() not in _VERDICTS)]
+        yield _word(subject, choices, said, person)
 
 
-def _of_argilla(record: dict[str, Any]) -> Iterator[Word]:
+def _of_argilla(record: dict[str, Any]) -> Iterator[Word | str]:
     subject = _subject(record.get("metadata"), "metadata")
     answers = msgspec.convert(record["responses"], dict[str, list[_Answer]])
     for person in dict.fromkeys(each.user_id for given in answers.values() for each in given):
@@ -128,12 +129,12 @@ def _of_argilla(record: dict[str, Any]) -> Iterator[Word]:
                     case int() | float():
                         said["score"] = value
                     case [*chosen]:
-                        choices += [str(each["value"]) if isinstance(each, dict) else str(each) for each in chosen]
+                        choices += map(_chosen, chosen)
                     case str() if value.strip().lower() in _VERDICTS or len(value.split()) == 1:
                         choices.append(value)
                     case str():
                         said["note"] = value
-        yield _word(subject, choices, said, person, "")
+        yield _word(subject, choices, said, person)
 
 
 def _subject(data: Any, where: str) -> dict[str, Any]:
@@ -142,15 +143,23 @@ def _subject(data: Any, where: str) -> dict[str, Any]:
     return {name: data[name] for name in ("group", "rollout", "other") if data.get(name) is not None}
 
 
-def _word(subject: dict[str, Any], choices: Sequence[str], said: dict[str, Any], person: Any, fallback: str) -> Word:
-    chosen = [choice.strip() for choice in choices]
+def _chosen(each: Any) -> str:
+    """One of the choices of a question, a ranking, or of the spans of a text."""
+    return str(each.get("value", each.get("label", ""))) if isinstance(each, dict) else str(each)
+
+
+def _word(subject: dict[str, Any], choices: Sequence[str], said: dict[str, Any], person: Any) -> Word | str:
+    """What one person said, or why it is no word: those of the others beside it are."""
+    chosen = [choice.strip() for choice in choices if choice.strip()]
     verdicts = [choice.lower() for choice in chosen if choice.lower() in _VERDICTS]
     tags = [choice for choice in chosen if choice.lower() not in _VERDICTS]
-    verdict = verdicts[0] if verdicts else fallback
+    whose = "" if person is None else str(person)
     if len(set(verdicts)) > 1:
-        raise msgspec.ValidationError(f"says {' and '.join(verdicts)} of the same")
-    if not verdict:
-        raise msgspec.ValidationError(f"has none of the choices {', '.join(_VERDICTS)}")
+        return f"{whose} says {' and '.join(verdicts)} of the same".strip()
+    if not verdicts:
+        return f"{whose} has none of the choices {', '.join(_VERDICTS)}".strip()
     values = {name: value for name, value in said.items() if value is not None}
-    fields = subject | values | {"verdict": verdict, "tags": tags, "person": "" if person is None else str(person)}
-    return msgspec.convert(fields, Word)
+    try:
+        return msgspec.convert(subject | values | {"verdict": verdicts[0], "tags": tags, "person": whose}, Word)
+    except msgspec.ValidationError as error:
+        return f"{whose}: {error}" if whose else str(error)

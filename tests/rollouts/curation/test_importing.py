@@ -131,14 +131,22 @@ def test_tasks_of_label_studio_are_read(run: Run) -> None:
                         {"type": "textarea", "from_name": "why", "value": {"text": ["it repeats", "itself"]}},
                     ],
                 },
-                {"completed_by": 7, "was_cancelled": True, "result": []},
+                {
+                    "completed_by": 7,
+                    "was_cancelled": True,
+                    "result": [{"type": "choices", "from_name": "verdict", "value": {"choices": ["Reject"]}}],
+                },
+                {"completed_by": 8, "result": [{"type": "rating", "from_name": "score", "value": {"rating": 1}}]},
             ],
         },
         {"id": 2, "data": {"text": "names no group"}, "annotations": []},
     ]
     done, bad = load(run, json.dumps(tasks), **{"ada@example.org": "ada", "7": ""})
-    assert bad == ["words.jsonl: item 2: `data.group` must say the key of the group"]
-    assert (done.stored, done.bad) == (2, 1)
+    assert bad == [
+        "words.jsonl: item 1: 8 has none of the choices accept, reject, skip",
+        "words.jsonl: item 2: `data.group` must say the key of the group",
+    ]
+    assert (done.stored, done.bad) == (2, 2)
     assert sorted(each[2:] for each in said(run)) == [
         ("reject", ["loop"], 2.0, "it repeats\nitself", "user:ada, imported by user:cy"),
         ("skip", [], None, "", "user:cy"),
@@ -154,17 +162,18 @@ def test_records_of_argilla_are_read(run: Run) -> None:
             "responses": {
                 "verdict": [{"value": "accept", "user_id": "u1"}, {"value": "reject", "user_id": "u2"}],
                 "tags": [{"value": ["short", "kind"], "user_id": "u1"}],
-                "quality": [{"value": 5, "user_id": "u1"}],
+                "where": [{"value": [{"label": "loop", "start": 0, "end": 3}], "user_id": "u2"}],
+                "quality": [{"value": 5, "user_id": "u1"}, {"value": 1, "user_id": "u3"}],
                 "why": [{"value": "because it is right", "user_id": "u1"}],
             },
             "suggestions": {},
         }
     ]
     done, bad = load(run, json.dumps(records), u1="ada", u2="")
-    assert (bad, done.stored) == ([], 2)
+    assert (bad, done.stored) == (["words.jsonl: item 1: u3 has none of the choices accept, reject, skip"], 2)
     assert sorted(each[2:] for each in said(run)) == [
         ("accept", ["short", "kind"], 5.0, "because it is right", "user:ada, imported by user:cy"),
-        ("reject", [], None, "", "user:cy"),
+        ("reject", ["loop"], None, "", "user:cy"),
     ]
 
 
