@@ -50,12 +50,18 @@ def host(home: Home, name: str, argv: Sequence[str], *, port: str = "", stays: b
 def make_tiny(seed: int, *, tools: bool = False) -> str:
     """Make a tiny Qwen3 with the random weights of a seed, unless it is there; returns its name. Raises NotDone."""
     from rollouts.errors import Conflict, ControlPlaneError
+    from rollouts.models import Model
     from rollouts.services import models
     from rollouts.services.runs import projects
 
     name = f"tiny-{'tools-' if tools else ''}seed-{seed}"
+    project, directory = projects.ensure_default(), models.built_in_directory(name)
     try:
-        models.make_tiny(project=projects.ensure_default(), name=name, seed=seed, tools=tools)
+        if directory.exists() and not Model.objects.filter(project=project, name=name).exists():
+            # Whoever made it was ended before it had a row, or the row was taken away.
+            models.add(project=project, name=name, source=str(directory), user=None)
+        else:
+            models.make_tiny(project=project, name=name, seed=seed, tools=tools)
     except Conflict:
         pass
     except ControlPlaneError as error:
