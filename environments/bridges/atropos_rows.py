@@ -131,18 +131,40 @@ def _told_apart(row: ScoredRow, places: Sequence[tuple[Seat, Reply]], decode: _D
     """The seats that a row may be about, which are alike: it may train a last reply that several ended with."""
     if len({seat for seat, _ in places}) > 1 and len({reply.whole for _, reply in places}) > 1:
         text = _squeezed(decode(row.tokens))
-        places = [(seat, reply) for seat, reply in places if _has(text, _path(reply))] or places
+        told = {reply: _conversation(reply, decode) for _, reply in places}
+        fitting = _longest({reply: parts for reply, parts in told.items() if _has(text, parts)})
+        if not fitting:  # it trains on other words than it asked, which may have replies in them
+            told = {reply: _path(reply) for reply in told}
+            fitting = {reply for reply, parts in told.items() if _has(text, parts)} or {*told}
+        places = [(seat, reply) for seat, reply in places if reply in fitting]
         seats = {seat for seat, _ in places}
-        if len(seats) > 1 and len({_path(reply) for _, reply in places}) > 1:
+        if len(seats) > 1 and len({told[reply] for reply in fitting}) > 1:
             raise RewardError(
                 f"A scored sequence may be about {len(seats)} rollouts: it trains a reply that all of them gave, and "
-                "what they said before does not tell them apart in its tokens."
+                "what was said before does not tell them apart in its tokens."
             )
     return list(dict.fromkeys(seat for seat, _ in places))
 
 
+def _conversation(reply: Reply, decode: _Decode) -> tuple[str, ...]:
+    """All that was said up to a reply, prompts too: of tokens one text, else one for each message."""
+    if tokens := [each for each in reply.whole if isinstance(each, int)]:
+        return (_squeezed(decode(tokens)),)
+    return tuple(_squeezed(message[1]) for message in reply.whole if isinstance(message, tuple))
+
+
 def _path(reply: Reply) -> tuple[str, ...]:
     return tuple(_squeezed(each.text) for each in reply.path)
+
+
+def _longest(found: dict[Reply, tuple[str, ...]]) -> set[Reply]:
+    """Those that are no part of another: a row that has all of the longer one is about that."""
+    texts = {"".join(parts) for parts in found.values()}
+    return {
+        reply
+        for reply, parts in found.items()
+        if not any(len(text) > len("".join(parts)) and _has(text, parts) for text in texts)
+    }
 
 
 def _has(text: str, parts: Sequence[str]) -> bool:
