@@ -56,12 +56,12 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(Extras)
 
 
-def unpack(data: bytes | None) -> Extras:
+def unpack(data: bytes | memoryview | None) -> Extras:
     """The rest of a group's item; a group that came another way has none."""
     return Extras() if data is None else _decoder.decode(data)
 
 
-def lacks_logprobs(extras: bytes | None, loss_mask: Array) -> str:
+def lacks_logprobs(extras: bytes | memoryview | None, loss_mask: Array) -> str:
     """What is wrong with the inference logprobs that an item came with; "" if a loss may compare with them.
 
     Its columns do not tell: what was not sent is 0 there, and so is what was above 0.
