@@ -20,6 +20,7 @@ from controlplane.cli import lessons
 from controlplane.cli.lessons import say
 from controlplane.home import OWNER_ONLY, Home
 
+_SFT, _RL = "reverse-text-sft", "reverse-text-rl"
 _LEARNED = 0.1
 """Gain of the mean evaluation reward from which the demo counts as learned; noise of 64 problems is about .06."""
 
@@ -51,6 +52,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _host(arguments: argparse.Namespace) -> int:
     """Be the supervisor; the demo itself is its job."""
+    try:
+        for preset in (_SFT, _RL):
+            _resolved(arguments, preset, "a-model")
+    except lessons.NotDone as reason:  # now, not when the first run has ended
+        say(f"demo: {reason}")
+        return 1
     os.umask(OWNER_ONLY)
     home = Home.from_environ()
     directory = home.path / "demo" / time.strftime("%Y%m%d-%H%M%S")
@@ -64,6 +71,12 @@ def _host(arguments: argparse.Namespace) -> int:
     if result.exists() and arguments.json:
         say(result.read_text())
     return status
+
+
+def _resolved(arguments: argparse.Namespace, preset: str, model: str) -> Any:
+    """The config of one of the two runs, with what was asked for it. Raises NotDone."""
+    asked = [word.removeprefix("sft.") for word in arguments.set if word.startswith("sft.") == (preset == _SFT)]
+    return lessons.resolved(preset, [f"model.path={model}", f"seed={arguments.seed}", *asked])
 
 
 class _Job:
@@ -84,18 +97,13 @@ class _Job:
         from rollouts.models import Run
         from rollouts.selectors import summary
 
-        seed = f"seed={self._arguments.seed}"
-        overrides = [word for word in self._arguments.set if not word.startswith("sft.")]
-        sft_overrides = [word.removeprefix("sft.") for word in self._arguments.set if word.startswith("sft.")]
         try:
             with self._phase("model", "making a tiny Qwen3 with random weights"):
                 model = lessons.make_tiny(self._arguments.seed)
             with self._phase("sft", "supervised warm-up: the model learns the format and about half of the task"):
-                given = [f"model.path={model}", seed, *sft_overrides]
-                warmed = lessons.launch(lessons.resolved("reverse-text-sft", given), actor="demo")
+                warmed = lessons.launch(_resolved(self._arguments, _SFT, model), actor="demo")
                 lessons.finish(warmed)
-            given = [f"model.path={lessons.result_of(warmed)}", seed, *overrides]
-            rl = lessons.resolved("reverse-text-rl", given)
+            rl = _resolved(self._arguments, _RL, lessons.result_of(warmed))
             with self._phase("rl", "reinforcement learning: the model is rewarded for every letter in its place"):
                 run = lessons.launch(rl, actor="demo")
                 self._result["run"] = run.key
