@@ -48,7 +48,7 @@ def in_own_home(name: str, *, keep: bool) -> int:
     os.environ["ROLLYARD_HOME"] = str(root / "home")
     argv = [f"benchmarks.{name}", *sys.argv[1:], "--job", str(root / "data")]
     try:
-        return lessons.host(Home(root / "home"), name, argv, port="auto")
+        return lessons.host(Home(root / "home"), name, argv, port=0)
     finally:
         if not keep:
             shutil.rmtree(root, ignore_errors=True)

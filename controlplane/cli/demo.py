@@ -18,6 +18,7 @@ from typing import Any
 
 from controlplane.cli import lessons
 from controlplane.cli.lessons import say
+from controlplane.cli.terminal import port_of
 from controlplane.home import OWNER_ONLY, Home
 
 _SFT, _RL = "reverse-text-sft", "reverse-text-rl"
@@ -45,9 +46,16 @@ def _parser() -> argparse.ArgumentParser:
         metavar="KEY=VALUE",
         help="override a value of the RL run, such as max_steps=20; sft.KEY=VALUE overrides one of the supervised run",
     )
-    parser.add_argument("--port", default="", help="a number, or auto")
+    parser.add_argument("--port", type=_port, help="a number, or auto")
     parser.add_argument("--job", type=Path, help=argparse.SUPPRESS)
     return parser
+
+
+def _port(given: str) -> int | None:
+    try:
+        return port_of(given)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def _host(arguments: argparse.Namespace) -> int:

@@ -23,17 +23,19 @@ class NotDone(Exception):
     """The lesson cannot go on; the message says why."""
 
 
-def host(home: Home, name: str, argv: Sequence[str], *, port: str = "", stays: bool = False, **environ: str) -> int:
+def host(
+    home: Home, name: str, argv: Sequence[str], *, port: int | None = None, stays: bool = False, **environ: str
+) -> int:
     """Be the supervisor of a lesson, a module and its words; returns the exit status.
 
-    `port` is a number, `auto`, or empty for the usual one. `stays`: whether all stays up when the lesson is over.
+    `port`: 0 is any free one, None the usual one. `stays`: whether all stays up when the lesson is over.
     """
     from controlplane.up import start
     from controlplane.up.processes import Program
     from controlplane.up.supervisor import StartError
 
     options = start.Options(
-        port=None if not port else 0 if port == "auto" else int(port),
+        port=port,
         concurrency=_DRIVERS,
         quiet=True,
         job=Program(name, (sys.executable, "-m", *argv), environ=environ),

@@ -23,6 +23,7 @@ from controlplane.cli.terminal import (
     connect,
     fail,
     list_rows,
+    port_of,
     print_json,
     project_of,
     run_of,
@@ -99,9 +100,10 @@ def up(
 
 
 def _port(given: str, option: str) -> int | None:
-    if given not in {"", "auto"} and not given.isdecimal():
-        raise typer.BadParameter("give a number, or auto", param_hint=option)
-    return None if given == "" else 0 if given == "auto" else int(given)
+    try:
+        return port_of(given)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint=option) from None
 
 
 @app.command("prepare", hidden=True)

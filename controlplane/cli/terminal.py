@@ -20,6 +20,7 @@ _START_DEADLINE_S = 60.0
 """Starting PostgreSQL and migrating an empty database takes ten seconds on a slow machine."""
 _RING_S = 1.0
 """For which a command that ends waits until the reconciler and pages have been told what it changed."""
+_LAST_PORT = 65535
 Json = Annotated[bool, typer.Option("--json", help="Answer in JSON.")]
 Project = Annotated[str, typer.Option(help="Slug of the project.")]
 
@@ -115,6 +116,15 @@ def config_line(config: Any, key: str, origin: str) -> str:
     for part in key.split("."):
         config = config[int(part)] if isinstance(config, list) else config.get(part)
     return f"{key:<36} {config!s:<24} {origin}"
+
+
+def port_of(given: str) -> int | None:
+    """A port that a person named; 0 is any free one, None the usual one. Raises ValueError."""
+    if given in {"", "auto"}:
+        return 0 if given else None
+    if not given.isdecimal() or int(given) > _LAST_PORT:
+        raise ValueError(f"give a number up to {_LAST_PORT}, or auto")
+    return int(given)
 
 
 def actor() -> str:

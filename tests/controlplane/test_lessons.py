@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from controlplane.cli import demo, lessons
+from controlplane.cli import demo, lessons, main
 from rollouts.models import Model
 from tests.model_files import write_model
 
@@ -28,3 +29,16 @@ def test_a_demo_of_what_makes_no_sense_ends_before_anything_is_started(
     monkeypatch.setattr(sys, "argv", ["demo", "--set", f"{key}=1e-4"])
     assert demo.main() == 1
     assert "Did you mean optimizer?" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("port", ["80000", "abc"])
+def test_a_port_that_is_none_is_refused_in_a_sentence(
+    port: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROLLYARD_HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "argv", ["demo", "--port", port])
+    with pytest.raises(SystemExit, match="2"):
+        demo.main()
+    assert "give a number up to 65535, or auto" in capsys.readouterr().err
+    refused = CliRunner().invoke(main.app, ["up", "--port", port])
+    assert (refused.exit_code, "a number up to 65535, or auto" in refused.stderr) == (2, True)
