@@ -23,12 +23,18 @@ _WORD = re.compile(
 )
 """A word of prose: variables stand alone, commands have a backslash, most functions have three letters."""
 _NUMBER_OR_FRACTION = re.compile(rf"(?:{replies.NUMBER.pattern})(?:/[0-9]+)?")
+_NO_UNIT = (
+    r"hundred\w*|thousand\w*|\w+illion\w*|dozen\w*|tens|grand|hal(?:f|ves)|quarters?|thirds?|fifths?|eighths?|ninths?"
+    r"|(?:four|six|seven|ten)ths?|squared|cubed|factorial|pi|times|by|plus|minus|less|fewer|more|than|over|under|above"
+    r"|below|point|and|but|not|or|of|to"
+)
+"""What makes another number of the one before it."""
 _AMOUNT = re.compile(
     rf"(?:(?:US)?\\?[$€£¥]|(?:USD|EUR|GBP) )? ?(?:{replies.NUMBER.pattern})"
-    r"(?: ?\\?[$€£¥])?(?: (?!hundred|thousand|[mbtr]+illion|dozen)[a-z/]{2,}(?: [a-z/]+)*)?[.!?]*",
+    rf"(?: ?\\?[$€£¥])?(?: (?!.*\b(?:{_NO_UNIT})\b)[a-z/]{{2,}}(?: [a-z/]+){{0,2}})?[.!?]*",
     re.IGNORECASE,
 )
-"""A number with what it counts. Units behind it are not one letter, which may be a variable, nor numbers themselves."""
+"""A number with what it counts, in up to three words. The first is not one letter, which may be a variable."""
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
 
 
