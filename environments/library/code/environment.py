@@ -59,7 +59,7 @@ class Code(Judged[CodeArgs], MadeUp[CodeArgs]):
     """
 
     name = "code"
-    version = "2"
+    version = "3"
     args_type = CodeArgs
 
     def __init__(self, args: CodeArgs) -> None:
