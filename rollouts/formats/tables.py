@@ -124,7 +124,7 @@ class ParquetLines:
             if column in row and row[column] is not None:
                 if not isinstance(row[column], list):
                     raise Untabular(f"{_named(row)} has {_kind(row[column])} and no messages: write it as JSONL")
-                row[column] = [_joined(message) for message in row[column]]
+                row[column] = [_joined(message, row) for message in row[column]]
         plain = msgspec.json.encode(row) + b"\n"
         try:
             self._read(plain)
@@ -141,13 +141,15 @@ def _kind(value: Any) -> str:
     return "text" if isinstance(value, str) else "tokens"
 
 
-def _joined(message: Any) -> Any:
-    """With text in place of parts of text, and in place of arguments that are an object."""
+def _joined(message: Any, row: dict[str, Any]) -> Any:
+    """With text in place of parts of text, and in place of arguments that are an object. Raises Untabular."""
     if not isinstance(message, dict):
         return message
     changed = dict(message)
-    if isinstance(message.get("content"), list):
-        changed["content"] = "".join(part["text"] for part in message["content"])
+    if isinstance(parts := message.get("content"), list):
+        if any(not isinstance(part, dict) or not isinstance(part.get("text"), str) for part in parts):
+            raise Untabular(f"{_named(row)} has content with parts that are not text: write it as JSONL")
+        changed["content"] = "".join(part["text"] for part in parts)
     if isinstance(message.get("tool_calls"), list):
         changed["tool_calls"] = [_text_arguments(call) for call in message["tool_calls"]]
     return changed

@@ -16,12 +16,13 @@ from typing import Any
 
 from django.conf import settings
 from django.contrib.auth.models import User
-from django.db import transaction
+from django.db import DatabaseError, InterfaceError, transaction
 from django.db.models import F, Q, QuerySet, Value
 from django.db.models.expressions import CombinedExpression
 from django.db.models.functions import Now
 
 from environments import disk
+from environments.errors import words_of
 from rollouts.errors import Conflict, Invalid, LeaseLost, NotFound, StateConflict
 from rollouts.formats.tables import Untabular
 from rollouts.models import DatasetVersion, Export, ExportForm, FileFormat
@@ -131,6 +132,13 @@ def write(export: Export, worker: str) -> None:
         )
     except (Untabular, OSError) as error:
         words = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        _end(export, ExportState.FAILED, actor, Reason(ReasonCode.TEXT, text=words))
+        return
+    except (DatabaseError, InterfaceError, Conflict):
+        raise
+    except Exception as error:  # whoever takes it next would end of it as well, and so on for ever
+        log.exception("export %s", export.key)
+        words = f"{type(error).__name__}: {words_of(error)}"
         _end(export, ExportState.FAILED, actor, Reason(ReasonCode.TEXT, text=words))
         return
     size = sum(each["size_bytes"] for each in manifest["files"].values())

@@ -14,7 +14,7 @@ from rollouts.services.datasets import exports, files, rendering
 from rollouts.states import ExportState
 from tests.rollouts import story
 from tests.rollouts.datasets.test_making import make, played, say
-from tests.rollouts.datasets.test_rendering import submit
+from tests.rollouts.datasets.test_rendering import imported, submit
 
 pytestmark = pytest.mark.django_db
 
@@ -73,7 +73,7 @@ def test_the_same_version_is_the_same_files_after_more_was_said(run: Run, versio
 def test_another_worker_goes_on_where_one_died_and_the_late_one_changes_nothing(version: DatasetVersion) -> None:
     export = ask(version)
 
-    class Died(Exception):
+    class Died(BaseException):
         pass
 
     def die(progress: files.ExportProgress) -> None:
@@ -160,6 +160,19 @@ def test_what_no_table_holds_fails_with_why(run: Run) -> None:
     exports.write_all("w")
     assert fresh(export).state == ExportState.FAILED
     assert "group x has tokens and no messages" in fresh(export).state_reason
+    told = [{"role": "user", "content": "what is it?"}, {"role": "assistant", "content": "a"}]
+    shown = [{"role": "user", "content": [{"type": "image_url"}]}]
+    export = ask(imported(run, [{"messages": told, "original": shown}]), "sft", "parquet")
+    exports.write_all("w")
+    assert "a line of a file has content with parts that are not text" in fresh(export).state_reason
+
+
+def test_an_export_that_nobody_can_write_ends(version: DatasetVersion) -> None:
+    export = ask(version)
+    with patch.object(files, "write_directory", side_effect=TypeError("never thought of")):
+        exports.write_all("w")
+    assert (fresh(export).state, fresh(export).state_reason) == (ExportState.FAILED, "TypeError: never thought of")
+    assert not exports.are_waiting()
 
 
 def test_what_cannot_be_is_refused_before_it_waits(version: DatasetVersion) -> None:
