@@ -125,8 +125,10 @@ def _decode(line: bytes, where: str) -> tuple[_Line, list[dict[str, Any]] | None
         tools = json.loads(fields.tools) if isinstance(fields.tools, str) else fields.tools
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataError(f"{where}: {error}. A line is one JSON object.") from None
-    except json.JSONDecodeError as error:
+    except ValueError as error:
         raise DataError(f"{where}: tools is text that is no JSON: {error}") from None
+    except RecursionError:
+        raise DataError(f"{where}: is nested too deep to be read.") from None
     return fields, tools or None
 
 
@@ -163,6 +165,8 @@ def _message(message: Message, where: str) -> Message:
         raise DataError(f"{where}: content of a message must be text, or a list of parts of type text.")
     changed = {key: value for key, value in message.items() if value is not None} | {"content": content or ""}
     if calls:
+        if not isinstance(calls, list):
+            raise DataError(f"{where}: tool_calls must be a list.")
         changed["tool_calls"] = [_call(call, where) for call in calls]
     return changed
 
@@ -174,7 +178,7 @@ def _call(call: Any, where: str) -> Any:
         arguments = function["arguments"]
         if isinstance(arguments, str):
             arguments = json.loads(arguments)
-    except (KeyError, TypeError, json.JSONDecodeError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         form = '{"type": "function", "function": {"name": ..., "arguments": {...}}}'
         raise DataError(f"{where}: a tool call must look like {form}") from None
     return {**call, "function": {**function, "arguments": arguments}}

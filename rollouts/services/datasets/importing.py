@@ -120,7 +120,7 @@ def _check(line: Line, form: DatasetForm) -> bool:
     try:
         parse(line.text, "the row", _ROLES)
         row: Any = msgspec.json.decode(line.text)
-    except DataError as error:
+    except (DataError, msgspec.DecodeError, RecursionError) as error:  # the last two: of what is no part of an example
         raise BadLine(line.at, str(error)) from None
     if fault := next(data_faults(row), None):
         raise BadLine(line.at, " ".join(fault))

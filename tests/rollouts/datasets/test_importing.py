@@ -52,9 +52,10 @@ def test_a_line_whose_label_is_false_is_to_be_avoided() -> None:
 
 
 def test_bad_lines_are_told_by_number_and_nothing_is_made() -> None:
+    huge = b'{"prompt": "p", "completion": "c", "x": 1e400}'
     with pytest.raises(Invalid) as refused:
-        read(told("a"), b"{", {"text": "t"}, told("\0"), told("b"))
-    assert list(refused.value.fields) == ["f.jsonl:2", "f.jsonl:3", "f.jsonl:4"]
+        read(told("a"), b"{", {"text": "t"}, told("\0"), told("b"), huge, huge.replace(b"1e400", b"[" * 100_000))
+    assert list(refused.value.fields) == [f"f.jsonl:{number}" for number in (2, 3, 4, 6, 7)]
     assert not Dataset.objects.exists()
 
 
