@@ -18,7 +18,7 @@ import secrets
 import stat
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +56,12 @@ def default_home() -> Path:
     return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "rollyard"
 
 
+def runs_directory(home: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Return where the runs of a home are: in it, or where ROLLYARD_RUNS_DIR says."""
+    named = environ.get("ROLLYARD_RUNS_DIR")
+    return Path(os.path.abspath(Path(named).expanduser() if named else home / "runs"))
+
+
 @dataclass(frozen=True)
 class Home:
     """Paths of one installation. Everything is derived from `path`, so two processes never have to agree on more."""
@@ -88,7 +94,7 @@ class Home:
     @property
     def runs(self) -> Path:
         """Directory of the runs; ROLLYARD_RUNS_DIR may name one elsewhere."""
-        return Path(os.environ.get("ROLLYARD_RUNS_DIR") or self.path / "runs")
+        return runs_directory(self.path)
 
     @property
     def run_dir(self) -> Path:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from controlplane.home import CLOSED, OWNER_ONLY
+from controlplane.home import CLOSED, OWNER_ONLY, runs_directory
 from environments import unconfined
 
 PLAIN_HTTP_VARIABLE = "ROLLYARD_UNSAFE_PLAIN_HTTP"
@@ -89,7 +89,7 @@ def installation(
         https=is_https if https is None else https,
         plain_http=flag(environ, PLAIN_HTTP_VARIABLE),
         home=home,
-        runs=Path(environ.get("ROLLYARD_RUNS_DIR") or home / "runs"),
+        runs=runs_directory(home, environ),
         confined=not unconfined.is_unconfined(),
         serves=serves,
     )

@@ -28,7 +28,7 @@ BASE_DIR = Path(__file__).resolve().parent.parent
 # --- this installation -----------------------------------------------------------------------------------------------
 HOME = Home.from_environ()
 ROLLYARD_HOME = HOME.path
-ROLLYARD_RUNS_DIR = Path(env.str("ROLLYARD_RUNS_DIR", default=str(ROLLYARD_HOME / "runs")))
+ROLLYARD_RUNS_DIR = HOME.runs
 """Checkpoints, weights and logs. Trainers and inference replicas of one run must all see it under this path."""
 ROLLYARD_MODELS_DIR = ROLLYARD_HOME / "models"
 """Models made here. Trainers and inference replicas must see it under this path too."""

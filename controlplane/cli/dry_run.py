@@ -30,7 +30,7 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
                 config,
                 slot,
                 weights=commands.start_weights(config, slot.policy),
-                directory=_runs_directory() / RUN / "replicas" / slot.name,
+                directory=Home.from_environ().runs / RUN / "replicas" / slot.name,
                 socket=Path(SOCKET),
                 caches=Home.from_environ().caches / PROJECT,
                 api_key=SECRET,
@@ -39,7 +39,7 @@ def list_commands(resolved: Resolved) -> dict[str, commands.Command]:
             )
     url = os.environ.get("ROLLYARD_RUNS_URL") or f"{SCHEME}{Home.from_environ().runs_socket}"
     if config.is_trained:
-        directory = _runs_directory() / RUN
+        directory = Home.from_environ().runs / RUN
         found["trainer-0"] = commands.trainer(
             config, run=RUN, directory=directory, url=url, token=SECRET, gpus=gpus, held=held
         )
@@ -69,7 +69,3 @@ def show(resolved: Resolved, *, as_json: bool) -> None:
     say()
     if found:
         say(f"Nothing was started; {decided}.")
-
-
-def _runs_directory() -> Path:
-    return Path(os.environ.get("ROLLYARD_RUNS_DIR") or Home.from_environ().path / "runs")

@@ -121,6 +121,7 @@ class _Up:
         self._url = os.environ.get("ROLLYARD_URL", "").rstrip("/") or f"http://{shown}:{port}"
         self._environ = {
             "ROLLYARD_HOME": str(home.path),
+            "ROLLYARD_RUNS_DIR": str(home.runs),
             "ROLLYARD_URL": self._url,
             "ROLLYARD_GATEWAY_URL": os.environ.get("ROLLYARD_GATEWAY_URL") or f"http://{shown}:{gateway_port}",
             "ROLLYARD_ALLOWED_HOSTS": ",".join(allowed_hosts(options.host)),

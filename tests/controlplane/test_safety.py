@@ -11,6 +11,7 @@ import pytest
 
 from controlplane.home import Home
 from controlplane.safety import Installation, installation, refusals, sheltered
+from tests.controlplane.command_line import ROOT
 
 GOOD = Installation(
     debug=False,
@@ -92,6 +93,21 @@ def test_what_an_older_release_left_open_is_closed_when_the_home_is_made(
     assert [path.stat().st_mode & 0o7777 for path in (runs, everybodys)] == [0o700, 0o1777]
     judged = installation(os.environ, home=tmp_path / "home", secret_key=GOOD.secret_key)
     assert [str(everybodys) in each.what for each in refusals(judged)] == [True]
+
+
+@pytest.mark.parametrize("named", ["~/elsewhere", "a/../elsewhere"])
+def test_the_directory_of_runs_is_one_place_for_all_who_ask(
+    named: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for variable, value in (("HOME", tmp_path), ("ROLLYARD_HOME", tmp_path / "home"), ("ROLLYARD_RUNS_DIR", named)):
+        monkeypatch.setenv(variable, str(value))
+    monkeypatch.chdir(tmp_path)
+    home = Home.from_environ()
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    shown = [sys.executable, "-c", "from controlplane import settings; print(settings.ROLLYARD_RUNS_DIR)"]
+    said = subprocess.run(shown, capture_output=True, text=True, timeout=60, check=True).stdout.strip()
+    judged = installation(os.environ, home=home.path, secret_key=GOOD.secret_key)
+    assert {Path(said), home.runs, judged.runs} == {tmp_path / "elsewhere"}
 
 
 @pytest.mark.parametrize(
