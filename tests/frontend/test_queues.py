@@ -63,6 +63,9 @@ def test_a_queue_is_made_from_a_form_that_a_link_fills_in(curator: Client, run: 
     assert (queue.name, queue.tags, queue.is_blind, queue.words_per_item) == ("Loops", ["loop", "hack"], True, 2)
     assert filters.filter_of(queue) == filters.QueueFilter(run=run.key, min_reward=0.5)
     assert "Is it a loop?" in page
+    assert "has 3 items so far" in page
+    page = send(curator, "queue-make", **(form | {"name": "None", "min_reward": "5"}))
+    assert "its filter lets nothing in yet" in page
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from frontend.typed import listed, written
 from rollouts.errors import Conflict, Forbidden, Invalid
 from rollouts.models import LabelQueue, Role, ScoredGroup
 from rollouts.selectors import agreement, curation, label_queues, runs
-from rollouts.services.curation import filters, queues
+from rollouts.services.curation import filling, filters, queues
 from rollouts.storable import displayable
 
 SHOWN_UNDECIDED = 20
@@ -42,7 +42,10 @@ def make(request: HttpRequest) -> HttpResponse:
     except (Invalid, Conflict) as error:
         form.errors = error.fields or {"name": error.message}
         return _index(request, form, status=error.status)
-    messages.success(request, "The queue was made. It fills itself as groups are settled.")
+    count = filling.fill(queue)
+    nothing = "its filter lets nothing in yet" if queue.source_id is None else "people disagree on nothing yet"
+    so_far = f"has {count} item{'s' * (count != 1)} so far" if count else nothing
+    messages.success(request, f"The queue was made and {so_far}. It fills itself as groups are settled.")
     return HttpResponseRedirect(reverse("queue", args=[queue.key]))
 
 
