@@ -325,6 +325,8 @@ def _version(version: DatasetVersion, statistics: Statistics | None = None) -> D
 def _member(member: DatasetMember) -> MemberOut:
     rollout, correction = member.rollout, member.correction
     original = rollout.messages if rollout else None
+    if rollout and member.group:
+        rollout.group = member.group  # which was loaded with the member
     return MemberOut(
         position=member.position,
         split=member.split,
@@ -332,7 +334,7 @@ def _member(member: DatasetMember) -> MemberOut:
         run=member.group.run.key if member.group else None,
         group=member.group.key if member.group else None,
         rollout=rollout.index if rollout else None,
-        reward=rollout.reward if rollout else None,
+        reward=rollout.counting_reward if rollout else None,
         is_human=correction is not None,
         messages=correction.edited if correction else original,
         original=original if correction else None,

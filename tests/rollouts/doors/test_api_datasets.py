@@ -12,6 +12,7 @@ from tests.rollouts import story
 from tests.rollouts.api import Api, make_token, problem
 from tests.rollouts.datasets.test_importing import told
 from tests.rollouts.datasets.test_making import correct, make, played
+from tests.store import beyond_rights
 
 pytestmark = pytest.mark.django_db
 
@@ -46,10 +47,13 @@ def test_a_version_is_made_read_and_listed(run: Run) -> None:
 def test_members_are_read_page_by_page(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollouts.doors.native.datasets.PAGE", 2)
     correct("b", 0, answer="better")
+    with beyond_rights():
+        run.groups.filter(key="a").update(given_rewards=[1.0, 7.0])
     path = f"datasets/{make(run).dataset.key}/versions/1/members"
     api = curator()
     first = api.get(path).json()
     assert [member["position"] for member in first["members"]] == [0, 1]
+    assert [member["reward"] for member in first["members"]] == [7.0, 1.0], "those that people gave"
     second = api.get(f"{path}?after={first['next_after']}").json()
     last = second["members"][-1]
     assert (last["group"], last["rollout"], last["is_human"]) == ("b", 0, True)
