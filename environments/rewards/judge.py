@@ -53,6 +53,7 @@ async def judge(
     )
     said = replies.answer(problem, rollout)
     reference = replies.wanted_texts(problem, against)[0] if against else ""
+    failed = 0.0
     try:
         if against:
             found = await judging.compare(asked, problem, said, reference)
@@ -65,10 +66,10 @@ async def judge(
     except (EndpointError, UnreadableVerdict):
         if fallback is None:
             raise
-        rollout.metrics["judge_failed"] = 1.0
-        return fallback
+        failed, score = 1.0, fallback
     if fallback is not None:
-        rollout.metrics["judge_failed"] = 0.0
+        # Of several parts with a judge: whether one of them failed.
+        rollout.metrics["judge_failed"] = max(failed, rollout.metrics.get("judge_failed", 0.0))
     return score
 
 

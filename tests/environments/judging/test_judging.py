@@ -10,8 +10,9 @@ import pytest
 from environments import others
 from environments.errors import EndpointUnavailable, UnreadableVerdict
 from environments.rewards import judging
+from environments.rewards.judge import judge
 from environments.rewards.judging import Criterion, Judge, JudgedPair
-from environments.types import Message, Problem
+from environments.types import FinishedRollout, Message, Problem
 from tests.environments.judging.judges import RuleJudge, better, says, scoring
 
 PROBLEM = Problem(key="p", messages=[Message("system", "Be brief."), Message("user", "Say {hello}.")])
@@ -147,3 +148,15 @@ def test_what_keeps_a_judge_from_answering_is_raised_as_it_is() -> None:
 def test_verdicts_are_read_out_of_the_talk_around_them() -> None:
     said = 'Let me see.</think> Reply B is {clear}?\n```json\n{"winner": "B", "reason": "{}"}\n```\nThat is it.'
     assert compared(RuleJudge(lambda seen: said), "one", "other").disagreed
+
+
+def test_of_two_rewards_with_a_judge_the_one_that_failed_is_told() -> None:
+    for rules in ([EndpointUnavailable("away"), says("A")], [says("A"), EndpointUnavailable("away")]):
+        rollout = FinishedRollout(
+            token_ids=[], loss_mask=[], inference_logprobs=[], messages=[*PROBLEM.messages, Message("assistant", "b")]
+        )
+        answered = Problem(key="p", messages=PROBLEM.messages, data={"answer": "a"})
+        for rule in rules:
+            judged = judge(answered, rollout, against="answer", fallback=0.0)
+            ask(RuleJudge(lambda seen, rule=rule: rule), judged)  # type: ignore[misc]
+        assert rollout.metrics["judge_failed"] == 1.0
