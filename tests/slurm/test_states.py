@@ -125,12 +125,31 @@ def test_a_job_that_has_its_node_does_not_hold_it_when_its_agent_never_speaks(
 
 
 def test_a_job_whose_node_hangs_before_it_wrote_an_end_is_given_up_after_five_minutes_of_silence() -> None:
-    job, written = Job("7", "COMPLETING", "None", "n1"), Written(has_begun=True, silent_s=states.ABSENT_S)
-    assert judge(job, written, absent_s=None, submitted_s=999).alive
-    seen = judge(job, written._replace(silent_s=states.ABSENT_S + 1), absent_s=None, submitted_s=999)
-    assert (seen.alive, seen.end, seen.heartbeat_age_s) == (False, End.SILENT, states.ABSENT_S + 1)
+    job, more = Job("7", "COMPLETING", "None", "n1"), states.ABSENT_S + 1
+    written = Written(has_begun=True, silent_s=states.ABSENT_S)
+    assert judge(job, written, absent_s=None, submitted_s=999, completing_s=more).alive
+    silent = written._replace(silent_s=more)
+    assert judge(job, silent, absent_s=None, submitted_s=999, completing_s=states.ABSENT_S).alive, "it was suspended"
+    seen = judge(job, silent, absent_s=None, submitted_s=999, completing_s=more)
+    assert (seen.alive, seen.end, seen.heartbeat_age_s) == (False, End.SILENT, more)
     suspended = judge(job._replace(state="SUSPENDED"), written._replace(silent_s=1e6), absent_s=None, submitted_s=1e6)
     assert suspended.alive, "it goes on"
+
+
+def test_a_job_that_completes_after_a_long_suspension_has_time_to_write_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queued = {"token": Job("7", "SUSPENDED", "None", "n1")}
+    monkeypatch.setattr(Queue, "jobs", lambda queue: queued)
+    for name in ("agent.json", "heartbeat"):
+        (tmp_path / name).write_text(json.dumps({"token": "token", "base_url": ""}))
+        os.utime(tmp_path / name, (time.time() - 2 * states.ABSENT_S,) * 2)
+    launcher, handle = SlurmLauncher(tmp_path), Handle("token", tmp_path)
+    assert launcher.poll(handle).alive
+    queued["token"] = queued["token"]._replace(state="COMPLETING")
+    assert launcher.poll(handle).alive
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + 2 * states.ABSENT_S)
+    assert launcher.poll(handle).end is End.SILENT
 
 
 @given(st.sampled_from(["asked", "abandoned", ""]), st.none() | st.just(End.CANCELLED))

@@ -62,6 +62,7 @@ class SlurmLauncher:
         self._queue = queue.Queue()
         self._absent_since: dict[str, float] = {}
         self._unheard_since: dict[str, float] = {}
+        self._completing_since: dict[str, float] = {}
         self._bound: set[str] = set()
         self._lock = threading.Lock()
 
@@ -120,10 +121,13 @@ class SlurmLauncher:
         given_s = _age_s(handle.directory, "job.json")
         # Without the file it was never given to SLURM.
         submitted_s = states.SUBMITTED_S if given_s is None else given_s
-        written, unheard_s = self._heard(handle), 0.0
+        written, unheard_s, completing_s = self._heard(handle), 0.0, 0.0
         if job is not None:
             unheard_s = self._lasting_s(self._unheard_since, handle.token, holds=states.is_unheard(job, written))
-        seen = states.judge(job, written, absent_s=absent_s, submitted_s=submitted_s, unheard_s=unheard_s)
+            completing_s = self._lasting_s(self._completing_since, handle.token, holds=job.state == "COMPLETING")
+        seen = states.judge(
+            job, written, absent_s=absent_s, submitted_s=submitted_s, unheard_s=unheard_s, completing_s=completing_s
+        )
         if job is None:
             return seen
         if job.state == "PENDING" and job.avoids and submitted_s > _AVOIDING_S:
@@ -164,6 +168,7 @@ class SlurmLauncher:
                 time.sleep(_POLL_S)
             self._absent_since.pop(token, None)
             self._unheard_since.pop(token, None)
+            self._completing_since.pop(token, None)
             self._brought.pop(token, None)
             self._carried_since.pop(token, None)
             self._bound.discard(token)

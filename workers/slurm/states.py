@@ -74,13 +74,19 @@ def is_unheard(job: Job, written: Written) -> bool:
 
 
 def judge(
-    job: Job | None, written: Written, *, absent_s: float | None, submitted_s: float, unheard_s: float = 0.0
+    job: Job | None,
+    written: Written,
+    *,
+    absent_s: float | None,
+    submitted_s: float,
+    unheard_s: float = 0.0,
+    completing_s: float = 0.0,
 ) -> Observation:
     """What is to be said of a replica now.
 
     `absent_s`: seconds for which SLURM has been saying that there is no such job; None where it has one, or does not
     answer (then `job` is None too). `submitted_s`: seconds since it was given to SLURM. `unheard_s`: for which
-    `is_unheard` has held.
+    `is_unheard` has held. `completing_s`: for which SLURM has been ending it.
     """
     age_s = written.heartbeat_age_s
     if written.exit is not None:
@@ -97,7 +103,8 @@ def judge(
         return Observation(False, None, age_s, end)
     if job.state == "RUNNING" and written.has_begun:
         return Observation(True, None, age_s, base_url=written.base_url)
-    if job.state == "COMPLETING" and (written.silent_s or 0.0) > ABSENT_S:
+    # Both: the heart of one that was suspended has not beaten for long, and it may yet write its end.
+    if job.state == "COMPLETING" and min(completing_s, written.silent_s or 0.0) > ABSENT_S:
         return Observation(False, None, written.silent_s, End.SILENT)
     if job.state in ("COMPLETING", "SUSPENDED", "STOPPED") and written.has_begun:
         # Its heart does not beat, and that says nothing.
