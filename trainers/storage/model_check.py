@@ -56,6 +56,7 @@ def _load(directory: Path, trust_remote_code: bool) -> str:
 
     try:
         config = AutoConfig.from_pretrained(directory, trust_remote_code=trust_remote_code)
+        why = why_untrainable(config)
     except Exception as error:  # noqa: BLE001 - whatever it is, the trainer would die of it
         raise ModelFault(f"{directory} has a config that does not load: {_first_sentence(error)}") from None
     brings_code = trust_remote_code and bool(getattr(config, "auto_map", None))
@@ -64,7 +65,6 @@ def _load(directory: Path, trust_remote_code: bool) -> str:
         AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
     except Exception as error:  # noqa: BLE001
         raise ModelFault(f"{directory} has a tokenizer that does not load: {_first_sentence(error)}") from None
-    why = why_untrainable(config)
     return f"{directory} {why}" if why else ""
 
 

@@ -23,6 +23,7 @@ from transformers import (
     RecurrentGemmaConfig,
 )
 
+from tests.model_files import write_model
 from tests.trainers.conftest import tiny_llama_config
 from tests.trainers.support import gather_model, in_bfloat16
 from trainers.distributed.mesh import World
@@ -33,6 +34,7 @@ from trainers.model.attention import PACKED_ATTENTION, packed_attention, packed_
 from trainers.model.policy import load_policy, score_tokens
 from trainers.packing import TrainingSequence, micro_batch, training_sequence
 from trainers.run_config import ModelConfig
+from trainers.storage.model_check import check
 
 LENGTHS = [3, 40, 17, 2, 33, 9]
 EQUAL_LENGTHS = [12, 12, 12]
@@ -135,6 +137,12 @@ def test_a_model_whose_layers_would_mix_packed_sequences_is_refused(world: World
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ModelUnsupported, match=f"cannot be trained: it has .*{what}"):
         load_policy(ModelConfig(path=str(tmp_path)), world)
+
+
+def test_a_config_whose_layers_cannot_be_told_is_one_that_does_not_load(tmp_path: Path) -> None:
+    model = write_model(tmp_path, text_encoder={}, text_config={})
+    answer = check(str(model), trust_remote_code=False)
+    assert "has a config that does not load: ValueError: Multiple valid text configs" in answer["fault"]
 
 
 @pytest.mark.parametrize("extra", ["attention_mask", "s_aux"])
