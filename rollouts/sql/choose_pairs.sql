@@ -1,6 +1,7 @@
 -- Behind `dataset_candidates` and `decided`: pairs of rollouts of a group become members of a version. Where people
 -- compared or corrected rollouts of a group they decide: of each two what was decided, and each correction against what
--- it corrects. Elsewhere it is the best beside the worst of each seat. A pair of another version stays the pair it is.
+-- it corrects. Elsewhere it is the best beside the worst of each seat. A pair of another version stays the pair it is,
+-- and is left out where no person made it and its rewards are too close.
 -- Locks: nothing. The version's own row comes later in the same transaction, by the id that was drawn for it.
 , by_people AS (
     SELECT group_id FROM decided WHERE other_id IS NOT NULL
@@ -20,20 +21,26 @@ by_reward AS (
     ORDER BY best.group_id, best.seat, worst.reward, worst.index DESC
 ),
 paired AS (
-    SELECT rollout_id AS chosen, other_id AS other, NULL::bigint[] AS labels, false AS is_preferred
-    FROM rollouts_datasetmember
+    SELECT rollout_id AS chosen, other_id AS other, compared.labels, false AS is_preferred,
+           correction_id IS NOT NULL OR compared.labels <> '{}' AS is_by_people
+    FROM rollouts_datasetmember AS member
+    CROSS JOIN LATERAL (
+        SELECT ARRAY(
+            SELECT id FROM rollouts_label WHERE id = ANY(member.labels) AND rollouts_label.other_id IS NOT NULL ORDER BY id
+        ) AS labels
+    ) AS compared
     WHERE version_id = %(parent_id)s AND other_id IS NOT NULL
     UNION ALL
     SELECT CASE word WHEN 'first' THEN rollout_id ELSE other_id END,
-           CASE word WHEN 'first' THEN other_id ELSE rollout_id END, labels, true
+           CASE word WHEN 'first' THEN other_id ELSE rollout_id END, labels, true, true
     FROM decided
     WHERE other_id IS NOT NULL AND word IN ('first', 'other') AND %(parent_id)s IS NULL
     UNION ALL
-    SELECT rollout_id, rollout_id, NULL, false
+    SELECT rollout_id, rollout_id, NULL, false, true
     FROM candidates
     WHERE correction_id IS NOT NULL AND %(parent_id)s IS NULL
     UNION ALL
-    SELECT chosen, other, NULL, false
+    SELECT chosen, other, NULL, false, false
     FROM by_reward
     WHERE %(parent_id)s IS NULL
 ),
@@ -50,6 +57,7 @@ fitting AS (
     JOIN rollouts_rollout AS second ON second.id = paired.other
     WHERE (chosen.left_out IS NULL OR (is_preferred AND chosen.left_out = 'accepted'))
       AND worse.left_out IS DISTINCT FROM 'unscored'
+      AND (is_by_people OR %(min_gap)s = 0 OR chosen.reward - worse.reward > %(min_gap)s)
       -- A correction beside what it corrects; two rollouts that say the same teach nothing.
       AND (
           chosen.correction_id IS NOT NULL

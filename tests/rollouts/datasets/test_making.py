@@ -281,6 +281,9 @@ def test_people_who_compare_decide_which_of_two_is_better(run: Run) -> None:
     version = make(run, form="pairs")
     assert members(version) == ["a0>a1"]
     assert version.members.get().labels == [Label.objects.get(preference="first").pk]
+    for name, parent in (("next", "good@1"), ("last", "next@1")):
+        apart = make(run, name=name, form="pairs", version=parent, min_gap=0.9)
+        assert (members(apart), apart.members.get().labels) == (["a0>a1"], version.members.get().labels)
     say("a", "accept", rollout=1, other=0, preference="first", by="other")
     with pytest.raises(Invalid, match="make a pair"):
         make(run, form="pairs")
@@ -365,7 +368,7 @@ def test_a_version_is_made_of_another(run: Run) -> None:
     assert members(version) == ["a1", "-b1", "-b0", "c0"]
     assert version.recipe["validation_share"] == 0.5
     make(run, name="pairs", form="pairs")
-    assert members(make(run, name="fewer", form="pairs", version="pairs@1", min_gap=0.3, min_reward=1.0)) == ["a1>a0"]
+    assert members(make(run, name="fewer", form="pairs", version="pairs@1", min_gap=0.3)) == ["a1>a0"]
     with pytest.raises(Invalid, match="has pairs"):
         make(run, version="pairs@1")
 
