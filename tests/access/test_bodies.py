@@ -311,7 +311,6 @@ CASES: dict[str, Case] = {
         "POST",
         lambda world, of: f"/queues/{world.ours.queue.key}/assign/",
         lambda world, of: {"people": curator_of(of)},
-        refused=frozenset({302}),
     ),
     "project of a queue over the API": api(
         "/api/v1/queues", lambda world, of: {"name": "over the API", "project": of.project.slug}

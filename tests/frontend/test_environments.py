@@ -28,7 +28,7 @@ def test_the_list_has_every_environment_with_what_it_is(client: Client) -> None:
 
 def test_a_page_tells_the_task_the_reward_and_every_argument(client: Client) -> None:
     page = client.get(page_of("calculator")).content.decode()
-    assert "1 for the sum after a call" in page
+    assert "1 for the sum as the last number said after a call" in page
     assert "Calls of the tool that are answered, per episode." in page
     assert client.get(page_of("no_such")).status_code == 404
 

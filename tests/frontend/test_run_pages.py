@@ -285,7 +285,8 @@ def test_an_operator_sees_how_an_agent_plays_the_policy(client: Client, settings
     page = client.get(f"/runs/{run.key}/connect/").content.decode()
     assert f'SessionClient("{settings.ROLLYARD_URL}", TOKEN, "{run.key}")' in page
     assert f"{settings.ROLLYARD_URL}/api/v1/runs/{run.key}/sessions" in page
-    assert page.count("greet-1") == page.count("group_size") == 2, "a session without others trains nothing"
+    assert page.count("group=greet-$(date +%s)") == page.count("uuid4()") == 1, "a group that is whole takes no more"
+    assert page.count("group_size") == 2, "a session without others trains nothing"
     settings.ROLLYARD_GATEWAY_URL = ""
     assert "No gateway runs here" in client.get(f"/runs/{run.key}/connect/").content.decode()
 
