@@ -42,7 +42,7 @@ from trainers.wire import CheckpointRef, StepAck, TrainerRegistration
 
 HEARD = timedelta(seconds=30)
 """For so long a call is not noted again."""
-FORGOTTEN = timedelta(minutes=10)
+FORGOTTEN = timedelta(hours=1)
 """For so long a trainer from outside may announce its last weights after its last step."""
 
 
@@ -175,8 +175,10 @@ def finish_training(run: Run, *, epoch: int) -> Run:
 
 
 def finish_forgotten(run: Run) -> None:
-    """Finish in the place of a trainer from outside that acknowledged its last step and then said nothing more."""
-    last = Batch.objects.filter(run=run, step=run.max_steps - 1, trained_at__lt=Now() - Value(FORGOTTEN))
+    """Finish in the place of a trainer from outside that acknowledged its last step and then said nothing more. One that
+    has registered since may train steps again, and says itself when it is done."""
+    step = {"step": run.max_steps - 1, "epoch": run.epoch}
+    last = Batch.objects.filter(run=run, **step, trained_at__lt=Now() - Value(FORGOTTEN))
     if run.state == RunState.RUNNING and run.next_step >= run.max_steps and last.exists():
         finish_training(run, epoch=run.epoch)
 
