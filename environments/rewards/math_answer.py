@@ -25,16 +25,18 @@ _WORD = re.compile(
 _NUMBER_OR_FRACTION = re.compile(rf"(?:{replies.NUMBER.pattern})(?:/[0-9]+)?")
 _NO_UNIT = (
     r"hundred\w*|thousand\w*|\w+illion\w*|dozen\w*|tens|grand|hal(?:f|ves)|quarters?|thirds?|fifths?|eighths?|ninths?"
-    r"|(?:four|six|seven|ten)ths?|squared|cubed|factorial|pi|times|by|plus|minus|less|fewer|more|than|over|under|above"
-    r"|below|point|and|but|not|or|of|to"
+    r"|(?:four|six|seven|ten)ths?|squared|cubed|factorial|pi|point|and|but|not|or|out"
+    r"|(?:to|by|less|fewer|more|over|under|above|below) (?:than|zero)"
 )
-"""What makes another number of the one before it."""
+"""What makes another number of the one before it, among the words behind that."""
+_NO_FIRST = r"of|to|by|times|plus|minus|less|fewer|more|than|over|under|above|below"
+"""The same right behind it: 4 times, and yet 12 cups of flour, 20 days left over."""
 _AMOUNT = re.compile(
     rf"(?:(?:US)?\\?[$€£¥]|(?:USD|EUR|GBP) )? ?(?:{replies.NUMBER.pattern})"
-    rf"(?: ?\\?[$€£¥])?(?: (?!.*\b(?:{_NO_UNIT})\b)[a-z/]{{2,}}(?: [a-z/]+){{0,2}})?[.!?]*",
+    rf"(?: ?\\?[$€£¥])?(?: (?!(?:{_NO_FIRST})\b|.*\b(?:{_NO_UNIT})\b)[a-z/]{{2,}}(?: [a-z/]+){{0,3}})?[.!?]*",
     re.IGNORECASE,
 )
-"""A number with what it counts, in up to three words. The first is not one letter, which may be a variable."""
+"""A number with what it counts, in up to four words. The first is not one letter, which may be a variable."""
 _TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
 
 
