@@ -22,7 +22,14 @@ by_reward AS (
 ),
 paired AS (
     SELECT rollout_id AS chosen, other_id AS other, compared.labels, false AS is_preferred,
-           correction_id IS NOT NULL OR compared.labels <> '{}' AS is_by_people
+           -- What was made of another version before it kept these labels is known by what people say.
+           correction_id IS NOT NULL OR compared.labels <> '{}'
+               OR EXISTS (
+                   SELECT FROM decided
+                   WHERE decided.other_id IS NOT NULL
+                     AND (decided.rollout_id, decided.other_id)
+                         IN ((member.rollout_id, member.other_id), (member.other_id, member.rollout_id))
+               ) AS is_by_people
     FROM rollouts_datasetmember AS member
     CROSS JOIN LATERAL (
         SELECT ARRAY(
