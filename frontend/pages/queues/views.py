@@ -43,9 +43,8 @@ def make(request: HttpRequest) -> HttpResponse:
         form.errors = error.fields or {"name": error.message}
         return _index(request, form, status=error.status)
     count = filling.fill(queue)
-    nothing = "its filter lets nothing in yet" if queue.source_id is None else "people disagree on nothing yet"
-    so_far = f"has {count} item{'s' * (count != 1)} so far" if count else nothing
-    messages.success(request, f"The queue was made and {so_far}. It fills itself as groups are settled.")
+    so_far = f"{count or 'no'} item{'s' * (count != 1)} so far"
+    messages.success(request, f"The queue was made and has {so_far}. It fills itself as groups are settled.")
     return HttpResponseRedirect(reverse("queue", args=[queue.key]))
 
 
