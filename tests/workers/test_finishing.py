@@ -97,11 +97,12 @@ def test_a_trainer_from_outside_that_forgets_to_finish_ends_its_run_all_the_same
     Convergence().converge(run.pk)
     run.refresh_from_db()
     assert run.state == RunState.RUNNING, "it may still announce its weights"
-    Batch.objects.filter(pk=batch.pk).update(trained_at=Now() - trainer_writes.FORGOTTEN, epoch=run.epoch - 1)
+    Batch.objects.filter(pk=batch.pk).update(trained_at=Now() - trainer_writes.FORGOTTEN)
+    Run.objects.filter(pk=run.pk).update(epoch=2)
     Convergence().converge(run.pk)
     run.refresh_from_db()
-    assert run.state == RunState.RUNNING, "whoever has registered since may be at work"
-    Batch.objects.filter(pk=batch.pk).update(epoch=run.epoch)
+    assert run.state == RunState.RUNNING, "who registered since may be at work"
+    Run.objects.filter(pk=run.pk).update(epoch=1)
     Convergence().converge(run.pk)
     run.refresh_from_db()
     assert run.state == RunState.FINISHED

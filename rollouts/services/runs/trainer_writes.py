@@ -175,8 +175,8 @@ def finish_training(run: Run, *, epoch: int) -> Run:
 
 
 def finish_forgotten(run: Run) -> None:
-    """Finish in the place of a trainer from outside that acknowledged its last step and then said nothing more. One that
-    has registered since may train steps again, and says itself when it is done."""
+    """Finish in the place of a trainer from outside that acknowledged its last step and then said nothing more. One
+    that has registered since may train steps again, and says itself when it is done."""
     step = {"step": run.max_steps - 1, "epoch": run.epoch}
     last = Batch.objects.filter(run=run, **step, trained_at__lt=Now() - Value(FORGOTTEN))
     if run.state == RunState.RUNNING and run.next_step >= run.max_steps and last.exists():
