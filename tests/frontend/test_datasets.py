@@ -226,7 +226,8 @@ def test_a_run_that_learns_from_a_version_is_launched_from_its_page(form: str, b
     assert "preset=reverse-text-rl" not in chosen
     line = re.search("<code>rollyard launch (.+)</code>", chosen)
     assert line is not None
-    preset, *words = shlex.split(line[1])
+    preset, option, project, *words = shlex.split(line[1])
+    assert (option, project) == ("--project", run.project.slug), "where the version is"
     typed = resolve(preset, overrides=words).config
     presets = re.findall(r'href="([^"]+preset=([^"&]+)[^"]*)"', chosen)
     address, preset = presets[0]

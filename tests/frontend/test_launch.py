@@ -1,6 +1,8 @@
 """The launch form: generated from the config's schema, checked by the config's own rules, errors at the field."""
 
 import re
+import shlex
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,6 +54,15 @@ def test_the_gallerys_shell_line_launches_a_run_that_trains(client: Client) -> N
     line = re.search(r"<code>rollyard launch (\S+) (\S+)</code>", page)
     assert line is not None
     assert resolve(line[1], overrides=[line[2]]).config.kind == "rl"
+
+
+def test_words_of_a_shell_are_read_as_what_they_say() -> None:
+    source = from_preset("reverse-text-sft")
+    chosen = {"name": "2026-11-12", "register_as": "good-1", "model": {"path": "/my models/1"}, "max_steps": 5}
+    words = replace(source, chosen=chosen).words
+    assert words == ["'name=\"2026-11-12\"'", "register_as=good-1", "'model.path=/my models/1'", "max_steps=5"]
+    read = resolve("reverse-text-sft", overrides=shlex.split(" ".join(words))).config
+    assert (read.name, read.register_as, read.model.path, read.max_steps) == ("2026-11-12", "good-1", "/my models/1", 5)
 
 
 def test_the_form_is_filled_with_the_presets_values_and_says_so(client: Client) -> None:

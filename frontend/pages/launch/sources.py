@@ -9,7 +9,7 @@ from typing import Any
 
 from rollouts.models import DatasetForm, DatasetVersion, Run
 from rollouts.selectors import datasets
-from trainers.config import leaves, load_preset, preset_names, resolve
+from trainers.config import leaves, load_preset, parse_override, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
 from trainers.run_config.data import dataset_path
 
@@ -58,6 +58,12 @@ def list_presets(version: DatasetVersion | None = None) -> list[Preset]:
     return sorted(supervised, key=lambda preset: played not in preset.environments)
 
 
+def _word(key: str, value: Any) -> str:
+    """An override that is read as this value: a text that looks like another one is in quotes."""
+    bare = f"{key}={value}"
+    return bare if isinstance(value, str) and parse_override(bare) == (key, value) else f"{key}={json.dumps(value)}"
+
+
 def _about(name: str) -> str:
     lines = (files("trainers") / "presets" / f"{name}.toml").read_text(encoding="utf-8").splitlines()
     comment = []
@@ -87,8 +93,7 @@ class Source:
         differing = (
             (key, value) for key, value in leaves(self.chosen) if value is not None and known.get(key) != value
         )
-        said = ((key, value if isinstance(value, str) else json.dumps(value)) for key, value in differing)
-        return [shlex.quote(f"{key}={value}") for key, value in said]
+        return [shlex.quote(_word(key, value)) for key, value in differing]
 
     @property
     def values(self) -> dict[str, Any]:
