@@ -9,7 +9,10 @@ export function startSession(): void {
     const answer = (event as CustomEvent<{ xhr: XMLHttpRequest; shouldSwap: boolean }>).detail;
     if (isSignInPage(answer.xhr)) {
       answer.shouldSwap = false;
-      tell();
+      // A live page goes to the sign-in page by itself.
+      if (!document.body.dataset.runs) {
+        tell();
+      }
     } else if (answer.shouldSwap) {
       notice?.remove();
       notice = undefined;
@@ -35,7 +38,7 @@ export function isSignInPage(request: XMLHttpRequest): boolean {
 }
 
 /** As the cookie has it now. */
-function token(): string | undefined {
+export function token(): string | undefined {
   return /(?:^|; )rollyard_csrf=([^;]+)/.exec(document.cookie)?.[1];
 }
 

@@ -1,4 +1,5 @@
 // `<form data-upload="API" data-then="PAGE">` sends a file of JSON lines, and goes to the version that was made of it.
+import { token } from "../session.ts";
 import { rowsOf, told } from "./rows.ts";
 
 const MOST_BYTES = 60 * 2 ** 20;
@@ -46,7 +47,7 @@ async function send(form: HTMLFormElement): Promise<string> {
     headers: {
       Accept: "application/json",
       "Content-Type": "application/json",
-      "X-CSRFToken": String(data.get("csrfmiddlewaretoken")),
+      "X-CSRFToken": token() ?? String(data.get("csrfmiddlewaretoken")),
     },
     body: `${JSON.stringify(said).slice(0, -1)},"rows":${text}}`,
   });
