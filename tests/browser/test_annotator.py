@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
-from playwright.sync_api import expect
+from playwright.sync_api import Page, expect
 
 from rollouts.models import Label
 from rollouts.services.curation import queues, turns
@@ -14,6 +14,12 @@ from tests.lanes import themes
 from tests.rollouts import story
 
 pytestmark = pytest.mark.browser
+
+
+def look_at(page: Page, group: str) -> None:
+    """Wait for the item of a group, and until its page listens to keys."""
+    expect(page.get_by_role("link", name=group)).to_be_visible()
+    page.wait_for_load_state()
 
 
 @pytest.mark.parametrize("theme", themes("light"))
@@ -26,7 +32,7 @@ def test_items_are_worked_through_by_keys(watched: Watched, theme: str) -> None:
     watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     page = watched.open(f"/queues/{queue.key}/annotate/")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("link", name="g0")).to_be_visible()
+    look_at(page, "g0")
     page.keyboard.press("2")
     page.keyboard.press("n")
     page.keyboard.type("it axes a line")  # letters in a note are letters
@@ -36,17 +42,16 @@ def test_items_are_worked_through_by_keys(watched: Watched, theme: str) -> None:
     expect(page.get_by_label("Note")).to_have_value("it axes a line")
     page.screenshot(path=f"test-results/annotator-{theme}.png")
     page.keyboard.press("x")
-    expect(page.get_by_role("link", name="g1")).to_be_visible()
+    look_at(page, "g1")
     expect(page.get_by_label("Note")).to_have_value("")
     page.keyboard.down("a")
-    expect(page.get_by_role("link", name="g2")).to_be_visible()
-    page.wait_for_load_state()
+    look_at(page, "g2")
     page.keyboard.down("a")  # it is held, and repeats: nobody has looked at this one
     page.keyboard.up("a")
     page.keyboard.press("u")
-    expect(page.get_by_role("link", name="g1")).to_be_visible()
+    look_at(page, "g1")
     page.keyboard.press("s")
-    expect(page.get_by_role("link", name="g2")).to_be_visible()
+    look_at(page, "g2")
     said = (
         Label.objects.filter(superseded_by__isnull=True).order_by("group__key").values_list("verdict", "tags", "note")
     )
@@ -97,20 +102,20 @@ def test_pairs_are_worked_through_by_the_arrows(watched: Watched, theme: str) ->
     watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     page = watched.open(f"/queues/{queue.key}/annotate/")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("link", name="g0")).to_be_visible()
+    look_at(page, "g0")
     left = page.get_by_role("article", name="Left")
     expect(left.locator("mark").first).to_be_visible()
     best = "left" if "scatters" in left.inner_text() else "right"
     page.keyboard.press("1")
     page.screenshot(path=f"test-results/pair-{theme}.png", full_page=True)
     page.keyboard.press("ArrowLeft")
-    expect(page.get_by_role("link", name="g1")).to_be_visible()
+    look_at(page, "g1")
     page.keyboard.press("t")
-    expect(page.get_by_role("link", name="g2")).to_be_visible()
+    look_at(page, "g2")
     page.keyboard.press("u")
-    expect(page.get_by_role("link", name="g1")).to_be_visible()
+    look_at(page, "g1")
     page.keyboard.press("s")
-    expect(page.get_by_role("link", name="g2")).to_be_visible()
+    look_at(page, "g2")
     said = Label.objects.filter(superseded_by__isnull=True).order_by("group__key")
     preference = "first" if best == "left" else "other"
     assert list(said.values_list("verdict", "preference", "tags")) == [
@@ -127,6 +132,7 @@ def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, 
     watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     page = watched.open(f"/queues/{queue.key}/annotate/")
     page.keyboard.press("Enter")
+    look_at(page, "g0")
     reply = page.get_by_label("What it should have said")
     expect(reply).to_be_hidden()
     page.keyboard.press("e")
@@ -139,6 +145,7 @@ def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, 
     page.screenshot(path=f"test-results/correct-{theme}.png", full_page=True)
     page.keyboard.press("a")
     expect(page.get_by_role("article", name="Rollout 1")).to_be_visible()
+    page.wait_for_load_state()
     page.keyboard.press("a")
     expect(page.get_by_text("Nothing is yours now")).to_be_visible()
     said = list(Label.objects.order_by("id"))
@@ -168,6 +175,7 @@ def test_a_disagreement_is_decided_by_one_key(watched: Watched, theme: str) -> N
     expect(page.get_by_role("button", name="Take the next item")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.get_by_text("di says so")).to_be_visible()
+    page.wait_for_load_state()
     page.screenshot(path=f"test-results/adjudicate-{theme}.png", full_page=True)
     page.keyboard.press("x")
     expect(page.get_by_text("Nothing is yours now")).to_be_visible()
