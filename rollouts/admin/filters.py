@@ -7,12 +7,10 @@ from django.db.models import Exists, ExpressionWrapper, F, IntegerField, OuterRe
 from django.http import HttpRequest
 
 from rollouts.admin.scope import scoped
-from rollouts.models import BatchItem, LabelVerdict, RunEnvironment, ScoredGroup
+from rollouts.models import ROUNDING, BatchItem, LabelVerdict, RunEnvironment, ScoredGroup
 from rollouts.selectors import curation
 
 _MOST_NAMES = 50
-_EQUAL = 1e-9
-"""Rewards that deviate by less are equal."""
 Rows = QuerySet[ScoredGroup]
 
 
@@ -48,8 +46,8 @@ class SignalFilter(_ByWord):
     title = "rewards"
     parameter_name = "signal"
     conditions = {
-        "all equal": Q(reward_std__lt=_EQUAL),
-        "differ": Q(reward_std__gte=_EQUAL),
+        "all equal": Q(reward_std__lt=ROUNDING),
+        "differ": Q(reward_std__gte=ROUNDING),
     }
 
 

@@ -34,6 +34,8 @@ class Withholding(models.TextChoices):
     EXCLUDED = "excluded", "From exports."
 
 
+ROUNDING = 1e-9
+"""Rewards whose standard deviation is less are equal: of equal ones it is often not quite 0."""
 SETTLED = sorted(set(GroupState.values) - {GroupState.PLAYING})
 
 

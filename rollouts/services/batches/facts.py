@@ -5,14 +5,12 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rollouts.models import Run
+from rollouts.models import ROUNDING, Run
 from rollouts.sql import binary_cursor, load
 from trainers.advantages import are_equal
 
 MOST_GENERATED = 4_096
 """Groups scored since the last batch of which the means are taken; of more the newest."""
-_ROUNDING = 1e-9
-"""Rewards that deviate by less are equal."""
 _GENERATED = (
     "reward/generated_mean",
     "problems/no_signal_share",
@@ -77,7 +75,7 @@ def statistics_of(run: Run, step: int, groups: Sequence[GroupFacts], *, is_repla
 def _generated(run: Run) -> dict[str, float]:
     """Of all that was generated since the last batch, beside what is trained. Empty if there was nothing."""
     with binary_cursor() as cursor:
-        bounds = {"groups": MOST_GENERATED, "rounding": _ROUNDING}
+        bounds = {"groups": MOST_GENERATED, "rounding": ROUNDING}
         cursor.execute(load("generated"), {"run_id": run.pk, **bounds})
         row = cursor.fetchone()
     assert row is not None, "a query of sums has one row"

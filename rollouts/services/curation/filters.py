@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from environments.types import ErrorKind
 from rollouts.errors import Invalid
-from rollouts.models import LabelQueue, Project, QueueUnit, Rollout, Run, ScoredGroup
+from rollouts.models import ROUNDING, LabelQueue, Project, QueueUnit, Rollout, Run, ScoredGroup
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
 from rollouts.storable import MAX_ENVIRONMENT, MAX_INT, MAX_KEY, UNSTORABLE, is_storable
@@ -96,7 +96,7 @@ def candidates(queue: LabelQueue, *, with_rejected: bool = False) -> QuerySet[Sc
     elif not with_rejected:
         groups = groups.exclude(state=GroupState.REJECTED)
     if chosen.equal_rewards:
-        groups = groups.filter(reward_std=0)
+        groups = groups.filter(reward_std__lt=ROUNDING)
     if chosen.min_deviation is not None:
         groups = groups.filter(reward_std__gte=chosen.min_deviation)
     groups = groups.filter(_between("max_policy_version", chosen.min_version, chosen.max_version))
