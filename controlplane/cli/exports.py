@@ -234,8 +234,14 @@ def _push(directory: Path, repository: str) -> None:
     hub = HfApi()
     try:
         hub.create_repo(repository, repo_type="dataset", private=True, exist_ok=True)
-        hub.upload_folder(repo_id=repository, folder_path=directory, repo_type="dataset", ignore_patterns=[".*"])
+        # One that was there before stays as public as it was.
+        is_private = hub.repo_info(repository, repo_type="dataset").private
+        if is_private:
+            hub.upload_folder(repo_id=repository, folder_path=directory, repo_type="dataset", ignore_patterns=[".*"])
     except Exception as error:  # noqa: BLE001 - of the hub's client, whose HTTP library changes with its version
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         fail(f"nothing was pushed: {reason}. {directory} has the files; `hf auth login` signs in to the hub.")
+    if not is_private:
+        why = f"{repository} is public. Make it private, or name another"
+        fail(f"nothing was pushed: {why}. {directory} has the files.")
     say(f"pushed to {repository}", err=True)

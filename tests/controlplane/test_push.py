@@ -28,6 +28,8 @@ class Hub(NamedTuple):
     made: list[dict[str, Any]]
     files: dict[str, bytes]
     """By path, as the newest commit has them."""
+    public: set[str]
+    """What everybody sees since before it was pushed to."""
 
 
 @pytest.fixture
@@ -35,12 +37,19 @@ def hub() -> Iterator[Hub]:
     stored: dict[str, bytes] = {}
 
     class Handler(http_server.Handler):
+        def do_GET(self) -> None:
+            if self.path == "/api/datasets/me/good":
+                self._say({"id": "me/good", "private": "me/good" not in found.public})
+            else:
+                self.answer(404)
+
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             if self.headers["Authorization"] != f"Bearer {KEY}":
                 self.answer(401, b"{}")
                 return
-            self._say(self._told(self.path.partition("?")[0], body))
+            told = self._told(self.path.partition("?")[0], body)
+            self._say(told, 409 if self.path == "/api/repos/create" and found.public else 200)
 
         def do_PUT(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
@@ -71,11 +80,11 @@ def hub() -> Iterator[Hub]:
         def _room(self, wanted: dict[str, Any]) -> dict[str, Any]:
             return wanted | {"actions": {"upload": {"href": f"{found.url}/put/{wanted['oid']}"}}}
 
-        def _say(self, told: dict[str, Any]) -> None:
-            self.answer(200, json.dumps(told).encode(), {"Content-Type": "application/json"})
+        def _say(self, told: dict[str, Any], status: int = 200) -> None:
+            self.answer(status, json.dumps(told).encode(), {"Content-Type": "application/json"})
 
     with http_server.serving(Handler) as url:
-        found = Hub(url, [], {})
+        found = Hub(url, [], {}, set())
         yield found
 
 
@@ -105,6 +114,16 @@ def test_what_is_pushed_is_private_and_byte_for_byte_the_directory(
     written = {file.name: file.read_bytes() for file in (tmp_path / "good").iterdir() if file.name[0] != "."}
     assert hub.files == written
     assert {"train.parquet", "validation.parquet", "README.md"} <= written.keys()
+
+
+def test_nothing_is_pushed_to_what_is_public_already(rollyard: Rollyard, run: Run, hub: Hub, tmp_path: Path) -> None:
+    make(run)
+    hub.public.add("me/good")
+    done = push(rollyard, hub.url, tmp_path / "good")
+    assert done.returncode == 1, done.stderr
+    assert "nothing was pushed: me/good is public. Make it private, or name another." in " ".join(done.stderr.split())
+    assert not hub.files
+    assert (tmp_path / "good" / "train.parquet").exists()
 
 
 def test_a_key_that_the_hub_refuses_and_a_hub_that_is_away_leave_the_directory_and_say_so(
