@@ -8,7 +8,16 @@ from rollouts.models.curation import Act, ActItem, Label, LabelPreference, Label
 from rollouts.models.dataset import Dataset, DatasetForm, DatasetMember, DatasetVersion
 from rollouts.models.endpoint import Endpoint
 from rollouts.models.export import Export, ExportForm, FileFormat, RunDataset
-from rollouts.models.group import ROUNDING, GroupTokens, Lease, Purpose, Rollout, ScoredGroup, Withholding
+from rollouts.models.group import (
+    COUNTING_REWARD,
+    ROUNDING,
+    GroupTokens,
+    Lease,
+    Purpose,
+    Rollout,
+    ScoredGroup,
+    Withholding,
+)
 from rollouts.models.load import DriverLoad, ReplicaLoad
 from rollouts.models.log import Event, EventKind, MetricPoint
 from rollouts.models.model import Model, ModelOrigin
@@ -25,6 +34,7 @@ from rollouts.models.trust import Trust, TrustKind
 from rollouts.models.worker import KeptPool, WorkerJob
 
 __all__ = [
+    "COUNTING_REWARD",
     "ROUNDING",
     "Act",
     "ActItem",

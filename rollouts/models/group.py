@@ -5,7 +5,7 @@ import uuid
 from django.contrib.postgres.fields import ArrayField
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Length
+from django.db.models.functions import Coalesce, Length
 from django.db.models.lookups import Exact
 
 from environments.types import ErrorKind, StopReason
@@ -258,6 +258,19 @@ class Rollout(models.Model):
         """What people gave in place of its reward, if they did; else that."""
         given = self.group.given_rewards
         return self.reward if given is None else given[self.index]
+
+
+COUNTING_REWARD = Coalesce(
+    models.Func(
+        F("group__given_rewards"),
+        F("index"),
+        template="(%(expressions)s + 1]",  # (given)[index + 1]
+        arg_joiner=")[",
+        output_field=models.FloatField(),
+    ),
+    "reward",
+)
+"""`Rollout.counting_reward`, for queries of rollouts."""
 
 
 class GroupTokens(models.Model):

@@ -16,7 +16,7 @@ from django.db import connection, transaction
 from django.db.models import Q
 from django.db.models.functions import Now
 
-from rollouts.models import LabelQueue, QueueItem, QueueUnit, Rollout
+from rollouts.models import COUNTING_REWARD, LabelQueue, QueueItem, QueueUnit, Rollout
 from rollouts.services.curation import filters
 from rollouts.sql import load
 
@@ -103,10 +103,10 @@ def _pairs(ids: list[int]) -> dict[int, tuple[int, int]]:
     The best beside the worst where rewards differ, in a match of the seat in which they differ most; where they are
     equal, and among several that are best or worst, those that are drawn: by their ids, so the same ones every time.
     """
-    scored = Rollout.objects.filter(group__in=ids, reward__isnull=False)
+    scored = Rollout.objects.filter(group__in=ids, reward__isnull=False).annotate(counting=COUNTING_REWARD)
     seats: defaultdict[int, defaultdict[str, list[tuple[float, bytes, int, int]]]]
     seats = defaultdict(lambda: defaultdict(list))
-    for group_id, seat, reward, index, rollout_id in scored.values_list("group_id", "seat", "reward", "index", "pk"):
+    for group_id, seat, reward, index, rollout_id in scored.values_list("group_id", "seat", "counting", "index", "pk"):
         seats[group_id][seat].append((reward or 0.0, _draw(rollout_id), index, rollout_id))
     pairs = {}
     for group_id, by_seat in seats.items():

@@ -16,7 +16,7 @@ from msgspec import Meta
 
 from environments.types import ErrorKind
 from rollouts.errors import Invalid
-from rollouts.models import ROUNDING, LabelQueue, Project, QueueUnit, Rollout, Run, ScoredGroup
+from rollouts.models import COUNTING_REWARD, ROUNDING, LabelQueue, Project, QueueUnit, Rollout, Run, ScoredGroup
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
 from rollouts.storable import MAX_ENVIRONMENT, MAX_INT, MAX_KEY, UNSTORABLE, is_storable
@@ -114,7 +114,8 @@ def fitting(queue: LabelQueue, group_ids: list[int]) -> list[int]:
     chosen = filter_of(queue)
     fit = set(group_ids)
     if chosen.min_gap is not None or chosen.max_gap is not None:
-        gaps = Rollout.objects.filter(group__in=group_ids).values("group").annotate(gap=Max("reward") - Min("reward"))
+        gap = Max(COUNTING_REWARD) - Min(COUNTING_REWARD)
+        gaps = Rollout.objects.filter(group__in=group_ids).values("group").annotate(gap=gap)
         fit &= set(gaps.filter(_between("gap", chosen.min_gap, chosen.max_gap)).values_list("group", flat=True))
     if chosen.error or chosen.truncated or chosen.text:
         fit &= set(_saying(chosen, group_ids).values_list("group", flat=True))
@@ -124,8 +125,9 @@ def fitting(queue: LabelQueue, group_ids: list[int]) -> list[int]:
 def members(queue: LabelQueue, group_ids: list[int]) -> QuerySet[Rollout]:
     """The rollouts of groups that fit who fit themselves."""
     chosen = filter_of(queue)
-    rewarded = _between("reward", chosen.min_reward, chosen.max_reward)
-    return _saying(chosen, group_ids).filter(rewarded, _between("token_count", chosen.min_tokens, chosen.max_tokens))
+    rollouts = _saying(chosen, group_ids).alias(counting=COUNTING_REWARD)
+    rewarded = _between("counting", chosen.min_reward, chosen.max_reward)
+    return rollouts.filter(rewarded, _between("token_count", chosen.min_tokens, chosen.max_tokens))
 
 
 def groups_of_run(queue: LabelQueue, *, is_rejected: bool = False) -> tuple[Run, list[int]]:

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 from django.db.models.functions import Now
 
-from rollouts.models import Act, Event, LabelVerdict, Rollout, Run, ScoredGroup, Verb
+from rollouts.models import Act, Event, LabelVerdict, QueueItem, Rollout, Run, ScoredGroup, Verb
 from rollouts.services.batches import forming
-from rollouts.services.curation import acts, filters, queues, reviews, turns
+from rollouts.services.curation import acts, filling, filters, queues, reviews, turns
 from rollouts.services.groups import leases
 from rollouts.services.runs import life
 from rollouts.states import GroupState, RunState
@@ -72,6 +72,26 @@ def test_scores_of_people_are_what_is_trained_and_the_environments_rewards_stay_
     row = group("a")
     assert (row.given_rewards, row.reward_mean, row.solved_count) == ([0.25, 0.75], 0.5, 0)
     assert list(Rollout.objects.filter(group=row).order_by("index").values_list("reward", flat=True)) == [1.0, 0.0]
+
+
+def test_queues_go_by_the_rewards_that_people_gave() -> None:
+    run = launch()
+    submit(run, "a", rewards=(1.0, 0.5, 0.0))
+    score("a", 0.0, 0.25, 0.5)
+
+    def found(unit: str, **chosen: Any) -> list[tuple[int | None, int | None]]:
+        name = f"{unit} {chosen}"
+        queue = queues.create(run.project, name=name, actor="user:cy", unit=unit, filter=filters.QueueFilter(**chosen))
+        filling.fill(queue)
+        items = QueueItem.objects.filter(queue=queue).order_by("id")
+        return list(items.values_list("rollout__index", "other__index"))
+
+    assert found("rollout", min_reward=0.25) == [(1, None), (2, None)]
+    assert found("group", min_gap=0.6) == []
+    assert len(found("group", max_gap=0.6)) == 1
+    submit(run, "b", rewards=(1.0, 0.5, 0.0))
+    score("b", 1.0, 0.0, 0.5)
+    assert found("pair", run=run.key, groups=["b"]) == [(0, 1)]
 
 
 def test_a_part_of_the_scores_lets_nothing_go_and_the_mean_of_several_people_counts() -> None:
