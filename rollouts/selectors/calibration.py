@@ -1,7 +1,8 @@
 """Does the reward agree with people? How often they accept, by reward, by environment and over policy versions.
 
 Of what counts of what was said: a word *accept* or *reject* on a rollout has that rollout's reward, one on a group the
-mean of its; which of two rollouts is better says nothing of the reward of either. Intervals are Wilson's, of 95 %
+mean of its; which of two rollouts is better says nothing of the reward of either. Rewards are the environment's: what
+people gave in their place agrees with people whatever it is worth. Intervals are Wilson's, of 95 %
 (E. B. Wilson, J. Am. Stat. Assoc. 22, 1927).
 """
 
@@ -11,9 +12,9 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
-from django.db.models import Case, Q, QuerySet, When
+from django.db.models import Avg, Case, OuterRef, Q, QuerySet, Subquery, When
 
-from rollouts.models import Label, LabelVerdict, Run
+from rollouts.models import Label, LabelVerdict, Rollout, Run
 from rollouts.selectors import curation
 
 _Z = 1.959963984540054
@@ -146,7 +147,12 @@ def _counted(words: QuerySet[Label]) -> QuerySet[Label]:
     """Those of words that are on something with a reward, with it (`reward`)."""
     said = words.filter(verdict__in=(LabelVerdict.ACCEPT, LabelVerdict.REJECT), other__isnull=True)
     # A word on a rollout that failed is on something without a reward.
-    reward = Case(When(rollout__isnull=True, then="group__reward_mean"), default="rollout__reward")
+    means = Rollout.objects.filter(group=OuterRef("group")).values("group").annotate(mean=Avg("reward")).values("mean")
+    reward = Case(
+        When(rollout__isnull=False, then="rollout__reward"),
+        When(group__given_rewards__isnull=True, then="group__reward_mean"),
+        default=Subquery(means),
+    )
     return said.annotate(reward=reward).filter(reward__isnull=False)
 
 

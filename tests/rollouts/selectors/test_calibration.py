@@ -7,7 +7,7 @@ import pytest
 from rollouts.models import ScoredGroup
 from rollouts.selectors import calibration
 from rollouts.selectors.calibration import WordOn, of_words, wilson
-from rollouts.services.curation import labels, queues, turns
+from rollouts.services.curation import labels, queues, reviews, turns
 from tests.factories import somebody
 from tests.rollouts import story
 
@@ -64,6 +64,21 @@ def test_of_a_run_the_newest_words_count_with_the_reward_of_what_they_are_on() -
     found = calibration.of_run(run)
     assert (found.words, [(line.words, line.accepted, line.reward) for line in found.by_reward]) == (2, [(2, 1, 0.75)])
     assert [line.of for line in found.by_environment] == ["reverse_text"]
+
+
+@pytest.mark.django_db
+def test_the_environments_rewards_are_what_is_compared_with_people_whatever_they_gave_in_their_place() -> None:
+    run = story.launch(environments=[{"name": "reverse_text", "review": {}}])
+    story.submit(run, [story.scored("a", rewards=(1.0, 0.5))], actor="api:t")
+    group = ScoredGroup.objects.get(key="a")
+    for index in (0, 1):
+        reviews.say(group, user=somebody(), actor="user:a", verdict="accept", rollout=index, score=0.0)
+    labels.say(group, user=somebody(), actor="user:a", verdict="reject")
+    group.refresh_from_db()
+    assert group.reward_mean == 0.0
+    found = calibration.of_run(run)
+    assert [(line.words, line.reward) for line in found.by_reward] == [(3, 0.75)]
+    assert calibration.words_where(run, **found.by_reward[0].where).count() == 3
 
 
 @pytest.mark.django_db
