@@ -217,4 +217,5 @@ class GroupOthers:
 
 
 def _size(answer: ChatAnswer) -> int:
-    return _LEAST_KEPT_BYTES + 4 * len(answer.message.text)
+    """Bytes that it takes at most, with what was thought and called: one character may take four."""
+    return _LEAST_KEPT_BYTES + 4 * len(msgspec.msgpack.encode(answer))

@@ -12,7 +12,7 @@ from environments.errors import AsksOver, EndpointError, EndpointRefused, Endpoi
 from environments.types import ChatAnswer, Message
 from rollouts.errors import Invalid
 from rollouts.services import endpoints
-from tests.chat_server import ChatServer, serving
+from tests.chat_server import ChatServer, completion, serving
 from tests.factories import make_project
 from tests.workers.making import make_run
 from workers import others
@@ -69,6 +69,25 @@ def test_the_same_question_is_asked_once_and_counted(counted: Counter[str]) -> N
     assert len(server.asked) == 3
     assert {headers["Authorization"] for headers in server.headers} == {f"Bearer {KEY}"}
     assert counted == {"policies/judge/asks": 3, "policies/judge/cached": 3, "policies/judge/tokens": 30}
+
+
+def test_what_a_judge_thinks_and_calls_counts_among_what_is_kept(
+    counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(others, "MOST_KEPT_BYTES", 20_000)
+    long = "x" * 10_000
+    call = {"id": "1", "type": "function", "function": {"name": "look", "arguments": long}}
+    answers = [completion("well"), completion("well", reasoning_content=long), completion(None, tool_calls=[call])]
+
+    async def act(group: GroupOthers) -> None:
+        for seed in range(len(answers)):
+            for _ in range(2):
+                await group.reply("judge", HELLO, seed=seed)
+
+    with serving(lambda body: answers[body["seed"]]) as server:
+        add(server)
+        playing(act, counted)
+    assert [body["seed"] for body in server.asked] == [0, 1, 1, 2, 2]
 
 
 def test_failures_are_counted_and_never_kept(counted: Counter[str]) -> None:
