@@ -20,6 +20,8 @@ from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreacha
 from environments.types import JsonObject, Message, Problem
 
 RETRY_BUDGET_S = 60.0
+_MOST_ERROR_CHARS = 2_000
+"""Of what went wrong: as much as is kept. A longer text would end no session, and hide the error of the program."""
 
 
 class PosedProblem(msgspec.Struct):
@@ -59,8 +61,8 @@ class PlayableSession:
         return self._finish({"reward": reward, "metrics": metrics or {}})
 
     def fail(self, error: str) -> bool:
-        """Store the rollout as failed, with the reason. Raises Refused, Unreachable."""
-        return self._finish({"error": error})
+        """Store the rollout as failed, with the beginning of the reason. Raises Refused, Unreachable."""
+        return self._finish({"error": error[:_MOST_ERROR_CHARS]})
 
     def __enter__(self) -> Self:
         return self

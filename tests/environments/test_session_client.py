@@ -75,8 +75,12 @@ def test_what_leaves_the_block_fails_the_rollout() -> None:
             _ = 1 / 0
         with client.open(PROBLEM):
             pass
+        with pytest.raises(RuntimeError), client.open(PROBLEM):
+            raise RuntimeError("x" * 100_000)  # more than the gateway reads
         told = [how["error"] for path, how in plane.asked if path.endswith("/finish")]
-        assert told == ["ZeroDivisionError: division by zero", "The program left the session without a reward."]
+        assert told[:2] == ["ZeroDivisionError: division by zero", "The program left the session without a reward."]
+        assert told[2].startswith("RuntimeError: xxx")
+        assert len(told[2]) == 2_000
 
 
 def test_a_refusal_says_why() -> None:
