@@ -16,7 +16,7 @@ from typing import Any, Self
 import httpx
 import msgspec
 
-from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, insist
+from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, insist, start_reason
 from environments.types import JsonObject, Message, Problem
 
 RETRY_BUDGET_S = 60.0
@@ -116,8 +116,9 @@ class SessionClient:
     ) -> PlayableSession:
         """Open a session on a problem of one's own, or by its number on one of an environment of the run that ships.
 
-        Sessions with the same `group` are scored against each other; `group_size` of them close it. Raises Refused,
-        Unreachable. After a lost answer there may be a session more that nobody plays, which fails at its deadline.
+        Sessions with the same `group` are scored against each other; `group_size` of them close it. A run that has not
+        been started yet is waited for. Raises Refused, Unreachable. After a lost answer there may be a session
+        more that nobody plays, which fails at its deadline.
         """
         wanted = {
             "problem": None if problem is None else msgspec.to_builtins(problem),
@@ -128,7 +129,7 @@ class SessionClient:
             "deadline_s": deadline_s,
         }
         body = {name: value for name, value in wanted.items() if value is not None}
-        answer = self._connection.request("POST", "sessions", json=body)
+        answer = self._connection.request("POST", "sessions", json=body, retry_reason=start_reason)
         return PlayableSession(msgspec.json.decode(answer.content, type=_Opened), retry_budget_s=self._retry_budget_s)
 
     def close(self) -> None:

@@ -21,6 +21,8 @@ class Plane(http_server.Server):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.asked: list[tuple[str, dict[str, Any]]] = []
         self.refuses_finish = False
+        self.pending = 0
+        """Times at which a session is refused since the run has not been started yet."""
         self.busy = 0
         """Times at which what ends a session is not taken, as where the database is away."""
 
@@ -30,7 +32,10 @@ class _Handler(http_server.Handler):
         plane: Any = self.server
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         plane.asked.append((self.path, body))
-        if not self.path.endswith("/finish"):
+        if not self.path.endswith("/finish") and plane.pending:
+            plane.pending -= 1
+            self.answer(409, b'{"code": "state_conflict"}', {"Content-Type": "application/problem+json"})
+        elif not self.path.endswith("/finish"):
             root = f"{plane.url}/s/secret"
             problem = {"key": "greet", "messages": [{"role": "user", "content": "Say hello."}], "tools": []}
             told = {"session": "1", "group": "g", "group_size": 1, "problem": problem, "api_key": "secret"}
@@ -67,6 +72,13 @@ def test_a_session_is_opened_played_and_finished() -> None:
         assert (body["group"], body["group_size"], body["problem"]["key"]) == ("g", 2, "greet")
         assert "index" not in body
         assert (finish_path, how) == ("/s/secret/finish", {"reward": 1.0, "metrics": {"calls": 2.0}})
+
+
+def test_who_opens_a_session_waits_for_the_start_of_the_run() -> None:
+    with opened() as (plane, client):
+        plane.pending = 1
+        assert client.open(PROBLEM).api_key == "secret"
+        assert len(plane.asked) == 2
 
 
 def test_what_leaves_the_block_fails_the_rollout() -> None:

@@ -22,12 +22,12 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from environments.types import ErrorKind, PlayedGroup, PlayedRollout, Problem, RolloutError, StopReason
-from rollouts.errors import Conflict, ControlPlaneError, Invalid, QueueFull, RunOver
+from rollouts.errors import Conflict, ControlPlaneError, Invalid, QueueFull, RunOver, StateConflict
 from rollouts.formats.arrays import pack_group
 from rollouts.formats.checks import check_groups
 from rollouts.models import AgentSession, Membership, Role, Run, RunKind, ScoredGroup
 from rollouts.services.groups import intake
-from rollouts.states import RUN_TRAINING
+from rollouts.states import RUN_TRAINING, RunState
 from rollouts.storable import MAX_GROUP_SIZE
 
 log = logging.getLogger(__name__)
@@ -62,10 +62,13 @@ def open_session(
 ) -> OpenedSession:
     """Open a session for one episode. Locks the group's sessions.
 
-    Raises Invalid, Conflict for a group that is of another problem or complete, QueueFull, RunOver.
+    Raises Invalid, Conflict for a group that is of another problem or complete, QueueFull, RunOver, StateConflict for a
+    run that has not been started yet.
     """
     if run.kind != RunKind.RL:
         raise Conflict(f"Run {run.key} serves no policy to play: sessions need a run of kind rl.")
+    if run.state == RunState.PENDING:
+        raise StateConflict(f"Run {run.key} has not been started yet. Open the session again in a few seconds.")
     if run.state not in RUN_TRAINING:
         raise RunOver(f"Run {run.key} is {run.state}: nothing more is played for it.")
     if not 0 < group_size <= MAX_GROUP_SIZE:

@@ -12,7 +12,7 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from environments.types import Message, PlayedRollout, Problem, StopReason
-from rollouts.errors import Conflict, ControlPlaneError, Invalid, RunOver
+from rollouts.errors import Conflict, ControlPlaneError, Invalid, RunOver, StateConflict
 from rollouts.models import AgentSession, GroupTokens, Membership, Role, Rollout, Run, Scope, ScoredGroup
 from rollouts.services.outside import sessions
 from rollouts.services.outside.sessions import OpenedSession
@@ -179,6 +179,15 @@ def test_a_group_that_the_run_cannot_take_holds_up_nobody() -> None:
     assert (bool(refused.record), bool(stored.record)) == (True, False), "what no group has is not let go of"
     with pytest.raises(Conflict, match="has a group taken"):
         opened(run, "taken", 1)
+
+
+def test_a_session_of_a_run_that_has_not_been_started_is_refused_for_now_alone() -> None:
+    run = story.create()
+    with pytest.raises(StateConflict, match="has not been started yet"):
+        opened(run)
+    run.state = RunState.STOPPED
+    with pytest.raises(RunOver):
+        opened(run)
 
 
 def test_deadlines_of_a_run_that_trains_no_more_are_nobodys_business() -> None:
