@@ -148,13 +148,15 @@ def import_groups(
 def export_groups(run: Run, *, states: Iterable[str] = EXPORTED, environment: str | None = None) -> Iterator[bytes]:
     """The run's groups as lines of group JSONL, oldest first: those that were there when this began.
 
-    Each page is read on its own, so that no snapshot is held. Groups of which every episode failed are left out, and so
-    are failed rollouts of the others.
+    Each page is read on its own, so that no snapshot is held. Groups of which every episode failed, or none that is
+    scored has tokens, are left out, and so are such rollouts of the others.
     """
-    for ids in pages_of(exportable(run, states=states, environment=environment)):
+    chosen = exportable(run, states=states, environment=environment)
+    for ids in pages_of(chosen.filter(token_count__gt=0)):
         for item in read_items(ids, is_complete=True):
-            # What is kept as it was sent may have line breaks, though never inside of its text.
-            yield encode(item).replace(b"\n", b" ") + b"\n"
+            if item.tokens:
+                # What is kept as it was sent may have line breaks, though never inside of its text.
+                yield encode(item).replace(b"\n", b" ") + b"\n"
 
 
 def pages_of(chosen: QuerySet[ScoredGroup]) -> Iterator[list[int]]:
@@ -170,7 +172,7 @@ def pages_of(chosen: QuerySet[ScoredGroup]) -> Iterator[list[int]]:
 
 
 def exportable(run: Run, *, states: Iterable[str] = EXPORTED, environment: str | None = None) -> QuerySet[ScoredGroup]:
-    """The groups that `export_groups` writes: none that people withhold, unless rejected ones are asked for."""
+    """The groups that exports are made of: none that people withhold, unless rejected ones are asked for."""
     named = {} if environment is None else {"environment__name": environment}
     states = [str(state) for state in states]
     return ScoredGroup.objects.filter(

@@ -343,6 +343,19 @@ def test_groups_of_our_own_drivers_are_exported_with_labels_and_filled_logprobs(
     assert dump(run, states=[GroupState.FAILED]) == [], "nothing was scored"
 
 
+def test_groups_of_which_no_token_was_scored_make_no_line(run: Run) -> None:
+    """Of seats that were never asked, or an endpoint: such a line could not be read in again."""
+    nothing: dict[str, Any] = {"token_ids": [], "loss_mask": [], "inference_logprobs": [], "seat": "a"}
+    unasked = story.scored("unasked", rewards=[])
+    unasked.rollouts = [story.rollout(1.0, **nothing), story.rollout(0.0, **nothing)]
+    half = story.scored("half", rewards=[])
+    half.rollouts = [story.rollout(1.0, **nothing), story.rollout(None)]
+    story.submit(run, [unasked, half, story.scored("whole")], actor="token:t")
+    assert list(run.groups.order_by("key").values_list("token_count", flat=True)) == [4, 0, 8]
+    [only] = dump(run)
+    assert len(only["tokens"]) == 2
+
+
 def test_calls_of_tools_are_exported_so_that_they_can_be_imported(run: Run) -> None:
     call = ToolCall("call_1", FunctionCall("add", "{}"))
     said = [Message("user", "?"), Message("assistant", tool_calls=[call]), Message("tool", "3", tool_call_id="call_1")]
