@@ -59,6 +59,8 @@ def say(queue: LabelQueue, name: str, verdict: str = "accept", **said: Any) -> L
         ({"text": "sAY Ünï\n_CODE"}, "c"),
         ({"text": "'; DROP TABLE rollouts_label; --"}, ""),
         ({"text": "inwardly"}, "d"),
+        ({"text": "at first"}, "d"),
+        ({"text": "you said"}, ""),
         ({"min_gap": 0.9}, "ac"),
         ({"max_gap": 0.5}, "bd"),
         ({"min_gap": 0.5, "max_gap": 0.5}, "b"),
@@ -71,6 +73,8 @@ def test_a_filter_reads_what_the_policy_said_and_was_given_for_it(chosen: dict[s
     run = story.launch()
     thought = replying("d", "fine", "fine", rewards=(1.0, 1.0))
     thought.rollouts[0].messages[1]["reasoning_content"] = "I inwardly laugh"
+    edited = [{"role": "user", "content": "you said"}, {"role": "assistant", "content": "At first this"}]
+    thought.rollouts[1].branch_lengths, thought.rollouts[1].earlier_branches = [2, 2], [edited]
     groups = [
         replying("a", "no", "I loop the Loop"),
         replying("b", "100%", "100 percent", rewards=(0.5, 0.0)),
