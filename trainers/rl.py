@@ -55,6 +55,7 @@ def train() -> None:
         with learner.timed("wait_for_batch"):
             fetched = link.next_batch(step)
         if fetched is None:
+            log.close()
             return
         with learner.timed("load"):
             batch = msgspec.msgpack.decode(fetched.body, type=TrainingBatch)

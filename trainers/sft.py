@@ -66,6 +66,7 @@ def train() -> None:
         if learner.step % config.trainer.checkpoint_every == 0 or learner.step == config.max_steps:
             learner.checkpoint()
         if link.is_over():
+            log.close()
             return
     learner.publish()
     link.finish()

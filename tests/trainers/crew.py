@@ -56,7 +56,7 @@ class Crew:
         if self._process is None:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "tests.trainers.crew", str(self._store.port)],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                env=os.environ | {"OMP_NUM_THREADS": "1", "WANDB_API_KEY": ""},
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

@@ -44,6 +44,12 @@ def rl_config(model: Path, **overrides: Any) -> dict[str, Any]:
     return resolve(overrides=base | dotted).config.model_dump(mode="json")
 
 
+def wandb_file(run_dir: Path) -> bytes:
+    """What Weights & Biases wrote without a key, to be sent later."""
+    [file] = (run_dir / "tracking" / "wandb").glob(f"wandb/offline-run-*/run-{RUN}.wandb")
+    return file.read_bytes()
+
+
 def in_bfloat16(model: Path, directory: Path) -> Path:
     """The same model with its weights in bfloat16."""
     AutoModelForCausalLM.from_pretrained(model, dtype=torch.bfloat16).save_pretrained(directory)
@@ -132,10 +138,11 @@ def start_node(kind: str, url: str, node: int, meeting: Path) -> subprocess.Pope
 
 
 def _start(module: Sequence[str], url: str) -> subprocess.Popen[str]:
+    run = {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN}
     return subprocess.Popen(
         [sys.executable, "-m", *module],
         cwd=ROOT,
-        env=os.environ | {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN, "OMP_NUM_THREADS": "1"},
+        env=os.environ | run | {"OMP_NUM_THREADS": "1", "WANDB_API_KEY": ""},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

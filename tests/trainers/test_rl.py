@@ -18,7 +18,16 @@ from transformers import AutoModelForCausalLM
 from tests.lanes import long_lane
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
 from tests.trainers.crew import Crew
-from tests.trainers.support import ROOT, await_trainer, random_batch, rl_config, run_trainer, start_node, start_trainer
+from tests.trainers.support import (
+    ROOT,
+    await_trainer,
+    random_batch,
+    rl_config,
+    run_trainer,
+    start_node,
+    start_trainer,
+    wandb_file,
+)
 from trainers.storage.durable import find_directory, verify_directory
 
 pytestmark = [pytest.mark.slow]
@@ -171,12 +180,13 @@ def test_a_killed_trainer_resumes_to_the_same_curve_and_leaves_no_orphan(
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(plane, 4).items())
 
 
-def test_a_run_that_is_over_ends_every_rank_quietly(model_dir: Path, tmp_path: Path) -> None:
-    plane = make_plane(tmp_path, model_dir, max_steps=4)
+def test_a_run_that_is_over_ends_every_rank_quietly_and_keeps_what_it_measured(model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=4, tracking__wandb=True)
     plane.over_at_step = 1
     with serving(plane) as url:
         assert run_trainer("rl", url, world_size=2) == 0
     assert (plane.ack_log, plane.finished) == ([0], False)
+    assert b"loss/mean" in wandb_file(tmp_path)
 
 
 def test_a_trainer_that_was_replaced_stops_with_an_error(model_dir: Path, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.lanes import long_lane
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.crew import Crew
-from tests.trainers.support import rl_config, run_trainer, start_trainer, write_conversations, write_pairs
+from tests.trainers.support import rl_config, run_trainer, start_trainer, wandb_file, write_conversations, write_pairs
 from trainers.storage.durable import verify_directory
 
 pytestmark = [pytest.mark.slow]
@@ -167,9 +167,12 @@ def test_a_bad_line_fails_the_trainer_by_name_and_for_good(
     assert fault in json.loads((tmp_path / "fault.json").read_text())["message"]
 
 
-def test_a_run_that_is_over_ends_every_rank_quietly(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
-    plane = make_plane(tmp_path, model_dir, max_steps=40)
+def test_a_run_that_is_over_ends_every_rank_quietly_and_keeps_what_it_measured(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=40, tracking__wandb=True)
     plane.over_at_step = 2
     with serving(plane) as url:
         crew.train("sft", url, ranks=2)
     assert (plane.ack_log, plane.versions, plane.finished) == ([0, 1], {}, False)
+    assert b"loss/mean" in wandb_file(tmp_path)
