@@ -16,7 +16,18 @@ from msgspec import Meta
 
 from environments.types import ErrorKind
 from rollouts.errors import Invalid
-from rollouts.models import COUNTING_REWARD, ROUNDING, LabelQueue, Project, QueueUnit, Rollout, Run, ScoredGroup
+from rollouts.models import (
+    COUNTING_REWARD,
+    ROUNDING,
+    LabelQueue,
+    Project,
+    Purpose,
+    QueueUnit,
+    Rollout,
+    Run,
+    RunKind,
+    ScoredGroup,
+)
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
 from rollouts.storable import MAX_ENVIRONMENT, MAX_INT, MAX_KEY, UNSTORABLE, is_storable
@@ -46,6 +57,7 @@ class QueueFilter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
     """Only these, by their keys, of which a run has one each: so `run` says whose. Empty: all."""
     environment: str = ""
     state: FilterState | Literal[""] = ""
+    """Empty: any but rejected, and of a run that trains none of its evaluations' that ``groups`` does not name."""
     min_version: int | None = None
     max_version: int | None = None
     """The newest policy version that played: step n trains on what version n and those before it played."""
@@ -93,8 +105,11 @@ def candidates(queue: LabelQueue, *, with_rejected: bool = False) -> QuerySet[Sc
         groups = groups.filter(environment__name=chosen.environment)
     if chosen.state:
         groups = groups.filter(state__in=[chosen.state, *([GroupState.REJECTED] if with_rejected else [])])
-    elif not with_rejected:
-        groups = groups.exclude(state=GroupState.REJECTED)
+    else:
+        if not with_rejected:
+            groups = groups.exclude(state=GroupState.REJECTED)
+        if not chosen.groups:  # Evaluations settle first, and nobody learns from words on what they played.
+            groups = groups.filter(~Q(purpose=Purpose.EVAL) | Q(run__kind=RunKind.EVAL))
     if chosen.equal_rewards:
         groups = groups.filter(reward_std__lt=ROUNDING)
     if chosen.min_deviation is not None:

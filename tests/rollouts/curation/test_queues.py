@@ -15,7 +15,7 @@ from rollouts.models import Act, Label, LabelQueue, QueueItem, QueueTurn, Run, S
 from rollouts.services.curation import acts, filling, labels, queues, turns
 from rollouts.services.curation.filters import QueueFilter
 from tests import store
-from tests.factories import make_project, somebody
+from tests.factories import make_evaluation, make_group, make_project, make_run, somebody
 from tests.rollouts import story
 
 concurrent = pytest.mark.django_db(transaction=True)
@@ -124,6 +124,27 @@ def test_a_share_is_drawn_and_stays_the_same(run: Run) -> None:
         filling.fill(queue)
     assert keys(drawn[0]) == keys(drawn[1])
     assert 20 <= len(keys(drawn[0])) <= 40
+
+
+@pytest.mark.parametrize(
+    ("chosen", "found"),
+    [({}, ["a", "b", "c"]), ({"state": "evaluated"}, ["e"]), ({"run": True, "groups": ["e"]}, ["e"])],
+)
+def test_what_evaluations_of_a_training_run_played_is_in_if_it_is_asked_for(
+    run: Run, chosen: dict[str, Any], found: list[str]
+) -> None:
+    make_group(run, evaluation=make_evaluation(run, 0), state="evaluated", key="e")
+    queue = make(run, filter=QueueFilter(**(chosen | {"run": run.key} if "run" in chosen else chosen)))
+    filling.fill(queue)
+    assert keys(queue) == found
+
+
+def test_of_a_run_that_only_evaluates_all_is_in(run: Run) -> None:
+    alone = make_run(kind="eval", project=run.project)
+    make_group(alone, evaluation=make_evaluation(alone, 0), state="evaluated", key="e")
+    queue = make(run, filter=QueueFilter(run=alone.key))
+    filling.fill(queue)
+    assert keys(queue) == ["e"]
 
 
 def test_groups_of_other_projects_and_of_other_runs_stay_out(run: Run) -> None:
