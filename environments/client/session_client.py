@@ -70,8 +70,15 @@ class PlayableSession:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._may_be_finished:
-            self.fail(f"{type(error).__name__}: {error}" if error else "The program left the session without a reward.")
+        if self._may_be_finished:
+            return
+        if error is None:
+            self.fail("The program left the session without a reward.")
+            return
+        try:
+            self.fail(f"{type(error).__name__}: {error}")
+        except (Refused, Unreachable) as untold:  # The program's own error is the one to be seen.
+            error.add_note(f"Nor could the session {self.session} be failed with it: {untold}")
 
     def _finish(self, how: dict[str, Any]) -> bool:
         # Safe to repeat: the gateway finishes a session once.

@@ -95,6 +95,16 @@ def test_what_leaves_the_block_fails_the_rollout() -> None:
         assert len(told[2]) == 2_000
 
 
+def test_the_error_of_a_program_is_seen_where_it_cannot_be_told() -> None:
+    with opened() as (plane, client):
+        plane.refuses_finish = True
+        with pytest.raises(ZeroDivisionError) as caught, client.open(PROBLEM):
+            _ = 1 / 0
+        assert caught.value.__notes__ == [
+            "Nor could the session 1 be failed with it: 422 invalid: reward must be finite"
+        ]
+
+
 def test_a_refusal_says_why() -> None:
     with opened() as (plane, client):
         session = client.open(PROBLEM)
