@@ -68,6 +68,15 @@ def test_a_queue_is_made_from_a_form_that_a_link_fills_in(curator: Client, run: 
     assert "has no items so far" in page
 
 
+def test_a_list_that_ends_early_says_so(curator: Client, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    queues.create(run.project, name="older", actor="user:cy")
+    assert "The newest" not in curator.get(reverse("queues")).content.decode()
+    monkeypatch.setattr("frontend.pages.queues.views.SHOWN", 1)
+    queues.create(run.project, name="newer", actor="user:cy")
+    page = curator.get(reverse("queues")).content.decode()
+    assert (">newer<" in page, ">older<" in page, "The newest 1;" in page) == (True, False, True)
+
+
 @pytest.mark.parametrize(
     ("form", "told"),
     [

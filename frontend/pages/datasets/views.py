@@ -75,6 +75,7 @@ def _dataset(request: HttpRequest, dataset_key: str, typed: dict[str, str], *, s
     context = {
         "dataset": found,
         "versions": list(datasets.versions(found).defer("statistics")[:SHOWN]),
+        "newest": SHOWN,
         "said": {"notes": found.notes, "licence": found.licence} | typed,
         "is_refused": bool(typed),
         "may_curate": runs.projects(request.user, Role.CURATOR).filter(pk=found.project_id).exists(),
@@ -86,6 +87,7 @@ def _index(request: HttpRequest, form: RecipeForm, *, status: int) -> HttpRespon
     user = cast(User, request.user)
     context: dict[str, Any] = {
         "datasets": datasets.list_datasets(user)[:SHOWN],
+        "newest": SHOWN,
         "form": form,
         "projects": runs.projects(user, Role.CURATOR).order_by("name"),
     }

@@ -117,4 +117,4 @@ def _table(request: HttpRequest) -> dict[str, Any]:
     rows = list(export_selectors.list_exports(request.user)[:SHOWN])
     curated = set(runs.projects(request.user, Role.CURATOR).values_list("pk", flat=True))
     shown = [(export, export.version.dataset.project_id in curated) for export in rows]
-    return {"exports": shown, "is_live": any(export.is_open for export in rows)}
+    return {"exports": shown, "newest": SHOWN, "is_live": any(export.is_open for export in rows)}

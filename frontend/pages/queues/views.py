@@ -19,6 +19,7 @@ from rollouts.selectors import agreement, curation, label_queues, runs
 from rollouts.services.curation import filling, filters, queues
 from rollouts.storable import displayable
 
+SHOWN = 200
 SHOWN_UNDECIDED = 20
 
 
@@ -97,7 +98,8 @@ def close(request: HttpRequest, queue_key: str) -> HttpResponse:
 def _index(request: HttpRequest, form: QueueForm, *, status: int) -> HttpResponse:
     user = cast(User, request.user)
     context: dict[str, Any] = {
-        "queues": label_queues.with_counts(label_queues.list_queues(user))[:200],
+        "queues": label_queues.with_counts(label_queues.list_queues(user))[:SHOWN],
+        "newest": SHOWN,
         "form": form,
         "projects": runs.projects(user, Role.CURATOR).order_by("name"),
     }
