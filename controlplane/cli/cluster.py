@@ -13,6 +13,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.cli.doctor import FAIL, OK, WARN, Row
+from controlplane.safety import PLAIN_HTTP_VARIABLE
 from workers.given import NoWay, given
 from workers.launchers.base import JobSize
 from workers.slurm import probe, queue, templates
@@ -132,7 +133,10 @@ def _compare(at: str, template: templates.Template, found: dict[str, Any], marke
     else:
         yield Row(f"{at}: home", OK, f"the node sees {settings.ROLLYARD_HOME}")
     if "unreachable" in found:
-        fix = "set ROLLYARD_NODES_URL to an address of this machine that nodes reach, and listen there (up --host)"
+        fix = (
+            "set ROLLYARD_NODES_URL to an address of this machine that nodes reach: a TLS proxy's, or where "
+            f"`rollyard up --host` listens, which needs {PLAIN_HTTP_VARIABLE}=1"
+        )
         yield Row(f"{at}: way here", FAIL, f"{settings.NODES_URL}: {found['unreachable']}", fix)
     else:
         way = f"{settings.NODES_URL} answers; servers there listen on {found.get('address', '')}"

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -57,6 +58,18 @@ def test_what_is_not_is_named_with_its_fix(setting: dict[str, Any], named: str) 
 
 def test_a_developer_may_debug_on_this_machine_without_serving_anybody() -> None:
     assert refusals(GOOD._replace(debug=True, serves=False, hosts=["localhost"])) == []
+
+
+def test_what_the_document_on_clusters_says_to_type_starts_and_needs_what_it_sets(tmp_path: Path) -> None:
+    command = r"^ +((?:\w+=\S+ )*)(?:\\\n +)?rollyard up(?: --host (\S+))?"
+    typed = re.findall(command, (ROOT / "docs/cluster.md").read_text(), re.MULTILINE)
+    assert [host for _, host in typed] == ["", "10.0.0.1", "10.0.0.1"]
+    for words, host in typed:
+        environ = dict(word.split("=", 1) for word in words.split())
+        judged = installation(environ, home=tmp_path / "home", secret_key=GOOD.secret_key, hosts=[host or "127.0.0.1"])
+        assert refusals(judged) == []
+        bare = judged._replace(https=False, plain_http=False)
+        assert [each.id for each in refusals(bare)] == ["controlplane.E005"]
 
 
 @pytest.mark.parametrize("mode", [0o755, 0o750, 0o703])
