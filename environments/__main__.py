@@ -18,8 +18,8 @@ from environments.env import Environment
 from environments.errors import PolicyError, RegistryError
 from environments.kit import check
 from environments.types import PlayedRollout, Split
-from environments.verbs.commands import Mistake, json_object, parse, register
-from environments.verbs.playing import PolicyServer, play
+from environments.verbs.commands import json_object, parse, register
+from environments.verbs.playing import Mistake, PolicyServer, play
 
 
 def main(argv: list[str] | None = None) -> int:

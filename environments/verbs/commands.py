@@ -25,12 +25,8 @@ from environments.figures import of_group, summarise
 from environments.types import PlayedGroup, Split
 from environments.verbs.files import GroupFile
 from environments.verbs.page import page
-from environments.verbs.playing import PolicyServer, play
+from environments.verbs.playing import Mistake, PolicyServer, play
 from environments.verbs.synthesis import write
-
-
-class Mistake(Exception):
-    """In what the command was given."""
 
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

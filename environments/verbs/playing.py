@@ -17,6 +17,10 @@ from environments.runner import play_group
 from environments.types import PlayedGroup, Split
 
 
+class Mistake(Exception):
+    """In what the command was given."""
+
+
 class PolicyServer(msgspec.Struct, frozen=True, kw_only=True):
     """Who is asked."""
 
@@ -39,7 +43,7 @@ async def play(
     at_once: int,
     deadline_s: float,
 ) -> AsyncGenerator[PlayedGroup, None]:
-    """Groups as they end; `samples` rollouts of each problem, `at_once` problems at a time.
+    """Groups as they end; `samples` rollouts of each problem, `at_once` problems at a time. Raises Mistake.
 
     `indices` may go on for ever: none is taken before there is room for it. Close the iterator to end what is played.
     """
@@ -52,6 +56,8 @@ async def play(
 
         async def group(index: int) -> PlayedGroup:
             problem = environment.problem(split, index % environment.count(split))
+            if problem.tools and not server.tokenizer:
+                raise Mistake(f"{name} has tools: give --tokenizer, the model's directory, or their calls stay text.")
             options: dict[str, Any] = {"deadline_s": deadline_s, "chat": chat, "gateway": gateway}
             return PlayedGroup(
                 environment=name,

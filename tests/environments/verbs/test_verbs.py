@@ -127,6 +127,23 @@ def test_a_teachers_best_rollouts_become_sft_data_that_says_where_it_is_from(
         parse_example(line, f"line {number}", ["assistant"])  # the trainer takes it as it is
 
 
+@pytest.mark.parametrize("verb", ["play", "process", "evaluate", "synthesize", "serve"])
+def test_problems_with_tools_are_not_played_where_no_call_would_be_heard(
+    verb: str, stub: StubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("ROLLYARD_TOKEN", "t")
+    options = {
+        "play": [],
+        "process": ["--out", tmp_path / "groups.jsonl"],
+        "evaluate": [],
+        "synthesize": ["--groups", tmp_path / "groups.jsonl", "--out", tmp_path / "sft.jsonl"],
+        "serve": ["--url", "http://127.0.0.1:9", "--run", RUN],
+    }[verb]
+    assert main([verb, "calculator", "--base-url", f"{stub.url}/v1", *map(str, options)]) == 2
+    assert "--tokenizer" in capsys.readouterr().err
+    assert stub.generated == 0
+
+
 def test_groups_are_served_into_a_run_until_it_is_over(
     stub: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
