@@ -86,7 +86,7 @@ GROUP_TRANSITIONS: dict[str, frozenset[str]] = {
     # Restored: to be trained if its run still makes batches.
     GroupState.REJECTED: frozenset({GroupState.HELD, GroupState.READY, GroupState.SURPLUS}),
 }
-GROUP_FLOW = (GroupState.PLAYING, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
+GROUP_FLOW = (GroupState.PLAYING, GroupState.HELD, GroupState.READY, GroupState.BATCHED, GroupState.TRAINED)
 """The way of a training group that is not dropped."""
 GROUP_WAITING = (GroupState.HELD, GroupState.READY)
 """Settled, and in no batch yet."""

@@ -104,18 +104,23 @@ def test_the_ledger_counts_every_group_once_with_why_it_was_dropped(client: Clie
     make_batch(run, 0, [make_group(run), make_group(run)])
     make_group(run)
     make_group(run, state=GroupState.PLAYING)
+    make_group(run, state=GroupState.HELD, review_until=run.created_at)
     make_group(run, state=GroupState.STALE, state_reason=Reason(ReasonCode.LAGGED, limit=2, step=9))
     make_group(run, state=GroupState.FILTERED, state_reason="all rewards equal")
     response = client.get(reverse("run", args=[run.key]))
     ledger = response.context["ledger"]
-    assert ledger.generated == 6
+    assert ledger.generated == 7 == sum(stage.groups for stage in ledger.stages) + ledger.dropped
     assert [(stage.state, stage.groups) for stage in ledger.stages] == [
-        ("playing", 1), ("ready", 1), ("batched", 0), ("trained", 2),
+        ("playing", 1), ("held", 1), ("ready", 1), ("batched", 0), ("trained", 2),
     ]  # fmt: skip
     assert {(drop.state, drop.reason, drop.groups) for drop in ledger.drops} == {
         ("stale", "lag over 2 steps", 1), ("filtered", "all rewards equal", 1),
     }  # fmt: skip
     assert ledger.dropped == 2
+    assert '<span class="stage-name">held</span>' in response.content.decode()
+    assert '>held<span class="num">1</span>' in body(client, run, "run-rollouts")
+    make_group(unheld := make_run())
+    assert '<span class="stage-name">held</span>' not in body(client, unheld)
 
 
 def test_rollouts_show_prompt_completion_reward_and_why_they_ended(client: Client) -> None:

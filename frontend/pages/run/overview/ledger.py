@@ -1,4 +1,4 @@
-"""The ledger as a flow: a generated group is playing, waits, batched, trained, or was dropped with a reason."""
+"""The ledger as a flow: a generated group is playing, held, ready, batched, trained, or was dropped with a reason."""
 
 from dataclasses import dataclass
 
