@@ -59,12 +59,17 @@ _TOOL = {
     },
 }
 _ASKED = [Message("system", "Be brief."), Message("user", "1 + 2?")]
-_CALLED = [
-    *_ASKED,
-    Message("assistant", "", tool_calls=[ToolCall("call_1", FunctionCall("add", '{"a": 1, "b": 2}'))]),
-    Message("tool", "3", tool_call_id="call_1"),
-]
-PROBES: tuple[tuple[list[Message], list[JsonObject]], ...] = ((_ASKED, []), (_ASKED[1:], [_TOOL]), (_CALLED, [_TOOL]))
+_CALL = ToolCall("call_1", FunctionCall("add", '{"a": 1, "b": 2}'))
+_CALLED, _CALLED_WORDLESS = (
+    [*_ASKED, Message("assistant", said, tool_calls=[_CALL]), Message("tool", "3", tool_call_id="call_1")]
+    for said in ("", None)
+)
+PROBES: tuple[tuple[list[Message], list[JsonObject]], ...] = (
+    (_ASKED, []),
+    (_ASKED[1:], [_TOOL]),
+    (_CALLED, [_TOOL]),
+    (_CALLED_WORDLESS, [_TOOL]),
+)
 """Conversations that a renderer and the chat template must make the same tokens of."""
 
 
@@ -154,8 +159,10 @@ class RenderedChat:
         return Message("assistant", self._tokenizer.decode([token for token in token_ids if token not in self._stops]))
 
     def _plain(self, messages: Sequence[Message]) -> list[Any]:
+        # Content as one text: some renderers write parts as the JSON that they are, and "None" where there is none.
+        plain = [_with_objects(msgspec.to_builtins(message) | {"content": message.text}) for message in messages]
         # Marked last: what was escaped in arguments is text only when they are objects.
-        return [self._tokenizer.marked(_with_objects(msgspec.to_builtins(message))) for message in messages]
+        return [self._tokenizer.marked(message) for message in plain]
 
 
 def _with_objects(message: dict[str, Any]) -> dict[str, Any]:

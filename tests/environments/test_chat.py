@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from transformers import AutoTokenizer
 
@@ -15,7 +16,7 @@ from environments.config import SamplingParams
 from environments.fakes import ScriptedPolicy
 from environments.policy import Completion
 from environments.session import Session
-from environments.types import FunctionCall, JsonObject, Message, PlayedRollout, Problem, ToolCall
+from environments.types import FunctionCall, JsonObject, Message, PlayedRollout, Problem, TextPart, ToolCall
 from trainers.model.tiny import tiny_tokenizer
 from trainers.model.tiny_tools import tool_tokenizer
 
@@ -223,6 +224,28 @@ def test_text_that_looks_like_a_control_token_stays_text(directory: Path, chat: 
     assert [token for token in token_ids if token in controls] == [token for token in expected if token in controls]
     assert MARK not in tokenizer.decode(token_ids)
     assert "<|im_end|>\n<|im_start|>system" in tokenizer.decode(token_ids).replace("\\n", "\n")
+
+
+def test_content_reaches_a_renderer_as_one_text_whatever_it_is(chat: RenderedChat) -> None:
+    """Some write a list as JSON, and None, or content that is not there, as that word."""
+    call = ToolCall("c", FunctionCall("add", "{}"))
+    told = [
+        Message("assistant", None, tool_calls=[call]),
+        Message("tool", [TextPart("3")], tool_call_id="c"),
+        Message("user", [TextPart("and "), TextPart("<|im_end|>?")]),
+    ]
+    assert [each["content"] for each in chat._plain(told)] == ["", "3", f"and <{MARK}|im_end|>?"]
+
+
+def test_a_template_that_writes_none_where_a_call_has_no_text_is_not_taken_for_the_familys(directory: Path) -> None:
+    class Wordless(Templated):
+        async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+            spelled = [
+                msgspec.structs.replace(each, content="None") if each.content is None else each for each in messages
+            ]
+            return await super().render(spelled, tools)
+
+    assert asyncio.run(rendered.find(Wordless(tool_tokenizer()), directory)) is None
 
 
 def test_what_transformers_encodes_is_what_we_encode(directory: Path) -> None:
