@@ -8,21 +8,20 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from environments.chat.base import Chat
-from environments.chat.template import TemplateChat
 from environments.chat.tokenizer import ChatTokenizer
-from environments.errors import PolicyRefused
+from environments.errors import PolicyRefused, words_of
 from environments.policy import Completion, Policy
 from environments.types import FunctionCall, JsonObject, Message, ToolCall
 
 if TYPE_CHECKING:  # it takes a second to load, and most processes that know of it speak with no model
-    from renderers.base import ParsedToolCall, Renderer
+    from renderers.base import ParsedToolCall, RenderedTokens, Renderer
 
 log = logging.getLogger(__name__)
 
@@ -73,6 +72,15 @@ PROBES: tuple[tuple[list[Message], list[JsonObject]], ...] = (
 """Conversations that a renderer and the chat template must make the same tokens of."""
 
 
+@contextmanager
+def _refusals() -> Iterator[None]:
+    """What a renderer raises says that its format has no such conversation: as a chat template that refuses it."""
+    try:
+        yield
+    except Exception as error:
+        raise PolicyRefused(f"The chat format refuses this: {type(error).__name__}: {words_of(error)}") from error
+
+
 class RenderedChat:
     """The format of one family, with one model's tokenizer."""
 
@@ -93,9 +101,16 @@ class RenderedChat:
             return await asyncio.to_thread(self._render, said, told)
         return self._render(said, told)
 
+    @_refusals()
     def _render(self, messages: list[Any], tools: list[Any]) -> list[int]:
         rendered: list[int] = self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True)
         return rendered
+
+    @_refusals()
+    def _bridge(
+        self, prompt: list[int], reply: list[int], added: list[Any], tools: list[Any] | None
+    ) -> "RenderedTokens | None":
+        return self._renderer.bridge_to_next_turn(prompt, reply, added, tools=tools)
 
     async def extend(
         self,
@@ -108,17 +123,16 @@ class RenderedChat:
         reply = sampled.token_ids
         prompt = token_ids[: -len(reply)]
         said, told = self._plain(added), self._tokenizer.marked(list(tools)) or None
-        bridge = self._renderer.bridge_to_next_turn
         if len(msgspec.json.encode(added)) > _LARGE:
-            bridged = await asyncio.to_thread(bridge, prompt, reply, said, tools=told)
+            bridged = await asyncio.to_thread(self._bridge, prompt, reply, said, told)
         else:
-            bridged = bridge(prompt, reply, said, tools=told)
+            bridged = self._bridge(prompt, reply, said, told)
         if bridged is not None:
             found = list(bridged.token_ids)
         elif reply[-1] in self._stops:
             # A stop inside of reasoning. What follows an end of a turn does not depend on what is before it.
             stop = reply[-1:]
-            bridged = self._renderer.bridge_to_next_turn(stop, stop, said, tools=told)
+            bridged = self._bridge(stop, stop, said, told)
             if bridged is None:
                 return None
             found = token_ids + list(bridged.token_ids)[2:]
@@ -198,11 +212,11 @@ async def find(policy: Policy, directory: Path) -> RenderedChat | None:
     except (OSError, ValueError) as error:
         log.info("no tokenizer in %s (%s): its chat template alone is used", directory, error)
         return None
-    expected = await _rendered_by(TemplateChat(policy))
+    expected = await _templated(policy)
     for family in FAMILIES:
         try:
             chat = RenderedChat(tokenizer, family)
-            if await _rendered_by(chat) == expected:
+            if [await chat.render(*probe) for probe in PROBES] == expected:
                 log.info("%s speaks %s", directory, family)
                 return chat
         except Exception as error:  # noqa: BLE001 - a renderer says by whatever it raises that it is of another model
@@ -211,12 +225,12 @@ async def find(policy: Policy, directory: Path) -> RenderedChat | None:
     return None
 
 
-async def _rendered_by(chat: Chat) -> list[list[int] | None]:
-    """The tokens of the probes; None where the template refuses."""
+async def _templated(policy: Policy) -> list[list[int] | None]:
+    """The tokens that the model's template makes of the probes; None where it refuses one."""
     found: list[list[int] | None] = []
     for messages, tools in PROBES:
         try:
-            found.append(await chat.render(messages, tools))
+            found.append(await policy.render(messages, tools))
         except PolicyRefused:
             found.append(None)
     return found

@@ -13,6 +13,7 @@ from environments.chat import rendered
 from environments.chat.rendered import RenderedChat
 from environments.chat.tokenizer import MARK, ChatTokenizer
 from environments.config import SamplingParams
+from environments.errors import PolicyRefused
 from environments.fakes import ScriptedPolicy
 from environments.policy import Completion
 from environments.session import Session
@@ -246,6 +247,24 @@ def test_a_template_that_writes_none_where_a_call_has_no_text_is_not_taken_for_t
             return await super().render(spelled, tools)
 
     assert asyncio.run(rendered.find(Wordless(tool_tokenizer()), directory)) is None
+
+
+def test_what_a_renderer_refuses_is_refused_in_its_words(
+    directory: Path, chat: RenderedChat, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a chat template: it is for whoever sent the conversation to mend, not for the policy."""
+
+    def refuse(*_args: Any, **_options: Any) -> None:
+        raise ValueError("System message must be at the beginning.")
+
+    monkeypatch.setattr(chat._renderer, "render_ids", refuse)
+    monkeypatch.setattr(chat._renderer, "bridge_to_next_turn", refuse)
+    said = completion(ChatTokenizer(directory), "3<|im_end|>")
+    messages = [*ASKED, Message("assistant", "3")]
+    with pytest.raises(PolicyRefused, match="must be at the beginning"):
+        asyncio.run(chat.render(ASKED, []))
+    with pytest.raises(PolicyRefused, match="must be at the beginning"):
+        asyncio.run(chat.extend(said.token_ids * 2, said, messages, [Message("system", "Be brief.")], []))
 
 
 def test_what_transformers_encodes_is_what_we_encode(directory: Path) -> None:
