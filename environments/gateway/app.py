@@ -190,10 +190,13 @@ async def read_body(request: Request, most_bytes: int | None = None) -> bytes:
 
 
 def _decoded(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
+    """What is asked of a route of tokens."""
     try:
         wanted = decoder.decode(body)
-        limits: Any = getattr(wanted, "sampling_params", wanted)
-        limits.check()
+        asked: Any = wanted
+        getattr(asked, "sampling_params", asked).check()
+        if asked.stream:
+            raise ValueError("stream is not understood here: ask without it, the answer comes whole")
     except (ValueError, RecursionError) as error:
         raise RefusedRequest(400, "invalid_request", str(error) or "nested too deeply") from None
     return wanted

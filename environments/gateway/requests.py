@@ -27,6 +27,7 @@ class Wishes(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
+    stream: bool | None = None
 
     @property
     def replies(self) -> int:
@@ -58,7 +59,6 @@ class ChatRequest(Wishes, kw_only=True):
     tools: list[JsonObject] | None = None
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
-    stream: bool | None = None
     stream_options: StreamOptions | None = None
     model: str = "policy"
 
@@ -95,6 +95,7 @@ class TokensRequest(msgspec.Struct, kw_only=True):
 
     token_ids: list[int]
     sampling_params: SamplingWishes = msgspec.field(default_factory=SamplingWishes)
+    stream: bool | None = None
     model: str = "policy"
 
 

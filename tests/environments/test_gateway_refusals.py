@@ -1,0 +1,33 @@
+"""What the gateway does not understand is refused in words that name it, before anything is sampled."""
+
+import asyncio
+from typing import Any
+
+import httpx
+import pytest
+
+from environments.fakes import ScriptedPolicy
+from tests.environments.test_gateway import opened
+
+pytestmark = pytest.mark.slow  # each serves at a port
+
+
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("v1/completions", {"prompt": [7]}),
+        ("inference/v1/generate", {"token_ids": [7]}),
+        ("generate", {"prompt": {"prompt_token_ids": [7]}}),
+    ],
+)
+def test_a_stream_of_tokens_is_refused(path: str, asked: dict[str, Any]) -> None:
+    async def run() -> None:
+        async with opened(ScriptedPolicy(["fine"])) as (session, address), httpx.AsyncClient() as http:
+            url = f"{address.base_url.removesuffix('/v1')}/{path}"
+            answer = await http.post(url, json=asked | {"stream": True})
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "invalid_request")
+            assert "stream is not understood here" in answer.json()["error"]["message"]
+            assert not session.turns
+            assert (await http.post(url, json=asked | {"stream": False})).is_success
+
+    asyncio.run(run())
