@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from environments.gateway.wanted import (
+    InvalidMessages,
     ToldMessage,
     Wanted,
     checked_limit,
@@ -50,6 +51,10 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
 
     def wanted(self) -> Wanted:
         """What is asked for. Raises ValueError, InvalidMessages."""
+        if self.messages and self.messages[-1].role == "assistant":
+            raise InvalidMessages(
+                "the last message is the assistant's, and what it begins is not gone on with: end with the user's"
+            )
         return Wanted(
             tools=checked_tools(None if self.tools is None else [_tool(tool) for tool in self.tools]),
             messages=told(self._messages()),

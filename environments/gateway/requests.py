@@ -60,6 +60,7 @@ class ChatRequest(Wishes, kw_only=True):
     max_completion_tokens: int | None = None
     logprobs: bool | None = None
     stream_options: StreamOptions | None = None
+    continue_final_message: bool | None = None
     model: str = "policy"
 
     @property
@@ -69,6 +70,8 @@ class ChatRequest(Wishes, kw_only=True):
     def wanted(self) -> Wanted:
         """What is asked for. Raises ValueError, InvalidMessages."""
         self.check()
+        if self.continue_final_message:
+            raise ValueError("continue_final_message is not understood: every reply is one of its own, leave it out")
         return Wanted(
             tools=checked_tools(self.tools),
             messages=told(self.messages),

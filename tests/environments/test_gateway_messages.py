@@ -140,6 +140,7 @@ def test_refusals_are_in_the_form_of_the_api_and_name_what_is_not_understood(dir
             ({"tools": [{"type": "web_search_20250305", "name": "web_search"}]}, "'web_search_20250305' is not"),
             ({"messages": [image]}, "'image' is not understood"),
             ({"messages": []}, "no messages"),
+            ({"messages": [*asked["messages"], {"role": "assistant", "content": "3, "}]}, "not gone on with"),
             ({"max_tokens": 0}, "max_tokens must be"),
             ({"stop_sequences": [""]}, "stop may be"),
             ({"messages": [{"role": "user", "content": "x" * 400}]}, "leave no room"),

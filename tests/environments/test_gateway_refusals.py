@@ -5,9 +5,10 @@ from typing import Any
 
 import httpx
 import pytest
+from openai import AsyncOpenAI, BadRequestError
 
 from environments.fakes import ScriptedPolicy
-from tests.environments.test_gateway import opened
+from tests.environments.test_gateway import opened, with_sdk
 
 pytestmark = pytest.mark.slow  # each serves at a port
 
@@ -31,3 +32,15 @@ def test_a_stream_of_tokens_is_refused(path: str, asked: dict[str, Any]) -> None
             assert (await http.post(url, json=asked | {"stream": False})).is_success
 
     asyncio.run(run())
+
+
+def test_a_reply_that_a_client_began_is_refused_and_a_last_message_of_the_assistant_is_a_reply_before() -> None:
+    async def act(client: AsyncOpenAI) -> None:
+        messages: list[Any] = [{"role": "user", "content": "one?"}, {"role": "assistant", "content": "On"}]
+        with pytest.raises(BadRequestError, match="continue_final_message is not understood"):
+            await client.chat.completions.create(
+                model="any", messages=messages, extra_body={"continue_final_message": True}
+            )
+        await client.chat.completions.create(model="any", messages=messages)
+
+    assert [message.text for message in with_sdk(act).messages] == ["one?", "On", "fine"]
