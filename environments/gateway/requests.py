@@ -61,6 +61,7 @@ class ChatRequest(Wishes, kw_only=True):
     logprobs: bool | None = None
     stream_options: StreamOptions | None = None
     continue_final_message: bool | None = None
+    functions: list[JsonObject] | None = None
     model: str = "policy"
 
     @property
@@ -72,6 +73,8 @@ class ChatRequest(Wishes, kw_only=True):
         self.check()
         if self.continue_final_message:
             raise ValueError("continue_final_message is not understood: every reply is one of its own, leave it out")
+        if self.functions:
+            raise ValueError("functions is not understood: send them as tools")
         return Wanted(
             tools=checked_tools(self.tools),
             messages=told(self.messages),

@@ -65,7 +65,13 @@ def checked_stops(strings: str | list[str] | None, token_ids: list[int] | None =
 
 
 def checked_tools(tools: list[JsonObject] | None) -> list[JsonObject] | None:
-    """Tools in the form of chat completions. Raises ValueError for what no database would take."""
+    """Tools in the form of chat completions. Raises ValueError for what is no function, or no database would take."""
+    for tool in tools or ():
+        if tool.get("type") != "function":
+            raise ValueError(f"a tool of type {tool.get('type')!r} is not understood: only functions are")
+        function = tool.get("function")
+        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+            raise ValueError("a tool is no function with a name")
     if tools is not None and not _is_storable(tools):
         raise ValueError(f"tools must be nested at most {MAX_DEPTH} deep, and hold no NUL")
     return tools

@@ -8,7 +8,7 @@ import pytest
 from openai import AsyncOpenAI, BadRequestError
 
 from environments.fakes import ScriptedPolicy
-from tests.environments.test_gateway import opened, with_sdk
+from tests.environments.test_gateway import TOOL, opened, with_sdk
 
 pytestmark = pytest.mark.slow  # each serves at a port
 
@@ -44,3 +44,22 @@ def test_a_reply_that_a_client_began_is_refused_and_a_last_message_of_the_assist
         await client.chat.completions.create(model="any", messages=messages)
 
     assert [message.text for message in with_sdk(act).messages] == ["one?", "On", "fine"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"tools": [{"type": "custom", "custom": {"name": "f"}}]}, "'custom' is not understood: only functions are"),
+        ({"tools": [TOOL, {"function": {"name": "f"}}]}, "None is not understood: only functions are"),
+        ({"tools": [{"type": "function", "name": "f"}]}, "no function with a name"),
+        ({"tools": [{"type": "function", "function": {"name": None}}]}, "no function with a name"),
+        ({"functions": [{"name": "f"}]}, "functions is not understood: send them as tools"),
+    ],
+)
+def test_tools_that_are_no_functions_are_refused_by_name(wrong: dict[str, Any], words: str) -> None:
+    async def act(client: AsyncOpenAI) -> None:
+        messages: Any = [{"role": "user", "content": "one?"}]
+        with pytest.raises(BadRequestError, match=words):
+            await client.chat.completions.create(model="any", messages=messages, extra_body=wrong)
+
+    assert with_sdk(act).token_ids == []
