@@ -26,6 +26,6 @@ class Dialect(NamedTuple):
 
 CHAT = Dialect(msgspec.json.Decoder(ChatRequest), answers.chat, answers.chat_events, answers.refusal)
 RESPONSES = Dialect(
-    msgspec.json.Decoder(responses.ResponsesRequest), responses.answer, responses.events, answers.refusal
+    msgspec.json.Decoder(responses.ResponsesRequest), responses.answer, responses.events, responses.refusal
 )
 MESSAGES = Dialect(msgspec.json.Decoder(messages.MessagesRequest), messages.answer, messages.events, messages.refusal)

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from environments.gateway import answers
 from environments.gateway.wanted import (
     ToldMessage,
     Wanted,
@@ -151,6 +152,12 @@ def events(asked: Asked, request: ResponsesRequest) -> Iterator[bytes]:
             yield event("content_part.done", part=part, **at)
         yield event("output_item.done", output_index=index, item=item)
     yield event(whole["status"], response=whole)
+
+
+def refusal(status: int, code: str, message: str) -> JsonObject:
+    """An error. In a stream it is the only event, and clients look at its type."""
+    event = {"type": "error", "code": code, "message": message, "param": None, "sequence_number": 0}
+    return answers.refusal(status, code, message) | event
 
 
 def _tool(tool: JsonObject) -> JsonObject:

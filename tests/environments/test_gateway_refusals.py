@@ -1,14 +1,17 @@
 """What the gateway does not understand is refused in words that name it, before anything is sampled."""
 
 import asyncio
+import json
 from typing import Any
 
 import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError
+from openai.types.responses import ResponseErrorEvent
 
+from environments.errors import PolicyUnavailable
 from environments.fakes import ScriptedPolicy
-from tests.environments.test_gateway import TOOL, opened, with_sdk
+from tests.environments.test_gateway import TOOL, Slow, opened, with_sdk
 
 pytestmark = pytest.mark.slow  # each serves at a port
 
@@ -63,3 +66,20 @@ def test_tools_that_are_no_functions_are_refused_by_name(wrong: dict[str, Any], 
             await client.chat.completions.create(model="any", messages=messages, extra_body=wrong)
 
     assert with_sdk(act).token_ids == []
+
+
+def test_an_error_of_a_stream_of_responses_is_an_event_of_that_api(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.gateway.waiting.KEEP_ALIVE_S", 0.01)
+
+    async def run() -> None:
+        policy = Slow(PolicyUnavailable("away"))
+        async with opened(policy) as (_, address), httpx.AsyncClient() as http:
+            asked = {"input": "one?", "stream": True}
+            async with http.stream("POST", f"{address.base_url}/responses", json=asked) as answer:
+                policy.may_go.set()
+                told = json.loads((await answer.aread()).decode().partition("event: error\ndata: ")[2])
+        event = ResponseErrorEvent.model_validate(told, strict=True)
+        assert (event.type, event.code, event.message) == ("error", "policy_unavailable", "away")
+        assert told["error"]["code"] == "policy_unavailable"
+
+    asyncio.run(run())
