@@ -170,7 +170,12 @@ def test_a_key_opens_one_session_until_it_ends_and_nothing_else() -> None:
             root = address.base_url.partition("/s/")[0]
             asked = {"messages": [{"role": "user", "content": "one?"}]}
             async with httpx.AsyncClient() as http:
-                for headers in ({"Authorization": f"Bearer {address.api_key}"}, {"X-Session-ID": address.api_key}):
+                for headers in (
+                    {"Authorization": f"Bearer {address.api_key}"},
+                    {"X-Session-ID": address.api_key},
+                    {"X-Session-ID": address.api_key, "Authorization": "Bearer sk-unused"},
+                    {"X-Api-Key": address.api_key, "Authorization": "Bearer"},
+                ):
                     assert (await http.post(f"{root}/v1/chat/completions", json=asked, headers=headers)).is_success
                 for wrong in ("", "Bearer", "Bearer x", f"Basic {address.api_key}"):
                     answer = await http.post(
