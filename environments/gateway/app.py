@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -114,7 +115,7 @@ def make_app(sessions: Sessions, model: str = "policy") -> Starlette:
     for method, path, handler, form in [*served, ("GET", "/health", healthy, answers.refusal)]:
         routes.append(Route(f"/s/{{key}}{path}", _keyed(sessions, handler, form), methods=[method]))
     routes += [Route(path, _keyed(sessions, handler, form), methods=[method]) for method, path, handler, form in served]
-    return Starlette(routes=routes)
+    return Starlette(routes=routes, exception_handlers={HTTPException: _not_served})
 
 
 _completion = msgspec.json.Decoder(CompletionRequest)
@@ -168,6 +169,17 @@ def _keyed(sessions: Sessions, handler: Handler, form: Refusal) -> Callable[[Req
             return _refusal(error).response(form)
 
     return answer
+
+
+async def _not_served(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    routes: list[Any] = request.app.routes
+    named = ", ".join(sorted({f"{min(route.methods)} {route.path.removeprefix('/s/{key}')}" for route in routes}))
+    words = f"There is no {request.method} at this path. Served are {named}."
+    form = MESSAGES.refusal if "/v1/messages" in request.url.path else answers.refusal
+    response = RefusedRequest(error.status_code, "unknown_route", words).response(form)
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _key(request: Request) -> str:

@@ -83,3 +83,18 @@ def test_an_error_of_a_stream_of_responses_is_an_event_of_that_api(monkeypatch: 
         assert told["error"]["code"] == "policy_unavailable"
 
     asyncio.run(run())
+
+
+def test_what_is_not_served_is_refused_in_the_form_of_the_api_and_what_is_served_is_named() -> None:
+    async def run() -> None:
+        async with opened(ScriptedPolicy(["fine"])) as (_, address), httpx.AsyncClient() as http:
+            missing = await http.post(f"{address.base_url}/embeddings", json={})
+            wrong = await http.get(f"{address.base_url}/chat/completions")
+            counted = await http.post(f"{address.base_url}/messages/count_tokens", json={})
+        assert [answer.status_code for answer in (missing, wrong, counted)] == [404, 405, 404]
+        assert (missing.json()["error"]["code"], wrong.headers["Allow"]) == ("unknown_route", "POST")
+        assert "POST /v1/chat/completions, POST /v1/completions" in missing.json()["error"]["message"]
+        assert address.api_key not in missing.text
+        assert (counted.json()["type"], counted.json()["error"]["type"]) == ("error", "not_found_error")
+
+    asyncio.run(run())
