@@ -59,7 +59,7 @@ class MessagesRequest(msgspec.Struct, kw_only=True):
             tools=checked_tools(None if self.tools is None else [_tool(tool) for tool in self.tools]),
             messages=told(self._messages()),
             max_tokens=checked_limit(self.max_tokens),
-            stops=checked_stops(self.stop_sequences),
+            stops=checked_stops(self.stop_sequences, name="stop_sequences"),
             is_streamed=bool(self.stream),
         )
 

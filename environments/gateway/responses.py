@@ -46,9 +46,11 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
 
     def wanted(self) -> Wanted:
         """What is asked for. Raises ValueError, InvalidMessages."""
-        for name in ("previous_response_id", "conversation", "prompt", "background"):
+        for name in ("previous_response_id", "conversation", "prompt"):
             if getattr(self, name):
                 raise ValueError(f"{name} is not understood: send the whole conversation as input, each time")
+        if self.background:
+            raise ValueError("background is not understood: wait for the answer, or stream it")
         return Wanted(
             tools=checked_tools(None if self.tools is None else [_tool(tool) for tool in self.tools]),
             messages=told(self._messages()),

@@ -53,11 +53,11 @@ def told(messages: Iterable[ToldMessage]) -> list[Message]:
     return found
 
 
-def checked_stops(strings: str | list[str] | None, token_ids: list[int] | None = None) -> Stops:
+def checked_stops(strings: str | list[str] | None, token_ids: list[int] | None = None, *, name: str = "stop") -> Stops:
     """What ends a reply besides the policy. Raises ValueError."""
     words = [strings] if isinstance(strings, str) else strings or []
     if len(words) > MAX_STOPS or not all(0 < len(word) <= MAX_STOP_CHARACTERS for word in words):
-        raise ValueError(f"stop may be up to {MAX_STOPS} strings of 1 to {MAX_STOP_CHARACTERS} characters")
+        raise ValueError(f"{name} may be up to {MAX_STOPS} strings of 1 to {MAX_STOP_CHARACTERS} characters")
     tokens = token_ids or []
     if len(tokens) > MAX_STOP_TOKENS or not all(0 <= token <= MAX_TOKEN_ID for token in tokens):
         raise ValueError(f"stop_token_ids may be up to {MAX_STOP_TOKENS} token ids")

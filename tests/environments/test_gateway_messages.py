@@ -142,7 +142,8 @@ def test_refusals_are_in_the_form_of_the_api_and_name_what_is_not_understood(dir
             ({"messages": []}, "no messages"),
             ({"messages": [*asked["messages"], {"role": "assistant", "content": "3, "}]}, "not gone on with"),
             ({"max_tokens": 0}, "max_tokens must be"),
-            ({"stop_sequences": [""]}, "stop may be"),
+            ({"stop_sequences": [""]}, "stop_sequences may be"),
+            ({"stop_sequences": ["a", "b", "c", "d", "e"]}, "stop_sequences may be up to 4"),
             ({"messages": [{"role": "user", "content": "x" * 400}]}, "leave no room"),
         ):
             with pytest.raises(BadRequestError, match=words) as refused:

@@ -126,6 +126,7 @@ def test_what_is_not_understood_is_refused_by_name(directory: Path) -> None:
         asked: Any = {"model": "any", "input": "1 + 2?"}
         for wrong, words in (
             ({"previous_response_id": "resp_1"}, "send the whole conversation as input"),
+            ({"background": True}, "background is not understood: wait for the answer"),
             ({"tools": [{"type": "web_search"}]}, "'web_search' is not understood"),
             ({"max_output_tokens": 0}, "max_output_tokens must be"),
             ({"input": [{"type": "item_reference", "id": "x"}]}, "'item_reference' is not understood"),
