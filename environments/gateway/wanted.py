@@ -73,7 +73,7 @@ def checked_tools(tools: list[JsonObject] | None) -> list[JsonObject] | None:
         if not isinstance(function, dict) or not isinstance(function.get("name"), str):
             raise ValueError("a tool is no function with a name")
     if tools is not None and not _is_storable(tools):
-        raise ValueError(f"tools must be nested at most {MAX_DEPTH} deep, and hold no NUL")
+        raise ValueError(f"tools must be nested at most {MAX_DEPTH} deep, without NULs and integers beyond 64 bits")
     return tools
 
 
@@ -132,9 +132,11 @@ def _call(call: JsonObject) -> JsonObject:
 
 
 def _is_storable(value: Any, depth: int = 0) -> bool:
-    """Whether a database takes it: what the policy was told is kept with the rollout."""
+    """Whether a record and a database take it: what the policy was told is kept with the rollout."""
     if isinstance(value, str):
         return "\0" not in value
+    if isinstance(value, int):
+        return -(2**63) <= value < 2**64
     if depth > MAX_DEPTH:
         return False
     if isinstance(value, dict):

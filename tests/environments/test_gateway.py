@@ -306,7 +306,7 @@ def test_what_is_no_request_is_refused_in_the_form_of_the_api(body: bytes) -> No
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("value", ["a\0b", {"\0": 1}, [[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]])
+@pytest.mark.parametrize("value", ["a\0b", {"\0": 1}, 2**64, [[[[[[[[[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]]]]]]]]])
 def test_tools_that_no_database_would_take_are_refused_before_anything_is_sampled(value: Any) -> None:
     async def run() -> None:
         async with opened(ScriptedPolicy(["fine"])) as (session, address), httpx.AsyncClient() as http:
