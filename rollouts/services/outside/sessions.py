@@ -12,7 +12,7 @@ import logging
 import secrets
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 from django.contrib.auth.models import User
@@ -77,18 +77,23 @@ def open_session(
     _check_names(problem, environment, environment_version, group_key)
     if AgentSession.objects.filter(run=run, grouped_at=None, finished_at=None).count() >= MOST_OPEN:
         raise QueueFull(f"Run {run.key} has {MOST_OPEN} sessions open; finish some first.")
-    told = {"key": problem.key, "messages": msgspec.to_builtins(problem.messages), "tools": problem.tools}
+    asked: dict[str, Any] = {
+        "problem": {"key": problem.key, "messages": msgspec.to_builtins(problem.messages), "tools": problem.tools},
+        "environment": environment,
+        "environment_version": environment_version,
+        "group_size": group_size,
+    }
     key = secrets.token_urlsafe(_KEY_BYTES)
     with transaction.atomic():
         _lock_openings(run)
         if ScoredGroup.objects.filter(run=run, key=group_key).exists():
             raise Conflict(f"The run has a group {group_key} already. Open another.")
         others = list(_members(run, group_key))
-        if any(
-            (other.problem, other.environment, other.group_size) != (told, environment, group_size) for other in others
-        ):
+        # Compared by the database: what it read back of a problem has large numbers in another spelling.
+        if AgentSession.objects.filter(run=run, group_key=group_key).exclude(**asked).exists():
             raise Conflict(
-                f"Group {group_key} has another problem, environment or size. Give each problem its own group."
+                f"Group {group_key} has another problem, environment, version of it or size. "
+                "Give each problem its own group."
             )
         if len(others) >= group_size or any(other.grouped_at for other in others):
             raise Conflict(f"Group {group_key} has its {group_size} sessions. Open another group.")
@@ -96,13 +101,10 @@ def open_session(
             run=run,
             key_digest=digest(key),
             group_key=group_key,
-            group_size=group_size,
-            environment=environment,
-            environment_version=environment_version,
-            problem=told,
             owner=owner,
             actor=actor,
             expires_at=timezone.now() + timedelta(seconds=deadline_s),
+            **asked,
         )
     return OpenedSession(row, key)
 

@@ -25,6 +25,8 @@ from tests.rollouts.api import Api, make_token, problem
 pytestmark = pytest.mark.django_db
 
 PROBLEM = Problem(key="cat", messages=[Message("user", "tac?")], data={"answer": "cat"})
+LARGEST = {"type": "function", "function": {"name": "f", "parameters": {"maximum": 1.7976931348623157e308}}}
+WITH_LARGE_NUMBER = Problem(key="large", messages=[Message("user", "?")], tools=[LARGEST])
 
 
 def opened(run: Run, group: str | None = "g", group_size: int = 2, **options: Any) -> OpenedSession:
@@ -130,6 +132,7 @@ def test_a_session_whose_time_is_over_is_found_no_more_and_neither_is_one_of_a_r
     [
         ({"problem": Problem(key="dog", messages=[])}, Conflict, "another problem"),
         ({"environment": "other"}, Conflict, "another problem"),
+        ({"environment_version": "2"}, Conflict, "version of it"),
         ({"group_size": 3}, Conflict, "another problem"),
         ({"group": "x" * 65}, Invalid, ""),
         ({"group": "a\0"}, Invalid, ""),
@@ -144,6 +147,11 @@ def test_what_does_not_fit_is_not_opened(options: dict[str, Any], error: type[Co
     with pytest.raises(error, match=words or None):
         opened(run, **options)
     assert AgentSession.objects.count() == 1
+
+
+def test_a_problem_whose_numbers_the_database_spells_otherwise_is_the_same_problem() -> None:
+    run = story.launch()
+    assert opened(run, problem=WITH_LARGE_NUMBER).row.group_key == opened(run, problem=WITH_LARGE_NUMBER).row.group_key
 
 
 def test_a_rollout_that_cannot_be_stored_leaves_its_session_open() -> None:
