@@ -25,7 +25,7 @@ from environments.config import SamplingParams
 from environments.errors import PolicyError
 from environments.gateway.app import RefusedRequest, make_app, read_body
 from environments.session import Session
-from environments.types import ErrorKind, PlayedRollout, Problem, RolloutError, StopReason
+from environments.types import ErrorKind, PlayedRollout, RolloutError, StopReason
 from rollouts.errors import ControlPlaneError
 from rollouts.models import AgentSession, Run
 from rollouts.services.outside import sessions
@@ -198,8 +198,7 @@ def _opened(row: AgentSession, policy: GroupPolicy, chat: Chat) -> Played:
         max_turns=own.max_turns,
         max_total_tokens=config.inference.max_model_len,
     )
-    problem = msgspec.convert(row.problem, Problem)
-    session = Session(problem, policy, chat, sampling, version=policy.version)
+    session = Session(sessions.problem_of(row), policy, chat, sampling, version=policy.version)
     left_s = row.expires_at.timestamp() - time.time()
     return Played(row.pk, row.run_id, session, policy, time.monotonic() + left_s)
 

@@ -75,6 +75,11 @@ def open_session(
         raise Invalid(fields={"group_size": f"must lie in 1..{MAX_GROUP_SIZE}"})
     group_key = group or secrets.token_hex(16)
     _check_names(problem, environment, environment_version, group_key)
+    try:
+        _encode(_failed(problem))
+    except OverflowError:
+        fault = "hold an integer beyond 64 bits, which no rollout can: send it as a float"
+        raise Invalid(fields={"problem.tools": fault}) from None
     if AgentSession.objects.filter(run=run, grouped_at=None, finished_at=None).count() >= MOST_OPEN:
         raise QueueFull(f"Run {run.key} has {MOST_OPEN} sessions open; finish some first.")
     asked: dict[str, Any] = {
@@ -231,9 +236,23 @@ def _group(row: AgentSession, rollouts: list[PlayedRollout]) -> PlayedGroup:
     )
 
 
+def problem_of(session: AgentSession) -> Problem:
+    """What it plays, as it was sent."""
+    return msgspec.convert(_as_sent(session.problem), Problem)
+
+
+def _as_sent(value: Any) -> Any:
+    """jsonb spells a large float as an integer, which MessagePack, and so a record, has no form for."""
+    if isinstance(value, dict):
+        return {key: _as_sent(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_sent(each) for each in value]
+    return value if not isinstance(value, int) or -(2**63) <= value < 2**64 else float(value)
+
+
 def _unfinished(member: AgentSession) -> PlayedRollout:
     seconds = (member.expires_at - member.opened_at).total_seconds()
-    rollout = _failed(msgspec.convert(member.problem, Problem))
+    rollout = _failed(problem_of(member))
     words = f"The session was not finished within {seconds:.0f} s."
     rollout.error = RolloutError(kind=ErrorKind.BUDGET, type="Unfinished", message=words)
     return rollout

@@ -154,6 +154,19 @@ def test_a_problem_whose_numbers_the_database_spells_otherwise_is_the_same_probl
     assert opened(run, problem=WITH_LARGE_NUMBER).row.group_key == opened(run, problem=WITH_LARGE_NUMBER).row.group_key
 
 
+def test_a_session_whose_problem_has_a_large_number_fails_at_its_deadline_and_holds_up_nobody() -> None:
+    """The database says the number in digits, as an integer that no record of a rollout has a form for."""
+    run = story.launch()
+    one = opened(run, group_size=1, problem=WITH_LARGE_NUMBER).row
+    one.refresh_from_db()
+    assert sessions.problem_of(one) == WITH_LARGE_NUMBER
+    let_time_pass(run)
+    assert sessions.close_due(run) == 1
+    with pytest.raises(Invalid) as refused:
+        opened(run, "other", problem=msgspec.structs.replace(PROBLEM, tools=[{"maximum": 10**400}]))
+    assert "beyond 64 bits" in refused.value.fields["problem.tools"]
+
+
 def test_a_rollout_that_cannot_be_stored_leaves_its_session_open() -> None:
     run = story.launch()
     one = opened(run)
