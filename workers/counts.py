@@ -32,26 +32,29 @@ class Counts:
         self.add(version, "generation/rollouts", len(sampled))
         self.add(version, "generation/tokens", sum(map(sampled_tokens, sampled)))
 
-    async def note_waiting(self, *, is_waiting: bool) -> None:
-        """Count how long nothing could be claimed because the policy has to get on; at its live version."""
+    async def note_waiting(self, *, is_waiting: bool, drivers: int) -> None:
+        """Count how long nothing could be claimed because the policy has to get on; at its live version.
+
+        ``drivers``: how many the run has. Each adds its share: the points are read beside the time of one trainer.
+        """
         if not is_waiting:
-            self._count_waiting()
+            self._count_waiting(drivers)
             self._waiting_since = None
         elif self._waiting_since is None:
             version = (await in_database(leases.capacity, self._run)).live_version
             self._waiting_since = (time.monotonic(), max(version, 0))
 
-    async def report(self) -> None:
+    async def report(self, *, drivers: int) -> None:
         """Add it to the metrics, each version at its own step. Raises what the database raises."""
-        self._count_waiting()
+        self._count_waiting(drivers)
         due, self._values = self._values, defaultdict(float)
         for version in sorted({version for version, _ in due}):
             values = {key: value for (at, key), value in due.items() if at == version and value}
             await in_database(metrics.accumulate, self._run, step=version, values=values)
 
-    def _count_waiting(self) -> None:
+    def _count_waiting(self, drivers: int) -> None:
         if self._waiting_since is not None:
             since, version = self._waiting_since
             now = time.monotonic()
-            self.add(version, "time/wait_for_policy", now - since)
+            self.add(version, "time/wait_for_policy", (now - since) / drivers)
             self._waiting_since = (now, version)

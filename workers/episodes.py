@@ -183,7 +183,7 @@ class Driver:
                         self._places[claim.environment].window.playing += self._places.share(claim)
                         self._playing[claim.token] = asyncio.create_task(self._play(claim))
                     is_waiting = answer.reason is Withheld.CAPACITY and not self._playing
-                    await self._counts.note_waiting(is_waiting=is_waiting)
+                    await self._counts.note_waiting(is_waiting=is_waiting, drivers=self._drivers)
                     if len(answer.claims) < vacancies.limit:
                         not_before = time.monotonic() + random.uniform(0, 2) * self._drivers / _VAIN_CLAIMS_PER_S
             await self._wait(not_before)
@@ -313,8 +313,8 @@ class Driver:
             tokens=traffic.tokens,
             is_draining=self._is_handed_over or self._over,
         )
-        await self._counts.report()
         self._drivers = max(1, await in_database(drivers.count, self.run))
+        await self._counts.report(drivers=self._drivers)
 
     def _report_s(self) -> float:
         return min(_LONGEST_REPORT_S, max(_REPORT_S, self._drivers / _REPORTS_PER_S))
