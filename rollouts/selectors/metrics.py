@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from django.db import connection
 
-from rollouts.models import Run
+from rollouts.models import MetricPoint, Run
 from rollouts.sql import load
 
 MAX_POINTS = 1500
@@ -44,6 +44,11 @@ def latest(run: Run, keys: Iterable[str]) -> dict[str, tuple[int, float]]:
     with connection.cursor() as cursor:
         cursor.execute(load("newest_metrics"), {"run_id": run.pk, "keys": list(keys)})
         return {key: (step, value) for key, step, value in cursor.fetchall()}
+
+
+def at(run: Run, step: int, keys: Iterable[str]) -> dict[str, float]:
+    """Key -> value of its point of one step; keys without one are absent. One query."""
+    return dict(MetricPoint.objects.filter(run=run, step=step, key__in=list(keys)).values_list("key", "value"))
 
 
 def sparklines(run_ids: Sequence[int], *, key: str = "reward/mean", points: int = 40) -> dict[int, list[float]]:

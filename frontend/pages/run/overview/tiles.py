@@ -24,7 +24,7 @@ class Tile:
 
 
 def of_run(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
-    """The figures for this kind of run, from the newest point of each key. One query."""
+    """The figures for this kind of run, from the newest point of each key."""
     if run.kind == "eval":
         return _evaluation(evaluations, is_trained=False)
     return _sft(run, evaluations) if run.kind == "sft" else _rl(run, evaluations)
@@ -37,9 +37,11 @@ def lag_limit(run: Run) -> int | None:
 
 
 def _rl(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
-    keys = ["reward/mean", "lag/max", "lag/mean", "mismatch_kl/mean", "perf/throughput"]
-    keys += ["time/step", "time/wait_for_batch", "time/wait_for_policy"]
-    now = {key: value for key, (_, value) in metrics.latest(run, keys).items()}
+    keys = ["reward/mean", "lag/max", "lag/mean", "mismatch_kl/mean", "perf/throughput", "time/step"]
+    newest = metrics.latest(run, keys)
+    now = {key: value for key, (_, value) in newest.items()}
+    if "time/step" in newest:  # generation may wait at a newer version already, or has not for long
+        now |= metrics.at(run, newest["time/step"][0], ["time/wait_for_batch", "time/wait_for_policy"])
     curve = metrics.sparklines([run.pk], points=40).get(run.pk, [])
     gain = curve[-1] - curve[0] if len(curve) > 1 else None
     limit = lag_limit(run)
