@@ -53,6 +53,12 @@ def test_a_run_shows_every_figure_with_its_interval_and_a_curve(client: Client, 
     assert (curve.first, curve.last, len(curve.points)) == (0, 25, 2)
 
 
+def test_what_is_not_known_yet_of_an_evaluation_is_no_zero(client: Client, run: Run) -> None:
+    make_evaluation(run, 0, state=EvaluationState.PLAYING, cursor=3)
+    [line] = client.get(reverse("run-evaluations", args=[run.key])).context["lines"]
+    assert (line.tokens, line.truncated, line.failed) == (None, None, None)
+
+
 def test_two_evaluations_are_compared_pair_by_pair(client: Client, run: Run) -> None:
     first, second = played(run, 0, [[0.0, 0.0], [1.0, 1.0]]), played(run, 25, [[1.0, 1.0], [1.0, 1.0]])
     numbers = {"first": first.pk, "second": second.pk}

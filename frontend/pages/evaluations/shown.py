@@ -33,7 +33,8 @@ class EvaluationRow:
     others: list[ShownFigure]
     """pass@k and pass^k."""
     rollouts: int
-    tokens: int
+    tokens: int | None
+    """None until there are figures."""
     truncated: float | None
     """Share of its rollouts."""
     out_of_turns: float | None
@@ -67,7 +68,7 @@ def line(evaluation: Evaluation) -> EvaluationRow:
         average=averages[0] if averages else None,
         others=[each for each in figures if each not in averages],
         rollouts=rollouts,
-        tokens=found.get("tokens", 0),
+        tokens=found.get("tokens"),
         truncated=found["truncated"] / rollouts if rollouts else None,
         out_of_turns=found["out_of_turns"] / rollouts if "out_of_turns" in found and rollouts else None,
         failed=found["failed"] / rollouts if rollouts else None,

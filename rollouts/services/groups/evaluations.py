@@ -1,4 +1,4 @@
-"""Close evaluations: all problems played, or the deadline passed.
+"""Close evaluations: all problems played, the deadline passed, or their run over.
 
 Lock order: evaluation -> leases -> groups.
 """
@@ -63,6 +63,33 @@ def advance(run: Run) -> None:
             )
 
 
+def end(run: Run, evaluation: Evaluation, to: EvaluationState, reason: Reason | None, *, actor: str) -> None:
+    """Write what came of an evaluation of which no group is played any more. Call it with its row locked."""
+    scored = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
+    figures = scored.aggregate(reward=Avg("reward"), tokens=Avg("trained_token_count"))
+    played = ScoredGroup.objects.filter(evaluation=evaluation, state=GroupState.EVALUATED)
+    measured = played.aggregate(first=Min("min_policy_version"), last=Max("max_policy_version"))
+    transition(
+        Evaluation,
+        [evaluation.pk],
+        to=to,
+        actor=actor,
+        reason=reason,
+        finished_at=DB_NOW,
+        reward_mean=figures["reward"],
+        min_policy_version=measured["first"],
+        max_policy_version=measured["last"],
+        figures=evaluation_selectors.figures(evaluation),
+    )
+    if figures["reward"] is not None:
+        name = evaluation.environment.name
+        values = {
+            f"eval/{name}/reward"[:100]: figures["reward"],
+            f"eval/{name}/tokens"[:100]: figures["tokens"],
+        } | {f"eval/{name}/{key}"[:100]: value for key, value in _overall(run, evaluation).items()}
+        metrics.record(run, step=evaluation.version, values=values)
+
+
 def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: Reason | None) -> None:
     with transaction.atomic():
         # The row first, which keeps new groups out; then the leases, which waits for those that are settling.
@@ -79,29 +106,7 @@ def _close(run: Run, evaluation: Evaluation, to: EvaluationState, reason: Reason
             reason=Reason(ReasonCode.EVALUATION_ENDED),
             settled_at=DB_NOW,
         )
-        scored = Rollout.objects.filter(group__evaluation=evaluation, reward__isnull=False)
-        figures = scored.aggregate(reward=Avg("reward"), tokens=Avg("trained_token_count"))
-        played = ScoredGroup.objects.filter(evaluation=evaluation, state=GroupState.EVALUATED)
-        measured = played.aggregate(first=Min("min_policy_version"), last=Max("max_policy_version"))
-        transition(
-            Evaluation,
-            [evaluation.pk],
-            to=to,
-            actor="reconciler",
-            reason=reason,
-            finished_at=DB_NOW,
-            reward_mean=figures["reward"],
-            min_policy_version=measured["first"],
-            max_policy_version=measured["last"],
-            figures=evaluation_selectors.figures(evaluation),
-        )
-        if figures["reward"] is not None:
-            name = evaluation.environment.name
-            values = {
-                f"eval/{name}/reward"[:100]: figures["reward"],
-                f"eval/{name}/tokens"[:100]: figures["tokens"],
-            } | {f"eval/{name}/{key}"[:100]: value for key, value in _overall(run, evaluation).items()}
-            metrics.record(run, step=evaluation.version, values=values)
+        end(run, evaluation, to, reason, actor="reconciler")
 
 
 def _overall(run: Run, evaluation: Evaluation) -> dict[str, float]:

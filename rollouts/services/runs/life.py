@@ -19,7 +19,7 @@ from rollouts.models import (
 )
 from rollouts.reasons import WAITS, Reason, ReasonCode
 from rollouts.services.datasets import learning
-from rollouts.services.groups import leases
+from rollouts.services.groups import evaluations, leases
 from rollouts.services.groups.intake import close_gate
 from rollouts.services.runs import addresses, forks, placements
 from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, stored, transition
@@ -119,30 +119,19 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | N
     """
     if to not in RUN_TERMINAL:
         raise ValueError(f"{to} is not an end")
+    ended = Reason(ReasonCode.RUN_ENDED, state=str(to))
     with transaction.atomic():
         Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         close_gate(run)
         list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
-        open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
-        transition(
-            Evaluation,
-            open_evaluations.values_list("pk", flat=True),
-            to=EvaluationState.EXPIRED,
-            actor=actor,
-            reason=Reason(ReasonCode.RUN_ENDED, state=str(to)),
-            finished_at=DB_NOW,
-        )
+        playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).order_by("id")
+        open_evaluations = list(playing.select_for_update(no_key=True, of=("self",)).select_related("environment"))
         leases.end_all(Lease.objects.filter(run=run))
         for state in (GroupState.PLAYING, *GROUP_WAITING, GroupState.BATCHED):
             left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
             columns: dict[str, Any] = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
-            transition(
-                ScoredGroup,
-                left,
-                to=GroupState.SURPLUS,
-                actor=actor,
-                reason=Reason(ReasonCode.RUN_ENDED, state=str(to)),
-                **columns,
-            )
+            transition(ScoredGroup, left, to=GroupState.SURPLUS, actor=actor, reason=ended, **columns)
+        for evaluation in open_evaluations:  # now that nothing of them can settle any more
+            evaluations.end(run, evaluation, EvaluationState.EXPIRED, ended, actor=actor)
         placements.release(run)
         return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)

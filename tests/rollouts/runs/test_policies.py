@@ -164,6 +164,19 @@ def test_an_evaluation_past_its_deadline_lets_publishing_go_on() -> None:
     assert story.publish(run) == 1
 
 
+def test_an_evaluation_that_ends_with_its_run_keeps_what_it_found() -> None:
+    run = story.launch(evaluation={"problems": 3, "rollouts_per_problem": 1})
+    played, *_ = story.claim(run, 3)
+    story.settle(played, [0.5])
+    life.request_stop(run, actor="user:ada")
+    life.end(run, to=RunState.STOPPED)
+    evaluation = Evaluation.objects.get()
+    assert (evaluation.state, evaluation.reward_mean, evaluation.measured) == (EvaluationState.EXPIRED, 0.5, "0")
+    assert evaluation.figures["rollouts"] == 1
+    assert evaluation.state_reason == "the run was stopped"
+    assert MetricPoint.objects.get(key="eval/reverse_text/reward").value == 0.5
+
+
 def test_an_evaluation_of_which_every_group_failed_ends_without_a_reward() -> None:
     run = story.launch(evaluation={"problems": 1, "rollouts_per_problem": 2})
     [claim] = story.claim(run, 1)
