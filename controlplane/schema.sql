@@ -1974,6 +1974,8 @@ CREATE INDEX event_by_object ON public.rollouts_event USING btree (object_kind, 
 
 CREATE INDEX event_by_run ON public.rollouts_event USING btree (run_id, id DESC);
 
+CREATE INDEX event_shown_by_run ON public.rollouts_event USING btree (run_id, id DESC) WHERE (NOT ((object_kind)::text = ANY (ARRAY[('scoredgroup'::character varying)::text, ('batch'::character varying)::text])));
+
 CREATE INDEX export_open ON public.rollouts_export USING btree (id) WHERE ((state)::text = ANY (ARRAY[('queued'::character varying)::text, ('writing'::character varying)::text]));
 
 CREATE INDEX group_changed ON public.rollouts_scoredgroup USING btree (run_id, state_at) WHERE (settled_at IS NOT NULL);
@@ -2567,4 +2569,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0048_group_changed', now()),
     ('rollouts', '0049_checkpoints_come_back', now()),
     ('rollouts', '0050_trainers_are_heard', now()),
+    ('rollouts', '0051_event_shown_by_run', now()),
     ('sessions', '0001_initial', now());

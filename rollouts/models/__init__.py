@@ -19,7 +19,7 @@ from rollouts.models.group import (
     Withholding,
 )
 from rollouts.models.load import DriverLoad, ReplicaLoad
-from rollouts.models.log import Event, EventKind, MetricPoint
+from rollouts.models.log import COUNTED_KINDS, Event, EventKind, MetricPoint
 from rollouts.models.model import Model, ModelOrigin
 from rollouts.models.placement import Placement, PlacementKind
 from rollouts.models.policy import Checkpoint, Evaluation, PolicyVersion
@@ -34,6 +34,7 @@ from rollouts.models.trust import Trust, TrustKind
 from rollouts.models.worker import KeptPool, WorkerJob
 
 __all__ = [
+    "COUNTED_KINDS",
     "COUNTING_REWARD",
     "ROUNDING",
     "Act",

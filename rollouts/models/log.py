@@ -28,6 +28,10 @@ class MetricPoint(models.Model):
         return f"{self.key}[{self.step}] = {self.value:.4g}"
 
 
+COUNTED_KINDS = ["scoredgroup", "batch"]
+"""Objects whose every change is an event, which pages count instead of showing: nearly all events of a long run."""
+
+
 class EventKind(models.TextChoices):
     """What an event says of its object. Told by its two states, so it needs no column."""
 
@@ -55,6 +59,10 @@ class Event(Reasoned):
         indexes = [
             models.Index(fields=["run", "-id"], name="event_by_run"),
             models.Index(fields=["object_kind", "object_id"], name="event_by_object"),
+            # Of the few that pages show: between two of them there may be millions.
+            models.Index(
+                fields=["run", "-id"], condition=~models.Q(object_kind__in=COUNTED_KINDS), name="event_shown_by_run"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from rollouts.errors import NotFound
 from rollouts.models import (
+    COUNTED_KINDS,
     Attempt,
     Batch,
     Checkpoint,
@@ -30,8 +31,6 @@ from rollouts.states import REPLICA_ALIVE, RUN_ACTIVE, EvaluationState, RunState
 
 RECENT_STEPS = 20
 """How many of the newest steps the speed of a run is measured over."""
-_QUIET_KINDS = ["scoredgroup", "batch"]
-"""Objects whose every change is an event; the ledger counts them instead."""
 
 STATE_FILTERS: dict[str, frozenset[str]] = {
     "active": frozenset(map(str, RUN_ACTIVE)),
@@ -231,7 +230,7 @@ class EventLine:
 
 def list_events(run: Run, *, limit: int = 12, before: int | None = None) -> list[EventLine]:
     """Newest events of everything but single groups and batches. One query, and one per kind of object."""
-    events = Event.objects.filter(run=run).exclude(object_kind__in=_QUIET_KINDS)
+    events = Event.objects.filter(run=run).exclude(object_kind__in=COUNTED_KINDS)
     if before is not None:
         events = events.filter(id__lt=before)
     found = list(events.order_by("-id")[:limit])

@@ -77,6 +77,7 @@ QUESTIONS: dict[str, Callable[[Run, int], Any]] = {
     "newest groups": lambda run, epoch: list(pages.list_groups(run, limit=20)),
     "one group": lambda run, epoch: groups.get(run, "old-77777"),
     "newest events": lambda run, epoch: list(events.list_recent(run, limit=50)),
+    "newest events of a page": lambda run, epoch: pages.list_events(run, limit=8),
     "events behind a number": lambda run, epoch: list(events.list_after(run, 7, limit=50)),
     "newest number of a page": lambda run, epoch: pages.seq(run),
     "health": lambda run, epoch: runs.health(run),
