@@ -19,12 +19,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from django.conf import settings
+from django.db.models import F
+from django.db.models.functions import Now
 from django.utils import timezone
 
-from rollouts.models import KeptPool, Run, RunKind, WorkerJob
+from rollouts.models import Evaluation, KeptPool, Lease, Run, RunKind, Trial, WorkerJob
 from rollouts.services import worker_jobs
 from rollouts.services.groups import leases
-from rollouts.states import RUN_GENERATING
+from rollouts.states import RUN_GENERATING, EvaluationState, TrialState
 from workers.fleet.keys import mark_of_workers
 from workers.given import NoWay, given
 from workers.slurm import queue, templates, workers
@@ -94,13 +96,19 @@ def wanted(pool: WorkerPool, count: int, lasting: Lasting, *, is_growing: bool) 
 def work() -> Work:
     """Of all runs whose groups we play."""
     runs = [run for run in Run.objects.filter(state__in=RUN_GENERATING) if wants_driver(run)]
-    is_left = any(run.kind == RunKind.RL and _is_left(run) for run in runs)
-    return Work(bool(runs), is_left, min(map(may_take_s, runs), default=0.0))
+    return Work(bool(runs), any(map(_is_left, runs)), min(map(may_take_s, runs), default=0.0))
 
 
 def _is_left(run: Run) -> bool:
-    found = leases.capacity(run)
-    return found.live_version >= 0 and found.capacity > 0
+    """Whether a driver with room would find something: a group to begin or to take over, or a trial."""
+    if run.live_version < 0:
+        return False
+    if run.kind == RunKind.RL and leases.capacity(run).capacity > 0:
+        return True
+    open_evaluations = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING, cursor__lt=F("problems"))
+    expired = Lease.objects.filter(run=run, expires_at__lt=Now())
+    trials = Trial.objects.filter(run=run, state=TrialState.WAITING)
+    return any(found.exists() for found in (open_evaluations, expired, trials))
 
 
 def ends_within(job: Job, seconds: float) -> bool:

@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from rollouts.models import KeptPool
 from rollouts.services.groups import leases
-from tests.workers.making import make_run, make_started_run
+from rollouts.services.runs import trials
+from tests.factories import make_trial
+from tests.workers.making import expire, make_run, make_started_run
 from workers import worker_pools
 from workers.fleet.keys import mark_of_workers
 from workers.launchers.base import JobSize
@@ -80,6 +82,26 @@ def test_work_is_left_until_drivers_have_claimed_as_much_as_may_be_played() -> N
     assert work().is_left
     leases.claim(run, holder="a driver", limit=99, lease_s=60.0)
     assert work() == Work(is_there=True, is_left=False, takes_s=takes_s)
+
+
+@pytest.mark.django_db
+def test_work_is_left_where_an_evaluation_has_problems_that_nobody_plays() -> None:
+    run = make_started_run(kind="eval", max_steps=1, evaluation__problems=2)
+    assert work().is_left
+    leases.claim(run, holder="a driver", limit=99, lease_s=60.0)
+    assert not work().is_left
+    expire(run)
+    assert work().is_left, "their driver is gone"
+
+
+@pytest.mark.django_db
+def test_work_is_left_where_somebody_waits_for_a_trial() -> None:
+    run = make_started_run()
+    leases.claim(run, holder="a driver", limit=99, lease_s=60.0)
+    make_trial(run)
+    assert work().is_left
+    assert trials.claim(run, holder="a driver", limit=1)
+    assert not work().is_left
 
 
 @pytest.mark.django_db
