@@ -222,7 +222,8 @@ def eject(replica: Replica, *, reason: Reason) -> None:
 def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
     """End replicas in parallel, each with every process it started: `stopping`, then `exited`.
 
-    Blocks for up to STOP_DEADLINE_S. Replicas whose end somebody else records meanwhile are skipped.
+    Blocks for up to STOP_DEADLINE_S. Replicas whose end somebody else records meanwhile are skipped. Raises what kept
+    one from being ended, once the others are.
     """
     left = list(replicas_to_end)
     for replica in left:
@@ -230,10 +231,13 @@ def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
             with suppress(StateConflict):
                 replicas.stopping(replica, reason=reason)
     with ThreadPoolExecutor(max_workers=max(1, len(left))) as threads:
-        ends = list(threads.map(_stop, left))
-    for replica, seen in zip(left, ends, strict=True):
-        with suppress(StateConflict):  # somebody else has recorded its end
-            replicas.exited(replica, exit_code=seen.exit_code, reason=reason)
+        ends = [threads.submit(_stop, replica) for replica in left]
+    for replica, ended in zip(left, ends, strict=True):
+        if ended.exception() is None:
+            with suppress(StateConflict):  # somebody else has recorded its end
+                replicas.exited(replica, exit_code=ended.result().exit_code, reason=reason)
+    for ended in ends:
+        ended.result()
 
 
 def last_log_lines(replica: Replica) -> str:

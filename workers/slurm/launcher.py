@@ -135,10 +135,14 @@ class SlurmLauncher:
         return replace(seen, job=job.number, node=job.first_node)
 
     def stop(self, handle: Handle, deadline_s: float) -> Observation:
+        try:
+            handle.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # By a file, which the agent looks for: SLURM need not answer for that.
+            (handle.directory / "stop").touch()
+        except OSError as error:  # of a full disk, say: only SLURM can tell it then
+            log.warning("%s is not asked to end, but cancelled: %s", handle.directory.name, error)
+            deadline_s = 0.0
         expires = time.monotonic() + deadline_s
-        handle.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # By a file, which the agent looks for: SLURM need not answer for that.
-        (handle.directory / "stop").touch()
         while _of(handle, "exit.json") is None and time.monotonic() < expires:
             seen = self.poll(handle)
             if seen.waiting or not seen.alive:

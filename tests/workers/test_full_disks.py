@@ -1,0 +1,52 @@
+"""A disk of the control plane that is full keeps no replica from being ended."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from rollouts.models import Replica
+from rollouts.states import ReplicaState
+from tests.factories import make_replica, make_run
+from workers.fleet import lifecycle
+from workers.launchers.base import Handle, Observation
+from workers.launchers.local import LocalLauncher
+from workers.slurm import queue
+from workers.slurm.launcher import SlurmLauncher
+from workers.slurm.queue import Job
+
+TOKEN = "0b1c2d3e-0000-4000-8000-00000000000a"
+
+
+def full(*_: object, **__: object) -> None:
+    """What anything says that would write."""
+    raise OSError(errno.EDQUOT, os.strerror(errno.EDQUOT))
+
+
+def test_a_job_is_cancelled_where_it_cannot_be_asked_to_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    launcher, jobs = SlurmLauncher(tmp_path), {TOKEN: Job("7", "RUNNING", "None", "n1")}
+    monkeypatch.setattr(launcher._queue, "jobs", lambda **_: jobs)
+    monkeypatch.setattr(queue, "cancel", jobs.pop)
+    monkeypatch.setattr(Path, "touch", full)
+    launcher.stop(Handle(TOKEN, tmp_path / "trainer-0-1"), 20.0)
+    assert jobs == {}
+
+
+@pytest.mark.django_db
+def test_a_replica_that_cannot_be_ended_keeps_no_other_from_being_noted_as_ended(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = make_run()
+    stuck, other = (make_replica(run, slot=slot) for slot in range(2))
+
+    def stop(_: LocalLauncher, handle: Handle, deadline_s: float) -> Observation:
+        if handle.token == str(stuck.token):
+            full()
+        return Observation(False, 0)
+
+    monkeypatch.setattr(LocalLauncher, "stop", stop)
+    with pytest.raises(OSError, match=os.strerror(errno.EDQUOT)):
+        lifecycle.end([stuck, other], reason=None)
+    assert Replica.objects.get(pk=stuck.pk).state == ReplicaState.STOPPING
+    assert Replica.objects.get(pk=other.pk).state == ReplicaState.EXITED
