@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from contextlib import suppress
+from datetime import datetime
 from threading import BoundedSemaphore
 
 from django.db import DatabaseError, InterfaceError
@@ -66,6 +67,8 @@ class Convergence:
         self._servers = Servers()
         self._broken_since: dict[int, float] = {}
         """Run id -> monotonic time since which every pass over it raised."""
+        self._at_work: dict[int, datetime] = {}
+        """Run id -> when one of its jobs was last seen at work."""
 
     def converge(self, run_id: int) -> None:
         """Make one pass over a run, and another at once when its state changed. Blocks while it probes."""
@@ -105,7 +108,7 @@ class Convergence:
     def _tend(self, run: Run) -> None:
         _ask_for_leave(run)
         _ask_for_use(run)
-        if _give_back(run):
+        if self._give_back(run):
             return
         reviews.expire(run)
         if run.parsed.is_trained and commands.is_on_jobs(run.parsed):
@@ -135,6 +138,23 @@ class Convergence:
         run.refresh_from_db()
         if run.state == RunState.FINISHING and training.is_gone(run) and not _is_owed(run):
             _finish(run)
+
+    def _give_back(self, run: Run) -> bool:
+        """Stop a run whose jobs hold their nodes for nothing, if it wants that; returns whether it was."""
+        limit_s = run.parsed.launcher.idle_limit_s
+        if not limit_s or not commands.is_on_jobs(run.parsed):
+            return False
+        if (idle := machines.idle_since(run)) is None:
+            self._at_work[run.pk] = timezone.now()
+            return False
+        jobs_of_run, since = idle
+        # A trainer that has loaded its model, or saved a checkpoint, has not waited since before it did.
+        idle_s = (timezone.now() - max(since, self._at_work.get(run.pk, since))).total_seconds()
+        if idle_s <= limit_s:
+            return False
+        why = Reason(ReasonCode.NODES_GIVEN_BACK, jobs=jobs_of_run, idle_s=idle_s, limit_s=limit_s)
+        life.request_stop(run, actor="reconciler", reason=why)
+        return True
 
     def _give_up(self, run: Run, reason: Reason) -> None:
         run.refresh_from_db()
@@ -218,20 +238,6 @@ def _ask_for_use(run: Run) -> None:
     limit = run.parsed.fruitless_limit if run.kind == RunKind.RL and run.state in RUN_TRAINING else 0
     if limit and (last := groups.fruitless(run, limit)) is not None:
         raise UnrecoverableError(Reason(ReasonCode.FRUITLESS, groups=limit, last=last.reason))
-
-
-def _give_back(run: Run) -> bool:
-    """Stop a run whose jobs hold their nodes for nothing, if it wants that; returns whether it was."""
-    limit_s = run.parsed.launcher.idle_limit_s
-    if not limit_s or not commands.is_on_jobs(run.parsed) or (idle := machines.idle_since(run)) is None:
-        return False
-    jobs_of_run, since = idle
-    idle_s = (timezone.now() - since).total_seconds()
-    if idle_s <= limit_s:
-        return False
-    why = Reason(ReasonCode.NODES_GIVEN_BACK, jobs=jobs_of_run, idle_s=idle_s, limit_s=limit_s)
-    life.request_stop(run, actor="reconciler", reason=why)
-    return True
 
 
 def _make_model(run: Run) -> None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Count, Exists, Min, OuterRef, QuerySet, Subquery
+from django.db.models import Count, Exists, Max, Min, OuterRef, QuerySet, Subquery
 from django.utils import timezone
 
 from rollouts.models import (
@@ -18,6 +18,7 @@ from rollouts.models import (
     Lease,
     Placement,
     PlacementKind,
+    PolicyVersion,
     Replica,
     ReplicaKind,
     ReplicaLoad,
@@ -31,6 +32,9 @@ from rollouts.states import REPLICA_ALIVE, RUN_ACTIVE, ReplicaState
 
 QUIET_REPLICA_S = 30.0
 """After which a replica whose heart does not beat is called silent; after a minute it is replaced."""
+HEARD_S = 90.0
+"""A trainer that waits for a batch goes on asking, as is noted each half minute. One that is silent for so long loads
+its model, or saves a checkpoint."""
 _PAYLOAD = ("run__config", "run__config_origins")
 
 
@@ -161,10 +165,13 @@ def fleet(user: User | AnonymousUser, *, idle_s: float) -> Fleet:
 
 def idle_since(run: Run) -> tuple[int, datetime] | None:
     """How many replicas of a run have begun and not ended, and since when none of them has had anything to do; None
-    where one has, or there is none."""
+    where one has, or there is none. A version that was published is something to do."""
     begun = _lines(Replica.objects.filter(run=run, begun_at__isnull=False), 0.0)
     since = [line.idle_since for line in begun if line.idle_since is not None]
-    return (len(begun), max(since)) if begun and len(since) == len(begun) else None
+    if not begun or len(since) < len(begun):
+        return None
+    published_at = PolicyVersion.objects.filter(run=run).aggregate(last=Max("published_at"))["last"]
+    return len(begun), max(filter(None, [*since, published_at]))
 
 
 def _lines(replicas: QuerySet[Replica], idle_s: float) -> list[ReplicaLine]:
@@ -189,7 +196,7 @@ def _line(replica: Replica, now: datetime, longest: timedelta) -> ReplicaLine:
     load = getattr(replica, "load", None)
     since = None
     if replica.state == ReplicaState.READY:
-        since = _waits_since(replica) if replica.kind == ReplicaKind.TRAINER else load and load.idle_since
+        since = _waits_since(replica, now) if replica.kind == ReplicaKind.TRAINER else load and load.idle_since
     quiet = timedelta(seconds=QUIET_REPLICA_S)
     return ReplicaLine(
         replica,
@@ -200,8 +207,10 @@ def _line(replica: Replica, now: datetime, longest: timedelta) -> ReplicaLine:
     )
 
 
-def _waits_since(trainer: Replica) -> datetime | None:
+def _waits_since(trainer: Replica, now: datetime) -> datetime | None:
     """Since when a trainer has been waiting for a batch; None where it is not."""
+    if now - (trainer.answered_at or trainer.state_at) > timedelta(seconds=HEARD_S):
+        return None
     if trainer.run.kind != RunKind.RL or trainer.run.trainer_finished_at or trainer.is_stepping:  # type: ignore[attr-defined]
         return None
     trained_at: datetime | None = trainer.trained_at  # type: ignore[attr-defined]

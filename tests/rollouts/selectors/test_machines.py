@@ -24,7 +24,7 @@ from rollouts.selectors import machines
 from rollouts.selectors.machines import DriverLine, Fleet, ReplicaLine
 from rollouts.states import BatchState, GroupState, ReplicaState
 from tests import store
-from tests.factories import make_batch, make_group, make_project, make_replica, make_run, make_user
+from tests.factories import make_batch, make_group, make_policy_version, make_project, make_replica, make_run, make_user
 from workers.slurm import queue
 
 pytestmark = pytest.mark.django_db
@@ -106,6 +106,9 @@ def test_a_trainer_waits_for_a_batch_since_its_last_step(user: User) -> None:
     stepped_at = ago(700)
     Batch.objects.filter(pk=batch.pk).update(trained_at=stepped_at)
     assert (only(user).is_idle, only(user).idle_since) == (True, stepped_at)
+    Replica.objects.filter(pk=trainer.pk).update(answered_at=ago(91))
+    assert only(user).idle_since is None, "it saves a checkpoint: who waits goes on asking"
+    Replica.objects.filter(pk=trainer.pk).update(answered_at=ago(40))
     make_batch(run, 1, [make_group(run)], state=BatchState.DELIVERED)
     assert only(user).idle_since is None, "it computes"
 
@@ -127,6 +130,8 @@ def test_a_run_is_idle_since_the_last_of_its_jobs_is() -> None:
     for server, since in zip(servers, times, strict=True):
         ReplicaLoad.objects.create(replica=server, reported_at=now, idle_since=since)
     assert machines.idle_since(run) == (2, times[1])
+    published = make_policy_version(run, 0)
+    assert machines.idle_since(run) == (2, published.published_at), "there is something to play since"
     ReplicaLoad.objects.filter(replica=servers[0]).update(idle_since=None)
     assert machines.idle_since(run) is None, "one of them is at work"
 
