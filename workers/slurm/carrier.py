@@ -11,9 +11,9 @@ import logging
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,8 @@ class Carrier(threading.Thread):
         self._job: dict[str, Any] = json.loads((directory / "job.json").read_text())
         self._is_stopped = False
         self._beat: int | bool = False
+        self._complaint = ""
+        """Why not all could be kept here at the last look."""
         self._kept: dict[Path, dict[str, Any]] = {}
         self._beside = ThreadPoolExecutor(1, thread_name_prefix="fetch")
         self._fetching: Future[None] | None = None
@@ -96,17 +98,26 @@ class Carrier(threading.Thread):
             fetched, self._fetching = self._fetching, None
             fetched.result()
         status = self._ask(node)
-        for name, more in status["logs"].items():
-            self._append(name, base64.b64decode(more))
-        for name in ("agent.json", "why.json", "started.json"):
-            if (content := status["reports"].get(name)) is not None:
-                self._keep(self._directory / name, content)
+        # What cannot be kept is told again at the next look. The heart first: whoever is not heard is replaced, and a
+        # full disk here is no fault of a replica's.
+        wrong: list[OSError] = []
         if status["heart_beats"] != self._beat:
-            self._beat = status["heart_beats"]
-            (self._directory / "heartbeat").touch()
-        if status["fault"] is not None:
-            scratch(self._directory).mkdir(exist_ok=True)
-            self._keep(scratch(self._directory) / "fault.json", status["fault"])
+            with _noting(wrong):
+                (self._directory / "heartbeat").touch()
+                self._beat = status["heart_beats"]
+        with _noting(wrong):
+            for name in ("agent.json", "why.json", "started.json"):
+                if (content := status["reports"].get(name)) is not None:
+                    self._keep(self._directory / name, content)
+            if status["fault"] is not None:
+                scratch(self._directory).mkdir(exist_ok=True)
+                self._keep(scratch(self._directory) / "fault.json", status["fault"])
+        with _noting(wrong):
+            for name, more in status["logs"].items():
+                self._append(name, base64.b64decode(more))
+        if wrong and str(wrong[0]) != self._complaint:
+            log.warning("%s is not kept up to date: %s", self._directory.name, wrong[0])
+        self._complaint = str(wrong[0]) if wrong else ""
         if status["offers"] and self._fetching is None:
             self._fetching = self._beside.submit(self._fetch_offers, url, status["offers"])
         if (self._directory / "stop").exists() and not self._is_stopped:
@@ -114,7 +125,7 @@ class Carrier(threading.Thread):
             self._is_stopped = True
         if (ended := status["reports"].get("exit.json")) is None:
             return True
-        if status["logs"] or status["offers"]:
+        if wrong or status["logs"] or status["offers"]:
             return True  # there may be more of it
         for path in self._job["keeps"]:
             node.fetch(Path(path))
@@ -160,3 +171,12 @@ class Carrier(threading.Thread):
         with suppress(NodeAway, TransferError), closing(Node(url, self._key)) as node:
             for act in ("stop", "leave"):
                 node.ask("POST", act)
+
+
+@contextmanager
+def _noting(wrong: list[OSError]) -> Iterator[None]:
+    """Note an error, so that what comes after it is done all the same."""
+    try:
+        yield
+    except OSError as error:
+        wrong.append(error)
