@@ -11,9 +11,10 @@ import logging
 import time
 from contextlib import suppress
 from datetime import datetime
+from functools import partial
 from threading import BoundedSemaphore
 
-from django.db import DatabaseError, InterfaceError
+from django.db import DatabaseError, InterfaceError, connection
 from django.utils import timezone
 
 from environments.errors import RegistryError
@@ -194,7 +195,7 @@ def _bring(run: Run) -> bool:
     turn has not come yet.
 
     Each pass asks again. The rest of the reconciler's threads are for runs that are under way. Raises
-    UnrecoverableError.
+    UnrecoverableError, and StateConflict where somebody stops it meanwhile.
     """
     if not hub.names_of(run.parsed) and run.forked_from is None and not run.datasets.exists():
         return True
@@ -202,12 +203,25 @@ def _bring(run: Run) -> bool:
         life.note_wait(run, Reason(ReasonCode.FETCH_WAITS, others=MAX_BRINGING))
         return False
     try:
-        fetching.fetch(run)
-        forking.make_start(run)
+        look = partial(_look_whether_wanted, run)
+        fetching.fetch(run, look=look)
+        forking.make_start(run, look=look)
         learning.prepare(run)
     finally:
         _bringing.release()
     return True
+
+
+def _look_whether_wanted(run: Run) -> None:
+    """Raises StateConflict once a run is to stop: what takes hours before it begins, or between two versions, looks all
+    the while."""
+    try:
+        is_to_stop = Run.objects.filter(pk=run.pk, state=RunState.STOPPING).exists()
+    except (DatabaseError, InterfaceError):
+        connection.close()  # for the next look: what was fetched for hours is not dropped because the store restarts
+        return
+    if is_to_stop:
+        raise StateConflict(f"Run {run.key} is to stop.")
 
 
 def _would_be_taken(run: Run) -> bool:
@@ -252,9 +266,12 @@ def _make_model(run: Run) -> None:
 
 
 def _make_next(run: Run) -> None:
-    """Make the files of what an eval run measures next, while nobody plays. Raises UnrecoverableError."""
+    """Make the files of what an eval run measures next, while nobody plays.
+
+    Raises UnrecoverableError, and StateConflict where somebody stops it meanwhile.
+    """
     if run.kind == RunKind.EVAL and (version := policies.find_publishable(run)) is not None:
-        forking.make_version(run, version)
+        forking.make_version(run, version, look=partial(_look_whether_wanted, run))
 
 
 def _try_environment(run: Run, ref: EnvironmentRef) -> None:

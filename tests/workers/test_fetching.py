@@ -1,5 +1,6 @@
 """What a run needs from the hub is fetched before it starts: its processes have no network."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -58,7 +59,7 @@ def test_a_run_reads_what_was_fetched_for_it_under_our_umask(tmp_path: Path) -> 
 def test_what_the_hub_does_not_give_fails_the_run_with_its_name() -> None:
     run = make_run(model__path="org/name")
     with pytest.raises(UnrecoverableError) as raised:
-        fetching.fetch(run)
+        fetching.fetch(run, look=lambda: None)
     assert runs.health(run).sentence == (
         "Not begun yet: its model org/name is being fetched from the hub, for at most 6 hours."
     )
@@ -71,7 +72,7 @@ def test_runs_that_are_fetched_for_hours_leave_the_others_their_threads(monkeypa
     slow = [make_run(model__path="org/name") for _ in range(convergence.MAX_BRINGING + 1)]
     asked: list[str] = []
 
-    def fetch(run: Run) -> None:
+    def fetch(run: Run, **_: object) -> None:
         asked.append(run.key)
         if len(asked) <= convergence.MAX_BRINGING:
             convergence.Convergence().converge(slow[len(asked)].pk)  # while this one is being fetched
@@ -86,9 +87,33 @@ def test_runs_that_are_fetched_for_hours_leave_the_others_their_threads(monkeypa
     assert RunState.PENDING not in states[:-1]
     waits = "8 other runs are being fetched or exported, and it has its turn after them"
     assert runs.health(slow[-1]).sentence == f"Not begun yet: {waits}."
-    monkeypatch.setattr(fetching, "fetch", lambda run: asked.append(run.key))
+    monkeypatch.setattr(fetching, "fetch", lambda run, **_: asked.append(run.key))
     convergence.Convergence().converge(slow[-1].pk)
     assert Run.objects.get(pk=slow[-1].pk).state != RunState.PENDING, "its turn has come"
+
+
+@pytest.mark.django_db
+def test_a_run_that_is_stopped_while_it_is_fetched_is_over_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, fetcher = tmp_path / "asked", tmp_path / "fetcher"
+    fetcher.write_text(f'#!/bin/sh\necho "$4" >> {asked}\nexec sleep 300\n')
+    fetcher.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fetcher))
+    monkeypatch.setattr(fetching, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(hub, "names_of", lambda config: [("model", "org/name"), ("dataset", "org/data")])
+    run, look = make_run(model__path="org/name"), convergence._look_whether_wanted
+
+    def look_until_it_is_stopped(run: Run) -> None:
+        if asked.exists() and asked.read_text():
+            life.request_stop(run, actor="user:ada")
+        look(run)
+
+    monkeypatch.setattr(convergence, "_look_whether_wanted", look_until_it_is_stopped)
+    convergence.Convergence().converge(run.pk)
+    run.refresh_from_db()
+    assert run.state == RunState.STOPPED
+    assert asked.read_text() == "org/name\n", "and nothing more is fetched"
 
 
 @pytest.mark.django_db

@@ -2,6 +2,8 @@
 
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Sequence
 
 from rollouts.models import Run
 from rollouts.reasons import Reason, ReasonCode
@@ -11,20 +13,41 @@ from workers.fleet.lifecycle import UnrecoverableError
 
 _DEADLINE_S = 6 * 3600.0
 """For the largest models over a slow line."""
+_LOOK_EVERY_S = 2.0
 _MAX_CHARACTERS = 300
 
 
-def fetch(run: Run) -> None:
-    """Bring models and data sets into the hub's cache; instant for what is there. Raises UnrecoverableError."""
+def fetch(run: Run, *, look: Callable[[], None]) -> None:
+    """Bring models and data sets into the hub's cache; instant for what is there. `look` is called all the while: what
+    it raises ends the fetching. Raises UnrecoverableError."""
     for kind, name in hub.names_of(run.parsed):
+        look()
         life.note_wait(run, Reason(ReasonCode.FETCHING, kind=kind, name=name, hours=_DEADLINE_S / 3600))
         command = [sys.executable, "-m", "trainers.storage.fetch", kind, name]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=_DEADLINE_S, check=False)
+            code, told = _run(command, look)
         except subprocess.TimeoutExpired:
             words = f"it took more than {_DEADLINE_S / 3600:.0f} hours"
         else:
-            if done.returncode == 0:
+            if code == 0:
                 continue
-            words = " ".join(done.stderr.strip().splitlines()[-1:])[-_MAX_CHARACTERS:]
+            words = " ".join(told.strip().splitlines()[-1:])[-_MAX_CHARACTERS:]
         raise UnrecoverableError(Reason(ReasonCode.NOT_FETCHED, kind=kind, name=name, error=words))
+
+
+def _run(command: Sequence[str], look: Callable[[], None]) -> tuple[int, str]:
+    """Run a program to its end, or to its deadline; returns its exit code and what it complained of. Raises
+    subprocess.TimeoutExpired, and what `look` does."""
+    expires = time.monotonic() + _DEADLINE_S
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as child:
+        try:
+            while True:
+                try:
+                    _, told = child.communicate(timeout=_LOOK_EVERY_S)
+                    return child.returncode, told
+                except subprocess.TimeoutExpired:
+                    if time.monotonic() > expires:
+                        raise
+                look()
+        finally:
+            child.kill()

@@ -10,6 +10,7 @@ import secrets
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 from rollouts.models import Checkpoint, PolicyVersion, Run, TrustKind
@@ -39,8 +40,9 @@ class ExportFailed(Exception):
         self.reason = reason or Reason(ReasonCode.FORK_FAILED, error=message)
 
 
-def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
-    """Fill an empty directory with the checkpoint's model, after hashing every byte of it. Raises ExportFailed."""
+def export(checkpoint: Checkpoint, directory: Path, *, dtype: str, look: Callable[[], None] = lambda: None) -> None:
+    """Fill an empty directory with the checkpoint's model, after hashing every byte of it. `look` is called all the
+    while: what it raises ends the export. Raises ExportFailed."""
     try:
         verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
     except CheckpointCorrupt as error:
@@ -48,7 +50,7 @@ def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
     if untrusted := [need for need in trust.missing_of(checkpoint.run) if need.kind is TrustKind.REMOTE_CODE]:
         raise ExportFailed(f"{name_of(checkpoint)} {trust.fault(untrusted[0])}")
     try:
-        done = _run_export(checkpoint, directory, dtype)
+        done = _run_export(checkpoint, directory, dtype, look)
     except subprocess.TimeoutExpired:
         raise ExportFailed(f"{name_of(checkpoint)} was not exported within {_DEADLINE_S:.0f} s") from None
     except LimitExceeded as error:
@@ -61,7 +63,9 @@ def export(checkpoint: Checkpoint, directory: Path, *, dtype: str) -> None:
         raise ExportFailed(f"{name_of(checkpoint)} cannot be exported: {words}")
 
 
-def _run_export(checkpoint: Checkpoint, directory: Path, dtype: str) -> "subprocess.CompletedProcess[str]":
+def _run_export(
+    checkpoint: Checkpoint, directory: Path, dtype: str, look: Callable[[], None]
+) -> "subprocess.CompletedProcess[str]":
     """Export in a sandbox, for the model may bring code along; what that leaves is moved out if it is plain files."""
     config = checkpoint.run.parsed.model
     with OwnDirectory(directory.parent / f"rollyard-export-{secrets.token_hex(6)}") as own:
@@ -72,9 +76,8 @@ def _run_export(checkpoint: Checkpoint, directory: Path, dtype: str) -> "subproc
         room = confinement.make(scratch, reads=reads, writes=[made], ours=own_places())
         command = [sys.executable, "-m", "trainers.storage.export", checkpoint.path, str(made)]
         command += ["--model", config.model_dump_json(), "--dtype", dtype]
-        done = confinement.run(
-            room, command, scratch, timeout_s=_DEADLINE_S, environ={"HF_HUB_CACHE": str(hub.cache())}
-        )
+        environ = {"HF_HUB_CACHE": str(hub.cache())}
+        done = confinement.run(room, command, scratch, timeout_s=_DEADLINE_S, environ=environ, look=look)
         if done.returncode == 0:
             for path in made.iterdir():
                 if stat.S_ISREG(path.lstat().st_mode):
@@ -83,31 +86,38 @@ def _run_export(checkpoint: Checkpoint, directory: Path, dtype: str) -> "subproc
     return done
 
 
-def make_start(run: Run) -> None:
+def make_start(run: Run, *, look: Callable[[], None]) -> None:
     """Make the weights that a fork starts from. Idempotent. Does nothing for a run that is no fork.
 
-    Raises UnrecoverableError.
+    `look` is as that of `export`. Raises UnrecoverableError.
     """
     first = PolicyVersion.objects.filter(run=run).exclude(checkpoint=None).order_by("version").first()
     if first is not None:
-        make_version(run, first)
+        make_version(run, first, look=look)
     elif run.forked_from is not None:
-        _make(run, run.forked_from, 0)
+        _make(run, run.forked_from, 0, look)
 
 
-def make_version(run: Run, version: PolicyVersion) -> None:
-    """Make the weights of a version that is a checkpoint of another run. Idempotent. Raises UnrecoverableError."""
+def make_version(run: Run, version: PolicyVersion, *, look: Callable[[], None]) -> None:
+    """Make the weights of a version that is a checkpoint of another run. Idempotent.
+
+    `look` is as that of `export`. Raises UnrecoverableError.
+    """
     if version.checkpoint is not None:
-        _make(run, version.checkpoint, version.version)
+        _make(run, version.checkpoint, version.version, look)
 
 
-def _make(run: Run, checkpoint: Checkpoint, version: int) -> None:
+def _make(run: Run, checkpoint: Checkpoint, version: int, look: Callable[[], None]) -> None:
     """In float32, so that nothing is lost."""
     weights = run.directory / "weights"
     if find_directory(weights, version):
         return
     log.info("run %s: exporting %s", run.key, name_of(checkpoint))
+
+    def write(path: Path) -> None:
+        export(checkpoint, path, dtype="float32", look=look)
+
     try:
-        write_directory(weights, version, lambda path: export(checkpoint, path, dtype="float32"), epoch=0, run=run.key)
+        write_directory(weights, version, write, epoch=0, run=run.key)
     except ExportFailed as error:
         raise UnrecoverableError(error.reason) from error

@@ -8,7 +8,7 @@ import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -169,12 +169,18 @@ def variables(scratch: Path) -> dict[str, str]:
 
 
 def run(
-    room: Sandbox | None, argv: Sequence[str], scratch: Path, *, timeout_s: float, environ: Mapping[str, str]
+    room: Sandbox | None,
+    argv: Sequence[str],
+    scratch: Path,
+    *,
+    timeout_s: float,
+    environ: Mapping[str, str],
+    look: Callable[[], None] = lambda: None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end where `make` says. Raises what `sandbox.run` does."""
+    """Run a command to its end where `make` says; `look` is as that of `sandbox.run`. Raises what that does."""
     paths = os.pathsep.join(path for path in sys.path if path)
     given = {**variables(scratch), "PYTHONPATH": paths} if room else os.environ
-    return sandbox.run(room, argv, timeout_s=timeout_s, environ={**given, **environ})
+    return sandbox.run(room, argv, timeout_s=timeout_s, environ={**given, **environ}, look=look)
 
 
 def run_alone(

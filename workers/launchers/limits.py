@@ -92,8 +92,15 @@ def capping(limits: Limits) -> list[str]:
     return ["prlimit", *words, "--core=0", "--"]
 
 
-def attend(child: "subprocess.Popen[bytes]", limits: Limits, log: Collection[Path], timeout_s: float) -> None:
-    """Wait until a child has ended. Raises LimitExceeded and subprocess.TimeoutExpired, and leaves it as it is then."""
+def attend(
+    child: "subprocess.Popen[bytes]",
+    limits: Limits,
+    log: Collection[Path],
+    timeout_s: float,
+    look: Callable[[], None] = lambda: None,
+) -> None:
+    """Wait until a child has ended; `look` is called all the while. Raises LimitExceeded, subprocess.TimeoutExpired and
+    what `look` does, and leaves the child as it is then."""
     give_up_at = time.monotonic() + timeout_s
     while True:
         left_s = give_up_at - time.monotonic()
@@ -106,6 +113,7 @@ def attend(child: "subprocess.Popen[bytes]", limits: Limits, log: Collection[Pat
             return
         if excess := find_excess(limits, with_descendants({child.pid}), *log):
             raise LimitExceeded(excess)
+        look()
 
 
 def find_excess(limits: Limits, pids: Collection[int], *log: Path) -> Excess | None:

@@ -22,7 +22,7 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -183,9 +183,15 @@ class Entry:
 
 
 def run(
-    sandbox: Sandbox | None, argv: Sequence[str], *, timeout_s: float, environ: dict[str, str]
+    sandbox: Sandbox | None,
+    argv: Sequence[str],
+    *,
+    timeout_s: float,
+    environ: dict[str, str],
+    look: Callable[[], None] = lambda: None,
 ) -> "subprocess.CompletedProcess[str]":
-    """Run a command to its end, watched as a replica is; of what it writes the end is kept.
+    """Run a command to its end, watched as a replica is; of what it writes the end is kept. `look` is called several
+    times a second: what it raises ends the command.
 
     Raises subprocess.TimeoutExpired, LimitExceeded, SandboxUnavailable, TimeoutError when no sandbox is made.
     """
@@ -205,7 +211,8 @@ def run(
         try:
             if entry and (pid := entry.pid_one()) and (started := start_time(pid)):
                 first = pid, started
-            limits.attend(child, bounds, [Path(f"/proc/self/fd/{file.fileno()}") for file in (out, err)], timeout_s)
+            written = [Path(f"/proc/self/fd/{file.fileno()}") for file in (out, err)]
+            limits.attend(child, bounds, written, timeout_s, look)
         finally:
             if first:  # not left to bwrap's own death: a sandbox half made is not tied to it yet
                 send(first[0], signal.SIGKILL, started=first[1])
