@@ -3,8 +3,8 @@
 -- Index: dataset_member_position_once.
 WITH told AS (
     SELECT member.split, member.is_wanted, member.correction_id, member.labels, member.group_id,
-           coalesce(scored.environment_id::text || '/' || nullif(scored.problem_key, ''), member.row ->> 'problem_key')
-               AS problem,
+           coalesce(environment.name, member.row ->> 'environment', '') || '/'
+               || coalesce(nullif(scored.problem_key, ''), member.row ->> 'problem_key') AS problem,
            rollout.token_count + coalesce(other.token_count, 0) AS tokens,
            rollout.trained_token_count + coalesce(other.trained_token_count, 0) AS trained_tokens,
            CASE
@@ -15,6 +15,7 @@ WITH told AS (
            END AS reward
     FROM rollouts_datasetmember AS member
     LEFT JOIN rollouts_scoredgroup AS scored ON scored.id = member.group_id
+    LEFT JOIN rollouts_runenvironment AS environment ON environment.id = scored.environment_id
     LEFT JOIN rollouts_rollout AS rollout ON rollout.id = member.rollout_id
     LEFT JOIN rollouts_rollout AS other ON other.id = member.other_id
     WHERE member.version_id = %(version_id)s

@@ -60,6 +60,12 @@ def test_figures_are_of_all_members(run: Run) -> None:
     assert found.tags == [MembersOf("good", 2)]
 
 
+def test_a_problem_that_several_runs_played_is_one_problem(run: Run) -> None:
+    other = story.launch()
+    story.submit(other, [played("b", [1.0]), played("c", [1.0])], actor="api:t")
+    assert counted(make(run, runs=[run.key, other.key])).figures.problems == 3
+
+
 def test_a_version_is_counted_once(run: Run) -> None:
     version = make(run)
     assert counting.uncounted() == [version.pk]
