@@ -79,6 +79,13 @@ def test_tokens_are_coloured_by_what_is_chosen(client: Client, by: str, tone: st
     assert f"full colour at {ends}" in shown
 
 
+def test_a_token_that_became_impossible_is_of_the_strongest_colour(client: Client) -> None:
+    run, row = train(ratios=struct.pack("<4f", 0.0, 0.0, 0.0, 1.0))
+    shown = page(client, run, row, by="ratio")
+    assert re.findall(r'<span class="trained ([\w-]*)" title="token', shown) == ["down-4", ""]
+    assert "ratio 0," in shown
+
+
 def test_an_outlier_does_not_take_the_colour_of_the_others() -> None:
     seen = token_values.get(*_long(tokens=300, outlier=1e6))
     tones = [token.tone for token in coloured.view(seen, "advantage").tokens]

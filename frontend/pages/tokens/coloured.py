@@ -21,6 +21,8 @@ PAGE = 1000
 """Tokens shown at once."""
 TONES = 4
 """Strengths of colour, in each direction."""
+FARTHEST = 1000.0
+"""Ratios that are farther from 1 are shown like this one: that of a token which became impossible is 0."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +37,10 @@ class Quantity:
     """Where the strongest colour begins, from the limit of the scale."""
 
 
+def _log_ratios(seen: SeenTokens) -> Array:
+    return np.log(np.clip(seen.ratios, 1 / FARTHEST, FARTHEST))
+
+
 def _around_zero(limit: float) -> str:
     return f"−{numbers.number(limit)} and +{numbers.number(limit)}"
 
@@ -46,7 +52,7 @@ def _around_one(limit: float) -> str:
 QUANTITIES = {
     each.key: each
     for each in (
-        Quantity("ratio", "Ratio", "what the loss bounds", lambda seen: np.log(seen.ratios), _around_one),
+        Quantity("ratio", "Ratio", "what the loss bounds", _log_ratios, _around_one),
         Quantity("advantage", "Advantage", "as the loss took it", lambda seen: seen.advantages, _around_zero),
         Quantity(
             "difference",
