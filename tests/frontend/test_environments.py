@@ -9,6 +9,7 @@ from rollouts.models import EnvironmentSource, Run
 from rollouts.states import GroupState
 from tests import store
 from tests.factories import make_group, make_project, make_run
+from tests.rollouts import story
 
 pytestmark = pytest.mark.django_db
 LIST = reverse("environments")
@@ -102,10 +103,11 @@ def test_the_difficulty_map_is_of_the_run_that_is_asked_for(client: Client) -> N
         rewards = [1.0] * solved + [0.0] * (2 - solved)
         make_group(one, version=version, problem_key="hard", rewards=rewards, scored_count=2, solved_count=solved)
     newest = client.get(page_of("reverse_text"))
-    assert f'href="{page_of("reverse_text")}?run={one.key}#difficulty"' in newest.content.decode()
+    rows = {run.pk: run.environments.get() for run in (one, other)}
+    assert f'href="{page_of("reverse_text")}?row={rows[one.pk].pk}#difficulty"' in newest.content.decode()
     assert newest.context["difficulty"] is None
     assert "No training group of it was scored yet" in newest.content.decode()
-    answer = client.get(f"{page_of('reverse_text')}?run={one.key}")
+    answer = client.get(f"{page_of('reverse_text')}?row={rows[one.pk].pk}")
     found = answer.context["difficulty"]
     assert (found.first_version, found.last_version, found.none_solved, found.all_solved) == (0, 2, "0 %", "100 %")
     [problem] = found.problems
@@ -114,7 +116,16 @@ def test_the_difficulty_map_is_of_the_run_that_is_asked_for(client: Client) -> N
         "v1: 1 of 2 solved",
         "v2: 2 of 2 solved",
     ]
-    assert client.get(f"{page_of('reverse_text')}?run={other.key}").context["difficulty"] is None
+    assert client.get(f"{page_of('reverse_text')}?row={rows[other.pk].pk}").context["difficulty"] is None
     hidden = make_run(project=make_project("others"))
     make_group(hidden)
-    assert client.get(f"{page_of('reverse_text')}?run={hidden.key}").context["difficulty"] is None
+    row = hidden.environments.get().pk
+    assert client.get(f"{page_of('reverse_text')}?row={row}").context["difficulty"] is None
+
+
+def test_of_a_run_that_plays_it_under_two_names_each_has_its_difficulty_map(client: Client) -> None:
+    run = story.launch(environments=[{"name": "reverse_text", "label": label} for label in ("short", "long")])
+    for row in run.environments.all():
+        page = client.get(f"{page_of('reverse_text')}?row={row.pk}")
+        assert page.context["difficulty_row"] == row
+        assert f'?row={row.pk}#difficulty" aria-current="page">' in page.content.decode()

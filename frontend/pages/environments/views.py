@@ -8,6 +8,7 @@ from django.views.decorators.http import require_safe
 
 from environments import registry
 from environments.cards import card
+from frontend import query
 from frontend.access import page
 from frontend.pages.environments import difficulty, health
 from frontend.pages.environments.trial_form import blank_form
@@ -38,8 +39,8 @@ def described(request: HttpRequest, name: str) -> dict[str, Any]:
     may_launch = runs.projects(request.user, Role.OPERATOR).exists()
     played = health.played_rows(name, played_by)
     rows = [row for row in played if row.run.kind == RunKind.RL]
-    wanted = request.GET.get("run", "")
-    chosen = next((row for row in rows if row.run.key == wanted), rows[0] if rows else None)
+    wanted = query.number(request, "row")
+    chosen = next((row for row in rows if row.pk == wanted), rows[0] if rows else None)
     return {
         "card": card(name),
         "runs": played_by,
@@ -47,6 +48,7 @@ def described(request: HttpRequest, name: str) -> dict[str, Any]:
         "trial_form": blank_form(request, name, played_by) if may_launch else None,
         "health": health.of_rows(name, played),
         "difficulty_rows": rows,
+        "difficulty_row": chosen,
         "difficulty": difficulty.of_row(chosen) if chosen else None,
         "trials": trials.newest(request.user, name),
     }
