@@ -305,7 +305,9 @@ class Member:
     max_policy_version: int
     token_count: int
     lag: int | None
-    """Steps between the batch and the oldest policy version in the group; None in a replay, whose are another run's."""
+    """Steps between the batch and the oldest policy version in the group; None in a replay, whose are another run's.
+
+    Not below 0: a group from outside may name the version that the step makes."""
 
 
 def get_step(run: Run, step: int) -> Step:
@@ -328,7 +330,7 @@ def get_step(run: Run, step: int) -> Step:
             min_policy_version=item.group.min_policy_version or 0,
             max_policy_version=item.group.max_policy_version or 0,
             token_count=item.group.token_count,
-            lag=step - (item.group.min_policy_version or 0) if batch.replay_of_id is None else None,
+            lag=max(0, step - (item.group.min_policy_version or 0)) if batch.replay_of_id is None else None,
         )
         for item in items.prefetch_related("group__rollouts")
     ]

@@ -128,6 +128,15 @@ def test_a_step_lists_its_members_in_order_with_lag_and_hash(client: Client) -> 
     assert "Step 6" not in page
 
 
+def test_a_group_that_names_the_version_its_step_makes_has_no_lag(client: Client) -> None:
+    run = make_run(next_step=6)
+    group = make_group(run, version=6)
+    make_batch(run, 5, [group])
+    [member] = client.get(reverse("step", args=[run.key, 5])).context["step"].members
+    assert member.lag == 0
+    assert "0 steps" in group_page(client, run, group)
+
+
 def test_a_replayed_group_and_the_steps_that_trained_it_lead_to_each_other(client: Client) -> None:
     source, target = make_run(next_step=1), make_run(next_step=8)
     group = make_group(source)

@@ -62,7 +62,7 @@ def show(request: HttpRequest, run: Run, row: ScoredGroup, *, refused: str = "")
         "matches": _matches(members),
         "explanation": explanation,
         "item": item,
-        "lag": item.batch.step - row.min_policy_version if item and row.min_policy_version is not None else None,
+        "lag": _lag(item.batch.step, row.min_policy_version) if item else None,
         "rewards": [rollout.counting_reward for rollout in rollouts],
         "acts": curation.acts_on(row),
         "decided": curation.decided(row),
@@ -72,6 +72,11 @@ def show(request: HttpRequest, run: Run, row: ScoredGroup, *, refused: str = "")
         "typed": request.POST if refused else {},
     }
     return render(request, "group/group.html", context, status=422 if refused else 200)
+
+
+def _lag(step: int, version: int | None) -> int | None:
+    """A group from outside may name the version that the step makes."""
+    return None if version is None else max(0, step - version)
 
 
 @dataclass(frozen=True)
