@@ -4,6 +4,8 @@ By aiohttp, not httpx: a request costs a third of the time of a core, and at a g
 """
 
 import asyncio
+import socket
+import sys
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -16,6 +18,10 @@ _CONNECT_S = 10.0
 _MAX_CONNECTIONS = 1_000
 _KEPT_S = 4.0
 """For which an idle connection is kept; uvicorn, and so vLLM, hangs up after five."""
+_PROBE_S = 10
+"""After which an end that says nothing is asked whether it is there."""
+_SILENT_S = 60
+"""For which it may answer neither that nor what was sent: a machine without power or network says nothing."""
 
 
 class AnswerTooLarge(Exception):
@@ -98,9 +104,28 @@ class Server:
         return aiohttp.ClientSession(
             connector=aiohttp.UnixConnector(self._socket, limit=_MAX_CONNECTIONS, **keeping)
             if self._socket
-            else aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, **keeping),
+            else aiohttp.TCPConnector(limit=_MAX_CONNECTIONS, socket_factory=_line_to, **keeping),
             headers=self._headers,
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,  # a packed kilobyte may stand for gigabytes
         )
+
+
+def notice_silence(line: socket.socket) -> None:
+    """Have a TCP connection end when nothing is heard from its other machine; on Linux alone."""
+    if sys.platform != "linux":
+        return
+    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
+    # The end of both: of probes, and of what was sent, which the kernel would repeat for a quarter of an hour.
+    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_S * 1000)
+
+
+def _line_to(address: aiohttp.AddrInfoType) -> socket.socket:
+    """Answers may take many minutes, so only this tells a slow server from a machine that is gone."""
+    family, kind, protocol, *_ = address
+    line = socket.socket(family, kind, protocol)
+    notice_silence(line)
+    return line

@@ -15,6 +15,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
+from environments.servers import notice_silence
+
 log = logging.getLogger(__name__)
 
 _HELLO_S = 10.0
@@ -23,10 +25,6 @@ _STRANGERS = 64
 """At once; others wait in the listener's queue."""
 _CONNECT_S = 20.0
 _CHUNK_BYTES = 64 * 1024
-_PROBE_S = 10
-"""After which an end that says nothing is asked whether it is there."""
-_SILENT_S = 60
-"""For which it may answer neither that nor what was sent: a machine without power or network says nothing."""
 
 
 @asynccontextmanager
@@ -91,13 +89,8 @@ async def opened(
 
 
 def _notice_silence(writer: asyncio.StreamWriter) -> None:
-    """Have a line end when nothing is heard from its other machine: what a vanished worker held is free then."""
-    line = writer.get_extra_info("socket")
-    line.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _PROBE_S)
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _PROBE_S)
-    # The end of both: of probes, and of what was sent, which the kernel would repeat for a quarter of an hour.
-    line.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_S * 1000)
+    """What a worker held that has vanished is free when its line has ended."""
+    notice_silence(writer.get_extra_info("socket"))
 
 
 async def _join(

@@ -6,14 +6,17 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
+from urllib.parse import urlsplit
 
 import pytest
 
+from environments import servers
 from environments.config import SamplingParams
 from environments.errors import InvalidAnswer, PolicyUnavailable
 from environments.policy import OpenAIPolicy
 from tests import http_server
 from tests.workers.stub_server import metrics
+from tests.workers.test_lines import no_longer_hear
 from workers.fleet.inference import EngineLoad, ReplicaRefused, ReplicaUnreachable, VllmAdmin
 
 CHOICE = {
@@ -97,6 +100,26 @@ def test_an_answer_that_trickles_is_over_at_the_deadline(answer: Callable[[Write
             admin.probe(SHORT_S)
         with pytest.raises(PolicyUnavailable, match="No answer"):
             sample(url, SHORT_S)
+
+
+def test_a_server_whose_machine_has_vanished_is_lost_long_before_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(servers, "_PROBE_S", 1)
+    monkeypatch.setattr(servers, "_SILENT_S", 2)
+    heard = threading.Event()
+
+    def say_nothing(write: Write, ending: threading.Event) -> None:
+        heard.set()
+        ending.wait(LONG_S)
+
+    async def ask(url: str) -> None:
+        async with OpenAIPolicy(f"{url}/v1", "policy", timeout_s=10 * LONG_S) as policy, asyncio.timeout(LONG_S):
+            asked = asyncio.create_task(policy.sample([1], 1, SamplingParams(max_tokens=4)))
+            assert await asyncio.to_thread(heard.wait, LONG_S)
+            no_longer_hear(("127.0.0.1", urlsplit(url).port or 0))
+            await asked
+
+    with hostile(say_nothing) as url, pytest.raises(PolicyUnavailable, match="ClientOSError"):
+        asyncio.run(ask(url))
 
 
 def test_an_answer_without_end_is_not_read_to_its_end() -> None:

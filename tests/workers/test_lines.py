@@ -14,6 +14,7 @@ import pytest
 
 from controlplane import certificate
 from controlplane.home import Home
+from environments import servers
 from workers import lines
 
 KEY = "sesame"
@@ -108,8 +109,8 @@ def no_longer_hear(address: tuple[str, int]) -> None:
 def test_line_whose_other_end_has_vanished_ends_whether_something_is_on_its_way_or_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lines, "_PROBE_S", 1)
-    monkeypatch.setattr(lines, "_SILENT_S", 2)
+    monkeypatch.setattr(servers, "_PROBE_S", 1)
+    monkeypatch.setattr(servers, "_SILENT_S", 2)
 
     async def play() -> None:
         own, ended = {"redis": tmp_path / "own"}, asyncio.Semaphore(0)
