@@ -93,10 +93,10 @@ def child_pid(row: Replica) -> int:
     return content["child_pid"]
 
 
-def write_version(run: Run, version: int) -> PolicyVersion:
+def write_version(run: Run, version: int, *, size_bytes: int = 0) -> PolicyVersion:
     """Files that look like weights, and their row."""
     path = Run.objects.get(pk=run.pk).directory / "weights" / f"step_{version}"
     path.mkdir(parents=True)
     (path / "config.json").write_text("{}")
     (path / "model.safetensors").write_bytes(b"")
-    return PolicyVersion.objects.create(run=run, version=version, path=str(path))
+    return PolicyVersion.objects.create(run=run, version=version, path=str(path), size_bytes=size_bytes)

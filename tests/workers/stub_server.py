@@ -6,6 +6,7 @@ A replica (`python -m tests.workers.stub_server SOCKET`), or in the test's own p
     error   500 to generation   hang    generation never answers
     refuse  400 to generation
     half    loading weights fails half way: the server stays paused and labelled `loading`
+    stuck   pausing never answers
 """
 
 import json
@@ -104,6 +105,8 @@ class _Handler(http_server.Handler):
             case "/update_weight_version":
                 stub.label = body["new_version"]
                 self._answer({})
+            case "/pause" if stub.mode == "stuck":
+                stub.ending.wait(_HANG_S)
             case "/pause":
                 stub.paused = True
                 self._answer({})

@@ -242,6 +242,7 @@ class VllmAdmin:
 
         An adapter replaces that of a server which was started with one; nothing else of it moves.
 
+        `deadline_s` is for the loading alone: all else is quick, and who does not answer it must keep no other waiting.
         Returns the seconds generation stood still. Safe to repeat, also after the caller died at any line: the server
         is labelled `loading` until the new weights are in. Raises `WeightsNotLoaded` when they are not; the server
         then stays paused, because vLLM dies of the next request with half of its weights. Load any complete version,
@@ -251,20 +252,19 @@ class VllmAdmin:
         described = is_adapter(path) or (path / "config.json").is_file()
         if not described or not any(path.glob("*.safetensors")):
             raise WeightsNotLoaded(f"{path} holds no model: config.json and *.safetensors are expected.")
-        deadline = _Deadline(min(deadline_s, _LONGEST_LOAD_S))
         began = time.monotonic()
-        self._call("POST", "/pause", deadline.left_s(), query={"mode": "keep"})
-        self._set_label(LOADING_LABEL, deadline.left_s())
+        self._call("POST", "/pause", _CALL_TIMEOUT_S, query={"mode": "keep"})
+        self._set_label(LOADING_LABEL, _CALL_TIMEOUT_S)
         try:
             reload = {"method": method, "kwargs": {"path": str(path.resolve())}}
-            self._call("POST", "/collective_rpc", deadline.left_s(), body=reload)
+            self._call("POST", "/collective_rpc", min(deadline_s, _LONGEST_LOAD_S), body=reload)
             # Keys and values of the old weights must not serve the new ones. Requests in flight are put back and their
             # tokens so far computed again: blocks they hold would otherwise survive the reset.
             again = {"reset_running_requests": "true"}
-            reset = self._call("POST", "/reset_prefix_cache", deadline.left_s(), query=again)
+            reset = self._call("POST", "/reset_prefix_cache", _CALL_TIMEOUT_S, query=again)
             if reset.get("success") is not True:
                 raise ReplicaRefused(f"The prefix cache was not emptied: {list(reset)!r:.200}")
-            self._set_label(str(version), deadline.left_s())
+            self._set_label(str(version), _CALL_TIMEOUT_S)
         except InferenceError as exc:
             raise WeightsNotLoaded(f"Version {version} from {path}: {exc}") from exc
         self.resume()
@@ -312,12 +312,3 @@ class VllmAdmin:
         if found.status != 200:
             raise ReplicaRefused(f"{path} answered {found.status}: {found.text[:300]}")
         return found
-
-
-class _Deadline:
-    def __init__(self, seconds: float) -> None:
-        self._at = time.monotonic() + seconds
-
-    def left_s(self) -> float:
-        """Seconds left, at least a moment: a call that is already late must fail as such, not hang or be malformed."""
-        return max(0.1, self._at - time.monotonic())
