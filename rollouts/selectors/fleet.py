@@ -1,9 +1,11 @@
 """Reads of replicas."""
 
+from collections.abc import Collection
+
 from django.db.models import QuerySet
 
 from rollouts.models import Replica, ReplicaKind, Run
-from rollouts.states import REPLICA_ALIVE, ReplicaState
+from rollouts.states import REPLICA_ALIVE, REPLICA_TERMINAL, ReplicaState
 
 
 def list_alive(run: Run, kind: ReplicaKind | None = None) -> QuerySet[Replica]:
@@ -21,3 +23,8 @@ def list_serving(run: Run, *, policy: str = "") -> QuerySet[Replica]:
     """Inference replicas that work may be sent to: of the run's own policy, or of one of its `[[policies]]`."""
     ready = Replica.objects.filter(run=run, kind=ReplicaKind.INFERENCE, state=ReplicaState.READY)
     return ready.filter(policy=policy).order_by("slot")
+
+
+def list_ended(ids: Collection[int]) -> QuerySet[Replica]:
+    """Of these replicas, those that have ended."""
+    return Replica.objects.filter(pk__in=ids, state__in=REPLICA_TERMINAL)

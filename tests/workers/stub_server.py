@@ -50,6 +50,8 @@ class Stub:
         self.paused = False
         self.delay_s = 0.0
         """Before it answers to generation."""
+        self.asked = 0
+        """For generation, answered or not."""
         self.generated = 0
         self.tokens = 0
         self.loads: list[str] = []
@@ -121,6 +123,7 @@ class _Handler(http_server.Handler):
 
     def _may_go_on(self, stub: Stub) -> bool:
         """Whether it answers, after its delay; False when it has said what there is to say."""
+        stub.asked += 1
         until = time.monotonic() + _HANG_S
         while (stub.mode == "hang" or stub.paused) and time.monotonic() < until:
             if stub.ending.wait(0.02):

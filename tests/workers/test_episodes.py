@@ -121,12 +121,33 @@ def test_replica_that_is_lost_and_replaced_costs_no_group(stub: StubServer) -> N
     run = make_started_run()
     first = make_server(run, stub.url)
     stub.mode = "hang"
-    with driving(run, pool=ReplicaPool(run, request_timeout_s=0.5)):
-        eventually(lambda: count(run, GroupState.PLAYING) == 2)
-        replicas.lost(first, exit_code=-9, reason=words("killed"))
+    with driving(run):
+        # Its machine is gone without a word: these would wait as long as a request may.
+        eventually(lambda: stub.asked >= 2)
+        replicas.lost(first, exit_code=None, reason=words("its node failed"))
         with stub_server() as other:
             make_server(run, other.url)
             eventually(ready(run, 4))
+    assert count(run, GroupState.FAILED) == 0
+
+
+@pytest.mark.parametrize(("timeout_s", "longest_s"), [(60.0, 600.0), (1800.0, 1800.0)])
+def test_reply_may_take_as_long_as_its_group(timeout_s: float, longest_s: float) -> None:
+    run = make_run(environments=[{"name": "reverse_text", "timeout_s": timeout_s}])
+    assert replica_pool.longest_request_s(run) == longest_s
+
+
+def test_long_wait_for_an_answer_leaves_the_patience_to_ask_another_server(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(replica_pool, "PATIENCE_S", 0.8)
+    run = make_started_run()
+    make_server(run, stub.url)
+    stub.mode = "hang"
+    with stub_server() as other, driving(run, pool=ReplicaPool(run, request_timeout_s=1.0)):
+        eventually(lambda: stub.asked >= 2)
+        make_server(run, other.url, slot=1)
+        eventually(ready(run, 4))
     assert count(run, GroupState.FAILED) == 0
 
 

@@ -33,7 +33,7 @@ from tests.workers.stub_server import stub_server, told
 from tests.workers.test_episodes import driving
 from tests.workers.waiting import eventually
 from workers.database import in_database
-from workers.fleet import inference, replica_pool
+from workers.fleet import frozen, inference, replica_pool
 from workers.others import GroupOthers, OthersOfRun
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # drivers live for seconds
@@ -105,6 +105,28 @@ def test_the_least_busy_server_is_asked_and_another_where_one_fails(counted: Cou
         asking(run, act, counted)
     assert (len(bad.chats), len(good.chats)) == (2, 6)
     assert (counted["policies/rival/asks"], counted["policies/rival/failed"]) == (8, 0)
+
+
+def test_who_waits_for_an_answer_of_a_server_that_is_lost_asks_another(
+    counted: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frozen, "_FRESH_S", 0.0)
+    run = make_started_run(policies=[{**RIVAL, "replicas": 2}])
+
+    async def act(group: GroupOthers) -> list[ChatAnswer]:
+        asked = asyncio.ensure_future(group.reply("rival", HELLO))
+        while not gone.asked:
+            await asyncio.sleep(0.02)
+        await in_database(lambda: make_server(run, other.url, policy="rival", slot=1))
+        await in_database(lambda: replicas.lost(first, exit_code=None, reason=words("its node failed")))
+        # Whoever asks next sees what became of it.
+        return [await group.reply("rival", HELLO), await asked]
+
+    with stub_server() as gone, stub_server() as other:
+        gone.mode = "hang"
+        first = make_server(run, gone.url, policy="rival")
+        assert [answer.message.text for answer in asking(run, act, counted)] == [other.says] * 2
+    assert counted["policies/rival/failed"] == 0
 
 
 def test_patience_with_servers_that_stay_away_has_an_end(

@@ -38,7 +38,8 @@ class FrozenModel:
     def __init__(self, run: Run, policy: str) -> None:
         self._name = policy
         self._context = run.parsed.inference.max_model_len
-        self._pool = PolicyPool(run, policy, _client)
+        timeout_s = replica_pool.longest_request_s(run)
+        self._pool = PolicyPool(run, policy, lambda replica: _client(replica, timeout_s))
         self._looked_at = -_FRESH_S
         self._looking = asyncio.Lock()
 
@@ -62,11 +63,13 @@ class FrozenModel:
         while True:
             pooled = await self._choose(expires, last)
             pooled.in_flight += 1
+            asked_at = time.monotonic()
             try:
                 answer = await pooled.client.chat(messages, tools, sampling=sampling)
             except EndpointUnavailable as error:
                 log.info("%s", error)
                 pooled.failed()
+                expires += time.monotonic() - asked_at
                 if time.monotonic() >= expires:
                     raise
                 last = error
@@ -103,14 +106,14 @@ class FrozenModel:
             self._looked_at = time.monotonic()
 
 
-def _client(replica: Replica) -> EndpointClient:
+def _client(replica: Replica, timeout_s: float) -> EndpointClient:
     base = replica.base_url
     target = ChatEndpoint(
         name=replica.name,
         base_url=base if base.startswith(SCHEME) else f"{base}/v1",
         model=SERVED_MODEL,
         max_in_flight=_MOST_IN_FLIGHT,
-        timeout_s=replica_pool.REQUEST_TIMEOUT_S,
+        timeout_s=timeout_s,
     )
     # Another replica may answer before this one would at a second try.
     return EndpointClient(target, api_key(replica), tries=1, kind="Server")

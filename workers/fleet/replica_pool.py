@@ -25,9 +25,10 @@ from workers.fleet.keys import key_of
 log = logging.getLogger(__name__)
 
 PATIENCE_S = 600.0
-"""Seconds for which a group's requests are retried over all replicas: a large model may take minutes to restart."""
+"""Seconds for which a group waits for a replica that answers, besides those in which one was asked: a large model may
+take minutes to restart."""
 REQUEST_TIMEOUT_S = 600.0
-"""A long reply on a slow machine is no failure. The reconciler kills a server that hangs, which ends the wait."""
+"""At least. A long reply on a slow machine is no failure; the reconciler ends a server that hangs, and so the wait."""
 MAX_INVALID_ANSWERS = 3
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.2, 5.0
 _LOOK_S = 0.2
@@ -51,10 +52,16 @@ def api_key(replica: Replica) -> str:
     return key_of(str(replica.token))
 
 
+def longest_request_s(run: Run) -> float:
+    """For which one answer is waited for: no shorter than a group of the run may take."""
+    return max([REQUEST_TIMEOUT_S, *(each.timeout_s for each in run.parsed.environments)])
+
+
 class PooledReplica(Generic[C]):
     """One inference replica, as this driver sees it."""
 
     def __init__(self, replica: Replica, client: C) -> None:
+        self.id = replica.pk
         self.name = replica.name
         self.client = client
         self.version = replica.loaded_version
@@ -102,11 +109,18 @@ class PolicyPool(Generic[C]):
                 answered.append(row)
         if answered:
             await in_database(answers.note, answered)
-        for name, pooled in list(self._replicas.items()):
+        for name, pooled in self._replicas.items():
             pooled.serving = name in rows
-            # A suspect replica may still answer what it was asked, so its connections are cut last.
-            if not pooled.serving and not pooled.in_flight:
-                del self._replicas[name]
+        await self._cut([pooled for pooled in self._replicas.values() if not pooled.serving])
+
+    async def _cut(self, left: list[PooledReplica[C]]) -> None:
+        """Close the connections to replicas that serve no more. One that is suspect may still answer what it was asked;
+        of one that has ended nobody might hear even that, where its node is gone."""
+        busy = [pooled.id for pooled in left if pooled.in_flight]
+        over = await in_database(lambda: {row.pk for row in fleet.list_ended(busy)}) if busy else set[int]()
+        for pooled in left:
+            if not pooled.in_flight or pooled.id in over:
+                self._replicas.pop(pooled.name, None)
                 await pooled.client.aclose()
 
     def pick(self) -> PooledReplica[C] | None:
@@ -125,9 +139,12 @@ class PolicyPool(Generic[C]):
 class ReplicaPool(PolicyPool[OpenAIPolicy]):
     """The replicas of a run's own policy."""
 
-    def __init__(self, run: Run, *, request_timeout_s: float = REQUEST_TIMEOUT_S) -> None:
+    def __init__(self, run: Run, *, request_timeout_s: float | None = None) -> None:
+        """`request_timeout_s` if not `longest_request_s`."""
+        timeout_s = request_timeout_s or longest_request_s(run)
+
         def client(replica: Replica) -> OpenAIPolicy:
-            return OpenAIPolicy(replica.base_url, SERVED_MODEL, api_key=api_key(replica), timeout_s=request_timeout_s)
+            return OpenAIPolicy(replica.base_url, SERVED_MODEL, api_key=api_key(replica), timeout_s=timeout_s)
 
         super().__init__(run, "", client)
 
@@ -174,11 +191,13 @@ class GroupPolicy:
         while True:
             pooled = await self._choose(expires, last)
             pooled.in_flight += replies
+            asked_at = time.monotonic()
             try:
                 answer = await request(pooled.client)
             except PolicyUnavailable as error:
                 log.info("%s: %s", pooled.name, error)
                 pooled.failed()
+                expires += time.monotonic() - asked_at
                 if time.monotonic() >= expires:
                     raise
                 last = error
