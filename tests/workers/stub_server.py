@@ -4,7 +4,7 @@ A replica (`python -m tests.workers.stub_server SOCKET`), or in the test's own p
 
     ok      answers             nan     every logprob is NaN, as vLLM spells it
     error   500 to generation   hang    generation never answers
-    refuse  400 to generation
+    refuse  400 to generation   full    the same, and tokens for others come all the time
     half    loading weights fails half way: the server stays paused and labelled `loading`
     stuck   pausing never answers
 """
@@ -82,6 +82,7 @@ class _Handler(http_server.Handler):
     def do_GET(self) -> None:
         stub = cast(Stub, self.server)
         if self.path == "/metrics":
+            stub.tokens += stub.mode == "full"
             return self.answer(200, metrics(tokens=stub.tokens).encode())
         answers: dict[str, Any] = {
             "/weight_info": {"weight_version": stub.label},
@@ -125,7 +126,7 @@ class _Handler(http_server.Handler):
         """Whether it answers, after its delay; False when it has said what there is to say."""
         stub.asked += 1
         until = time.monotonic() + _HANG_S
-        while (stub.mode == "hang" or stub.paused) and time.monotonic() < until:
+        while (stub.mode in ("hang", "full") or stub.paused) and time.monotonic() < until:
             if stub.ending.wait(0.02):
                 return False
         if stub.delay_s and stub.ending.wait(stub.delay_s):

@@ -3,7 +3,8 @@
     (slot is empty) ─▶ STARTING ──answers and holds the live version──▶ READY ◀──▶ SUSPECT ──failed probes──▶ ejected
                           └────────────── died, or silent for START_DEADLINE_S ──────────────▶ LOST, slot is empty
 
-The only proof of life is a generated token: a server whose engine hangs still answers its health routes.
+The only proof of life is a generated token: a server whose engine hangs still answers its health routes. A full one has
+the probe wait behind all others, so theirs count as well.
 
 A server of one of the run's `[[policies]]` is kept like them, but for the versions: it serves what it started with.
 """
@@ -25,7 +26,7 @@ from rollouts.selectors import fleet
 from rollouts.services.runs import placements, replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
 from workers.fleet import adapters, commands, jobs, lifecycle
-from workers.fleet.inference import EngineLoad, InferenceError, VllmAdmin, WeightsNotLoaded
+from workers.fleet.inference import EngineLoad, InferenceError, ReplicaUnreachable, VllmAdmin, WeightsNotLoaded
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.replica_pool import api_key
 from workers.launchers.base import LaunchError
@@ -145,9 +146,9 @@ def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
     try:
         with admin_of(replica) as admin:
             if replica.policy:
-                admin.probe(STARTING_PROBE_DEADLINE_S if replica.state == ReplicaState.STARTING else PROBE_DEADLINE_S)
+                _see_a_token(replica, admin)
             elif replica.state == ReplicaState.STARTING:
-                admin.probe(STARTING_PROBE_DEADLINE_S)
+                _see_a_token(replica, admin)
                 if admin.version() is None and started_with(replica) == target.version:
                     admin.set_version(target.version)
                 elif admin.version() != target.version:
@@ -156,9 +157,9 @@ def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
                 # Half loaded, or left paused by a reconciler that died: it generates nothing before it is whole again.
                 if admin.is_paused() or admin.version() != target.version:
                     load(admin, replica, target)
-                admin.probe(PROBE_DEADLINE_S)
+                _see_a_token(replica, admin)
             else:
-                admin.probe(PROBE_DEADLINE_S)
+                _see_a_token(replica, admin)
                 served = admin.version()
                 # A newer one was loaded by a reconciler that died before it could say so; publishing repeats it.
                 if served is None or served < (replica.loaded_version or 0):
@@ -166,6 +167,20 @@ def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
     except InferenceError as error:
         return error
     return None
+
+
+def _see_a_token(replica: Replica, admin: VllmAdmin) -> None:
+    """Ask a server for a token. Raises InferenceError when neither that comes in time nor one that others asked for."""
+    if replica.state == ReplicaState.STARTING:
+        admin.probe(STARTING_PROBE_DEADLINE_S)
+        return
+    before = _load_of(replica)
+    try:
+        admin.probe(PROBE_DEADLINE_S)
+    except ReplicaUnreachable:
+        after = before and _load_of(replica)
+        if not before or not after or after.tokens <= before.tokens:
+            raise
 
 
 def _load_of(replica: Replica) -> EngineLoad | None:
@@ -191,7 +206,11 @@ def load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> float:
 
 def _handle_failed_probe(replica: Replica, failure: InferenceError) -> None:
     """Mark a replica as suspect, or eject it: one that is starting when it cannot load its weights or takes longer than
-    START_DEADLINE_S, any other after EJECT_AFTER failed probes in a row."""
+    START_DEADLINE_S, any other after EJECT_AFTER failed probes in a row. Not one that has answered a driver since."""
+    before = replica.answered_at
+    replica.refresh_from_db(fields=["answered_at"])
+    if isinstance(failure, ReplicaUnreachable) and replica.answered_at != before:
+        return
     if replica.state == ReplicaState.STARTING:
         age_s = _age_s(replica.begun_at or replica.created_at)
         if isinstance(failure, WeightsNotLoaded) or age_s > START_DEADLINE_S:
