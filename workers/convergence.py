@@ -186,7 +186,8 @@ def _begin(run: Run) -> None:
         for ref in run.parsed.environments:
             _try_environment(run, ref)
         if not PolicyVersion.objects.filter(run=run).exists():
-            policies.register_initial(run, path=commands.start_weights(run.parsed))
+            weights = commands.start_weights(run.parsed)
+            policies.register_initial(run, path=weights, size_bytes=hub.size_bytes(weights))
     life.start(run)
 
 

@@ -1,5 +1,6 @@
 """What becomes of inference servers that are slow, full, hung, or cannot be started: row by row, without processes."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -7,14 +8,16 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from rollouts.models import Replica, Run
+from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.services.runs import answers, replicas
 from rollouts.states import ReplicaState
 from tests.factories import words
-from tests.workers.making import make_server, make_started_run
+from tests.workers.making import make_run, make_server, make_started_run
+from tests.workers.reconciling import reconciling
 from tests.workers.stub_server import stub_server
+from tests.workers.waiting import eventually
 from workers.database import with_connection
-from workers.fleet import lifecycle, serving
+from workers.fleet import hub, lifecycle, serving
 from workers.fleet.inference import ReplicaUnreachable, VllmAdmin
 from workers.fleet.serving import Servers
 from workers.launchers.base import Observation
@@ -75,3 +78,46 @@ def test_answer_to_a_driver_while_the_probe_waits_counts(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(VllmAdmin, "probe", late)
     assert tended(run, server) == ReplicaState.READY
+
+
+@pytest.mark.usefixtures("probed")
+def test_server_has_the_time_to_read_its_model_before_its_first_answer(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").touch()
+    os.truncate(model / "model.safetensors", 100 * 10**9)
+    run = make_started_run(model__path=str(model))
+    server = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=0, launcher="local")
+    replicas.address(server, base_url="http://127.0.0.1:9")
+    began = Replica.objects.filter(pk=server.pk)
+    began.update(begun_at=ago(1000))
+    assert tended(run, server) == ReplicaState.STARTING
+    began.update(begun_at=ago(serving.START_DEADLINE_S + 2100))
+    assert tended(run, server) == ReplicaState.LOST
+
+
+def test_model_has_the_size_of_its_files_by_its_path_and_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    fetched = tmp_path / "models--org--model"
+    for place in (fetched / "blobs", fetched / "snapshots" / "abc"):
+        place.mkdir(parents=True)
+    (fetched / "blobs" / "1").write_bytes(b"x" * 7)
+    (fetched / "snapshots" / "abc" / "model.safetensors").symlink_to(fetched / "blobs" / "1")
+    (fetched / "snapshots" / "abc" / "gone").symlink_to(fetched / "blobs" / "2")
+    assert hub.size_bytes("org/model") == hub.size_bytes(str(fetched / "snapshots" / "abc")) == 7
+    assert hub.size_bytes("") == hub.size_bytes("org/other") == 0
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("stand_ins")
+def test_what_a_run_starts_from_is_registered_with_its_size(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").write_bytes(b"x" * 7)
+    run = make_run(model__path=str(model), inference__replicas=0)
+    with reconciling():
+        first = eventually(PolicyVersion.objects.filter(run=run).first)
+    assert first is not None
+    assert (first.version, first.size_bytes) == (0, 7)

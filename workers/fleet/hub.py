@@ -43,6 +43,12 @@ def tokenizer_directory(name: str) -> Path | None:
     return None
 
 
+def size_bytes(name: str) -> int:
+    """Of the files of a model that lie here, by its path or its name."""
+    found = [each for place in places(name, "model") for each in (place, *place.glob("snapshots/*"))]
+    return sum(file.stat().st_size for directory in found for file in directory.glob("*") if file.is_file())
+
+
 def names_of(config: RunConfig) -> list[tuple[Kind, str]]:
     """What a run needs from the hub."""
     wanted: list[tuple[Kind, str]] = [("model", config.model.path), ("model", config.model.lora.path)]

@@ -1,7 +1,7 @@
 """Keep the inference replicas of a run serving: start, probe, load weights, eject, replace.
 
     (slot is empty) ─▶ STARTING ──answers and holds the live version──▶ READY ◀──▶ SUSPECT ──failed probes──▶ ejected
-                          └────────────── died, or silent for START_DEADLINE_S ──────────────▶ LOST, slot is empty
+                          └────────────── died, or silent for start_deadline_s ──────────────▶ LOST, slot is empty
 
 The only proof of life is a generated token: a server whose engine hangs still answers its health routes. A full one has
 the probe wait behind all others, so theirs count as well.
@@ -25,7 +25,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import placements, replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
-from workers.fleet import adapters, commands, jobs, lifecycle
+from workers.fleet import adapters, commands, hub, jobs, lifecycle
 from workers.fleet.inference import EngineLoad, InferenceError, ReplicaUnreachable, VllmAdmin, WeightsNotLoaded
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.replica_pool import api_key
@@ -47,6 +47,9 @@ _LOAD_DEADLINE_S = 2.0
 SILENT_S = 24.0
 """After this without an answer two failed probes suffice: a hung server is out within 30 s."""
 START_DEADLINE_S = 900.0
+"""Besides the time to read the model."""
+_READ_BYTES_PER_S = 50e6
+"""From slow shared storage."""
 MAX_FAILED_STARTS = 3
 LONGEST_BACK_OFF_S = 30.0
 _STARTED_WITH = "started_with.json"
@@ -133,8 +136,15 @@ def files_of(version: PolicyVersion, replica: Replica) -> Path:
 
 
 def load_deadline_s(version: PolicyVersion) -> float:
-    """Seconds that loading may take: a base, and the time to read the files from slow shared storage."""
-    return 30.0 + version.size_bytes / 50e6
+    """Seconds that loading may take."""
+    return 30.0 + version.size_bytes / _READ_BYTES_PER_S
+
+
+def start_deadline_s(replica: Replica) -> float:
+    """Seconds that a server may take to its first answer."""
+    config = replica.run.parsed
+    read = {config.model.path, commands.start_weights(config, replica.policy)}
+    return START_DEADLINE_S + sum(map(hub.size_bytes, read)) / _READ_BYTES_PER_S
 
 
 def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
@@ -206,14 +216,14 @@ def load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> float:
 
 def _handle_failed_probe(replica: Replica, failure: InferenceError) -> None:
     """Mark a replica as suspect, or eject it: one that is starting when it cannot load its weights or takes longer than
-    START_DEADLINE_S, any other after EJECT_AFTER failed probes in a row. Not one that has answered a driver since."""
+    `start_deadline_s`, any other after EJECT_AFTER failed probes in a row. Not one that has answered a driver since."""
     before = replica.answered_at
     replica.refresh_from_db(fields=["answered_at"])
     if isinstance(failure, ReplicaUnreachable) and replica.answered_at != before:
         return
     if replica.state == ReplicaState.STARTING:
         age_s = _age_s(replica.begun_at or replica.created_at)
-        if isinstance(failure, WeightsNotLoaded) or age_s > START_DEADLINE_S:
+        if isinstance(failure, WeightsNotLoaded) or age_s > start_deadline_s(replica):
             lifecycle.eject(replica, reason=Reason(ReasonCode.EJECTED_UNREADY, age_s=age_s, complaint=str(failure)))
         return
     replica = replicas.suspect(replica, reason=Reason(ReasonCode.PROBE_FAILED, complaint=str(failure)))

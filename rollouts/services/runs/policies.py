@@ -16,10 +16,11 @@ from rollouts.states import EvaluationState, GroupState, PolicyVersionState, Run
 from trainers.wire import PolicyVersionIn
 
 
-def register_initial(run: Run, *, path: str, actor: str = "reconciler") -> PolicyVersion:
+def register_initial(run: Run, *, path: str, size_bytes: int = 0, actor: str = "reconciler") -> PolicyVersion:
     """Version 0 is the model that the run starts from. Idempotent."""
+    given = {"path": path, "size_bytes": size_bytes}
     with transaction.atomic():
-        row, created = PolicyVersion.objects.get_or_create(run=run, version=0, defaults={"path": path})
+        row, created = PolicyVersion.objects.get_or_create(run=run, version=0, defaults=given)
         if created:
             record_creation([row], run_id=run.pk, state=PolicyVersionState.WRITTEN, actor=actor)
     return row
