@@ -1,5 +1,6 @@
 """What becomes of inference servers that are slow, full, hung, or cannot be started: row by row, without processes."""
 
+import errno
 import os
 from datetime import timedelta
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from django.utils import timezone
 
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
+from rollouts.reasons import ReasonCode
 from rollouts.services.runs import answers, replicas
 from rollouts.states import ReplicaState
 from tests.factories import words
@@ -17,8 +19,9 @@ from tests.workers.reconciling import reconciling
 from tests.workers.stub_server import stub_server
 from tests.workers.waiting import eventually
 from workers.database import with_connection
-from workers.fleet import hub, lifecycle, serving
+from workers.fleet import hub, lifecycle, serving, training
 from workers.fleet.inference import ReplicaUnreachable, VllmAdmin
+from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 from workers.launchers.base import Observation
 
@@ -121,3 +124,38 @@ def test_what_a_run_starts_from_is_registered_with_its_size(tmp_path: Path) -> N
         first = eventually(PolicyVersion.objects.filter(run=run).first)
     assert first is not None
     assert (first.version, first.size_bytes) == (0, 7)
+
+
+def refuse_directories(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    def mkdir(path: Path, *_: Any, **__: Any) -> None:
+        raise OSError(number, os.strerror(number), str(path))
+
+    monkeypatch.setattr(Path, "mkdir", mkdir)
+
+
+@pytest.mark.parametrize("kind", [ReplicaKind.INFERENCE, ReplicaKind.TRAINER])
+def test_full_disk_costs_no_start_and_is_named(monkeypatch: pytest.MonkeyPatch, kind: ReplicaKind) -> None:
+    run = make_started_run()
+    refuse_directories(monkeypatch, errno.ENOSPC)
+    tend = Servers().tend if kind == ReplicaKind.INFERENCE else training.tend
+    tries = max(serving.MAX_FAILED_STARTS, training.MAX_RESTARTS) + 1
+    for _ in range(tries):
+        tend(run)
+        tend(run)  # too soon
+        Replica.objects.update(ended_at=ago(lifecycle.AWAY_S))
+    rows = Replica.objects.filter(run=run, kind=kind)
+    assert list(rows.values_list("state", "reason_code")) == [("lost", ReasonCode.LAUNCHER_AWAY)] * tries
+    assert "No space left on device" in rows[0].state_reason
+    run.refresh_from_db()
+    assert run.trainer_restarts == 0
+
+
+def test_directory_that_may_not_be_made_fails_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lifecycle, "back_off_s", lambda failures, *, longest_s: 0.0)
+    run = make_started_run()
+    refuse_directories(monkeypatch, errno.EACCES)
+    servers = Servers()
+    for _ in range(serving.MAX_FAILED_STARTS):
+        servers.tend(run)
+    with pytest.raises(UnrecoverableError, match=rf"Permission denied: '{run.directory}"):
+        servers.tend(run)

@@ -4,13 +4,14 @@ The row comes first: whatever dies between row and process is seen as a replica 
 whose row has ended is an orphan.
 """
 
+import errno
 import json
 import logging
 import re
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -89,7 +90,9 @@ _ANYWHERE = {_ENDS[end].value for end in (End.TIME_LIMIT, End.OUT_OF_MEMORY, End
 
 
 AWAY_S = 15.0
-"""From a launcher that did not answer until it is asked again."""
+"""From a launcher that did not answer, or a disk that took nothing, until it is asked again."""
+_NO_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE}
+"""Errors of a disk that is full, or not there for a while."""
 
 
 class UnrecoverableError(Exception):
@@ -123,9 +126,22 @@ def bring(replica: Replica, path: Path) -> None:
     launcher_of(replica).bring(handle_of(replica), path)
 
 
+@contextmanager
+def starting(replica: Replica) -> Iterator[None]:
+    """While a reserved replica is started: one that cannot be is lost, with the reason. A disk that takes nothing says
+    as little about what was to be started as a launcher that does not answer."""
+    try:
+        yield
+    except (LaunchError, OSError) as error:
+        log.warning("%s was not started: %s", replica.name, error)
+        is_away = isinstance(error, LauncherAway) or getattr(error, "errno", None) in _NO_DISK
+        code = ReasonCode.LAUNCHER_AWAY if is_away else ReasonCode.START_FAILED
+        replicas.lost(replica, exit_code=None, reason=Reason(code, error=str(error)))
+
+
 def launch(replica: Replica, command: Command, *, after: Iterable[Replica] = ()) -> None:
-    """Start a reserved replica, away from where those failed that it comes after, if there is elsewhere. One that
-    cannot be started is lost, with the reason."""
+    """Start a reserved replica, away from where those failed that it comes after, if there is elsewhere; as `starting`
+    has it."""
     variables = {**command.environ, _FAULT_VARIABLE: str(_fault_file(replica))}
     config, is_here = replica.run.parsed, replica.launcher == "local"
     is_server = replica.kind == ReplicaKind.INFERENCE
@@ -154,12 +170,8 @@ def launch(replica: Replica, command: Command, *, after: Iterable[Replica] = ())
         url=settings.NODES_URL,
         avoids=sorted({each.host for each in after if each.host and each.reason_code not in _ANYWHERE}),
     )
-    try:
+    with starting(replica):
         launcher_of(replica).start(spec)
-    except (LaunchError, OSError) as error:
-        log.warning("%s was not started: %s", replica.name, error)
-        code = ReasonCode.LAUNCHER_AWAY if isinstance(error, LauncherAway) else ReasonCode.START_FAILED
-        replicas.lost(replica, exit_code=None, reason=Reason(code, error=str(error)))
 
 
 def is_away(last: Replica | None) -> bool:

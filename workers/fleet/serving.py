@@ -259,15 +259,20 @@ def _start(run: Run, slot: commands.Slot) -> None:
     target = target_version(run)
     if target is None:
         return
-    config = run.parsed
     replica = lifecycle.reserve(run, kind=ReplicaKind.INFERENCE, policy=slot.policy, slot=slot.number)
+    with lifecycle.starting(replica):
+        _launch(replica, slot, target, after=failed)
+
+
+def _launch(replica: Replica, slot: commands.Slot, target: PolicyVersion, *, after: list[Replica]) -> None:
+    """Start a reserved server in its slot, with what a sandbox may read there when it is made. Raises OSError."""
+    run, config = replica.run, replica.run.parsed
     socket = jobs.server_socket(replica)
     if replica.launcher == "local":
         replicas.address(replica, base_url=f"{SCHEME}{socket}")
     directory = Path(replica.directory)
     directory.mkdir(parents=True, exist_ok=True)
     if not slot.policy:
-        # What a sandbox may read has to be there when it is made.
         commands.weights_of(run.directory).mkdir(exist_ok=True)
         (directory / _STARTED_WITH).write_text(json.dumps({"version": target.version}))
         if config.model.lora.rank:
@@ -284,7 +289,7 @@ def _start(run: Run, slot: commands.Slot) -> None:
         held=placements.held(run, PlacementKind.CORE),
         cores=jobs.cores_of(run, ReplicaKind.INFERENCE),
     )
-    lifecycle.launch(replica, command, after=failed)
+    lifecycle.launch(replica, command, after=after)
 
 
 def started_with(replica: Replica) -> int | None:
