@@ -93,6 +93,10 @@ class ReasonCode(TextChoices):
         "server_hopeless",
         "inference server {slot} ended {times} times before its first answer[; {last}]",
     )
+    VERSION_HOPELESS = (
+        "version_hopeless",
+        "no inference server could load version {version}, {times} times[; the last: {complaint}]",
+    )
 
     FRUITLESS = (
         "fruitless",

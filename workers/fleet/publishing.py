@@ -1,7 +1,8 @@
 """Make the newest policy version live: load it into every ready inference replica, read it back, then record it.
 
     WRITTEN ──▶ pause, load, label, resume on each replica at once ──▶ read back ──▶ LIVE
-                     └── one that fails becomes suspect and has to load the live version before it serves again
+       ▲             └── one that fails becomes suspect and has to load the live version before it serves again
+       └── all failed: again after a while, until after MAX_FAILED_LOADS the run is given up
 
 No transaction is open while a replica is talked to.
 """
@@ -9,24 +10,38 @@ No transaction is open while a replica is talked to.
 import logging
 from concurrent.futures import ThreadPoolExecutor
 
+from django.utils import timezone
+
 from rollouts.models import PolicyVersion, Replica, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import policies, replicas
 from rollouts.states import RunState
 from workers.fleet.inference import InferenceError
+from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import admin_of, load
 
 log = logging.getLogger(__name__)
 
+MAX_FAILED_LOADS = 3
+"""Times that no replica could load a version, after which that is taken for its own fault."""
+AGAIN_S = 15.0
+"""Until a version is tried again, and for each time that failed: meanwhile the live one is played."""
+
 
 def publish(run: Run) -> PolicyVersion | None:
-    """Publish the version that should go live now; return it, or None when there is none or nobody can take it."""
+    """Publish the version that should go live now; return it, or None when there is none or nobody can take it.
+
+    Raises UnrecoverableError when nobody could take it MAX_FAILED_LOADS times.
+    """
     version = policies.find_publishable(run)
     if version is None:
         return None
     serving = list(fleet.list_serving(run))
     if not serving and _needs_servers(run):
+        return None
+    failed = policies.failed_loads(version)
+    if failed and (timezone.now() - failed[0]).total_seconds() < AGAIN_S * len(failed):
         return None
     with ThreadPoolExecutor(max_workers=max(1, len(serving))) as threads:
         failures = list(threads.map(lambda replica: _load(replica, version), serving))
@@ -40,6 +55,11 @@ def publish(run: Run) -> PolicyVersion | None:
             replicas.answered(replica, loaded_version=version.version)
             loaded += 1
     if not loaded and _needs_servers(run):
+        complaint, times = failures[0], len(failed) + 1
+        policies.not_loaded(version, complaint=complaint)
+        if times >= MAX_FAILED_LOADS:
+            reason = Reason(ReasonCode.VERSION_HOPELESS, version=version.version, times=times, complaint=complaint)
+            raise UnrecoverableError(reason)
         return None
     return policies.published(version)
 

@@ -1,17 +1,17 @@
 """Policy versions: announced by the trainer, published to the replicas, superseded by the next."""
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from django.db import transaction
 from django.db.models.functions import Now
 
 from rollouts.errors import Invalid, StateConflict
-from rollouts.models import Evaluation, PolicyVersion, Purpose, Run, RunKind, ScoredGroup
+from rollouts.models import Evaluation, Event, PolicyVersion, Purpose, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.groups import leases
 from rollouts.services.runs.checkpoints import check_files
 from rollouts.services.runs.trainer_writes import lock_for_trainer
-from rollouts.services.transitions import DB_NOW, move, record_creation, transition
+from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, transition
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
 from trainers.wire import PolicyVersionIn
 
@@ -110,6 +110,19 @@ def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVer
             transition(Run, [run.pk], to=RunState.RUNNING, expect=[RunState.STARTING], actor=actor)
         _open_evaluations(run, before)
     return version
+
+
+def not_loaded(version: PolicyVersion, *, complaint: str, actor: str = "reconciler") -> None:
+    """No replica could load it. It may be tried again: no state changes."""
+    reason = Reason(ReasonCode.VERSION_NOT_LOADED, version=version.version, complaint=complaint)
+    record_note(version, run_id=version.run_id, actor=actor, reason=reason)
+
+
+def failed_loads(version: PolicyVersion) -> list[datetime]:
+    """When no replica could load it, the last first."""
+    of_version = Event.objects.filter(object_kind="policyversion", object_id=version.pk)
+    failed = of_version.filter(reason_code=ReasonCode.VERSION_NOT_LOADED)
+    return list(failed.order_by("-id").values_list("at", flat=True))
 
 
 def list_prunable(run: Run) -> list[PolicyVersion]:
