@@ -67,7 +67,6 @@ def test_the_tiles_compare_with_the_beginning(client: Client) -> None:
     assert "tokens/s" in page
 
 
-def test_an_evaluation_that_is_being_played_says_how_far_it_is(client: Client) -> None:
 def test_the_tile_of_waits_is_of_the_newest_step(client: Client) -> None:
     run = make_run(next_step=5)
     make_metrics(run, "time/step", [10.0] * 5)
@@ -77,6 +76,7 @@ def test_the_tile_of_waits_is_of_the_newest_step(client: Client) -> None:
     assert "generation 30 %" in body(client, run)
 
 
+def test_an_evaluation_that_is_being_played_says_how_far_it_is(client: Client) -> None:
     run = make_run()
     make_evaluation(run, 0, state=EvaluationState.PLAYING, cursor=12)
     assert "v0: 12 of 64 handed out" in body(client, run)
