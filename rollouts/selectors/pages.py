@@ -180,14 +180,12 @@ def list_evaluations(run: Run) -> list[EvaluationLine]:
 
 
 def _evaluation_line(name: str, rows: list[Evaluation]) -> EvaluationLine:
-    done = [row for row in rows if row.reward_mean is not None]
+    scored = [row for row in rows if row.reward_mean is not None]
+    # What ended before its last problem is of other problems: shown where there is nothing else, and not compared.
+    done = [row for row in scored if row.state == EvaluationState.DONE] or scored[-1:]
     playing = [row for row in rows if row.state == EvaluationState.PLAYING]
-    return EvaluationLine(
-        environment=name,
-        first=done[0] if done else None,
-        last=done[-1] if done else None,
-        playing=playing[-1] if playing else None,
-    )
+    first, last = (done[0], done[-1]) if done else (None, None)
+    return EvaluationLine(name, first, last, playing[-1] if playing else None)
 
 
 def list_groups(

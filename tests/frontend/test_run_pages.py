@@ -9,6 +9,7 @@ from django.urls import reverse
 from frontend import numbers
 from rollouts.models import Address, Attempt, ReplicaKind, Role, Run, RunEnvironment
 from rollouts.reasons import Reason, ReasonCode
+from rollouts.selectors import pages
 from rollouts.states import EvaluationState, GroupState, ReplicaState, RunState
 from tests.factories import (
     make_batch,
@@ -80,6 +81,16 @@ def test_an_evaluation_that_is_being_played_says_how_far_it_is(client: Client) -
     run = make_run()
     make_evaluation(run, 0, state=EvaluationState.PLAYING, cursor=12)
     assert "v0: 12 of 64 handed out" in body(client, run)
+
+
+def test_an_evaluation_that_was_not_played_to_its_end_is_compared_with_none(client: Client) -> None:
+    run = make_run()
+    make_evaluation(run, 0, 0.9, state=EvaluationState.EXPIRED, figures={"problems": 10})
+    assert "10 of 64 problems" in body(client, run)
+    make_evaluation(run, 5, 0.5)
+    assert "10 of 64 problems" not in body(client, run)
+    [line] = pages.list_evaluations(run)
+    assert (line.last.reward_mean, line.change) == (0.5, None)
 
 
 def test_every_chart_names_its_keys_before_there_is_a_point(client: Client) -> None:

@@ -6,6 +6,7 @@ from frontend import numbers
 from rollouts.models import Run
 from rollouts.selectors import metrics
 from rollouts.selectors.pages import EvaluationLine
+from rollouts.states import EvaluationState
 
 KL_WORTH_A_LOOK = 0.01
 """Per token. Above this, inference and trainer disagree more than rounding explains."""
@@ -107,7 +108,10 @@ def _evaluation(evaluations: list[EvaluationLine], *, is_trained: bool = True) -
     for line in evaluations[:2]:
         label = "Evaluation" if len(evaluations) == 1 else f"Evaluation, {line.environment}"
         change = line.change
-        if line.first is not None and line.last is not None and change is not None:
+        if line.last is not None and line.last.state == EvaluationState.EXPIRED:
+            played = (line.last.figures or {}).get("problems")
+            note = f"{numbers.count(played)} of {numbers.count(line.last.problems)} problems"
+        elif line.first is not None and line.last is not None and change is not None:
             note = f"{numbers.number(line.first.reward_mean)} at v{line.first.measured} ({numbers.signed(change)})"
         elif line.first is not None:
             note = f"before training, at v{line.first.version}" if is_trained else ""
