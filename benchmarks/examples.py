@@ -107,8 +107,6 @@ def _teach(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any
 
     Raises NotDone.
     """
-    from rollouts.models import MetricPoint
-
     seconds: dict[str, float] = {}
     given = [f"seed={seed}", *_bridge(name, arguments.venv)]
     words = [word.removeprefix("sft.") for word in arguments.set if word.startswith("sft.")]
@@ -119,12 +117,29 @@ def _teach(name: str, seed: int, arguments: argparse.Namespace) -> dict[str, Any
         run = lessons.launch(lessons.resolved(EXAMPLES / name / "rl.toml", [*given, *words]), actor="examples")
         lessons.finish(run)
     figure = _FIGURES.get(name, "reward")
-    key = f"eval/{run.parsed.environments[0].run_name}/{figure}"
-    points = MetricPoint.objects.filter(run=run, key=key).order_by("step").values_list("step", "value")
-    values = {str(step): round(value, 4) for step, value in points}
-    if len(values) < 2:
-        raise lessons.NotDone(f"run {run.key} has no {figure} of its first and last version")
+    values = {str(version): round(value, 4) for version, value in held_out(run, figure).items()}
     return {figure: values, **seconds, "load": round(os.getloadavg()[1], 1)}
+
+
+def held_out(run: Any, figure: str = "reward") -> dict[int, float]:
+    """A figure of the run's environment by version, its first and its last among them. Raises NotDone."""
+    found = measured(run, figure)
+    if missing := sorted({0, run.max_steps} - found.keys()):
+        versions = " and ".join(map(str, missing))
+        raise lessons.NotDone(f"run {run.key} is {run.state}, not evaluated on all problems at version {versions}")
+    return found
+
+
+def measured(run: Any, figure: str = "reward") -> dict[int, float]:
+    """The same of what versions there are. Evaluations that did not play all of their problems count for nothing: the
+    long episodes are missing in them."""
+    from rollouts.models import Evaluation, MetricPoint
+    from rollouts.states import EvaluationState
+
+    name = run.parsed.environments[0].run_name
+    whole = Evaluation.objects.filter(run=run, environment__name=name, state=EvaluationState.DONE).values("version")
+    points = MetricPoint.objects.filter(run=run, key=f"eval/{name}/{figure}", step__in=whole)
+    return dict(points.order_by("step").values_list("step", "value"))
 
 
 def warm_up(name: str, seed: int, words: list[str], job: Path) -> None:

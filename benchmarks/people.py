@@ -27,7 +27,7 @@ from typing import Any
 
 from playwright.sync_api import Page, TimeoutError, sync_playwright
 
-from benchmarks.examples import EXAMPLES, in_own_home, warm_up
+from benchmarks.examples import EXAMPLES, held_out, in_own_home, warm_up
 from controlplane.cli import lessons
 from controlplane.cli.lessons import say
 
@@ -295,10 +295,7 @@ def _ledger(run: Any) -> Iterator[tuple[str, int]]:
 
 
 def _held_out(run: Any) -> dict[str, float]:
-    from rollouts.models import MetricPoint
-
-    points = MetricPoint.objects.filter(run=run, key__startswith="eval/", key__endswith="/reward").order_by("step")
-    return {str(step): round(value, 3) for step, value in points.values_list("step", "value")}
+    return {str(version): round(value, 3) for version, value in held_out(run).items()}
 
 
 if __name__ == "__main__":

@@ -6,8 +6,9 @@ Every seed has a warmed-up model of its own, which both of its runs start from. 
 answers to half of the problems, and of those that the runs play --known-share are such: they have nothing left to
 teach. Held out are problems of the example itself. A run is stopped once the mean reward of an evaluation reaches
 --target. Prints each run and one JSON object at the end: steps, generated tokens and the share of generated groups
-whose rewards are all equal, for each run; the median over the seeds of the steps with pools on over those with pools
-off; how much of the share is left.
+whose rewards are all equal, for each run; how many runs of each side ended without the target; and over the seeds of
+which both runs reached it, medians of the steps and tokens with pools on over those with pools off, and of how much of
+the share is left. The exit status is 1 if a run was not done.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from benchmarks.examples import EXAMPLES, in_own_home, warm_up
+from benchmarks.examples import EXAMPLES, held_out, in_own_home, measured, warm_up
 from controlplane.cli import lessons
 from controlplane.cli.lessons import say
 
@@ -57,7 +58,6 @@ class Learned(NamedTuple):
 
 def learn(name: str, seed: int, overrides: list[str], options: argparse.Namespace) -> Learned:
     """Train until an evaluation reaches the target, or to the end. Raises NotDone."""
-    from rollouts.models import MetricPoint
     from rollouts.services.runs import life
 
     plan = [
@@ -67,19 +67,22 @@ def learn(name: str, seed: int, overrides: list[str], options: argparse.Namespac
         f"max_steps={options.steps}",
     ]
     run = lessons.launch(lessons.resolved(EXAMPLES / name / "rl.toml", [*plan, *overrides]), actor="pools")
-    key = f"eval/{run.parsed.environments[0].run_name}/reward"
     while True:
-        rewards = dict(MetricPoint.objects.filter(run=run, key=key).order_by("step").values_list("step", "value"))
-        reached = next((version for version, reward in sorted(rewards.items()) if reward >= options.target), None)
         run.refresh_from_db()
+        rewards = measured(run)
+        reached = next((version for version, reward in sorted(rewards.items()) if reward >= options.target), None)
         if reached is not None or run.is_over:
             break
         time.sleep(_POLL_S)
+    if reached is None:
+        held_out(run)  # one that failed has not ended without the target
     if not run.is_over:
         life.request_stop(run, actor="benchmark")
         while not run.is_over:
             time.sleep(_POLL_S)
             run.refresh_from_db()
+    if reached == 0:
+        raise lessons.NotDone(f"run {run.key} began with the target: raise --target")
     return account(run, reached, rewards)
 
 
@@ -89,12 +92,13 @@ def account(run: Any, reached: int | None, rewards: dict[int, float]) -> Learned
 
     from rollouts.models import Batch, Purpose, Rollout, ScoredGroup
 
-    last = Batch.objects.filter(run=run, step__lt=reached or run.max_steps).order_by("-step").first()
+    steps = run.max_steps if reached is None else reached
+    last = Batch.objects.filter(run=run, step__lt=steps).order_by("-step").first()
     groups = ScoredGroup.objects.filter(run=run, purpose=Purpose.TRAIN, scored_count__gt=0)
     groups = groups.filter(settled_at__lte=last.formed_at)
     equal = Avg(Case(When(reward_std__lt=_EQUAL, then=1.0), default=0.0, output_field=FloatField()))
     generated = groups.aggregate(groups=Count("pk"), equal=equal)
-    trained = groups.filter(batch_items__batch__step__lt=reached or run.max_steps).aggregate(equal=equal)
+    trained = groups.filter(batch_items__batch__step__lt=steps).aggregate(equal=equal)
     tokens = Rollout.objects.filter(group__in=groups).aggregate(tokens=Sum("trained_token_count"))
     return Learned(
         run.key, reached, tokens["tokens"], generated["groups"], generated["equal"], trained["equal"], rewards
@@ -133,22 +137,26 @@ def _compare(options: argparse.Namespace) -> int:
 
     django.setup()
     found: dict[str, dict[int, Learned]] = {"off": {}, "on": {}}
+    status = 0
     for at, seed in enumerate(options.seeds):
-        known = _known(seed, options) if options.known else Known([], [])
-        warm_up(options.name, seed, [f"seed={seed}", *options.warm_up, *known.warm_up], options.job)
         sides = [options.only] if options.only else ["off", "on"] if at % 2 == 0 else ["on", "off"]
-        for side in sides:
-            overrides = [
-                f"name=pools-{side}-{seed}",
-                *known.play,
-                *options.both,
-                *((ON + options.set) if side == "on" else []),
-            ]
-            result = learn(options.name, seed, overrides, options)
-            found[side][seed] = result
-            say(f"seed {seed}, pools {side}: {result}")
+        try:
+            known = _known(seed, options) if options.known else Known([], [])
+            warm_up(options.name, seed, [f"seed={seed}", *options.warm_up, *known.warm_up], options.job)
+            for side in sides:
+                overrides = [
+                    f"name=pools-{side}-{seed}",
+                    *known.play,
+                    *options.both,
+                    *((ON + options.set) if side == "on" else []),
+                ]
+                found[side][seed] = learn(options.name, seed, overrides, options)
+                say(f"seed {seed}, pools {side}: {found[side][seed]}")
+        except lessons.NotDone as reason:
+            say(f"seed {seed}: {reason}")
+            status = 1
     say(json.dumps(report(found) | {"machine": {"cpus": os.cpu_count(), "platform": platform.platform()}}))
-    return 0
+    return status
 
 
 class Known(NamedTuple):
@@ -198,15 +206,16 @@ def _write(file: Path, rows: Iterable[Any]) -> None:
 
 
 def report(found: dict[str, dict[int, Learned]]) -> dict[str, Any]:
-    """All runs, and the comparison over the seeds that have both."""
+    """All runs, and the comparison over the seeds of which both reached the target."""
     runs = {side: {seed: result._asdict() for seed, result in of.items()} for side, of in found.items()}
-    pairs = [(found["off"][seed], on) for seed, on in found["on"].items() if seed in found["off"]]
+    reached = {side: {seed: each for seed, each in of.items() if each.steps is not None} for side, of in found.items()}
+    told = {"runs": runs, "without_target": {side: len(of) - len(reached[side]) for side, of in found.items()}}
+    pairs = [(reached["off"][seed], on) for seed, on in reached["on"].items() if seed in reached["off"]]
     if not pairs:
-        return {"runs": runs}
-    ratios = [on.steps / off.steps if on.steps and off.steps else float("inf") for off, on in pairs]
-    return {
-        "runs": runs,
-        "steps_ratio": statistics.median(ratios),
+        return told
+    return told | {
+        "pairs": len(pairs),
+        "steps_ratio": statistics.median(on.steps / off.steps for off, on in pairs),
         "tokens_ratio": statistics.median(on.tokens / off.tokens for off, on in pairs),
         "without_signal_ratio": statistics.median(
             on.without_signal / off.without_signal if off.without_signal else float("inf") for off, on in pairs
