@@ -4,7 +4,9 @@
     python -m benchmarks.exports --rollouts 200000 --home /tmp/store   # keeps the store, and uses it again
 
 A store of its own is filled by SQL: groups of eight rollouts, conversations of four messages and about 1 kB each. The
-peak is that of the exporting process; what it has before its first row is told beside it.
+peak is that of the exporting process; what it has before its first row is told beside it. The exit status is 0 if five
+kills came before the end, for which there have to be enough rollouts, and the bytes were the same after them and after
+the labels.
 """
 
 import argparse
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,16 +43,17 @@ def main() -> int:
 
         version = _filled(options.rollouts)
         _tell("store", rollouts=options.rollouts, version=version)
-        whole = root / "whole.jsonl"
-        _tell("jsonl", **_run(version, "sft", whole))
-        _tell("parquet", **_run(version, "sft", root / "whole.parquet"))
-        killed = root / "killed.jsonl"
-        _tell("killed", deaths=_kill(version, killed), same_bytes=_hash(killed) == _hash(whole))
+        whole, killed, again = (root / f"{name}.jsonl" for name in ("whole", "killed", "again"))
+        _tell("jsonl", **_run(_command(version, "sft", whole)))
+        _tell("parquet", **_run(_command(version, "sft", root / "whole.parquet")))
+        deaths = kill(_command(version, "sft", killed), killed)
+        is_same = _hash(killed) == _hash(whole)
+        _tell("killed", deaths=deaths, same_bytes=is_same)
         large_store.label(ScoredGroup.objects.order_by("id").values_list("pk", flat=True)[:_LABELS])
-        again = root / "again.jsonl"
-        _run(version, "sft", again)
-        _tell("after labels", labels=_LABELS, same_bytes=_hash(again) == _hash(whole))
-    return 0
+        _run(_command(version, "sft", again))
+        is_still = _hash(again) == _hash(whole)
+        _tell("after labels", labels=_LABELS, same_bytes=is_still)
+    return 0 if is_same and is_still and deaths == _DEATHS else 1
 
 
 def _filled(rollouts: int) -> int:
@@ -74,27 +78,32 @@ def _command(version: int, form: str, path: Path) -> list[str]:
     return [sys.executable, "-m", "benchmarks.exports", _CHILD, str(version), form, str(path)]
 
 
-def _run(version: int, form: str, path: Path) -> dict[str, Any]:
-    done = subprocess.run(_command(version, form, path), check=True, stdout=subprocess.PIPE)
+def _run(command: list[str]) -> dict[str, Any]:
+    done = subprocess.run(command, check=True, stdout=subprocess.PIPE)
     found: dict[str, Any] = json.loads(done.stdout)
     return found
 
 
-def _kill(version: int, path: Path) -> int:
-    """Export with kills at random moments, and to the end."""
-    dice, deaths = random.Random(1), 0
-    while True:
-        process = subprocess.Popen(_command(version, "sft", path), stdout=subprocess.DEVNULL)
-        journal = path.with_name(f".{path.name}.journal")
+def kill(command: list[str], path: Path) -> int:
+    """Export with kills at random moments, and to the end; returns how many there were before it was done. Raises
+    CalledProcessError where it ends in another way."""
+    dice = random.Random(1)
+    journal = path.with_name(f".{path.name}.journal")
+    for deaths in range(_DEATHS):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         before = journal.read_bytes() if journal.exists() else b""
-        if deaths < _DEATHS:
-            while process.poll() is None and (not journal.exists() or journal.read_bytes() == before):
-                time.sleep(0.05)
-            time.sleep(dice.uniform(0.0, 3.0))
-            process.send_signal(signal.SIGKILL)
-        if process.wait() == 0:
+        while process.poll() is None and (not journal.exists() or journal.read_bytes() == before):
+            time.sleep(0.05)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(dice.uniform(0.0, 3.0))
+        process.kill()
+        status = process.wait()
+        if status == 0:
             return deaths
-        deaths += 1
+        if status != -signal.SIGKILL:
+            raise subprocess.CalledProcessError(status, command)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return _DEATHS
 
 
 def _export(version: str, form: str, path: str) -> int:
