@@ -7,9 +7,9 @@
 Everybody has a session of their own and uses the pages as a browser does: the word is posted, and the page of the next
 item comes with the answer. Starts a Rollyard in an empty home. With --kill-every-s a web process is killed again and
 again (SIGKILL), whichever is next, and who was asking asks again. Prints one JSON object: items a minute, milliseconds
-from a word to the next item, how many requests were lost, and what went wrong. The exit status is 0 if every item has
-its words, each of another person, and nobody ever saw an item of others. With --minutes it ends then, and what was said
-until then is looked at: every word that was answered is there, once.
+from a word to the next item, asking again included, how many processes were killed and requests lost, and what went
+wrong. The exit status is 0 if every item has its words, each of another person, and nobody ever saw an item of others.
+With --minutes it ends then, and what was said until then is looked at: every word that was answered is there, once.
 """
 
 import argparse
@@ -67,9 +67,8 @@ class Person:
         cookies = {"rollyard_session": self.session, "rollyard_csrf": _CSRF}
         path, chance = f"{url}/queues/{queue}", random.Random(self.name)
         with httpx.Client(cookies=cookies, headers={"X-CSRFToken": _CSRF}, timeout=_TIMEOUT_S) as client:
-            turn = ""
+            turn, began = "", time.monotonic()
             while not done.is_set():
-                began = time.monotonic()
                 try:
                     if not turn:
                         page = client.post(f"{path}/take/", follow_redirects=True)
@@ -95,6 +94,7 @@ class Person:
                     self.shown.add(int(item[1]))
                 else:
                     time.sleep(_PATIENCE_S)
+                began = time.monotonic()
 
 
 def main() -> int:
@@ -122,11 +122,11 @@ def _measure(options: argparse.Namespace) -> int:
 
     django.setup()
     queue, people = _prepare(options)
-    done = threading.Event()
+    done, killed = threading.Event(), list[int]()
     url = os.environ["ROLLYARD_URL"].rstrip("/")
     threads = [threading.Thread(target=person.work, args=(url, queue.key, options.unit, done)) for person in people]
     if options.kill_every_s:
-        threads.append(threading.Thread(target=_kill, args=(options.kill_every_s, done), daemon=True))
+        threads.append(threading.Thread(target=_kill, args=(options.kill_every_s, done, killed), daemon=True))
     say(f"{len(people)} people begin on {options.items} items, of {options.words} words each")
     began = time.monotonic()
     for thread in threads:
@@ -140,10 +140,10 @@ def _measure(options: argparse.Namespace) -> int:
     done.set()
     for thread in threads[: len(people)]:
         thread.join()
-    report = _report(queue, people, options, seconds)
-    print(json.dumps(report))
+    found = report(queue, people, options, seconds) | {"killed": len(killed)}
+    print(json.dumps(found))
     sys.stdout.flush()
-    return 0 if not report["faults"] else 1
+    return 0 if not found["faults"] else 1
 
 
 def _prepare(options: argparse.Namespace) -> tuple[Any, list[Person]]:
@@ -225,22 +225,22 @@ def _session(user: Any) -> str:
 
 
 def _is_done(queue: Any, options: argparse.Namespace) -> bool:
-    return bool(queue.items.filter(is_open=False).count() == options.items)
+    return bool(queue.items.filter(is_open=False).count() >= options.items + options.more)
 
 
-def _kill(every_s: float, done: threading.Event) -> None:
-    """Kill one web process of this Rollyard after the other."""
-    killed = 0
+def _kill(every_s: float, done: threading.Event, killed: list[int]) -> None:
+    """Kill one web process of this Rollyard after the other; adds their ids."""
     while not done.wait(every_s):
         here = psutil.Process(os.getppid()).children(recursive=True)
         web = [each for each in here if "controlplane.web.serve" in each.cmdline()]
         if web:
-            os.kill(web[killed % len(web)].pid, signal.SIGKILL)
-            killed += 1
-            say(f"killed a web process, {killed} in all")
+            pid = web[len(killed) % len(web)].pid
+            os.kill(pid, signal.SIGKILL)
+            killed.append(pid)
+            say(f"killed a web process, {len(killed)} in all")
 
 
-def _report(queue: Any, people: list[Person], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
+def report(queue: Any, people: list[Person], options: argparse.Namespace, seconds: float) -> dict[str, Any]:
     from rollouts.models import Label
 
     waited = sorted(each for person in people for each in person.waited_ms)
@@ -250,12 +250,13 @@ def _report(queue: Any, people: list[Person], options: argparse.Namespace, secon
     rows = Label.objects.filter(queue=queue, superseded_by__isnull=True, turn__isnull=False)
     for item_id, person in rows.values_list("turn__item_id", "person__username"):
         counting[item_id].append(person)
-    for item in queue.items.filter(words__gt=0) if options.minutes else queue.items.all():
-        by = counting[item.pk]
-        if item.words != options.words or len(by) != options.words or len(set(by)) != options.words:
+    fewest, items = (0 if options.minutes else options.words), options.items + options.more
+    for item in queue.items.all():
+        by = counting.get(item.pk, [])
+        if not fewest <= item.words == len(by) == len(set(by)) <= options.words:
             faults.append(f"item {item.pk} counts {item.words} words and has those of {sorted(by)}")
-    if not options.minutes and len(counting) != options.items:
-        faults.append(f"{len(counting)} of {options.items} items have a word")
+    if not options.minutes and len(counting) != items:
+        faults.append(f"{len(counting)} of {items} items have a word")
     if len(rows) < len(waited):
         faults.append(f"{len(waited)} words were answered, and {len(rows)} are there")
     return {
