@@ -76,6 +76,7 @@ def install(
         print_json({"name": name, "python": str(found)})
     else:
         say(f'{name} is installed. In a run config: environments = [{{..., python = "{name}"}}]')
+        say(f"Its interpreter: {found}")
 
 
 @_app.command("list")

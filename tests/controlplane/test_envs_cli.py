@@ -52,6 +52,7 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def test_what_is_asked_for_is_installed_listed_and_removed(home: Path, ran: list[list[str]]) -> None:
     done = rollyard("install", "games", "chess-env", "--recipe", "gymnasium", "--with", "go-env", "--python", "python3")
     assert 'environments = [{..., python = "games"}]' in done.stdout
+    assert done.stdout.splitlines()[-1] == f"Its interpreter: {home / 'envs' / 'games' / 'bin' / 'python'}"
     assert ran[0] == ["python3", "-m", "venv", str(home / "envs" / "games")]
     assert [ran[1][-4].split("==")[0], *ran[1][-3:-1]] == ["gymnasium", "chess-env", "go-env"]
     [row] = json.loads(rollyard("list", "--json").stdout)
