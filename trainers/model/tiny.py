@@ -44,7 +44,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def tiny_config(tokenizer: PreTrainedTokenizerFast) -> Qwen3Config:
-    """About 0.8 million parameters."""
+    """About 0.9 million parameters."""
     return Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=128,
