@@ -81,7 +81,8 @@ class AlgorithmConfig(Section):
     std_ddof: int = Field(default=0, ge=0, le=1)
     """0: the deviation of the group as it is; 1: the estimate for all rollouts of the problem."""
     constant_length: int | None = Field(default=None, ge=1)
-    """Tokens that the normaliser `constant` divides by; without a number all that a rollout may generate."""
+    """Tokens that the normaliser `constant` divides by; without a number all that a rollout of any environment may
+    generate: the largest `max_tokens` times `max_turns`."""
     ratio_against: Literal["inference", "old"] = "inference"
     """Denominator of the ratios in the loss. `inference`: what the engine reported when it sampled. `old`: the trainer
     at the start of the step, so that differences between engine and trainer are left to the corrections."""
