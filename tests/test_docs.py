@@ -1,13 +1,14 @@
 """The documents name what is there: links work, the README's map has every file and no other, modules stay short."""
 
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PACKAGES = ("controlplane", "environments", "frontend", "rollouts", "trainers", "workers")
+PACKAGES = ("benchmarks", "controlplane", "environments", "frontend", "rollouts", "trainers", "workers")
 LONGEST_MODULE_LINES = 350
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 GENERATED = {"node_modules", "static", "__pycache__", "migrations"}
@@ -48,7 +49,7 @@ def test_relative_links_lead_somewhere(document: Path) -> None:
 def test_what_is_named_in_backticks_is_there(source: Path) -> None:
     text = source.read_text()
     packages = "|".join(PACKAGES)
-    paths = re.findall(rf"`((?:{packages}|tests|benchmarks|docs|examples)/[\w./-]*)`", text)
+    paths = re.findall(rf"`((?:{packages}|tests|docs|examples)/[\w./-]*)`", text)
     assert [path for path in paths if not (ROOT / path).exists()] == []
     modules = re.findall(rf"`((?:{packages})(?:\.\w+)+)`", text)
     assert [name for name in modules if not is_module_or_inside_one(name)] == []
@@ -63,6 +64,10 @@ def is_module_or_inside_one(dotted: str) -> bool:
 
 def test_file_map_lists_nothing_that_is_not_there() -> None:
     assert [path for path in mapped() if not list(ROOT.glob(path.rstrip("/")))] == []
+
+
+def test_file_map_lists_nothing_twice() -> None:
+    assert [path for path, times in Counter(mapped()).items() if times > 1] == []
 
 
 def test_file_map_lists_every_source_file_or_its_directory() -> None:
