@@ -19,9 +19,12 @@ class RunState(TextChoices):
         "finishing",
         "The last step is done; the last version is being published and evaluated.",
     )
-    STOPPING = "stopping", "A person asked to stop; replicas are being ended."
-    FINISHED = "finished", "All steps were trained, and the last evaluation is in."
-    STOPPED = "stopped", "Ended by a person before its last step."
+    STOPPING = (
+        "stopping",
+        "Asked to stop, by a person or for jobs without work (`launcher.idle_limit_s`); replicas are being ended.",
+    )
+    FINISHED = "finished", "All steps were trained; the last evaluation is in, or was given up."
+    STOPPED = "stopped", "Ended by a stop before it had finished, be it after its last step."
     FAILED = "failed", "Given up: its reason says what must be mended."
 
 
