@@ -81,6 +81,16 @@ def test_seats_that_each_got_the_same_every_time_teach_nothing_although_they_dif
     assert settle(second, [1.0, -1.0, -1.0, 1.0]) == GroupState.READY
 
 
+def test_a_step_counts_groups_without_signal_by_what_is_compared() -> None:
+    run, epoch = story.train(environments=KUHN, batch__batch_size=8)
+    first, second = story.claim(run, 2)
+    settle(first, [1.0, -1.0, 1.0, -1.0])
+    settle(second, [1.0, -1.0, -1.0, 1.0])
+    batch(run, epoch)
+    points = dict(MetricPoint.objects.filter(run=run, step=0).values_list("key", "value"))
+    assert points["problems/no_signal_share"] == points["reward/zero_advantage_share"] == 0.5
+
+
 def test_a_seat_that_was_never_asked_counts_and_is_not_trained() -> None:
     run, epoch = story.train(environments=KUHN, batch__batch_size=4, algorithm__advantage="mean")
     [claim] = story.claim(run, 1)
