@@ -9,17 +9,20 @@ from typing import Any
 
 import psycopg
 
-_FILLED = ("rollouts_scoredgroup", "rollouts_rollout", "rollouts_grouptokens", "rollouts_label")
+_FILLED = tuple(f"rollouts_{name}" for name in ("scoredgroup", "rollout", "grouptokens", "label", "batch", "batchitem"))
 _FILL = """
 INSERT INTO rollouts_scoredgroup (
-    run_id, environment_id, environment_version, key, purpose, problem_key, state, state_at, reason_code, reason_params,
-    lease_count, created_at, settled_at, rollout_count, token_count, reward_mean, reward_std, scored_count,
-    solved_count, min_policy_version, max_policy_version, withheld
+    run_id, environment_id, environment_version, key, purpose, evaluation_id, problem_index, problem_key, state,
+    state_at, reason_code, reason_params, lease_count, created_at, settled_at, rollout_count, token_count, reward_mean,
+    reward_std, scored_count, solved_count, min_policy_version, max_policy_version, withheld
 )
-SELECT %(run)s, %(environment)s, '1', 'm' || n, 'train', 'p' || n, (%(states)s::varchar[])[1 + n %% %(kinds)s], now(),
+SELECT %(run)s, %(environment)s, '1', 'm' || n, CASE WHEN is_eval THEN 'eval' ELSE 'train' END,
+       CASE WHEN is_eval THEN %(evaluation)s::bigint END, CASE WHEN is_eval THEN n END, 'p' || n, state, now(),
        '', '{}', 1, now(), now(), %(size)s, %(size)s * 200, n %% 11 / 10.0, n %% 3 / 4.0, %(size)s,
        %(size)s / 2, n / 1000, n / 1000, ''
-FROM generate_series(1, %(groups)s) AS n;
+FROM generate_series(1, %(groups)s) AS n
+CROSS JOIN LATERAL (SELECT (%(states)s::varchar[])[1 + n %% %(kinds)s] AS state) AS it
+CROSS JOIN LATERAL (SELECT state = 'evaluated' AS is_eval) AS found;
 
 INSERT INTO rollouts_rollout (
     group_id, index, seat, reward, metrics, messages, stop_reason, error_kind, token_count, trained_token_count,
@@ -84,16 +87,25 @@ def create_run() -> Any:
 
 
 def fill(run: Any, groups: int, *, size: int, states: Sequence[str] = ("ready",)) -> None:
-    """Give a run so many groups of ``size`` rollouts, in these states in turn, of its one environment."""
+    """Give a run so many groups of ``size`` rollouts, in these states in turn, of its one environment. What is
+    `evaluated` is so for an evaluation of version 0."""
     import numpy as np
     from django.db import connection
+
+    from rollouts.models import Evaluation
+    from rollouts.states import EvaluationState, GroupState
 
     mask = np.zeros((size, 200), np.uint8)
     mask[:, 60:170] = 1
     mask[:, 180:190] = 1
+    environment, evaluation, now = run.environments.get(), None, run.created_at
+    if GroupState.EVALUATED in states:
+        closed = {"state": EvaluationState.DONE, "problems": groups, "deadline_at": now, "finished_at": now}
+        evaluation = Evaluation.objects.create(run=run, environment=environment, version=0, **closed).pk
     values = {
         "run": run.pk,
-        "environment": run.environments.get().pk,
+        "environment": environment.pk,
+        "evaluation": evaluation,
         "groups": groups,
         "size": size,
         "states": list(states),
@@ -109,7 +121,7 @@ def fill(run: Any, groups: int, *, size: int, states: Sequence[str] = ("ready",)
 
 
 def label(ids: Iterable[int]) -> None:
-    """Let somebody reject groups, one by one."""
+    """Let somebody say of groups, one by one, that they would reject them. Nothing is done with the groups."""
     from django.contrib.auth.models import User
 
     from rollouts.models import ScoredGroup
