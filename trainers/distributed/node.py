@@ -100,7 +100,8 @@ def _run(asked: argparse.Namespace) -> int:
         for local in range(asked.ranks):
             place = {"RANK": str(asked.node * asked.ranks + local), "LOCAL_RANK": str(local)}
             ranks.append(subprocess.Popen([sys.executable, "-m", f"trainers.{asked.kind}"], env=shared | place))
-        while any(rank.poll() is None for rank in ranks) and not any(rank.returncode for rank in ranks):
+        # Every rank is asked each time: the first that lives says nothing of those behind it.
+        while None in (codes := [rank.poll() for rank in ranks]) and not any(codes):
             time.sleep(_POLL_S)
     finally:
         _end(ranks)
