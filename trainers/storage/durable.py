@@ -11,6 +11,7 @@ between each brings files to the disk. The control plane is told only after the 
 import hashlib
 import json
 import os
+import shutil
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
@@ -220,10 +221,12 @@ class Reading:
 
 
 def sweep_partials(parent: Path, *, epoch: int) -> None:
-    """Delete partial directories of trainers with a fencing epoch below `epoch`."""
+    """Delete partial directories of trainers with a fencing epoch below `epoch`, and what is left of deleted ones."""
     for path in parent.glob(f"{_PREFIX}*"):
         _, _, writer_epoch = path.name.partition(_PARTIAL)
-        if path.name.endswith(disk.DELETING) or (writer_epoch.isdecimal() and int(writer_epoch) < epoch):
+        if path.name.endswith(disk.DELETING):
+            shutil.rmtree(path, ignore_errors=True)  # the control plane may be at it as well
+        elif writer_epoch.isdecimal() and int(writer_epoch) < epoch:
             disk.remove_directory(path)
 
 

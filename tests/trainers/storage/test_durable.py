@@ -148,6 +148,23 @@ def test_what_dead_trainers_left_is_swept_and_a_live_writer_left_alone(tmp_path:
     assert names == ["step_10", "step_11.partial-2", "step_2", "step_9"]
 
 
+def test_what_the_control_plane_deletes_at_the_same_time_is_in_nobodys_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill_in = tmp_path / "step_3.deleting"
+    fill_in.mkdir()
+    fill(fill_in)
+    unlink = os.unlink
+
+    def unlink_after_another(*args: Any, **kwargs: Any) -> None:
+        unlink(*args, **kwargs)
+        unlink(*args, **kwargs)
+
+    monkeypatch.setattr(os, "unlink", unlink_after_another)
+    sweep_partials(tmp_path, epoch=1)
+    assert not list(tmp_path.iterdir())
+
+
 def test_where_nothing_was_written_nothing_is_swept(tmp_path: Path) -> None:
     sweep_partials(tmp_path / "missing", epoch=1)
 
