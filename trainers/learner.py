@@ -172,7 +172,7 @@ class Learner:
 
     def _resume(self) -> int:
         checkpoints = self._registration.checkpoints
-        chosen = newest_verified(checkpoints) if self._world.is_main else None
+        chosen = newest_verified(self._registration.run, checkpoints) if self._world.is_main else None
         index = self._link.broadcast(-1 if chosen is None else checkpoints.index(chosen))
         if index < 0:
             _log.info("starting from %s", self.config.model.path)

@@ -73,7 +73,7 @@ class TrainerRegistration(msgspec.Struct, frozen=True, kw_only=True):
     run_dir: str
     """Directory under which `weights/` and `checkpoints/` are written."""
     checkpoints: list[CheckpointRef]
-    """Complete checkpoints, newest first. Resume from the first whose manifest verifies; none: start at step 0."""
+    """Complete checkpoints, newest first. Resume from the first whose manifest verifies; an empty list: start at 0."""
     newest_version: int = -1
     """Policy version. What was announced up to it may be live, or pruned since: it is not written again."""
     optimizer_from: CheckpointRef | None = None

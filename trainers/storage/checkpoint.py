@@ -81,15 +81,26 @@ def _gather(ours: dict[str, str]) -> dict[str, str]:
     return {name: sha256 for share in shares for name, sha256 in share.items()}
 
 
-def newest_verified(checkpoints: Iterable[CheckpointRef]) -> CheckpointRef | None:
-    """First of `checkpoints` (newest first) whose every byte is as announced; the others are logged and passed over."""
+def newest_verified(run: str, checkpoints: Iterable[CheckpointRef]) -> CheckpointRef | None:
+    """First of `checkpoints` (newest first) whose every byte is as announced; the others are logged and passed over.
+
+    None where the run has none. Raises CheckpointCorrupt where it has and none verifies: a disk that cannot be read for
+    now looks the same as a damaged one, and of a run that began anew the good ones would soon be deleted as old.
+    """
+    faults = []
     for checkpoint in checkpoints:
         try:
             verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
         except CheckpointCorrupt as error:
             _log.warning("checkpoint of step %d is not used: %s", checkpoint.step, error)
+            faults.append(error)
         else:
             return checkpoint
+    if faults:
+        raise CheckpointCorrupt(
+            f"none of the checkpoints of run {run} verifies; the newest: {faults[0]}. Once "
+            f"`rollyard checkpoints verify {run}` finds one whole, the run goes on from it, or a fork of it does"
+        )
     return None
 
 

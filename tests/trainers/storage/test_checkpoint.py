@@ -145,5 +145,11 @@ def test_resume_takes_the_newest_checkpoint_that_verifies(tmp_path: Path) -> Non
         saved = write_directory(tmp_path, step, lambda path: (path / "x").touch(), epoch=1, run="r")
         refs.append(CheckpointRef(step=step, path=str(saved.path), manifest_sha256=saved.manifest_sha256))
     (tmp_path / "step_3" / "x").write_text("damaged")
-    assert newest_verified(refs) == refs[1]
-    assert newest_verified(refs[:1]) is None
+    assert newest_verified("r", refs) == refs[1]
+    assert newest_verified("r", []) is None
+
+
+def test_of_checkpoints_none_of_which_verifies_the_fault_of_the_newest_is_said(tmp_path: Path) -> None:
+    refs = [CheckpointRef(step=step, path=str(tmp_path / f"step_{step}"), manifest_sha256="0") for step in (3, 2)]
+    with pytest.raises(CheckpointCorrupt, match=r"newest: .*step_3: .*No such file.*`rollyard checkpoints verify r`"):
+        newest_verified("r", refs)

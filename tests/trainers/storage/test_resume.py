@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from tests.lanes import IS_LONG, amount
-from tests.trainers.control_plane import FakeControlPlane, serving
-from tests.trainers.crew import Crew
+from tests.trainers.control_plane import RUN, FakeControlPlane, serving
+from tests.trainers.crew import Crew, CrewError
 from tests.trainers.support import end_trainer, newest_step, random_batch, rl_config, start_trainer
 from trainers.run_config import ModelConfig
 from trainers.storage.durable import verify_directory
@@ -112,6 +112,23 @@ def test_another_number_of_ranks_resumes_to_the_same_next_steps(
         assert len(list(Path(plane.checkpoints[4].path).glob("*.safetensors"))) == world_size
         curves.append([loss for _, loss in plane.losses])
     assert curves[0] == pytest.approx(curves[1], abs=1e-5)
+
+
+def test_a_run_none_of_whose_checkpoints_can_be_read_does_not_begin_anew(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=4, trainer__checkpoint_every=1)
+    plane.over_at_step = 2
+    with serving(plane) as url:
+        crew.train("rl", url)
+        assert sorted(plane.checkpoints) == [1, 2]
+        for checkpoint in plane.checkpoints.values():
+            (Path(checkpoint.path) / "state.json").write_text("{}")
+        plane.over_at_step = None
+        plane.requests.clear()
+        with pytest.raises(CrewError, match=f"checkpoints verify {RUN}"):
+            crew.train("rl", url, ranks=2)
+    assert plane.requests == ["POST trainer"]
 
 
 def test_a_fork_with_the_optimizer_goes_on_as_its_source_would_have(
