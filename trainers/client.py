@@ -11,6 +11,7 @@ immutable, the writes are idempotent. Its counterpart for environments is `envir
 """
 
 import hashlib
+import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Self, TypeVar
@@ -20,7 +21,7 @@ import msgspec
 
 from environments.client.http import TIMEOUT_S, ApiConnection, Refused, Unreachable, retry_reason, start_reason
 from trainers import wire
-from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunEnded, Superseded
+from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, Diverged, RunEnded, Superseded
 
 _RETRY_BUDGET_S = 600.0
 """Seconds for which requests are retried: longer than a restart of everything on a slow machine."""
@@ -129,11 +130,15 @@ class ControlPlane:
     ) -> int:
         """Acknowledge that `step` is done; returns the next step the control plane expects. Idempotent.
 
-        `token_values`: what the optimizer saw of some rollouts of the batch, to be looked at.
+        `token_values`: what the optimizer saw of some rollouts of the batch, to be looked at. Raises Diverged on a
+        metric that is not finite, and asks nobody.
         """
         body = wire.StepAck(metrics=dict(metrics), batch_sha256=batch_sha256, token_values=list(token_values))
         return int(self._post(f"steps/{step}", body).json()["next_step"])
 
+        # JSON has no such numbers: on the way they would become a null without a name.
+        if wrong := [f"{name} is {value}" for name, value in metrics.items() if not math.isfinite(value)]:
+            raise Diverged(f"step {step}: {', '.join(wrong)}. Leave it out, if the weights are sound")
     def announce_policy_version(self, version: wire.PolicyVersionIn) -> None:
         """Announce that the weights of a version are complete on disk. Idempotent."""
         self._post("policy-versions", version)

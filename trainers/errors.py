@@ -11,7 +11,7 @@ TrainerError
 |   |-- AdapterUnsuitable     a LoRA adapter does not fit the model or the config
 |   |-- DataError             training data that cannot be trained on as asked
 |   `-- ModelUnsupported      a model that does not load, or cannot be trained in the way that was asked for
-`-- Diverged                  the loss or the gradient is not finite
+`-- Diverged                  the loss, the gradient or a metric is not finite
 """
 
 
@@ -65,4 +65,4 @@ class ModelUnsupported(InputFault):
 
 
 class Diverged(TrainerError):
-    """The loss or the gradient is not finite."""
+    """The loss, the gradient or a metric is not finite."""

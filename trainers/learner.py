@@ -11,6 +11,7 @@ one.
 """
 
 import logging
+import math
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ from trainers import wire
 from trainers.distributed.apart import make_on_other_nodes
 from trainers.distributed.mesh import World, seed_step
 from trainers.distributed.spread import SpreadTensors
+from trainers.errors import Diverged
 from trainers.link import RunLink
 from trainers.metrics.throughput import FlopCounter, peak_flops, peak_memory_gib
 from trainers.metrics.token_values import TokenWatch
@@ -90,7 +92,7 @@ class Learner:
     ) -> dict[str, float]:
         """Take one optimizer step on `sequences`, which every rank holds whole; returns the metrics of the step.
 
-        `watch` is shown every micro-batch.
+        `watch` is shown every micro-batch. Raises Diverged, before the weights move, on a mean that is not finite.
         """
         config, world, begin = self.config, self._world, time.perf_counter()
         seed_step(config.seed, self.step, world.stage * world.data_size + world.data_rank)
@@ -115,6 +117,9 @@ class Learner:
                 nothing = torch.zeros(0, device=world.device)
                 evaluate(micro_batch([]).to(world.device), TokenScores(nothing, nothing))
             means = self._sum_over_ranks(parts, 1) | self._sum_over_ranks(token_sums, max(1, count_trained(sequences)))
+        if wrong := [f"{name} is {mean}" for name, mean in means.items() if not math.isfinite(mean)]:
+            fix = "lower optimizer.lr, or look at the loss and the rewards of this batch"
+            raise Diverged(f"{', '.join(wrong)}: {fix}")
         lr = learning_rate(config.optimizer, self.step, config.max_steps)
         with self.timed("optimizer"):
             counted_elsewhere = share_gradient(self.model, world)

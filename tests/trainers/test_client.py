@@ -1,6 +1,7 @@
 """The client against a real HTTP server that misbehaves on purpose."""
 
 import hashlib
+import math
 import socket
 import threading
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
 from trainers import wire
 from trainers.client import ControlPlane
-from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, RunEnded, Superseded
+from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataError, Diverged, RunEnded, Superseded
 
 
 def rollout(*, logprobs: int = 2, advantages: bytes | None = None) -> wire.TrainingRollout:
@@ -172,6 +173,15 @@ def test_a_refusal_is_not_retried(plane: FakeControlPlane, client: ControlPlane)
     with pytest.raises(ControlPlaneRefused, match="wrong_scope"):
         client.finish()
     assert plane.requests == ["POST trainer/finish"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_a_metric_that_is_not_finite_is_refused_by_name(
+    plane: FakeControlPlane, client: ControlPlane, value: float
+) -> None:
+    with pytest.raises(Diverged, match=f"step 3: x is {value}"):
+        client.ack_step(3, {"loss/mean": 0.5, "x": value})
+    assert plane.requests == []
 
 
 def test_files_are_announced_and_the_run_is_finished(plane: FakeControlPlane, client: ControlPlane) -> None:

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM
 
 from tests.lanes import long_lane
 from tests.trainers.control_plane import RUN, FakeControlPlane, serving
-from tests.trainers.crew import Crew
+from tests.trainers.crew import Crew, CrewError
 from tests.trainers.support import (
     ROOT,
     await_trainer,
@@ -28,6 +28,7 @@ from tests.trainers.support import (
     start_trainer,
     wandb_file,
 )
+from trainers.losses.base import LossInputs, LossOutput
 from trainers.storage.durable import find_directory, verify_directory
 
 pytestmark = [pytest.mark.slow]
@@ -210,6 +211,21 @@ def test_a_trainer_deletes_nothing_that_is_whole(crew: Crew, model_dir: Path, tm
     assert {path.name for path in (tmp_path / "weights").iterdir()} == {f"step_{step}" for step in (1, 2, 3, 4)}
     assert {path.name for path in (tmp_path / "checkpoints").iterdir()} == {"step_2", "step_4"}
     assert find_directory(tmp_path / "checkpoints", 4)
+
+
+def unmeasured(inputs: LossInputs) -> LossOutput:
+    """A loss that trains well, with a metric that is no number."""
+    metric = torch.full_like(inputs.advantages_K, torch.nan)
+    return LossOutput(-inputs.advantages_K * inputs.trainer_logprobs_K, {"odd": metric})
+
+
+def test_a_metric_that_is_no_number_is_named_and_nothing_is_published(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_plane(tmp_path, model_dir, algorithm__loss={"type": "custom", "path": f"{__name__}.unmeasured"})
+    with serving(plane) as url, pytest.raises(CrewError, match="Diverged: odd/mean is nan"):
+        crew.train("rl", url, 2)
+    assert (plane.versions, plane.ack_log) == ({}, [])
 
 
 def test_a_rank_that_crashes_in_native_code_says_where_it_was() -> None:
