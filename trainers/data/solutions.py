@@ -1,10 +1,10 @@
 """Solutions of a run's environments as a data file of that run."""
 
 import json
-import uuid
 from itertools import chain, zip_longest
 from pathlib import Path
 
+from environments import disk
 from environments.errors import RegistryError
 from environments.solutions import NoSolutions, solved
 from trainers.errors import DataError
@@ -25,16 +25,11 @@ def write_solutions(config: RunConfig, directory: Path) -> Path:
     names = config.environments
     count = -(-config.max_steps * data.batch_size // len(names))
     directory.mkdir(parents=True, exist_ok=True)
-    # Not by the process's id: ranks of other nodes, each in a sandbox, may have the same.
-    partial = path.with_name(f"{path.name}.partial-{uuid.uuid4().hex}")
     try:
         turns = zip_longest(*(solved(each.name, each.args, count, echo=data.echo) for each in names))
-        with partial.open("w", encoding="utf-8") as file:
+        with disk.writing(path) as file:
             for line in filter(None, chain.from_iterable(turns)):
-                file.write(json.dumps(line, ensure_ascii=False) + "\n")
-        partial.rename(path)
+                file.write(json.dumps(line, ensure_ascii=False).encode() + b"\n")
     except (NoSolutions, RegistryError) as error:
         raise DataError(f"data.solutions: {error}") from None
-    finally:
-        partial.unlink(missing_ok=True)
     return path

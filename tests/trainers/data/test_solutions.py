@@ -1,6 +1,7 @@
 """The environments' own solutions as training data."""
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,19 @@ def test_ranks_of_two_nodes_that_write_at_a_time_have_the_same_whole_file(
     monkeypatch.setattr(solutions, "solved", interrupted)
     assert solutions.write_solutions(config(), tmp_path / "shared").read_text() == alone
     assert [path.name for path in (tmp_path / "shared").iterdir()] == ["solutions.jsonl"]
+
+
+def test_the_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    had_name: list[bool] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        had_name.append((tmp_path / "solutions.jsonl").exists())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    solutions.write_solutions(config(), tmp_path)
+    assert had_name == [False, True], "the file, then the directory"
 
 
 def test_environments_take_turns(tmp_path: Path) -> None:
