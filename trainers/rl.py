@@ -27,6 +27,7 @@ from statistics import mean
 import msgspec
 
 from trainers.distributed.mesh import make_world, run_rank
+from trainers.errors import DataError
 from trainers.learner import Learner
 from trainers.link import RunLink
 from trainers.metrics.log import MetricLog
@@ -48,7 +49,7 @@ def train() -> None:
     learner = Learner(config, registration, link, world)
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
     objective = rl_objective(config)
-    echo = config.algorithm.terms.echo > 0
+    echo, seq_len = config.algorithm.terms.echo > 0, config.trainer.seq_len
 
     while learner.step < config.max_steps:
         step, begin = learner.step, time.perf_counter()
@@ -59,7 +60,11 @@ def train() -> None:
             return
         with learner.timed("load"):
             batch = msgspec.msgpack.decode(fetched.body, type=TrainingBatch)
-            sequences = batch_sequences(batch, config.trainer.seq_len, echo=echo)
+            sequences = batch_sequences(batch, seq_len, echo=echo)
+            cut = count_cut(batch, seq_len)
+        if cut and not sequences:
+            fix = "Raise it, or lower sampling.max_tokens or what environments say"
+            raise DataError(f"trainer.seq_len: what was sampled for step {step} lies behind {seq_len} tokens. {fix}.")
 
         watch = TokenWatch(batch, sequences, config.tracking.token_values_share, world)
         metrics = learner.train_step(sequences, objective, batch.temperature, watch)
@@ -68,7 +73,7 @@ def train() -> None:
             token_values = watch.collect(learner.tokenizer)
 
         metrics["batch/rollouts"] = float(count_rollouts(sequences))
-        metrics["batch/cut"] = float(count_cut(batch, config.trainer.seq_len))
+        metrics["batch/cut"] = float(cut)
         metrics |= learner.take_times()
         metrics["time/step"] = time.perf_counter() - begin
         metrics["perf/throughput"] = metrics["batch/tokens"] / (metrics["time/step"] - metrics["time/wait_for_batch"])

@@ -20,6 +20,7 @@ from trainers.data.dataset import Line
 from trainers.data.examples import parse_example, parse_pair
 from trainers.data.rendering import Renderer
 from trainers.distributed.mesh import World
+from trainers.errors import DataError
 from trainers.learner import Learner
 from trainers.losses.dpo import Preferences, preferences, push_loss
 from trainers.model.policy import load_policy
@@ -48,14 +49,33 @@ class Supervision(ABC):
         """Take one optimizer step; returns its metrics."""
 
     @abstractmethod
+    def _render(self, lines: Sequence[Line]) -> list[TrainingSequence]:
+        """What of the lines is not too long."""
+
+    @abstractmethod
     def _measure(self, lines: Sequence[Line]) -> tuple[dict[str, float], int]:
         """Sums over examples without gradient, the loss among them, and what to divide them by."""
+
+    def _sequences(self, lines: Sequence[Line]) -> list[TrainingSequence]:
+        """The lines of a step as sequences, of which there are some. Raises DataError."""
+        with self._learner.timed("render"):
+            sequences = self._render(lines)
+        if not sequences:
+            raise self._nothing_fits(f"of the {len(lines)} examples of step {self._learner.step}")
+        return sequences
+
+    def _nothing_fits(self, which: str) -> DataError:
+        fix = "Raise it, or let examples be cut (data.too_long)"
+        return DataError(f"trainer.seq_len: {which} none has anything to learn within {self._seq_len} tokens. {fix}.")
 
     def _logprobs(self, model: PreTrainedModel, sequences: Sequence[TrainingSequence]) -> np.ndarray:
         return sequence_logprobs(model, sequences, self._seq_len, self._world, self._learner.dtype)
 
     def validate(self, chunks: Iterable[Sequence[Line]]) -> dict[str, float]:
-        """Means over all examples of all chunks; only one chunk at a time is in memory."""
+        """Means over all examples of all chunks, and how many were too long; only one chunk at a time is in memory.
+
+        Raises DataError when there is nothing to take a mean of.
+        """
         totals: Counter[str] = Counter()
         count = 0
         with self._learner.timed("validation"):
@@ -63,17 +83,17 @@ class Supervision(ABC):
                 sums, size = self._measure(lines)
                 totals.update(sums)
                 count += size
-        self._renderer.take_counts()  # the metrics count what is lost to training
-        return {f"{_area(name)}/validation": total / max(1, count) for name, total in totals.items()}
+        if not count:
+            raise self._nothing_fits("of the held-out examples")
+        means = {_area(name): total / count for name, total in totals.items()}
+        return {f"{name}/validation": value for name, value in (means | self._renderer.take_counts()).items()}
 
 
 class Imitation(Supervision):
     """Cross-entropy of the trained tokens."""
 
     def train_step(self, lines: Sequence[Line]) -> dict[str, float]:
-        with self._learner.timed("render"):
-            sequences = self._render(lines)
-        return self._learner.train_step(sequences, SUPERVISED) | self._renderer.take_counts()
+        return self._learner.train_step(self._sequences(lines), SUPERVISED) | self._renderer.take_counts()
 
     def _measure(self, lines: Sequence[Line]) -> tuple[dict[str, float], int]:
         sequences = self._render(lines)
@@ -94,8 +114,7 @@ class Preference(Supervision):
         self._reference = load_policy(learner.config.model, world, learner.config.trainer).requires_grad_(False)
 
     def train_step(self, lines: Sequence[Line]) -> dict[str, float]:
-        with self._learner.timed("render"):
-            sequences = self._render(lines)
+        sequences = self._sequences(lines)
         with self._learner.timed("compare"):
             seen = self._compare(sequences)
         signed_S = np.stack([seen.weights_P, -seen.weights_P], axis=1).ravel()
@@ -103,8 +122,7 @@ class Preference(Supervision):
         signed_S *= count_trained(sequences)
         pushed = [replace(each, advantage=float(weight)) for each, weight in zip(sequences, signed_S, strict=True)]
         metrics = self._learner.train_step(pushed, PUSHED)
-        pairs = max(1, len(seen.losses_P))
-        metrics |= {f"{_area(name)}/mean": total / pairs for name, total in seen.sums().items()}
+        metrics |= {f"{_area(name)}/mean": total / len(seen.losses_P) for name, total in seen.sums().items()}
         return metrics | self._renderer.take_counts()
 
     def _measure(self, lines: Sequence[Line]) -> tuple[dict[str, float], int]:

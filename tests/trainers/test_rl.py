@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +227,23 @@ def test_a_metric_that_is_no_number_is_named_and_nothing_is_published(
     with serving(plane) as url, pytest.raises(CrewError, match="Diverged: odd/mean is nan"):
         crew.train("rl", url, 2)
     assert (plane.versions, plane.ack_log) == ({}, [])
+
+
+def test_a_batch_of_which_seq_len_leaves_nothing_ends_the_trainer_by_that_key(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_plane(tmp_path, model_dir, trainer__seq_len=8, sampling__max_tokens=4)  # prompts have ten
+    with serving(plane) as url, pytest.raises(CrewError, match=r"trainer\.seq_len: .* step 0 lies behind 8"):
+        crew.train("rl", url, 2)
+    assert (plane.versions, plane.ack_log) == ({}, [])
+
+
+def test_a_batch_that_is_masked_whole_is_a_step(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=1)
+    plane.make_batch = partial(random_batch, rollouts=0)
+    with serving(plane) as url:
+        crew.train("rl", url)
+    assert plane.acks[0].metrics["batch/rollouts"] == 0
 
 
 def test_a_rank_that_crashes_in_native_code_says_where_it_was() -> None:

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from tests.lanes import long_lane
 from tests.trainers.control_plane import FakeControlPlane, serving
-from tests.trainers.crew import Crew
+from tests.trainers.crew import Crew, CrewError
 from tests.trainers.support import rl_config, run_trainer, start_trainer, wandb_file, write_conversations, write_pairs
 from trainers.storage.durable import verify_directory
 
@@ -165,6 +165,44 @@ def test_a_bad_line_fails_the_trainer_by_name_and_for_good(
     fault = f"{tmp_path}/data.jsonl:65: needs a message of assistant"
     assert f"DataError: {fault}" in output
     assert fault in json.loads((tmp_path / "fault.json").read_text())["message"]
+
+
+@pytest.mark.parametrize("data", [{}, {"preference": {"beta": 0.5}}])
+def test_a_step_whose_examples_are_all_too_long_ends_the_trainer_by_the_key(
+    crew: Crew, model_dir: Path, tmp_path: Path, data: dict[str, Any]
+) -> None:
+    plane = make_plane(tmp_path, model_dir, data={"too_long": "drop", **data}, trainer__seq_len=17)
+    if data:
+        write_pairs(tmp_path / "data.jsonl")
+    with serving(plane) as url, pytest.raises(CrewError, match=r"trainer\.seq_len: of the 16 examples of step 0"):
+        crew.train("sft", url, 2)
+    assert (plane.versions, plane.ack_log) == ({}, [])
+
+
+def make_validated_plane(directory: Path, model: Path, lengths: list[int]) -> FakeControlPlane:
+    """With held-out examples of so many characters, of which those with more than 128 tokens are dropped."""
+    lines = [json.dumps({"prompt": "x" * length, "completion": "y"}) for length in lengths]
+    (directory / "held.jsonl").write_text("\n".join(lines))
+    held = {"path": str(directory / "held.jsonl"), "every": 1}
+    return make_plane(directory, model, data={"too_long": "drop", "validation": held}, max_steps=1)
+
+
+def test_held_out_examples_that_are_too_long_are_counted(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
+    plane = make_validated_plane(tmp_path, model_dir, [20, 500, 30])
+    with serving(plane) as url:
+        crew.train("sft", url)
+    metrics = plane.acks[0].metrics
+    assert (metrics["batch/dropped/validation"], metrics["batch/dropped"]) == (1, 0)
+    assert metrics["loss/validation"] > 0
+
+
+def test_held_out_examples_that_are_all_too_long_are_no_perfect_result(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_validated_plane(tmp_path, model_dir, [500, 600])
+    with serving(plane) as url, pytest.raises(CrewError, match=r"trainer\.seq_len: of the held-out examples none"):
+        crew.train("sft", url, 2)
+    assert plane.ack_log == []
 
 
 def test_a_run_that_is_over_ends_every_rank_quietly_and_keeps_what_it_measured(
