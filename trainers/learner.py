@@ -27,6 +27,7 @@ from trainers.distributed.spread import SpreadTensors
 from trainers.errors import Diverged
 from trainers.link import RunLink
 from trainers.metrics.throughput import FlopCounter, peak_flops, peak_memory_gib
+from trainers.hub import pinned
 from trainers.metrics.token_values import TokenWatch
 from trainers.model.lm_head import TokenScores
 from trainers.model.lora import write_adapter
@@ -68,9 +69,11 @@ class Learner:
         self._world = world
         self._weights = Path(registration.run_dir) / "weights"
         self._checkpoints = Path(registration.run_dir) / "checkpoints"
-        self.tokenizer = load_tokenizer(config.model)
+        self.start = pinned(config.model, Path(registration.run_dir) / "data")
+        """Where the run starts from, also when it goes on from a checkpoint."""
+        self.tokenizer = load_tokenizer(self.start)
         torch.manual_seed(config.seed)  # a fresh LoRA adapter is random, and the same on every rank
-        self.model = load_policy(config.model, world, config.trainer)
+        self.model = load_policy(self.start, world, config.trainer)
         self.dtype = DTYPES[config.model.dtype]
         """What the model computes in; its parameters are float32."""
         self._flops = FlopCounter(self.model) if world.stages == 1 else None

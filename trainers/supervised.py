@@ -111,7 +111,7 @@ class Preference(Supervision):
     def __init__(self, learner: Learner, config: DataConfig, world: World, preference: PreferenceConfig) -> None:
         super().__init__(learner, config, world)
         self._beta = preference.beta
-        self._reference = load_policy(learner.config.model, world, learner.config.trainer).requires_grad_(False)
+        self._reference = load_policy(learner.start, world, learner.config.trainer).requires_grad_(False)
 
     def train_step(self, lines: Sequence[Line]) -> dict[str, float]:
         sequences = self._sequences(lines)

@@ -63,7 +63,8 @@ def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = Non
     """Find, check and number every line that `config.data` names. Raises DataError naming file, line and fix.
 
     Files that are not JSONL are written out in `spool_dir`, without a name: they vanish with this process. Solutions of
-    the run's environments are written there too, and stay. `datasets` is where versions of datasets were written.
+    the run's environments are written there too, and stay, as does which revision a name of the hub stood for.
+    `datasets` is where versions of datasets were written.
     """
     data = config.data
     assert data is not None, "the config refuses SFT runs without data"
@@ -75,12 +76,12 @@ def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = Non
     if data.trains_on_solutions:
         found = [write_solutions(config, spool_dir)]
     else:
-        found = find_files(data.path, data.split, datasets=datasets)
+        found = find_files(data.path, data.split, datasets=datasets, notes=spool_dir)
     train = Table(found, spool_dir, check)
     if data.validation is None:
         return TrainingData(config, Part(train), None)
     if data.validation.path:
-        files = find_files(data.validation.path, data.validation.split, "data.validation", datasets)
+        files = find_files(data.validation.path, data.validation.split, "data.validation", datasets, spool_dir)
         return TrainingData(config, Part(train), Part(Table(files, spool_dir, check)))
     if len(train) < 2:
         raise DataError(f"data.validation.share: {found[0]} has one example, and none to hold out. Give more data.")

@@ -4,7 +4,7 @@
     directory                the files of one split, in the order of their names
     directory that Hugging Face's `datasets` saved      the Arrow files that its state.json names
     dataset:NAME@3           what the control plane wrote of that version before the trainer started
-    anything else            a data set of the hub: downloaded once, then a directory
+    anything else            a data set of the hub: downloaded once, then a directory, for a run always the same
 
 Files are JSONL (also gzipped, as `rollyard export-sft` writes them), Parquet or Arrow. Rows of the latter two become
 lines of JSON, in constant memory.
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from trainers.data.examples import COLUMNS
 from trainers.errors import DataError, DataUnreachable
+from trainers.hub import snapshot
 from trainers.run_config.data import DATA_SUFFIXES, dataset_name, is_hub_name
 
 _METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
@@ -32,10 +33,13 @@ _ROWS = 256
 """Rows of a Parquet or Arrow file that are Python objects at a time."""
 
 
-def find_files(name: str, split: str, section: str = "data", datasets: Path | None = None) -> list[Path]:
+def find_files(
+    name: str, split: str, section: str = "data", datasets: Path | None = None, notes: Path | None = None
+) -> list[Path]:
     """The data files behind `path` and `split` of a config section. Raises DataError, DataUnreachable.
 
-    `datasets`: where the control plane writes versions of datasets.
+    `datasets`: where the control plane writes versions of datasets. `notes`: where the run notes what it was given for
+    a name of the hub.
     """
     if (version := dataset_name(name)) is not None:
         place = None if datasets is None else datasets / version
@@ -50,7 +54,7 @@ def find_files(name: str, split: str, section: str = "data", datasets: Path | No
     if path.is_dir():
         return _in_directory(path, split, section)
     if is_hub_name(name):
-        return _in_directory(_download(name, section), split, section)
+        return _in_directory(_download(name, section, notes), split, section)
     raise DataError(f"{section}.path: there is no {name} on this machine (relative paths start at {Path.cwd()})")
 
 
@@ -102,14 +106,9 @@ def _no_split(directory: Path, split: str, splits: list[str], section: str) -> D
     return DataError(f"{section}.path: {directory} has no split {split!r}. {fix}")
 
 
-def _download(name: str, section: str) -> Path:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.utils import disable_progress_bars  # type: ignore[attr-defined]
-
-    disable_progress_bars()  # thousands of control characters in a log file
+def _download(name: str, section: str, notes: Path | None) -> Path:
     try:
-        patterns = [f"*{suffix}" for suffix in DATA_SUFFIXES]
-        return Path(snapshot_download(name, repo_type="dataset", allow_patterns=patterns))
+        return snapshot("dataset", name, notes)
     except Exception as error:  # noqa: BLE001 - of the hub's client, whose HTTP library changes with its version
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
         fix = "Name a file or directory, or make the hub reachable from the trainer"
