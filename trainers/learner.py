@@ -13,14 +13,16 @@ one.
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from trainers import wire
+from trainers.client import ControlPlane
 from trainers.distributed.apart import make_on_other_nodes
 from trainers.distributed.mesh import World, seed_step
 from trainers.distributed.spread import SpreadTensors
@@ -149,21 +151,15 @@ class Learner:
             return
         with self.timed("publish"):
             done = self._write_weights()
-        if done is not None:
-            announced = wire.PolicyVersionIn(
-                version=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
-            )
-            self._link.send(lambda plane: plane.announce_policy_version(announced))
+        self._announce(
+            done, lambda plane, files: plane.announce_policy_version(wire.PolicyVersionIn(version=self.step, **files))
+        )
 
     def checkpoint(self) -> None:
         """Write everything needed to go on from here, and announce it."""
         with self.timed("checkpoint"):
             done = self._write_checkpoint()
-        if done is not None:
-            announced = wire.CheckpointIn(
-                step=self.step, path=str(done.path), manifest_sha256=done.manifest_sha256, size_bytes=done.size_bytes
-            )
-            self._link.send(lambda plane: plane.announce_checkpoint(announced))
+        self._announce(done, lambda plane, files: plane.announce_checkpoint(wire.CheckpointIn(step=self.step, **files)))
 
     def take_times(self) -> dict[str, float]:
         """Seconds per phase since the last call, as `time/<phase>` metrics."""
@@ -178,9 +174,19 @@ class Learner:
         yield
         self._times[name] = self._times.get(name, 0.0) + time.perf_counter() - begin
 
+    def _announce(self, done: CompleteDirectory | None, tell: Callable[[ControlPlane, dict[str, Any]], None]) -> None:
+        """Tell of what rank 0 has, if it has something: the answer may have to wait until all of it was fetched."""
+
+        def announce(plane: ControlPlane) -> None:
+            if done is not None:
+                files = {"path": str(done.path), "manifest_sha256": done.manifest_sha256, "size_bytes": done.size_bytes}
+                tell(plane, files)
+
+        self._link.do_on_main(lambda: self._link.send(announce))
+
     def _resume(self) -> int:
-        checkpoints = self._registration.checkpoints
-        chosen = newest_verified(self._registration.run, checkpoints) if self._world.is_main else None
+        run, checkpoints = self._registration.run, self._registration.checkpoints
+        chosen = self._link.do_on_main(lambda: newest_verified(run, checkpoints))
         index = self._link.broadcast(-1 if chosen is None else checkpoints.index(chosen))
         if index < 0:
             _log.info("starting from %s", self.config.model.path)
@@ -193,9 +199,8 @@ class Learner:
     def _inherit_optimizer(self) -> None:
         """Take the optimizer's state from the checkpoint that the run was forked from, if it was launched so."""
         if (source := self._registration.optimizer_from) is not None:
-            if self._world.is_main:
-                verify_directory(Path(source.path), source.manifest_sha256)
-            self._link.barrier()  # nobody reads what does not verify: the main rank dies before it gets here
+            # Nobody reads what does not verify: no rank gets past this then.
+            self._link.do_on_main(lambda: verify_directory(Path(source.path), source.manifest_sha256))
             load_optimizer(Path(source.path), self.model, self.optimizer)
 
     def _sum_over_ranks(self, sums: dict[str, torch.Tensor], denominator: int) -> dict[str, float]:
@@ -217,11 +222,11 @@ class Learner:
 
     def _write_weights(self) -> CompleteDirectory | None:
         """Every rank gives its share, rank 0 writes; returns what is to be announced there, None on the others."""
-        parent, epoch, lora, existing = self._weights, self._registration.epoch, self.config.model.lora, None
-        is_due = self._world.is_main and self.step > self._registration.newest_version
-        if is_due:
-            existing = find_directory(parent, self.step)
-        if not self._link.broadcast(int(is_due and existing is None)):
+        parent, epoch, lora = self._weights, self._registration.epoch, self.config.model.lora
+        if self.step <= self._registration.newest_version:
+            return None
+        existing = self._link.do_on_main(lambda: find_directory(parent, self.step))
+        if self._link.broadcast(int(existing is not None)):
             return existing
         tensors = SpreadTensors(trained_tensors(self.model), self._world)
 
@@ -239,7 +244,7 @@ class Learner:
     def _write_checkpoint(self) -> CompleteDirectory | None:
         """Every rank writes its part, rank 0 makes it durable; returns the directory there, None on the others."""
         parent, epoch = self._checkpoints, self._registration.epoch
-        existing = find_directory(parent, self.step) if self._world.is_main else None
+        existing = self._link.do_on_main(lambda: find_directory(parent, self.step))
         if existing is None and self._world.is_main:
             open_partial(parent, self.step, epoch=epoch)
         if self._link.broadcast(int(existing is not None)):

@@ -1,7 +1,7 @@
 """The ranks' connection to the control plane: rank 0 sends the requests and broadcasts the answers over gloo.
 
-Rank 0 may wait for a batch for hours, but a collective times out. So it polls with short requests and broadcasts a
-status after each: still waiting, the size of the batch, or the run is over. An error on rank 0 ends its process, and
+Rank 0 may wait for a batch for hours, or read a checkpoint for one, but a collective times out. So it looks again and
+again whether it is done, each time for a short while, and tells the others. An error on rank 0 ends its process, and
 torchrun then ends the others.
 """
 
@@ -10,6 +10,8 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import TypeVar
 
 import msgspec
 import torch
@@ -21,7 +23,11 @@ from trainers.errors import RunEnded
 
 _log = logging.getLogger(__name__)
 
-_OVER, _WAITING = -1, -2
+_T = TypeVar("_T")
+
+_NOTHING = FetchedBatch(b"", "")
+_LOOK_S = 20.0
+"""For which rank 0 looks whether its work is done before it tells the others that it is not."""
 HANG_DUMP_S = 600.0
 """Seconds without a broadcast after which every rank dumps the stacks of its threads to its log, and again each time
 they have passed: a rank that hangs in a collective or a library cannot report it otherwise. Longer than most steps."""
@@ -46,23 +52,33 @@ class RunLink:
 
     def next_batch(self, step: int) -> FetchedBatch | None:
         """Wait for the batch of `step`, without a deadline; it is broadcast. None when the run is over."""
-        while True:
-            body, sha256, status = b"", "", _WAITING
-            if self._plane is not None:
-                if (fetched := self._poll(step)) is not None:
-                    body, sha256 = fetched
-                    status = len(body)
-                if self._over:
-                    status = _OVER
-            status = self.broadcast(status)
-            if status == _OVER:
-                return None
-            if status != _WAITING:
-                return FetchedBatch(self._broadcast_bytes(body), self._broadcast_bytes(sha256.encode()).decode())
+        fetched = self._await(lambda: self._poll(step)) or _NOTHING
+        body = self._broadcast_bytes(fetched.body)
+        return FetchedBatch(body, self._broadcast_bytes(fetched.sha256.encode()).decode()) if body else None
 
     def is_over(self) -> bool:
         """Whether an answer to rank 0 was that the run is over; broadcast."""
-        return self.broadcast(_OVER if self._over else 0) == _OVER
+        return bool(self.broadcast(int(self._over)))
+
+    @classmethod
+    def do_on_main(cls, work: Callable[[], _T]) -> _T | None:
+        """Have rank 0 do what may take longer than a collective; returns what comes of it there, None on the others.
+
+        It is done in a thread, and so is no collective itself. Raises what it raises, on rank 0 only: no other rank
+        gets past this then.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="slow") as pool:
+            tasks = [pool.submit(work)] if dist.get_rank() == 0 else []
+            results = cls._await(lambda: [task.result() for task in wait(tasks, _LOOK_S).done] or None)
+        return results[0] if results else None
+
+    @classmethod
+    def _await(cls, look: Callable[[], _T | None]) -> _T | None:
+        """Have rank 0 look until it finds something, and return that there; the others wait for as long."""
+        while True:
+            found = look() if dist.get_rank() == 0 else None
+            if cls.broadcast(int(found is not None)):
+                return found
 
     @staticmethod
     def broadcast(number: int) -> int:
@@ -96,7 +112,7 @@ class RunLink:
         """Make a request on rank 0; the other ranks do nothing. Not collective.
 
         An answer that the run is over reaches the other ranks with the next `next_batch` or `is_over`. Raises what the
-        client raises, on rank 0 only.
+        client raises, on rank 0 only. One that may take longer than a collective goes through `do_on_main`.
         """
         if self._plane is None or self._over:
             return
@@ -106,14 +122,14 @@ class RunLink:
             self._end(error)
 
     def _poll(self, step: int) -> FetchedBatch | None:
+        """None: there is none yet. When the run is over, an empty one."""
         assert self._plane is not None
-        if self._over:
-            return None
-        try:
-            return self._plane.poll_batch(step)
-        except RunEnded as error:
-            self._end(error)
-            return None
+        if not self._over:
+            try:
+                return self._plane.poll_batch(step)
+            except RunEnded as error:
+                self._end(error)
+        return _NOTHING
 
     def _end(self, error: RunEnded) -> None:
         _log.info("the run is over: %s", error)

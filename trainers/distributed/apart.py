@@ -8,7 +8,9 @@ import torch.distributed as dist
 
 from trainers.distributed.node import APART_VARIABLE
 
-_CHUNK_BYTES = 8 * 2**20
+_PIECE_BYTES = 8 * 2**20
+_BETWEEN_BYTES = 64 * _PIECE_BYTES
+"""After which all ranks meet."""
 
 
 def are_apart() -> bool:
@@ -31,40 +33,48 @@ def make_on_other_nodes(directory: Path) -> None:
 def move_to_first_node(directory: Path) -> None:
     """Move the files of a directory from every other node to the first, which then has all of them. Collective.
 
-    A piece of 8 MiB at a time, from one node after another, over the group of all ranks on CPU.
+    A piece of 8 MiB at a time, from one node after another, over the group of all ranks on CPU. All of them meet now
+    and then: whoever waits for the whole of it waits for longer than a collective may take.
     """
     if not are_apart():
         return
     dist.barrier()
-    rank = dist.get_rank()
-    for sender in range(_ranks_of_a_node(), dist.get_world_size(), _ranks_of_a_node()):
-        if rank == sender:
-            files = sorted(directory.iterdir())
-            dist.send_object_list([[(file.name, file.stat().st_size) for file in files]], dst=0)
-            for file in files:
-                _send(file)
-                file.unlink()
-        elif rank == 0:
-            told: list[list[tuple[str, int]]] = [[]]
-            dist.recv_object_list(told, src=sender)
-            for name, size in told[0]:
-                _receive(directory / Path(name).name, size, sender)
-    dist.barrier()
+    rank, size, of_a_node = dist.get_rank(), dist.get_world_size(), _ranks_of_a_node()
+    ours = sorted(directory.iterdir()) if rank and rank % of_a_node == 0 else []
+    told: list[list[tuple[str, int]]] = [[]] * size
+    dist.all_gather_object(told, [(file.name, file.stat().st_size) for file in ours])
+    for sender in range(of_a_node, size, of_a_node):
+        for name, size_bytes in told[sender]:
+            file = directory / Path(name).name
+            for begin in range(0, max(1, size_bytes), _BETWEEN_BYTES):
+                length = min(_BETWEEN_BYTES, size_bytes - begin)
+                if rank == sender:
+                    _send(file, begin, length)
+                elif rank == 0:
+                    _receive(file, begin, length, sender)
+                dist.barrier()
+    for file in ours:
+        file.unlink()
 
 
-def _send(file: Path) -> None:
+def _send(file: Path, begin: int, length: int) -> None:
     with file.open("rb") as content:
-        while chunk := content.read(_CHUNK_BYTES):
-            dist.send(torch.frombuffer(bytearray(chunk), dtype=torch.uint8), dst=0)
+        content.seek(begin)
+        for size in _pieces(length):
+            dist.send(torch.frombuffer(bytearray(content.read(size)), dtype=torch.uint8), dst=0)
 
 
-def _receive(file: Path, size: int, sender: int) -> None:
-    with file.open("xb") as content:
-        while size:
-            chunk = torch.empty(min(size, _CHUNK_BYTES), dtype=torch.uint8)
-            dist.recv(chunk, src=sender)
-            content.write(chunk.numpy().tobytes())
-            size -= len(chunk)
+def _receive(file: Path, begin: int, length: int, sender: int) -> None:
+    with file.open("ab" if begin else "xb") as content:
+        for size in _pieces(length):
+            piece = torch.empty(size, dtype=torch.uint8)
+            dist.recv(piece, src=sender)
+            content.write(piece.numpy().tobytes())
+
+
+def _pieces(length: int) -> list[int]:
+    whole, rest = divmod(length, _PIECE_BYTES)
+    return [_PIECE_BYTES] * whole + [rest] * bool(rest)
 
 
 def _ranks_of_a_node() -> int:
