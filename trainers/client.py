@@ -25,6 +25,8 @@ from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataEr
 
 _RETRY_BUDGET_S = 600.0
 """Seconds for which requests are retried: longer than a restart of everything on a slow machine."""
+_SLOWEST_BYTES_PER_S = 20e6
+"""At which files are fetched from a node that shares no disk; their announcement waits there for as long."""
 _WAIT_S = 20.0
 
 _T = TypeVar("_T")
@@ -60,6 +62,7 @@ class ControlPlane:
         first_pause_s: float = 0.1,
     ) -> None:
         self._run = run
+        self._retry_budget_s = retry_budget_s
         self._connection = ApiConnection(url, token, run, retry_budget_s=retry_budget_s, first_pause_s=first_pause_s)
 
     @classmethod
@@ -141,15 +144,18 @@ class ControlPlane:
             raise Diverged(f"step {step}: {', '.join(wrong)}. Leave it out, if the weights are sound")
     def announce_policy_version(self, version: wire.PolicyVersionIn) -> None:
         """Announce that the weights of a version are complete on disk. Idempotent."""
-        self._post("policy-versions", version)
+        self._announce("policy-versions", version)
 
     def announce_checkpoint(self, checkpoint: wire.CheckpointIn) -> None:
         """Announce that a checkpoint is complete on disk. Idempotent."""
-        self._post("checkpoints", checkpoint)
+        self._announce("checkpoints", checkpoint)
 
     def finish(self) -> None:
         """Report that the last step is done and nothing more will come. Idempotent."""
         self._post("trainer/finish", {})
+
+    def _announce(self, path: str, files: wire.PolicyVersionIn | wire.CheckpointIn) -> None:
+        self._post(path, files, budget_s=self._retry_budget_s + files.size_bytes / _SLOWEST_BYTES_PER_S)
 
     def _post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         headers = {"Content-Type": "application/json"}

@@ -41,7 +41,7 @@ BARE_S = 60.0
 _LOG_BYTES = 256 * 1024
 _REPORT_BYTES = 64 * 1024
 _OFFER_S = 500.0
-"""For which an announcement waits until its files were fetched; trainers ask again for ten minutes."""
+"""For which an announcement waits until its files were fetched; trainers ask again for as long as that may take."""
 _ANNOUNCEMENTS = ("/policy-versions", "/checkpoints")
 _REPORTS = ("agent.json", "started.json", "why.json", "exit.json")
 

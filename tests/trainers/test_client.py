@@ -191,6 +191,17 @@ def test_files_are_announced_and_the_run_is_finished(plane: FakeControlPlane, cl
     assert (plane.versions[1].path, plane.checkpoints[1].size_bytes, plane.finished) == ("/w", 4, True)
 
 
+def test_an_announcement_has_as_long_as_its_files_may_take_to_be_fetched(plane: FakeControlPlane) -> None:
+    with serving(plane) as url, ControlPlane(url, "t", RUN, retry_budget_s=0, first_pause_s=0.001) as client:
+        client.register(1, "a", 1)
+        plane.failures = [status(504)] * 3
+        client.announce_checkpoint(wire.CheckpointIn(step=1, path="/c", manifest_sha256="b", size_bytes=2 * 10**9))
+        assert plane.requests[-4:] == ["POST checkpoints"] * 4
+        plane.failures = [status(504)]
+        with pytest.raises(ControlPlaneUnreachable):
+            client.announce_checkpoint(wire.CheckpointIn(step=2, path="/c", manifest_sha256="b", size_bytes=0))
+
+
 def test_a_missing_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("ROLLYARD_URL", raising=False)
     with pytest.raises(KeyError, match="ROLLYARD_URL"):
