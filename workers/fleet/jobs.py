@@ -59,8 +59,10 @@ def sent(replica: Replica, command: Command) -> list[dict[str, Any]]:
     weights = commands.weights_of(run.directory)
     wanted = [path for path in command.reads if path != inference.EXTENSION]
     if replica.kind == ReplicaKind.TRAINER:
-        last = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-epoch", "-step").first()
-        wanted += [run.directory / "data", run.directory / "tracking", *([Path(last.path)] if last else [])]
+        wanted += [run.directory / "data", run.directory / "tracking"]
+        # The last alone, for they are large; an earlier one too where the trainer before could not go on from that.
+        complete = Checkpoint.objects.filter(run=run, state=CheckpointState.COMPLETE).order_by("-epoch", "-step")
+        wanted += [Path(each.path) for each in complete[: 1 + run.trainer_restarts]]
     node_only = sockets_of(key_of(str(replica.token)))
     return [
         {"path": str(path), "follow_links": path.is_relative_to(hub.cache()), "is_empty": path == weights}
