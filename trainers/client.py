@@ -136,12 +136,12 @@ class ControlPlane:
         `token_values`: what the optimizer saw of some rollouts of the batch, to be looked at. Raises Diverged on a
         metric that is not finite, and asks nobody.
         """
-        body = wire.StepAck(metrics=dict(metrics), batch_sha256=batch_sha256, token_values=list(token_values))
-        return int(self._post(f"steps/{step}", body).json()["next_step"])
-
         # JSON has no such numbers: on the way they would become a null without a name.
         if wrong := [f"{name} is {value}" for name, value in metrics.items() if not math.isfinite(value)]:
             raise Diverged(f"step {step}: {', '.join(wrong)}. Leave it out, if the weights are sound")
+        body = wire.StepAck(metrics=dict(metrics), batch_sha256=batch_sha256, token_values=list(token_values))
+        return int(self._post(f"steps/{step}", body).json()["next_step"])
+
     def announce_policy_version(self, version: wire.PolicyVersionIn) -> None:
         """Announce that the weights of a version are complete on disk. Idempotent."""
         self._announce("policy-versions", version)

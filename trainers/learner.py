@@ -27,9 +27,9 @@ from trainers.distributed.apart import make_on_other_nodes
 from trainers.distributed.mesh import World, seed_step
 from trainers.distributed.spread import SpreadTensors
 from trainers.errors import Diverged
+from trainers.hub import pinned
 from trainers.link import RunLink
 from trainers.metrics.throughput import FlopCounter, peak_flops, peak_memory_gib
-from trainers.hub import pinned
 from trainers.metrics.token_values import TokenWatch
 from trainers.model.lm_head import TokenScores
 from trainers.model.lora import write_adapter
