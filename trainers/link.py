@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -51,7 +52,7 @@ class RunLink:
         return msgspec.msgpack.decode(self._broadcast_bytes(answer), type=wire.TrainerRegistration)
 
     def next_batch(self, step: int) -> FetchedBatch | None:
-        """Wait for the batch of `step`, without a deadline; it is broadcast. None when the run is over."""
+        """Wait for the batch of `step`, without a deadline; it is broadcast. None when the run is over, or our time."""
         fetched = self._await(lambda: self._poll(step)) or _NOTHING
         body = self._broadcast_bytes(fetched.body)
         return FetchedBatch(body, self._broadcast_bytes(fetched.sha256.encode()).decode()) if body else None
@@ -59,6 +60,10 @@ class RunLink:
     def is_over(self) -> bool:
         """Whether an answer to rank 0 was that the run is over; broadcast."""
         return bool(self.broadcast(int(self._over)))
+
+    def is_time_over(self) -> bool:
+        """Whether rank 0 was told to save and leave; broadcast."""
+        return bool(self.broadcast(int(_is_time_over())))
 
     @classmethod
     def do_on_main(cls, work: Callable[[], _T]) -> _T | None:
@@ -122,9 +127,9 @@ class RunLink:
             self._end(error)
 
     def _poll(self, step: int) -> FetchedBatch | None:
-        """None: there is none yet. When the run is over, an empty one."""
+        """None: there is none yet. When the run or our time is over, an empty one."""
         assert self._plane is not None
-        if not self._over:
+        if not self._over and not _is_time_over():
             try:
                 return self._plane.poll_batch(step)
             except RunEnded as error:
@@ -143,3 +148,8 @@ class RunLink:
         buffer = torch.frombuffer(bytearray(data or length), dtype=torch.uint8)
         dist.broadcast(buffer, src=0)
         return buffer.numpy().tobytes()
+
+
+def _is_time_over() -> bool:
+    file = os.environ.get(wire.TIME_OVER_VARIABLE)
+    return file is not None and Path(file).exists()

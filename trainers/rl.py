@@ -9,9 +9,10 @@
     checkpoint n + 1 (every k steps)          <-----  checkpoints/step_<n+1>, durable on disk
 
 Consumes batches, produces policy versions. Waits for the control plane to form batch n; unblocked by enough scored
-groups. Ends when `max_steps` steps are done or when the control plane says that the run is over; both are exit status
-0. Anything else is an error, and the restarted trainer goes on from the newest checkpoint: it asks for the same batches
-again and gets the same bytes. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_RUN.
+groups. Ends when `max_steps` steps are done, when the control plane says that the run is over, or, with a checkpoint,
+when it is told that its time is; all are exit status 0. Anything else is an error, and the restarted trainer goes on
+from the newest checkpoint: it asks for the same batches again and gets the same bytes. Reads ROLLYARD_URL,
+ROLLYARD_TOKEN and ROLLYARD_RUN.
 """
 # ruff: noqa: E402
 
@@ -56,6 +57,8 @@ def train() -> None:
         with learner.timed("wait_for_batch"):
             fetched = link.next_batch(step)
         if fetched is None:
+            if step and link.is_time_over():
+                learner.checkpoint()
             log.close()
             return
         with learner.timed("load"):

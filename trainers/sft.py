@@ -9,9 +9,10 @@
     checkpoint n + 1 (every k steps)          <-----  checkpoints/step_<n+1>, durable on disk
     policy version max_steps, at the end      <-----  weights/step_<max_steps>, durable on disk
 
-Consumes files, produces one policy version. Waits for nobody. Ends when `max_steps` steps are done or when the control
-plane says that the run is over; both are exit status 0. Which lines belong to step n is a function of the seed, so a
-resumed run goes on exactly where it was. Reads ROLLYARD_URL, ROLLYARD_TOKEN and ROLLYARD_RUN.
+Consumes files, produces one policy version. Waits for nobody. Ends when `max_steps` steps are done, when the control
+plane says that the run is over, or, with a checkpoint, when it is told that its time is; all are exit status 0. Which
+lines belong to step n is a function of the seed, so a resumed run goes on exactly where it was. Reads ROLLYARD_URL,
+ROLLYARD_TOKEN and ROLLYARD_RUN.
 """
 # ruff: noqa: E402
 
@@ -63,9 +64,11 @@ def train() -> None:
         plan = config.evaluation
         if plan is not None and learner.step < config.max_steps and plan.is_due(learner.step, config.max_steps):
             learner.publish()
-        if learner.step % config.trainer.checkpoint_every == 0 or learner.step == config.max_steps:
+        is_last = learner.step == config.max_steps
+        is_late = not is_last and link.is_time_over()
+        if learner.step % config.trainer.checkpoint_every == 0 or is_last or is_late:
             learner.checkpoint()
-        if link.is_over():
+        if is_late or link.is_over():
             log.close()
             return
     learner.publish()

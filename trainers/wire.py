@@ -10,6 +10,8 @@ EPOCH_HEADER = "Rollyard-Epoch"
 SHA256_HEADER = "Rollyard-SHA256"
 """Response header of a batch: hex SHA-256 of the body."""
 MSGPACK = "application/msgpack"
+TIME_OVER_VARIABLE = "ROLLYARD_TIME_OVER_FILE"
+"""Environment variable that names a file of rank 0. Once it is there the trainer saves after its step and leaves."""
 MAX_VALUE_TOKENS = 500_000
 """Tokens of all `TokenValuesIn` of one acknowledgement: about 12 MB as JSON."""
 MAX_TOKEN_TEXT = 200

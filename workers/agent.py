@@ -2,8 +2,9 @@
 
 It starts the replica that `job.json` in the directory describes, in the isolation that this node offers, opens the
 doors that it needs, and holds the job until the replica has ended. It ends it when there is a file `stop` in the
-directory, a minute before the job's time is over (SIGUSR1), and when SLURM takes the node back (SIGTERM). Without
-Django: a node needs no database, only the directory, and the way to the control plane.
+directory, in the minute before the job's time is over (SIGUSR1), in which a trainer may save first, and when SLURM
+takes the node back (SIGTERM). Without Django: a node needs no database, only the directory, and the way to the control
+plane.
 """
 
 import asyncio
@@ -21,8 +22,10 @@ from urllib.parse import urlsplit
 
 import psutil
 
+from environments.disk import write_file
 from trainers.child import adopt_orphans
 from trainers.distributed.node import APART_VARIABLE, INTERFACE_VARIABLE, MEETING_VARIABLE, NODE_VARIABLE
+from trainers.wire import TIME_OVER_VARIABLE
 from workers import depot as depots
 from workers import doors
 from workers import meeting as meetings
@@ -30,7 +33,7 @@ from workers.depot import Depot
 from workers.directories import OwnDirectory
 from workers.first_node import FirstNode, find, tell
 from workers.launchers import accounts
-from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec, sockets_of
+from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec, scratch, sockets_of
 from workers.launchers.local import LocalLauncher
 from workers.launchers.shepherd import SUPERVISOR_VARIABLE, write_json
 from workers.meeting import Meeting
@@ -47,8 +50,9 @@ _FETCHED_S = 300.0
 _AWAY_S = 60.0
 """Without a word from the first node, after which another ends what it runs."""
 _COMMENT_CHARACTERS = 300
-_SAVE_S = 45.0
-"""For which a command may save what it has, of the minute before its time is over."""
+_TIME_OVER = "time-over"
+_SAVE_S = 40.0
+"""For which a trainer may save what it has, of the minute before its time is over."""
 _LEAVE_S = 15.0
 _SIGNALS = {signal.SIGUSR1: End.TIME_LIMIT, signal.SIGTERM: End.CANCELLED, signal.SIGINT: End.CANCELLED}
 
@@ -64,6 +68,8 @@ class Agent:
         self._host, name = address_of(interface) if interface else address_towards(described["url"])
         own = _own_place(self._key, node)
         variables = {**secrets["environ"], NODE_VARIABLE: str(node), INTERFACE_VARIABLE: name}
+        variables |= {TIME_OVER_VARIABLE: str(scratch(directory) / _TIME_OVER)}
+        self._is_server = bool(described["serves"])
         self._meeting = own / "meet" / "ranks.sock" if described["nodes"] > 1 else None
         if self._meeting is not None:
             variables |= {MEETING_VARIABLE: str(self._meeting)}
@@ -92,6 +98,8 @@ class Agent:
         self._heard_at = time.monotonic()
         """From the first node."""
         self._why: End | None = None
+        self._is_taken = False
+        """Whether SLURM takes the node back now."""
         self._asked = asyncio.Event()
 
     async def run(self) -> int:
@@ -179,8 +187,9 @@ class Agent:
             if self._why is not None:
                 if not self._node:
                     self._write("why.json", end=self._why)
-                patience_s = _SAVE_S if self._why is End.TIME_LIMIT else _LEAVE_S
-                seen = await asyncio.to_thread(self._launcher.stop, handle, patience_s)
+                if self._why is End.TIME_LIMIT and not self._is_server:
+                    await self._let_save(handle)
+                seen = await asyncio.to_thread(self._launcher.stop, handle, _LEAVE_S)
                 break
             await asyncio.sleep(_POLL_S)
         if not self._node and not (self._place() / "exit.json").exists():
@@ -194,6 +203,17 @@ class Agent:
         if self._depot is not None:
             self._depot.stopped.set()  # the other nodes have nobody left to work with
         return 0 if is_well else 1
+
+    async def _let_save(self, handle: Handle) -> None:
+        """Tell a trainer that its time is over, and wait until it has saved what it has, and left."""
+        if not self._node:
+            with contextlib.suppress(OSError):
+                write_file(scratch(self._place()) / _TIME_OVER, b"")
+        give_up_at = time.monotonic() + _SAVE_S
+        while self._launcher.poll(handle).alive and time.monotonic() < give_up_at:
+            if self._is_taken or await self._is_stopped():
+                break
+            await asyncio.sleep(_POLL_S)
 
     async def _is_stopped(self) -> bool:
         """Whether the control plane wants the replica to end; where the first node alone hears that, its agent says."""
@@ -215,6 +235,7 @@ class Agent:
 
     def _be_asked(self, end: End) -> None:
         self._why = self._why or end
+        self._is_taken |= end is End.CANCELLED
         self._asked.set()
 
     def _note_failed_start(self, error: str) -> None:

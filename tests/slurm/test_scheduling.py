@@ -83,13 +83,25 @@ def test_job_of_a_node_that_is_gone_says_so(launcher: SlurmLauncher, spec: Launc
         cluster.resume()
 
 
-def test_job_is_told_a_minute_before_its_time_is_over_on_each_of_its_nodes(
+SAVING = """
+import os, pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("up", flush=True)
+told = pathlib.Path(os.environ["ROLLYARD_TIME_OVER_FILE"])
+while not told.exists():
+    time.sleep(0.05)
+print("saved", flush=True)
+"""
+
+
+def test_job_is_told_a_minute_before_its_time_is_over_on_each_of_its_nodes_and_may_save(
     launcher: SlurmLauncher, spec: LaunchSpec, cluster: Cluster
 ) -> None:
     # On a single node the script is the agent; on several srun is, which tells every process of the job. Once the
     # command is at work its time is cut to a minute: the warning is due at once, and SLURM looks twice a minute.
-    handle = launcher.start(running(spec, POLITE, need=JobSize(hours=1, nodes=2), grace_s=10.0))
+    handle = launcher.start(running(spec, SAVING, need=JobSize(hours=1, nodes=2), grace_s=10.0))
     wait_for(launcher, handle, lambda _: launcher.logs(handle, 100).count("up") == 2)
     cluster.ask("scontrol", "update", f"JobId={number_of(cluster, spec)}", "TimeLimit=1")
-    seen = wait_for(launcher, handle, has_ended, within_s=START_S + 35)
+    seen = wait_for(launcher, handle, has_ended, within_s=START_S + 80)
     assert (seen.exit_code, seen.end) == (0, End.TIME_LIMIT)
+    assert "saved" in launcher.logs(handle, 100)

@@ -43,9 +43,9 @@ class Crew:
         """Where the ranks of all calls meet."""
         self._calls = 0
 
-    def train(self, kind: str, url: str, ranks: int = 1) -> None:
+    def train(self, kind: str, url: str, ranks: int = 1, **variables: str) -> None:
         """Do what `torchrun -m trainers.<kind>` does for the run at `url`. Raises CrewError where that ends badly."""
-        environment = {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN}
+        environment = {"ROLLYARD_URL": url, "ROLLYARD_TOKEN": "t", "ROLLYARD_RUN": RUN, **variables}
         self.call(ranks, f"trainers.{kind}:train", environment=environment)
 
     def call(self, ranks: int, function: str, *arguments: Any, environment: dict[str, str] | None = None) -> list[Any]:

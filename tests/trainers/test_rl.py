@@ -31,6 +31,7 @@ from tests.trainers.support import (
 )
 from trainers.losses.base import LossInputs, LossOutput
 from trainers.storage.durable import find_directory, verify_directory
+from trainers.wire import TIME_OVER_VARIABLE, TrainingBatch
 
 pytestmark = [pytest.mark.slow]
 
@@ -189,6 +190,34 @@ def test_a_run_that_is_over_ends_every_rank_quietly_and_keeps_what_it_measured(m
         assert run_trainer("rl", url, world_size=2) == 0
     assert (plane.ack_log, plane.finished) == ([0], False)
     assert b"loss/mean" in wandb_file(tmp_path)
+
+
+def test_a_trainer_whose_time_is_over_saves_and_another_repeats_nothing(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
+    plane, told = make_plane(tmp_path, model_dir, max_steps=4), tmp_path / "time-over"
+
+    def batch(step: int) -> TrainingBatch:
+        if step == 2:
+            told.touch()  # in the middle of a step, as far as the trainer can tell
+        return random_batch(step)
+
+    plane.make_batch = batch
+    with serving(plane) as url:
+        crew.train("rl", url, 2, **{TIME_OVER_VARIABLE: str(told)})
+        assert (plane.ack_log, list(plane.checkpoints), plane.finished) == ([0, 1, 2], [3], False)
+        told.unlink()
+        crew.train("rl", url, 2, **{TIME_OVER_VARIABLE: str(told)})
+    assert (plane.ack_log, plane.finished) == ([0, 1, 2, 3], True)
+
+
+def test_a_trainer_whose_time_is_over_before_its_first_step_has_nothing_to_save(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_plane(tmp_path, model_dir)
+    with serving(plane) as url:
+        crew.train("rl", url, **{TIME_OVER_VARIABLE: str(tmp_path)})
+    assert (plane.ack_log, plane.checkpoints, plane.finished) == ([], {}, False)
 
 
 def test_a_trainer_that_was_replaced_stops_with_an_error(model_dir: Path, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.crew import Crew, CrewError
 from tests.trainers.support import rl_config, run_trainer, start_trainer, wandb_file, write_conversations, write_pairs
 from trainers.storage.durable import verify_directory
+from trainers.wire import TIME_OVER_VARIABLE
 
 pytestmark = [pytest.mark.slow]
 
@@ -203,6 +204,15 @@ def test_held_out_examples_that_are_all_too_long_are_no_perfect_result(
     with serving(plane) as url, pytest.raises(CrewError, match=r"trainer\.seq_len: of the held-out examples none"):
         crew.train("sft", url, 2)
     assert plane.ack_log == []
+
+
+def test_a_trainer_whose_time_is_over_saves_after_its_step(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=2)
+    with serving(plane) as url:
+        crew.train("sft", url, 2, **{TIME_OVER_VARIABLE: str(tmp_path)})
+        assert (plane.ack_log, list(plane.checkpoints), list(plane.versions)) == ([0], [1], [])
+        crew.train("sft", url, 2, **{TIME_OVER_VARIABLE: str(tmp_path)})
+    assert (plane.ack_log, list(plane.versions), plane.finished) == ([0, 1], [2], True), "the last step ends it"
 
 
 def test_a_run_that_is_over_ends_every_rank_quietly_and_keeps_what_it_measured(
