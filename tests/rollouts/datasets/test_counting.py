@@ -82,6 +82,11 @@ def test_rows_of_a_file_have_the_rewards_and_environments_that_they_say() -> Non
     assert found.runs == []
 
 
+def test_rows_of_a_file_are_of_one_problem_where_environment_and_key_are_the_same() -> None:
+    rows = [told(answer, environment=name, problem_key="p") for answer, name in ("ax", "bx", "cy")]
+    assert counted(read(*rows)).figures.problems == 2
+
+
 def test_members_that_say_the_same_are_found() -> None:
     found = counted(read(told("a"), told("b"), told("a"), told("a", reward=1), told("b"), told("c")))
     assert found.duplicates.exact == 3
