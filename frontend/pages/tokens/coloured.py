@@ -38,7 +38,8 @@ class Quantity:
 
 
 def _log_ratios(seen: SeenTokens) -> Array:
-    return np.log(np.clip(seen.ratios, 1 / FARTHEST, FARTHEST))
+    logs: Array = np.log(np.clip(seen.ratios, 1 / FARTHEST, FARTHEST))
+    return logs
 
 
 def _around_zero(limit: float) -> str:
