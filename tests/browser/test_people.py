@@ -3,8 +3,11 @@
 import pytest
 from playwright.sync_api import expect
 
-from rollouts.models import ScoredGroup
+from rollouts import bell
+from rollouts.models import ScoredGroup, Verb
+from rollouts.services.curation import acts
 from tests.browser.watched import Watched
+from tests.factories import somebody
 from tests.lanes import themes
 from tests.rollouts import story
 
@@ -34,4 +37,10 @@ def test_a_group_is_rejected_and_the_act_is_undone(watched: Watched, theme: str)
     row.get_by_role("button", name="Undo").click()
     expect(page.get_by_role("row", name="undo of reject")).to_be_visible()
     expect(row).to_contain_text("undone")
-    assert ScoredGroup.objects.get().state == "ready"
+    group = ScoredGroup.objects.get()
+    assert group.state == "ready"
+    page.evaluate("window.notReloaded = true")
+    acts.perform(run, Verb.EXCLUDE, [group.pk], user=somebody(), actor="user:cy", note="while it is watched")
+    bell.ring_after_commit(run.pk)
+    expect(page.get_by_role("row", name="while it is watched")).to_be_visible()
+    assert not watched.was_reloaded

@@ -253,6 +253,7 @@ def test_the_config_shows_where_each_value_came_from(client: Client) -> None:
         ),
         ("rollouts", ["run-status", "run-chips", "run-rollouts"]),
         ("events", ["run-status", "run-events"]),
+        ("people", ["run-status", "run-people"]),
         ("config", ["run-status"]),
         ("connect", ["run-status", "run-sessions", "run-clients"]),
     ],

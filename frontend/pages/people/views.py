@@ -1,8 +1,6 @@
 """What people say of a run's groups and do with them: the page with all of it, and the forms of a group's page."""
 
-from collections.abc import Callable, Sequence
 from typing import Any, cast
-from urllib.parse import urlencode
 
 from django.contrib import messages
 from django.contrib.auth.models import User
@@ -11,26 +9,15 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
-from frontend.access import actor, may_curate, page
+from frontend.access import actor, page
 from frontend.pages.group.views import show
+from frontend.pages.run.people import curated
 from frontend.pages.run.views import head
 from rollouts.errors import Conflict, ControlPlaneError, Invalid
-from rollouts.models import QueueUnit, Role, Run, ScoredGroup, Verb
-from rollouts.selectors import calibration, curation, groups, next_batch, runs
-from rollouts.selectors.calibration import Acceptance
+from rollouts.models import Role, ScoredGroup, Verb
+from rollouts.selectors import curation, groups, runs
 from rollouts.services.curation import acts, reviews
-from rollouts.storable import MAX_INT
 
-SHOWN = 100
-"""Acts, and words, newest first; all of them: the REST API."""
-_WHERE: dict[str, Callable[[str], Any]] = {
-    "min_reward": float,
-    "max_reward": float,
-    "min_version": int,
-    "max_version": int,
-    "environment": str,
-}
-"""What the words on the page may be narrowed by: fields of a queue's filter."""
 _DONE = {
     Verb.REJECT: "Rejected: it enters no batch any more, and exports leave it out.",
     Verb.EXCLUDE: "Excluded: exports leave it out; training goes on with it.",
@@ -44,25 +31,7 @@ def people(request: HttpRequest, key: str) -> HttpResponse:
     """Everything that was said of the run's groups and done with them; of the words those that a line of the
     calibration counts, if a link asks for them."""
     run = runs.get(request.user, key)
-    where = _where(request)
-    said = calibration.words_where(run, **where) if where else curation.words(run)
-    words, found = list(said.defer("edited")[:SHOWN]), calibration.of_run(run)
-    context = head(request, run, tab="people") | {
-        "acts": curation.acts(run)[:SHOWN],
-        "words": words,
-        "where": where,
-        "queue_of_them": _queue_of(run, where, words),
-        "calibration": found,
-        "lines": {
-            "reward": _linked(found.by_reward),
-            "version": _linked(found.by_version),
-            "environment": _linked(found.by_environment),
-        },
-        "held": next_batch.held_groups(run),
-        "may_curate": may_curate(request, run),
-        "shown": SHOWN,
-    }
-    return render(request, "people/people.html", context)
+    return render(request, "run/people/people.html", head(request, run, tab="people") | curated.of_run(request, run))
 
 
 @page
@@ -116,30 +85,6 @@ def undo(request: HttpRequest, key: str, act: str) -> HttpResponse:
     else:
         messages.success(request, f"Undone, of {undoing.items.count()} groups.")
     return HttpResponseRedirect(reverse("run-people", args=[run.key]))
-
-
-def _linked(lines: Sequence[Acceptance]) -> list[tuple[Acceptance, str]]:
-    """Each line with the query that leads to its words."""
-    return [(line, urlencode(line.where)) for line in lines]
-
-
-def _where(request: HttpRequest) -> dict[str, Any]:
-    """What the words of the page are narrowed by; what makes no sense narrows nothing."""
-    found = {}
-    for name, read in _WHERE.items():
-        try:
-            value = read(request.GET.get(name, ""))
-        except ValueError:
-            continue
-        if value != "" and (isinstance(value, str) or abs(value) <= MAX_INT):
-            found[name] = value
-    return found
-
-
-def _queue_of(run: Run, where: dict[str, Any], words: Sequence[Any]) -> str:
-    """The query that fills in the form of a queue of what the words are on."""
-    unit = QueueUnit.ROLLOUT if any(said.rollout_id for said in words) else QueueUnit.GROUP
-    return urlencode({"run": run.key, "project": run.project.slug, "unit": unit.value} | where)
 
 
 def _said(request: HttpRequest) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from frontend.pages.run.config import config_table
 from frontend.pages.run.cost import spending
 from frontend.pages.run.overview import charts, environments, ledger
 from frontend.pages.run.overview.tiles import of_run as tiles_of
+from frontend.pages.run.people import curated
 from frontend.pages.run.rollouts import rollouts as rollout_lines
 from rollouts.errors import Conflict, Invalid, NotFound
 from rollouts.models import Role, Run, RunKind
@@ -67,6 +68,8 @@ def live(request: HttpRequest, key: str) -> HttpResponse:
         context |= _rollouts(request, run)
     elif view == "events":
         context |= _events(request, run)
+    elif view == "people":
+        context |= curated.of_run(request, run)
     elif view == "cost":
         context |= _cost(run)
     elif view == "connect" and may_operate(request, run):
