@@ -165,9 +165,16 @@ def test_the_keyboard_walks_and_opens_rollouts(watched: Watched) -> None:
     page = watched.open(f"/runs/{run.key}/rollouts/")
     for key in "jjjk":
         page.keyboard.press(key)
-    expect(page.locator("[aria-current=true][data-keyboard-item]")).to_have_id(f"rollout-{group.key}-1")
+    marked = page.locator("[aria-current=true][data-keyboard-item]")
+    expect(marked).to_have_id(f"rollout-{group.key}-1")
+    page.emulate_media(forced_colors="active")
+    for current in (marked, page.locator(".chips [aria-current]").first):
+        expect(current).to_have_css("outline-style", "solid")
+    page.emulate_media(forced_colors="none", media="print")
     page.keyboard.press("Enter")
     expect(page).to_have_url(f"{watched.base_url}/runs/{run.key}/groups/{group.key}/#r1")
+    expect(page.locator(".message pre").first).to_have_css("max-height", "none")
+    page.emulate_media(media="screen")
     page.keyboard.press("?")
     expect(page.get_by_role("dialog", name="Keyboard")).to_be_visible()
     page.keyboard.press("Escape")
@@ -256,6 +263,10 @@ def test_tokens_wear_the_colour_of_what_is_chosen(watched: Watched, width: int) 
     token = page.locator(".seen-tokens span", has_text="right")
     expect(token).to_have_attribute("title", re.compile(r"trainer −0\.25, difference \+0\.25, ratio 1\.5"))
     expect(token).not_to_have_css("background-color", "rgba(0, 0, 0, 0)")
+    background = token.evaluate("each => getComputedStyle(each).backgroundColor")
+    page.emulate_media(forced_colors="active")
+    expect(token).to_have_css("background-color", background)
+    page.emulate_media(forced_colors="none")
     expect(page.locator(".seen-tokens .held", has_text="quite")).to_have_css("text-decoration-line", "underline")
     page.get_by_text("All figures").click()
     expect(page.get_by_role("row", name=re.compile("at a bound of the loss"))).to_be_visible()
@@ -296,3 +307,7 @@ def test_no_page_scrolls_sideways(watched: Watched, width: int) -> None:
         page = watched.open(path)
         overflow = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
         assert overflow <= 0, f"{path} is {overflow} px too wide"
+    page = watched.open(f"/runs/{run.key}/")
+    expect(page.locator(".chart-legend", has_text="none solved")).to_be_visible()
+    cut = "all => all.filter((each) => each.scrollWidth > each.clientWidth).map((each) => each.textContent)"
+    assert page.locator(".chart-legend").evaluate_all(cut) == []
