@@ -58,6 +58,11 @@ def test_items_are_worked_through_by_keys(watched: Watched, theme: str) -> None:
     assert list(said) == [("reject", ["hack"], "it axes a line"), ("skip", [], "")]
     watched.open(f"/queues/{queue.key}/")
     page.screenshot(path=f"test-results/queue-{theme}.png", full_page=True)
+    for answer in ("Keep it open", "Close the queue"):
+        page.get_by_role("button", name="Close…").click()
+        page.get_by_role("dialog").get_by_role("button", name=answer).click()
+    expect(page.get_by_text("nothing is given out any more")).to_be_visible()
+    expect(page.get_by_role("button", name="Close…")).to_have_count(0)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
