@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from controlplane.cli.completion import RunKey, complete_run
-from controlplane.cli.data import open_to_runs
+from controlplane.cli.data import first_missing, open_to_runs
 from controlplane.cli.terminal import Json, complaint, connect, fail, find_run, list_rows, print_json, run_of, say
 
 _app = typer.Typer(no_args_is_help=True, help="Look at what training can resume from; get models out of it.")
@@ -96,13 +96,14 @@ def export_checkpoint(
     from workers.fleet import forking
 
     row = _complete(name)[0]
+    made = first_missing(output)
     partial = output.with_name(f"{output.name}.partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     try:
         forking.export(row, partial, dtype=row.run.parsed.model.dtype)
         partial.rename(output)
-        open_to_runs([output])
+        open_to_runs([made])
     except forking.ExportFailed as error:
         fail(str(error))
     finally:

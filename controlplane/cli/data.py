@@ -271,6 +271,11 @@ def writing(output: Path | None) -> Iterator[BinaryIO]:
     open_to_runs([output])
 
 
+def first_missing(path: Path) -> Path:
+    """This absolute path, or the first of the directories above it that are not there yet: what is made with it."""
+    return next((each for each in reversed(path.parents) if not each.exists()), path)
+
+
 def open_to_runs(paths: list[Path]) -> None:
     """Let runs read files or directories that are closed to others by our umask, but made to be trained on.
 

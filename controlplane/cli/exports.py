@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from controlplane.cli.data import known_states, open_to_runs
+from controlplane.cli.data import first_missing, known_states, open_to_runs
 from controlplane.cli.progress import progress
 from controlplane.cli.terminal import (
     Json,
@@ -206,6 +206,7 @@ def _write(version: Any, form: str, output: Path | None, split: OneSplit, file_f
                     counts["rows"][split.value] += 1
         sys.stdout.buffer.flush()
         return counts
+    made = first_missing(Path(os.path.abspath(output)))
     with progress(version.member_count) as meter:
 
         def told(at: Any) -> None:
@@ -217,7 +218,7 @@ def _write(version: Any, form: str, output: Path | None, split: OneSplit, file_f
                 written = [output, output.with_name(f"{output.name}.{files.MANIFEST}")]
             else:
                 manifest = files.write_directory(version, chosen, output, suffix=f".{file_format}", told=told)
-                written = [output]
+                written = [made]
         except Untabular as error:
             fail(str(error))
         except OSError as error:

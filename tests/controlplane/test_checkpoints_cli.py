@@ -97,6 +97,8 @@ def test_an_export_lies_where_the_command_was_given_and_runs_can_read_it(
 
     monkeypatch.setattr(forking, "export", fill)
     monkeypatch.chdir(tmp_path)
-    exported = rollyard("checkpoints", "export", source.key, "-o", "out")
-    assert exported.stdout == f"{tmp_path / 'out'}: step 2 of run {source.key}\n", exported.stderr
-    assert accounts.find_closed(accounts.account_of_runs(), tmp_path / "out") is None
+    exported = rollyard("checkpoints", "export", source.key, "-o", "made/with it/out")
+    output = tmp_path / "made" / "with it" / "out"
+    assert exported.stdout == f"{output}: step 2 of run {source.key}\n", exported.stderr
+    assert accounts.find_closed(accounts.account_of_runs(), tmp_path / "made") is None
+    assert (output / "weights").exists()

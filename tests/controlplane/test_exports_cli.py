@@ -12,6 +12,7 @@ from tests.controlplane.test_data_cli import answer
 from tests.factories import make_project
 from tests.rollouts import story
 from tests.rollouts.datasets.test_making import make, played
+from workers.launchers import accounts
 
 pytestmark = [pytest.mark.slow, pytest.mark.django_db]
 
@@ -31,10 +32,11 @@ def test_a_version_is_written_to_a_file_a_directory_and_stdout(rollyard: Rollyar
     assert (tmp_path / "a.jsonl.gz.manifest.json").exists()
     held_out = rollyard("export-sft", "good@1", "--split", "validation")
     assert len(held_out.stdout.splitlines()) == 8 - len(lines)
-    done = rollyard("export_sft", "good@1", "-o", tmp_path / "good", "--format", "jsonl")
+    done = rollyard("export_sft", "good@1", "-o", tmp_path / "made" / "good", "--format", "jsonl")
     assert f"good@1: {len(lines)} train, {8 - len(lines)} validation rows" in done.stderr
-    assert (tmp_path / "good" / "README.md").exists()
-    assert (tmp_path / "good" / "train.jsonl").read_bytes().splitlines() == lines
+    assert accounts.find_closed(accounts.account_of_runs(), tmp_path / "made") is None
+    assert (tmp_path / "made" / "good" / "README.md").exists()
+    assert (tmp_path / "made" / "good" / "train.jsonl").read_bytes().splitlines() == lines
 
 
 def test_of_a_run_a_version_is_made_and_written(rollyard: Rollyard, run: Run, tmp_path: Path) -> None:
