@@ -72,13 +72,17 @@ def _missing(*, is_up: bool) -> str | None:
 
 
 def _point_at_up() -> bool:
-    """Let links point at the `rollyard up` of this home, whichever port it got; say whether it is there."""
+    """Let links point at the `rollyard up` of this home, whichever port it got, and paths at the runs that it keeps,
+    wherever it was started; say whether it is there."""
     try:
         record = json.loads(Home.from_environ().record_file.read_text())
     except (OSError, json.JSONDecodeError):
         return False
     os.environ.setdefault("ROLLYARD_URL", record["url"])
-    return Path(f"/proc/{record['pid']}").exists()
+    is_up = Path(f"/proc/{record['pid']}").exists()
+    if is_up and "runs" in record:  # not in that of an older release
+        os.environ["ROLLYARD_RUNS_DIR"] = record["runs"]
+    return is_up
 
 
 def project_of(slug: str) -> Any:

@@ -151,6 +151,7 @@ class _Up:
             "pid": os.getpid(),
             "url": self._url,
             "local_url": self._local_url,
+            "runs": self._environ["ROLLYARD_RUNS_DIR"],
             "lines": self._lines,
         }
         write_file(self._home.record_file, json.dumps(record).encode())

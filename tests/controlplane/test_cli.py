@@ -1,12 +1,16 @@
 """The `rollyard` command line, as a person uses it, against the test database."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 from django.contrib.auth.models import User
 from django.db import connection
 from django.test import Client
 
+from controlplane.cli import terminal
+from controlplane.home import Home
 from rollouts.models import ApiToken, Run
 from tests.controlplane.command_line import Rollyard
 
@@ -140,6 +144,18 @@ def test_command_without_a_database_says_how_to_get_one(rollyard: Rollyard) -> N
     assert done.returncode == 1
     assert "start `rollyard up`, or set DATABASE_URL" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_command_looks_for_runs_where_the_up_of_its_home_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = {"pid": os.getpid(), "url": "http://up", "runs": "/disk/runs"}
+    Home(tmp_path).record_file.write_text(json.dumps(record))
+    environ = {"HOME": str(tmp_path), "RUNS_DIR": "runs", "URL": record["url"], "DATABASE_POOL_SIZE": "0"}
+    for name, value in environ.items():
+        monkeypatch.setenv(f"ROLLYARD_{name}", value)
+    terminal.connect(check_database=False)
+    assert Home.from_environ().runs == Path("/disk/runs")
 
 
 @commits

@@ -149,6 +149,10 @@ def test_nothing_in_the_home_is_open_to_another_account_and_the_link_is_in_none_
     assert [path for path in files if token in content_of(path)] == []
 
 
+def test_its_record_says_where_the_runs_are(up: Up, home: Home) -> None:
+    assert json.loads(home.record_file.read_text())["runs"] == str(home.runs)
+
+
 def test_no_password_is_in_an_argument_a_variable_or_a_file_but_its_own(up: Up, home: Home) -> None:
     passwords = [home.database_password(APPLICATION), home.database_password(OWNER), home.redis_password()]
     pids = processes.of_up(up.first["id"])
