@@ -217,11 +217,12 @@ HARMLESS: dict[str, str] = {
     " policies.0.name"
     " data.roles.0 data.split data.validation.split inference.quantization"
     " model.lora.target_modules.0 tracking.wandb_entity tracking.wandb_project",
-    "environments/<str:name>/": "run",
+    # A row of the runs that one sees, or the first of these.
+    "environments/<str:name>/": "row",
     # Fills the form in.
     "evaluations/": "target project " + _MEASURED,
     "evaluations/new/": _MEASURED,
-    "environments/<str:name>/try/": "args max_turns problem_index python split temperature",
+    "environments/<str:name>/try/": "args max_turns problem_index python row split temperature",
     "trust/": "kind name",
     "trust/allow/": "kind name",
     "trust/withdraw/": "kind name",
