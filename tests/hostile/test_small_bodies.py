@@ -45,22 +45,26 @@ def changes(body: dict[str, Any]) -> list[tuple[str, Any]]:
 @pytest.mark.parametrize("path", NATIVE)
 def test_every_value_of_a_native_body_is_taken_or_refused(target: Target, path: str) -> None:
     run = target.spare if path in {"stop", "trainer"} else target.run
+    before = row_counts()
     for name, body in changes(NATIVE[path]):
-        before = row_counts()
         headers = {**target.credentials, "rollyard_epoch": str(Run.objects.get(pk=run.pk).epoch)}
         answer = target.ask("POST", f"/api/v1/runs/{run.key}/{path}", json_of(body), **headers)
         if answer.status >= 300:
             check_refusal(answer)
             assert row_counts() == before, name
+        else:
+            before = row_counts()
 
 
 def test_every_value_of_a_launch_is_taken_or_refused(target: Target) -> None:
+    before = row_counts()
     for name, body in changes(LAUNCH):
-        before = row_counts()
         answer = target.ask("POST", "/api/v1/runs", json_of(body), **target.credentials)
         if answer.status >= 300:
             check_refusal(answer)
             assert row_counts() == before, name
+        else:
+            before = row_counts()
 
 
 @pytest.mark.parametrize("path", ATROPOS)
@@ -72,7 +76,7 @@ def test_every_value_of_an_atropos_body_is_taken_or_refused(target: Target, path
             if path != "register":
                 assert target.atropos("POST", "register", json_of(registration())).status == 200
                 assert target.atropos("GET", "batch").status == 200
-        before = row_counts()
+            before = row_counts()
         answer = target.atropos("POST", path, json_of(body))
         is_fresh = answer.status != 200
         if is_fresh:

@@ -96,7 +96,9 @@ def test_what_is_announced_is_on_disk_and_loads(finished: FakeControlPlane) -> N
     assert torch.equal(loaded.model.embed_tokens.weight, weights(finished, 4)["model.embed_tokens.weight"])
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
+@pytest.mark.parametrize(
+    "world_size", [2, pytest.param(3, marks=long_lane("three ranks load and share out in tests/trainers/storage"))]
+)
 def test_more_ranks_train_the_same_weights(
     finished: FakeControlPlane, crew: Crew, model_dir: Path, tmp_path: Path, world_size: int
 ) -> None:
@@ -183,11 +185,13 @@ def test_a_killed_trainer_resumes_to_the_same_curve_and_leaves_no_orphan(
     assert all(torch.equal(tensor, expected[name]) for name, tensor in weights(plane, 4).items())
 
 
-def test_a_run_that_is_over_ends_every_rank_quietly_and_keeps_what_it_measured(model_dir: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_over_ends_every_rank_quietly_and_keeps_what_it_measured(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
     plane = make_plane(tmp_path, model_dir, max_steps=4, tracking__wandb=True)
     plane.over_at_step = 1
     with serving(plane) as url:
-        assert run_trainer("rl", url, world_size=2) == 0
+        crew.train("rl", url, 2)
     assert (plane.ack_log, plane.finished) == ([0], False)
     assert b"loss/mean" in wandb_file(tmp_path)
 
@@ -220,17 +224,18 @@ def test_a_trainer_whose_time_is_over_before_its_first_step_has_nothing_to_save(
     assert (plane.ack_log, plane.checkpoints, plane.finished) == ([], {}, False)
 
 
-def test_a_trainer_that_was_replaced_stops_with_an_error(model_dir: Path, tmp_path: Path) -> None:
-    plane = make_plane(tmp_path, model_dir, max_steps=400)
-    with serving(plane) as url, start_trainer("rl", url) as torchrun:
-        plane.wait_until(lambda: 0 in plane.acks)
-        with plane.changed:
+def test_a_trainer_that_was_replaced_stops_with_an_error(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
+    plane = make_plane(tmp_path, model_dir, max_steps=4)
+
+    def batch(step: int) -> TrainingBatch:
+        if step == 1:
             plane.epoch += 1
-            acks = len(plane.ack_log)
-        output, _ = torchrun.communicate(timeout=60)
-    assert torchrun.returncode not in (0, -signal.SIGKILL)
-    assert "Superseded" in output
-    assert len(plane.ack_log) <= acks + 1  # one may have been on its way
+        return random_batch(step)
+
+    plane.make_batch = batch
+    with serving(plane) as url, pytest.raises(CrewError, match="Superseded"):
+        crew.train("rl", url)
+    assert (plane.ack_log, plane.finished) == ([0], False)
 
 
 def test_a_trainer_deletes_nothing_that_is_whole(crew: Crew, model_dir: Path, tmp_path: Path) -> None:

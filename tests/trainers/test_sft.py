@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 from tests.lanes import long_lane
 from tests.trainers.control_plane import FakeControlPlane, serving
 from tests.trainers.crew import Crew, CrewError
-from tests.trainers.support import rl_config, run_trainer, start_trainer, wandb_file, write_conversations, write_pairs
+from tests.trainers.support import rl_config, start_trainer, wandb_file, write_conversations, write_pairs
 from trainers.storage.durable import verify_directory
 from trainers.wire import TIME_OVER_VARIABLE
 
@@ -41,7 +41,7 @@ def losses(plane: FakeControlPlane, key: str = "loss/mean") -> dict[int, float]:
 
 
 def test_training_lowers_the_loss_and_announces_weights_that_are_evaluated_and_the_last(
-    model_dir: Path, tmp_path: Path
+    crew: Crew, model_dir: Path, tmp_path: Path
 ) -> None:
     plan = {"every": 5, "problems": 1}
     environments = [{"name": "reverse_text"}]
@@ -49,7 +49,7 @@ def test_training_lowers_the_loss_and_announces_weights_that_are_evaluated_and_t
         tmp_path, model_dir, max_steps=12, optimizer__lr=3e-3, evaluation=plan, environments=environments
     )
     with serving(plane) as url:
-        assert run_trainer("sft", url, world_size=2) == 0
+        crew.train("sft", url, 2)
     assert losses(plane)[0] == pytest.approx(5.55, abs=0.2)  # log 259: it knows nothing
     assert losses(plane)[11] < 4.5
     assert plane.acks[0].batch_sha256 is None

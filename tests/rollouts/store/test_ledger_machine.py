@@ -212,7 +212,7 @@ class Ledger(RuleBasedStateMachine):
 
 
 @pytest.mark.django_db
-@pytest.mark.parametrize("examples", [4, pytest.param(amount(25, 400), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("examples", [4, pytest.param(amount(15, 400), marks=pytest.mark.slow)])
 def test_the_ledger_holds_whatever_happens(examples: int) -> None:
     wanted = settings(
         max_examples=examples,

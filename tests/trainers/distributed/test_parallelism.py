@@ -93,7 +93,7 @@ USUAL = {
         "alone, then pipeline 2 x replicas 2, then pipeline 4",
         "alone, then context 2 x tensor 2, then replicas 2 x shard 2",
     },
-    "llama": {"pipeline 2", "shard 2 x tensor 2, muon", "context 2 x tensor 2"},
+    "llama": {"pipeline 2", "context 2 x tensor 2"},
 }
 """Every dimension, optimizer and offload, and changes from one mesh to another; the long lane goes all ways."""
 CASES = [("qwen3", name) for name in WAYS]
