@@ -42,7 +42,7 @@ def unexplained(run: Run) -> set[str]:
 
 def is_kept_what_one_wrote(run: Run) -> bool:
     """Whether a group failed with what its environment wrote to stderr."""
-    return Rollout.objects.filter(group__run=run, error__stderr__contains="xxxx").exists()
+    return Rollout.objects.filter(group__run=run, error__stderr__icontains="xxxx").exists()
 
 
 def timeout_s(kind: str) -> float:
