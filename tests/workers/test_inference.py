@@ -23,7 +23,7 @@ from environments.fakes import TwoTurns
 from environments.policy import Completion, OpenAIPolicy
 from environments.runner import play_group
 from environments.types import Message, PlayedGroup, PlayedRollout, Problem, Split
-from tests.lanes import long_lane
+from tests.lanes import amount, long_lane
 from tests.workers.real_server import needs_vllm, started
 from tests.workers.waiting import eventually
 from trainers.run_config import InferenceConfig, LoraConfig
@@ -122,11 +122,12 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     shutil.rmtree(directory, ignore_errors=True)
 
 
-@long_lane("tests/workers/test_commands.py tells what ends a process")
 @pytest.mark.parametrize(
     ("config", "max_model_len", "fault"),
-    [({"model_type": "qwen3"}, 9000, "greater than the derived max_model_len"), ({"hidden_size": 64}, 512, "size of")],
-    ids=["config", "weights"],
+    [({"model_type": "qwen3"}, 9000, "greater than the derived max_model_len"), ({"hidden_size": 64}, 512, "size of")][
+        : amount(1, 2)
+    ],
+    ids=["config", "weights"][: amount(1, 2)],
 )
 def test_what_vllm_refuses_of_a_model_is_left_in_a_sentence(
     tmp_path: Path, config: dict[str, object], max_model_len: int, fault: str
