@@ -1,6 +1,6 @@
 """The snapshot of the schema is what the migrations make. Set ROLLYARD_UPDATE_SNAPSHOTS=1 to write it anew.
 
-Here too migrations are run one after the other, as an installation of any age will.
+Here too migrations are run one after the other, as an installation of any age will, and take along what was stored.
 """
 
 import os
@@ -15,12 +15,14 @@ import pytest
 from django.conf import settings
 from django.core.management import call_command
 from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 
 from controlplane import schema
 from controlplane.management.commands.migrate import reopen
 from controlplane.up import cluster, embedded
 from controlplane.up.accounts import account_of_postgres
+from rollouts.models import RunEnvironment
 
 pytestmark = [
     pytest.mark.skipif("DATABASE_URL" in os.environ, reason="needs pg_dump of the embedded PostgreSQL"),
@@ -63,13 +65,35 @@ def dumped() -> str:
     return re.sub(r"\n{2,}", "\n\n", "\n".join(lines)).strip() + "\n\n" + record
 
 
+@contextmanager
+def a_row_of_before(migration: str) -> Iterator[None]:
+    """An environment of a run, stored when the schema was that of this migration; gone at the end."""
+    loader = MigrationExecutor(connection).loader
+    name = loader.get_migration_by_prefix("rollouts", migration).name
+    models = loader.project_state(("rollouts", name)).apps
+    project = models.get_model("rollouts", "Project").objects.create(slug="of-before", name="Of before")
+    run = models.get_model("rollouts", "Run").objects.create(
+        key="ofbefore00", project=project, kind="rl", config={}, max_steps=1
+    )
+    models.get_model("rollouts", "RunEnvironment").objects.create(
+        run=run, name="words", args={}, cursor=6, passed=3, weight=4.0
+    )
+    yield
+    with connection.cursor() as cursor:
+        cursor.execute("DELETE FROM rollouts_runenvironment; DELETE FROM rollouts_run; DELETE FROM rollouts_project")
+
+
 @pytest.mark.slow
 def test_an_empty_database_gets_from_the_snapshot_what_the_migrations_make(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     with monkeypatch.context() as by_migrations, empty_database("schema_by_migrations"):
         by_migrations.setattr(schema, "load", lambda connection: False)
-        call_command("migrate", verbosity=0)
+        call_command("migrate", "rollouts", "0028", verbosity=0)
+        with a_row_of_before("0028"):
+            call_command("migrate", verbosity=0)
+            # Those from before 0029 took the time that their weight says.
+            assert RunEnvironment.objects.get().turn_time == 2.25
         migrated = dumped()
         with connection.cursor() as cursor:
             for table in set(connection.introspection.table_names(cursor)) - _FILLED_BY_DJANGO:

@@ -1,62 +1,37 @@
 """The administration site: every page renders, lists never load payloads, and the store is not written by hand."""
 
+from collections.abc import Iterator
 from typing import Any
 
-import msgspec
 import pytest
 from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.models import LogEntry
-from django.contrib.auth.models import Group, Permission, User
-from django.db import connection
-from django.db.models import Model, QuerySet
+from django.contrib.auth.models import Group, User
+from django.db import connection, transaction
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.urls import reverse
-from django.utils import timezone
 
-from environments.types import Problem
 from rollouts.admin import MAX_COUNTED, BoundedPaginator, StoreAdmin, scope
-from rollouts.admin import curation as admin_of_curation
 from rollouts.admin.scope import path_to_project
 from rollouts.models import (
     ApiToken,
-    Attempt,
-    Delivery,
-    EnvironmentClient,
-    EnvironmentSource,
     Event,
     GroupTokens,
-    KeptPool,
     Label,
     Membership,
-    PlacementKind,
     Project,
-    ReplicaKind,
     Role,
     Run,
-    RunDataset,
     ScoredGroup,
     Trust,
-    Verb,
-    WorkerJob,
 )
-from rollouts.services import endpoints, trust
-from rollouts.services.batches import forming, replays
-from rollouts.services.curation import acts, labels, queues, turns
+from rollouts.services.curation import queues, turns
 from rollouts.services.curation.filters import QueueFilter
-from rollouts.services.datasets import exports, making
-from rollouts.services.datasets.choosing import Recipe
-from rollouts.services.groups import loads
-from rollouts.services.outside import sessions
-from rollouts.services.runs import checkpoints, placements, replica_loads, replicas
-from rollouts.services.runs.placements import Wish
-from tests.factories import make_project, make_trial, make_user, somebody
-from tests.model_files import make_warm
+from tests.factories import make_project, make_user, somebody
 from tests.rollouts import story
-from tests.rollouts.api import make_token
-from tests.rollouts.runs.test_runs import checkpoint
-from trainers.wire import TrainingBatch
+from tests.rollouts.curation.administration import address, make_world, staff
 
 pytestmark = pytest.mark.django_db
 
@@ -95,98 +70,12 @@ LIST_QUERIES = {"run": 7, "scoredgroup": 5, "apitoken": 6, "membership": 6, "pro
 """Beyond the usual four: the session, its user, the count, the rows."""
 
 
-def serve_attempt(run: Run, number: int) -> None:
-    """A closed attempt of a trainer that speaks the Atropos protocol, with an environment and a batch it got."""
-    now = timezone.now()
-    attempt = Attempt.objects.create(
-        run=run,
-        number=number,
-        batch_size=4,
-        max_token_len=64,
-        save_checkpoint_interval=0,
-        starting_step=0,
-        num_steps=9,
-        state="closed",
-        closed_at=now,
-    )
-    EnvironmentClient.objects.create(
-        attempt=attempt,
-        index=0,
-        environment=run.environments.get(),
-        wandb_name="words_0",
-        max_token_length=64,
-        weight=1.0,
-        group_size=2,
-        batch_size=4,
-    )
-    Delivery.objects.create(batch=run.batches.get(step=number), attempt=attempt, expires_at=now, sent_at=now)
-
-
-@pytest.fixture
-def world() -> Run:
-    """At least three rows in every table."""
-    run, epoch = story.train(
-        evaluation={"problems": 4},
-        max_steps=9,
-        algorithm__max_async_level=3,
-        trainer__keep_weights=6,
-        environments=[{"name": "reverse_text", "pools": {}}],
-    )
-    for each in story.claim(run, 10)[4:]:
-        story.settle(each)
-    for number in range(3):
-        loads.report(run, holder=f"host:{number}", sessions=9, queued=0, asking=5, scoring=1, tokens=4_000)
-    assert placements.promise(run, "gpu-box", [Wish(PlacementKind.GPU, ["0", "1", "2"], 3)]) is None
-    for name in ("a", "b", "c"):
-        KeptPool.objects.create(name=name, minimum=0, maximum=1)
-        WorkerJob.objects.create(token=f"worker-{name}", pool=name, number="7", state="running")
-    for step in range(3):
-        delivery = forming.fetch(run, epoch=epoch, step=step)
-        assert delivery is not None
-        rollout = msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts[0]
-        story.ack(run, epoch, step, delivery.sha256, [story.seen(rollout)], **{"loss/mean": 1.0})
-        story.announce(run, epoch, step + 1)
-        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=checkpoint(run, step))
-        server = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=step, launcher="local")
-        replica_loads.report(server, running=1, waiting=0, cache_share=0.5, tokens=9)
-    for number in range(3):
-        make_trial(run)
-        EnvironmentSource.objects.create(name="words", version=str(number), sha256="0" * 64, files={"words.py": "1"})
-        sessions.open_session(
-            run,
-            Problem(key="p", messages=[]),
-            environment="agent",
-            group=f"g{number}",
-            group_size=1,
-            deadline_s=60,
-            owner=somebody(),
-            actor="api:agent",
-        )
-    for row in ScoredGroup.objects.filter(settled_at__isnull=False)[:3]:
-        labels.say(row, user=somebody(), actor="user:somebody", verdict="accept")
-        acts.perform(run, Verb.EXCLUDE, [row.pk], user=somebody(), actor="user:somebody")
-    for number in range(3):
-        queue = queues.create(run.project, name=f"queue-{number}", actor="user:somebody")
-        turns.take(queue, somebody())
-        # Of groups that nobody withholds: each has a member at least.
-        version = making.make(
-            run.project, name=f"set-{number}", form="examples", recipe=Recipe(runs=[run.key]), actor="user:somebody"
-        )
-        exports.request(version, form="sft", user=None, actor="user:somebody")
-        RunDataset.objects.create(run=story.launch(), version=version)
-    for step in range(3):
-        replays.order(story.launch(), source=run, first_step=step, last_step=step, actor="user:ada")
-        serve_attempt(run, step)
-    for number in range(3):
-        story.launch(evaluation={"problems": 1})
-        make_project(f"project-{number}")
-        make_warm(make_project(f"project-{number}"))
-        make_token(project=make_project(f"project-{number}"), run=run if number else None)
-        trust.allow("loss", f"losses.number_{number}", actor="user:root")
-        endpoints.add(
-            name=f"judge-{number}", base_url="https://a.example/v1", model="m", is_for_all=True, actor="user:root"
-        )
-    return run
+@pytest.fixture(scope="module")
+def world(django_db_setup: None, django_db_blocker: Any) -> Iterator[Run]:
+    """One world for all tests: each takes back what it wrote."""
+    with django_db_blocker.unblock(), transaction.atomic():
+        yield make_world()
+        transaction.set_rollback(True)
 
 
 @pytest.fixture
@@ -194,10 +83,6 @@ def client(world: Run) -> Client:
     client = Client()
     client.force_login(User.objects.create_superuser("root"))
     return client
-
-
-def address(model: type[Model], page: str, *args: Any) -> str:
-    return reverse(f"admin:rollouts_{model._meta.model_name}_{page}", args=args)
 
 
 def payload_columns(sql: str) -> set[str]:
@@ -326,88 +211,6 @@ def test_what_is_not_the_record_may_be_deleted(client: Client) -> None:
     assert client.post(address(Project, "delete", project.pk), {"post": "yes"}).status_code == 302
     assert not Group.objects.exists()
     assert not Project.objects.filter(pk=project.pk).exists()
-
-
-def staff(role: Role, project: Project) -> Client:
-    """Signed in as somebody who may do everything in the administration site, but has a role in one project only."""
-    user = make_user(f"staff-{role}-{project.slug}", role=role, project=project)
-    user.is_staff = True
-    user.save()
-    user.user_permissions.set(Permission.objects.all())
-    client = Client()
-    client.force_login(user)
-    return client
-
-
-def chosen(rows: QuerySet[ScoredGroup]) -> list[int]:
-    return list(rows.values_list("pk", flat=True))
-
-
-@pytest.mark.parametrize(("role", "changed"), [(Role.CURATOR, 2), (Role.VIEWER, 0)])
-def test_a_curator_acts_on_the_groups_of_own_projects_and_a_viewer_on_none(role: Role, changed: int) -> None:
-    own, foreign = story.launch(), story.launch(project=make_project("elsewhere"))
-    for run in (own, foreign):
-        story.submit(run, [story.scored("a"), story.scored("b")], actor="api:t")
-    client = staff(role, own.project)
-    form = {"action": "reject_groups", "_selected_action": chosen(ScoredGroup.objects.all())}
-    client.post(address(ScoredGroup, "changelist"), form)
-    rejected = ScoredGroup.objects.filter(state="rejected")
-    assert [row.run for row in rejected] == [own] * changed
-    client.post(address(ScoredGroup, "changelist"), form | {"action": "restore_groups"})
-    assert not ScoredGroup.objects.filter(state="rejected").exists()
-
-
-@pytest.mark.parametrize(("most", "changed"), [(2, 0), (3, 3)])
-def test_an_act_on_all_groups_of_a_list_is_on_no_more_than_it_counts(
-    monkeypatch: pytest.MonkeyPatch, most: int, changed: int
-) -> None:
-    run = story.launch()
-    story.submit(run, [story.scored("a"), story.scored("b"), story.scored("c")], actor="api:t")
-    monkeypatch.setattr(admin_of_curation, "MAX_COUNTED", most)
-    form = {"action": "reject_groups", "_selected_action": chosen(run.groups.all())[:1], "select_across": "1"}
-    answer = staff(Role.CURATOR, run.project).post(address(ScoredGroup, "changelist"), form, follow=True)
-    assert run.groups.filter(state="rejected").count() == changed
-    assert ("Narrow it" in answer.content.decode()) == (not changed)
-
-
-@pytest.mark.parametrize(
-    ("action", "page", "field"), [("queue_groups", "queues", "run"), ("add_to_dataset", "datasets", "runs")]
-)
-def test_chosen_groups_of_a_run_are_named_in_the_form_that_an_action_leads_to(
-    action: str, page: str, field: str
-) -> None:
-    own, other = story.launch(), story.launch()
-    for run in (own, other):
-        story.submit(run, [story.scored("a"), story.scored("b"), story.scored("c")], actor="api:t")
-    client = staff(Role.CURATOR, own.project)
-    two = chosen(own.groups.exclude(key="b"))
-    form = {"action": action, "_selected_action": two}
-    answer = client.post(address(ScoredGroup, "changelist"), form, follow=True)
-    assert answer.resolver_match.url_name == page
-    assert (answer.context["form"].values[field], answer.context["form"].values["groups"]) == (own.key, "a,c")
-    story.submit(own, [story.scored("a,b")], actor="api:t")
-    for groups in ([*two, *chosen(other.groups.all())], chosen(own.groups.filter(key="a,b"))):
-        answer = client.post(address(ScoredGroup, "changelist"), form | {"_selected_action": groups}, follow=True)
-        assert "groups of one run" in answer.content.decode()
-
-
-def test_a_version_of_ones_own_is_led_to_its_export() -> None:
-    run = story.launch()
-    story.submit(run, [story.scored("a")], actor="api:t")
-    version = making.make(run.project, name="good", form="examples", recipe=Recipe(runs=[run.key]), actor="test")
-    form = {"action": "export_version", "_selected_action": [version.pk]}
-    answer = staff(Role.CURATOR, run.project).post(address(type(version), "changelist"), form, follow=True)
-    assert answer.context["given"]["version"] == str(version.pk)
-    viewer = staff(Role.VIEWER, run.project)
-    curator_elsewhere = User.objects.get(username=f"staff-viewer-{run.project.slug}")
-    Membership.objects.create(user=curator_elsewhere, project=make_project("elsewhere"), role=Role.CURATOR)
-    other = story.launch(project=make_project("elsewhere"))
-    story.submit(other, [story.scored("a")], actor="api:t")
-    own = making.make(other.project, name="good", form="examples", recipe=Recipe(runs=[other.key]), actor="test")
-    for chosen_versions in ([version.pk], [version.pk, own.pk]):
-        form["_selected_action"] = chosen_versions
-        answer = viewer.post(address(type(version), "changelist"), form, follow=True)
-        assert "in which you are a curator" in answer.content.decode()
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ from io import StringIO
 import pytest
 from django.core.management import call_command
 from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
 from django.db.migrations.recorder import MigrationRecorder
 from django.db.models.functions import Now
 
@@ -15,7 +16,7 @@ from rollouts.services.runs import projects
 from rollouts.states import AttemptState, RunState
 from tests import store
 from tests.factories import make_group, make_run, make_user, words
-from tests.lanes import IS_LONG, long_lane
+from tests.lanes import long_lane
 from tests.rollouts.doors.atropos.api import make_external_run
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,7 +28,7 @@ def test_no_migration_is_missing() -> None:
 
 
 @pytest.mark.slow
-@long_lane("the test below takes the same way from the 28th on, and test_schema all of it on an empty database")
+@long_lane("tests/controlplane/test_schema.py goes forth with a row of before the 29th; that each goes back is below")
 def test_all_migrations_go_back_and_forth() -> None:
     applied = MigrationRecorder.Migration.objects.filter(app="rollouts").order_by("name").values_list("name", flat=True)
     names = list(applied)
@@ -38,17 +39,24 @@ def test_all_migrations_go_back_and_forth() -> None:
     assert list(applied) == names
 
 
+def test_every_migration_goes_back() -> None:
+    migrations = MigrationExecutor(connection).loader.disk_migrations.values()
+    ours = [each for each in migrations if each.app_label == "rollouts"]
+    assert len(ours) > 50
+    stuck = [f"{each.name}: {step}" for each in ours for step in each.operations if not step.reversible]
+    assert not stuck, "\n".join(stuck)
+
+
 @pytest.mark.slow
+@long_lane("tests/controlplane/test_schema.py takes a row along from the 28th")
 def test_what_was_stored_before_a_migration_is_read_as_ever() -> None:
-    """One journey for all: it takes half a minute, since Django draws the models anew at every step. What comes from
-    before the 28th is the long lane's."""
+    """One journey for all: Django draws the models anew at every step."""
     run = make_run()
-    checks = [_addresses()] if IS_LONG else []
+    checks = [_addresses()]
     try:
-        if IS_LONG:
-            groups = [make_group(run) for _ in SENTENCES]
-            call_command("migrate", "rollouts", "0008", verbosity=0)
-            checks.append(_sentences(run, groups))
+        groups = [make_group(run) for _ in SENTENCES]
+        call_command("migrate", "rollouts", "0008", verbosity=0)
+        checks.append(_sentences(run, groups))
         call_command("migrate", "rollouts", "0028", verbosity=0)
         checks.append(_turns(run))
     finally:
