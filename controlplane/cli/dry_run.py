@@ -1,6 +1,7 @@
 """`rollyard launch --dry-run`: print the config as it would be stored, and the commands that would be started.
 
 Needs no database and no server: what only a launch decides stands in capitals, in the commands and in the variables.
+The name of a model stays one.
 """
 
 import os
@@ -65,7 +66,9 @@ def show(resolved: Resolved, *, as_json: bool) -> None:
         for variable, value in command.environ.items():
             say(f"  {variable}={shlex.quote(value)} \\")
         say(f"  {shlex.join(command.argv)}")
-    decided = f"{RUN}, {PROJECT}, {SOCKET} and {SECRET} are decided by a launch"
+    decided = (
+        f"{RUN}, {PROJECT}, {SOCKET} and {SECRET} are decided by a launch, as is the path of a model that has a name"
+    )
     say()
     if found:
         say(f"Nothing was started; {decided}.")
