@@ -13,6 +13,7 @@ import argparse
 import gc
 import os
 import socket
+import warnings
 
 import uvicorn
 from django.conf import settings
@@ -33,6 +34,8 @@ def main() -> None:
     with counts_file(1) as alone:
         share = Share(alone.fileno() if arguments.counts_fd is None else arguments.counts_fd, arguments.place)
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    # Of the files of pages, which WhiteNoise opens and Django reads whole, as small as they are.
+    warnings.filterwarnings("ignore", message="StreamingHttpResponse must consume synchronous iterators")
     config = configured()
     # What was loaded stays. The collector would look through it now and then, for 0.1 s in which nobody is answered.
     gc.collect()
