@@ -196,6 +196,7 @@ class ReasonCode(TextChoices):
     RUN_OVER = "run_over", "its run is over"
     PROBE_FAILED = "probe_failed", "{complaint}"
     VERSION_NOT_LOADED = "version_not_loaded", "version {version} was not loaded: {complaint}"
+    VERSION_NOT_BROUGHT = "version_not_brought", "version {version} was not loaded: {complaint}"
     EJECTED_UNREADY = "ejected_unready", "ejected: not ready {age_s:.0f} s after its start: {complaint}"
     EJECTED_SILENT = (
         "ejected_silent",

@@ -11,9 +11,10 @@ from rollouts.states import PolicyVersionState, ReplicaState
 from tests.workers.making import make_server, make_started_run
 from tests.workers.reconciling import write_version
 from tests.workers.stub_server import StubServer, stub_server
-from workers.fleet import inference, publishing
+from workers.fleet import inference, lifecycle, publishing
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.publishing import publish
+from workers.launchers.base import LaunchError
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -78,4 +79,27 @@ def test_version_that_no_server_could_load_is_not_tried_again_at_once(monkeypatc
         assert publish(run) is None
         assert len(stub.loads) == 1
         monkeypatch.setattr(publishing, "AGAIN_S", 0.0)
+        assert publish(run) == version
+
+
+def test_version_that_comes_to_no_node_ends_no_run_and_is_loaded_as_soon_as_it_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(publishing, "AGAIN_S", 0.0)
+    run = make_started_run()
+
+    def bring(replica: Replica, path: Path) -> None:
+        raise LaunchError("step_1 was not brought to its node: No space left on device")
+
+    with stub_server() as stub:
+        servers = make_servers(run, stub)
+        version = write_version(run, 1)
+        with monkeypatch.context() as full:
+            full.setattr(lifecycle, "bring", bring)
+            for _ in range(publishing.MAX_FAILED_LOADS + 1):
+                assert publish(run) is None
+                bring_back(*servers)
+        assert stub.loads == []
+        told = Event.objects.filter(object_kind="policyversion", object_id=version.pk).latest("pk")
+        assert "version 1 was not loaded: step_1 was not brought to its node: No space" in str(told.reason)
         assert publish(run) == version

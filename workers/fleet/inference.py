@@ -61,6 +61,10 @@ class ReplicaRefused(InferenceError):
     """The server answered with an error."""
 
 
+class WeightsNotBrought(InferenceError):
+    """What a server is to load did not come to its node. Neither of the two is at fault."""
+
+
 class WeightsNotLoaded(InferenceError):
     """The server does not hold the weights it was told to load; it answers nothing until it does."""
 

@@ -26,7 +26,14 @@ from rollouts.selectors import fleet
 from rollouts.services.runs import placements, replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
 from workers.fleet import adapters, commands, hub, jobs, lifecycle
-from workers.fleet.inference import EngineLoad, InferenceError, ReplicaUnreachable, VllmAdmin, WeightsNotLoaded
+from workers.fleet.inference import (
+    EngineLoad,
+    InferenceError,
+    ReplicaUnreachable,
+    VllmAdmin,
+    WeightsNotBrought,
+    WeightsNotLoaded,
+)
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.replica_pool import api_key
 from workers.launchers.base import LaunchError
@@ -210,7 +217,7 @@ def load(admin: VllmAdmin, replica: Replica, target: PolicyVersion) -> float:
     try:
         lifecycle.bring(replica, files)
     except LaunchError as error:
-        raise InferenceError(str(error)) from None
+        raise WeightsNotBrought(str(error)) from None
     return admin.load_weights(files, target.version, deadline_s=load_deadline_s(target))
 
 

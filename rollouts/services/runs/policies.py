@@ -1,6 +1,6 @@
 """Policy versions: announced by the trainer, published to the replicas, superseded by the next."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from django.db import transaction
 from django.db.models.functions import Now
@@ -112,17 +112,16 @@ def published(version: PolicyVersion, *, actor: str = "reconciler") -> PolicyVer
     return version
 
 
-def not_loaded(version: PolicyVersion, *, complaint: str, actor: str = "reconciler") -> None:
-    """No replica could load it. It may be tried again: no state changes."""
-    reason = Reason(ReasonCode.VERSION_NOT_LOADED, version=version.version, complaint=complaint)
+def not_loaded(version: PolicyVersion, *, reason: Reason, actor: str = "reconciler") -> None:
+    """No replica could load it, or got it. It may be tried again: no state changes."""
     record_note(version, run_id=version.run_id, actor=actor, reason=reason)
 
 
-def failed_loads(version: PolicyVersion) -> list[datetime]:
-    """When no replica could load it, the last first."""
+def failed_loads(version: PolicyVersion) -> list[Event]:
+    """When no replica could load it, or got it, and why: the last first."""
     of_version = Event.objects.filter(object_kind="policyversion", object_id=version.pk)
-    failed = of_version.filter(reason_code=ReasonCode.VERSION_NOT_LOADED)
-    return list(failed.order_by("-id").values_list("at", flat=True))
+    codes = (ReasonCode.VERSION_NOT_LOADED, ReasonCode.VERSION_NOT_BROUGHT)
+    return list(of_version.filter(reason_code__in=codes).order_by("-id"))
 
 
 def list_prunable(run: Run) -> list[PolicyVersion]:
