@@ -17,11 +17,12 @@ from tests.workers.test_transfers import filled
 from tests.workers.waiting import eventually
 from workers import depot, doors, transfers
 from workers.depot import PREFIX, Depot
-from workers.launchers.base import Handle
+from workers.launchers.base import Handle, LaunchError
+from workers.launchers.shepherd import write_json
 from workers.nodes import Node, NodeAway
 from workers.slurm import carrier
 from workers.slurm.launcher import SlurmLauncher
-from workers.slurm.queue import Job
+from workers.slurm.queue import Job, SlurmAway
 from workers.transfers import Listed, TransferError
 
 KEY = "sesame"
@@ -200,7 +201,7 @@ def test_a_control_plane_that_was_started_anew_has_a_node_let_go_of_versions_tha
     described = {"token": "token", "shared": False, "sends": [{"path": str(begun_with)}]}
     (handle.directory / "job.json").write_text(json.dumps(described))
     with listening(there) as url:
-        job = mock.Mock(comment=url)
+        job = Job("7", "RUNNING", "None", "n1", comment=url)
         monkeypatch.setattr("workers.slurm.queue.Queue.jobs", lambda queue: {"token": job})
         with closing(Node(url, KEY)) as node:
             node.send(begun_with, transfers.entries(begun_with))
@@ -209,6 +210,29 @@ def test_a_control_plane_that_was_started_anew_has_a_node_let_go_of_versions_tha
             for step in steps:
                 launcher.bring(handle, filled(weights / f"step_{step}"))
     assert {path.name for path in on_node(there, weights).iterdir()} == {"step_0", "step_2", "step_3"}
+
+
+def test_while_slurm_is_away_versions_are_brought_and_logs_fetched(
+    tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, handle = tmp_path / "weights", Handle("token", tmp_path / "replica")
+    handle.directory.mkdir()
+    described = {"token": "token", "shared": False, "sends": [], "keeps": [], "nodes": 1}
+    (handle.directory / "job.json").write_text(json.dumps(described))
+    monkeypatch.setattr("workers.slurm.queue._ask", mock.Mock(side_effect=SlurmAway("no controller")))
+    launcher = SlurmLauncher(tmp_path, key_of=lambda token: KEY)
+    with pytest.raises(LaunchError, match="has not said where it listens"):
+        launcher.bring(handle, filled(weights / "step_0"))
+    with listening(there) as url:
+        (handle.directory / "agent.json").write_text(json.dumps({"token": "token", "base_url": url}))
+        launcher.bring(handle, filled(weights / "step_1"))
+        (there / "replica").mkdir()
+        (there / "replica" / "log.txt").write_text("it trains")
+        launcher.poll(handle)  # which has somebody carry its files
+        eventually(lambda: launcher.logs(handle, 1) == "it trains")
+        write_json(there / "replica" / "exit.json", {"token": "token"})
+        eventually((handle.directory / "exit.json").exists)
+    assert {path.name for path in on_node(there, weights).iterdir()} == {"step_1"}
 
 
 def test_a_job_is_silent_only_since_somebody_listens_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

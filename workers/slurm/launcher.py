@@ -115,8 +115,7 @@ class SlurmLauncher:
         try:
             job = self._queue.jobs().get(handle.token)
             absent_s = self._lasting_s(self._absent_since, handle.token, holds=job is None)
-        except queue.SlurmAway as error:
-            log.warning("the queue cannot be read: %s", error)
+        except queue.SlurmAway:
             job, absent_s = None, None
         given_s = _age_s(handle.directory, "job.json")
         # Without the file it was never given to SLURM.
@@ -128,11 +127,9 @@ class SlurmLauncher:
         seen = states.judge(
             job, written, absent_s=absent_s, submitted_s=submitted_s, unheard_s=unheard_s, completing_s=completing_s
         )
-        if job is None:
-            return seen
-        if job.state == "PENDING" and job.avoids and submitted_s > _AVOIDING_S:
+        if job is not None and job.state == "PENDING" and job.avoids and submitted_s > _AVOIDING_S:
             self._allow_all_nodes(handle)
-        return replace(seen, job=job.number, node=job.first_node)
+        return seen if job is None else replace(seen, job=job.number, node=job.first_node)
 
     def stop(self, handle: Handle, deadline_s: float) -> Observation:
         try:
@@ -170,11 +167,9 @@ class SlurmLauncher:
                 queue.cancel(token)
             while self._is_left(token) and time.monotonic() < expires:
                 time.sleep(_POLL_S)
-            self._absent_since.pop(token, None)
-            self._unheard_since.pop(token, None)
-            self._completing_since.pop(token, None)
+            for since in (self._absent_since, self._unheard_since, self._completing_since, self._carried_since):
+                since.pop(token, None)
             self._brought.pop(token, None)
-            self._carried_since.pop(token, None)
             self._bound.discard(token)
         except (queue.SlurmAway, queue.SlurmRefused) as error:
             log.warning("a job could not be cancelled: %s", error)
@@ -185,10 +180,10 @@ class SlurmLauncher:
         if described is None or described["shared"]:
             return
         try:
-            job = self._queue.jobs().get(handle.token)
-            if job is None or not job.comment.startswith("http"):
+            url = _told_url(handle) or self._url_of(handle)  # the former while SLURM is away, too
+            if not url:
                 raise LaunchError("its agent has not said where it listens")
-            with closing(Node(job.comment, self._key_of(handle.token))) as node:
+            with closing(Node(url, self._key_of(handle.token))) as node:
                 if handle.token not in self._brought:  # or by a control plane that was killed
                     self._brought[handle.token] = _brought_before(node, described, path.parent)
                 node.send(path, transfers.entries(path))
@@ -196,7 +191,7 @@ class SlurmLauncher:
                 for old in brought[:-_KEPT]:
                     node.ask("POST", "drop", {"path": str(old)})
                 self._brought[handle.token] = brought[-_KEPT:]
-        except (NodeAway, TransferError, queue.SlurmAway, OSError) as error:
+        except (NodeAway, TransferError, OSError) as error:
             raise LaunchError(f"{path.name} was not brought to its node: {error}") from None
 
     def logs(self, handle: Handle, lines: int) -> str:
@@ -216,7 +211,7 @@ class SlurmLauncher:
             if described is None or described["shared"] or (handle.directory / "exit.json").exists():
                 self._carriers.pop(handle.token, None)
                 return
-            carrier = Carrier(handle.directory, self._key_of(handle.token), lambda: self._url_of(handle.token))
+            carrier = Carrier(handle.directory, self._key_of(handle.token), lambda: self._url_of(handle))
             self._carriers[handle.token] = carrier
             self._carried_since.setdefault(handle.token, time.monotonic())
             carrier.start()
@@ -230,11 +225,12 @@ class SlurmLauncher:
         age_s = min(written.heartbeat_age_s, time.monotonic() - since)
         return written._replace(heartbeat_age_s=age_s, silent_s=age_s)
 
-    def _url_of(self, token: str) -> str | None:
+    def _url_of(self, handle: Handle) -> str | None:
+        """Where the agent of a job listens; empty: nobody knows; None: the job has ended."""
         try:
-            job = self._queue.jobs().get(token)
+            job = self._queue.jobs().get(handle.token)
         except queue.SlurmAway:
-            return ""
+            return _told_url(handle)
         if job is None or job.has_ended:
             return None
         return job.comment if job.comment.startswith("http") else ""
@@ -256,9 +252,9 @@ class SlurmLauncher:
 
     def _last_comment(self, token: str) -> str:
         """What an agent said that could do nothing else."""
-        with suppress(queue.SlurmAway):
-            job = self._queue.jobs().get(token)
-            return job.comment if job is not None and not job.comment.startswith("http") else ""
+        with suppress(queue.SlurmAway, KeyError):
+            comment = self._queue.jobs()[token].comment
+            return "" if comment.startswith("http") else comment
         return ""
 
     def _is_left(self, token: str) -> bool:
@@ -313,21 +309,24 @@ def _described(spec: LaunchSpec, template: templates.Template) -> dict[str, Any]
 
 def _written(handle: Handle) -> states.Written:
     exit_file = _of(handle, "exit.json")
-    agent = _of(handle, "agent.json")
     why = _of(handle, "why.json")
-    described = _of(handle, "job.json")
-    heartbeat_age_s = _age_s(handle.directory, "heartbeat")
+    described, heartbeat_age_s = _of(handle, "job.json"), _age_s(handle.directory, "heartbeat")
     return states.Written(
         exit=exit_file,
         exit_age_s=None if exit_file is None else _age_s(handle.directory, "exit.json"),
         end=End(why["end"]) if why else None,
         was_stopped=(handle.directory / "stop").exists(),
-        base_url=agent["base_url"] if agent else "",
-        has_begun=agent is not None,
+        base_url=_told_url(handle),
+        has_begun=_of(handle, "agent.json") is not None,
         is_spread=described is not None and described["nodes"] > 1,
         heartbeat_age_s=heartbeat_age_s,
         silent_s=_age_s(handle.directory, "agent.json") if heartbeat_age_s is None else heartbeat_age_s,
     )
+
+
+def _told_url(handle: Handle) -> str:
+    """Where the agent of a job listens, as it says in its directory once it has begun; empty: it has not."""
+    return str((_of(handle, "agent.json") or {}).get("base_url", ""))
 
 
 def _of(handle: Handle, name: str) -> Mapping[str, Any] | None:

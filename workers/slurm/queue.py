@@ -4,6 +4,7 @@ Jobs are known by their names, which hold the token of a replica: SLURM uses the
 and a submission that timed out may have succeeded, without a number that anybody was told.
 """
 
+import logging
 import os
 import re
 import shutil
@@ -13,6 +14,8 @@ import time
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
+
+log = logging.getLogger(__name__)
 
 _CALL_S = 15.0
 _VIEW_S = 1.0
@@ -96,6 +99,7 @@ class Queue:
             if self._away is not None and age_s < _PAUSE_S:
                 raise SlurmAway(str(self._away))
             if anew or self._away is not None or age_s >= _VIEW_S:
+                before = self._away
                 try:
                     self._jobs, self._away = _read(_ask(_SQUEUE)), None
                 except SlurmRefused as error:
@@ -103,6 +107,8 @@ class Queue:
                 except SlurmAway as error:
                     self._away = error
                 self._looked_at = time.monotonic()
+                if self._away is not None and before is None:  # many ask, each of them again and again
+                    log.warning("the queue cannot be read: %s", self._away)
             if self._away is not None:
                 raise SlurmAway(str(self._away))
             return self._jobs
