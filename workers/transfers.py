@@ -20,6 +20,8 @@ from environments.disk import open_regular, open_straight, sync
 PARTIAL = ".partial"
 _CHUNK_BYTES = 2**22
 _MAX_FILES = 100_000
+_AT_ONCE = 4
+"""Files that are hashed."""
 
 
 class TransferError(Exception):
@@ -38,7 +40,7 @@ class Listed(NamedTuple):
 
 
 def entries(path: Path, *, follow_links: bool = False) -> list[Listed]:
-    """The regular files below a directory, or the file itself, in order. Reads all of them.
+    """The regular files below a directory, or the file itself, in order. Reads all of them, several at a time.
 
     Links are passed over, or `follow_links`: those to files are sent as these. So a model of a hub's cache is sent
     once: its files have their names by links into `blobs`. Raises TransferError.
@@ -54,10 +56,11 @@ def entries(path: Path, *, follow_links: bool = False) -> list[Listed]:
         for name in sorted(files):
             file = Path(directory, name)
             if file.is_file() and (follow_links or not file.is_symlink()) and not name.endswith(PARTIAL):
-                found.append(_listed(path, file.relative_to(path).as_posix(), follow_links=follow_links))
+                found.append(file.relative_to(path).as_posix())
     if len(found) > _MAX_FILES:
         raise TransferError(f"{path} has {len(found):,} files: not more than {_MAX_FILES:,} are sent")
-    return found
+    with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hash") as pool:
+        return list(pool.map(lambda name: _listed(path, name, follow_links=follow_links), found))
 
 
 def opened(path: Path, name: str, *, follow_links: bool = False) -> io.BufferedReader:
