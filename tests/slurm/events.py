@@ -59,8 +59,10 @@ class Events:
     def controller_away(self) -> Iterator[None]:
         """SLURM answers nobody."""
         self._cluster.end("slurmctld")
-        yield
-        self._cluster.start("slurmctld")
+        try:
+            yield
+        finally:
+            self._cluster.start("slurmctld")
 
     def _kill_rank(self) -> str:
         node = self._dice.randrange(2)
