@@ -14,9 +14,10 @@ from tests.lanes import amount
 from workers.fleet import lifecycle
 from workers.launchers.base import End, Handle, Observation
 from workers.slurm import states
+from workers.slurm.files import Written
 from workers.slurm.launcher import SlurmLauncher
 from workers.slurm.queue import Job, Queue, _read
-from workers.slurm.states import Written, judge
+from workers.slurm.states import judge
 
 LIVING = ["PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STOPPED", "RESIZING", "SIGNALING"]
 ENDED = ["COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL", "PREEMPTED", "OUT_OF_MEMORY", "BOOT_FAIL"]

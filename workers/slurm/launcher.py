@@ -22,7 +22,6 @@ from typing import Any
 from workers import transfers
 from workers.launchers.base import (
     JOB_VARIABLE,
-    End,
     Handle,
     JobSize,
     LauncherAway,
@@ -33,7 +32,7 @@ from workers.launchers.base import (
 from workers.launchers.local import last_lines
 from workers.launchers.shepherd import write_json
 from workers.nodes import Node, NodeAway
-from workers.slurm import queue, states, templates
+from workers.slurm import files, queue, states, templates
 from workers.slurm.carrier import Carrier
 from workers.transfers import TransferError
 
@@ -117,7 +116,7 @@ class SlurmLauncher:
             absent_s = self._lasting_s(self._absent_since, handle.token, holds=job is None)
         except queue.SlurmAway:
             job, absent_s = None, None
-        given_s = _age_s(handle.directory, "job.json")
+        given_s = files.age_s(handle, "job.json")
         # Without the file it was never given to SLURM.
         submitted_s = states.SUBMITTED_S if given_s is None else given_s
         written, unheard_s, completing_s = self._heard(handle), 0.0, 0.0
@@ -140,7 +139,7 @@ class SlurmLauncher:
             log.warning("%s is not asked to end, but cancelled: %s", handle.directory.name, error)
             deadline_s = 0.0
         expires = time.monotonic() + deadline_s
-        while _of(handle, "exit.json") is None and time.monotonic() < expires:
+        while files.of(handle, "exit.json") is None and time.monotonic() < expires:
             seen = self.poll(handle)
             if seen.waiting or not seen.alive:
                 break
@@ -176,11 +175,11 @@ class SlurmLauncher:
         return []
 
     def bring(self, handle: Handle, path: Path) -> None:
-        described = _of(handle, "job.json")
+        described = files.of(handle, "job.json")
         if described is None or described["shared"]:
             return
         try:
-            url = _told_url(handle) or self._url_of(handle)  # the former while SLURM is away, too
+            url = files.told_url(handle) or self._url_of(handle)  # the former while SLURM is away, too
             if not url:
                 raise LaunchError("its agent has not said where it listens")
             with closing(Node(url, self._key_of(handle.token))) as node:
@@ -207,7 +206,7 @@ class SlurmLauncher:
             carrier = self._carriers.get(handle.token)
             if carrier is not None and carrier.is_alive():
                 return
-            described = _of(handle, "job.json")
+            described = files.of(handle, "job.json")
             if described is None or described["shared"] or (handle.directory / "exit.json").exists():
                 self._carriers.pop(handle.token, None)
                 return
@@ -216,10 +215,10 @@ class SlurmLauncher:
             self._carried_since.setdefault(handle.token, time.monotonic())
             carrier.start()
 
-    def _heard(self, handle: Handle) -> states.Written:
+    def _heard(self, handle: Handle) -> files.Written:
         """What a job has written. A heart that only its carrier hears is silent since that began at most: before it,
         the control plane may have been away."""
-        written, since = _written(handle), self._carried_since.get(handle.token)
+        written, since = files.read(handle), self._carried_since.get(handle.token)
         if since is None or written.heartbeat_age_s is None:
             return written
         age_s = min(written.heartbeat_age_s, time.monotonic() - since)
@@ -230,7 +229,7 @@ class SlurmLauncher:
         try:
             job = self._queue.jobs().get(handle.token)
         except queue.SlurmAway:
-            return _told_url(handle)
+            return files.told_url(handle)
         if job is None or job.has_ended:
             return None
         return job.comment if job.comment.startswith("http") else ""
@@ -238,7 +237,7 @@ class SlurmLauncher:
     def _allow_all_nodes(self, handle: Handle) -> None:
         """Have a job that waits avoid no node any more, if it was we who had it avoid some. What somebody refuses is
         asked once."""
-        described = _of(handle, "job.json")
+        described = files.of(handle, "job.json")
         if described is None or not described.get("avoids") or handle.token in self._bound:
             return
         try:
@@ -305,45 +304,3 @@ def _described(spec: LaunchSpec, template: templates.Template) -> dict[str, Any]
     for secret in ("environ", "key", "need", "template", "directory", "root"):
         del described[secret]
     return json.loads(json.dumps(described, default=str))  # type: ignore[no-any-return]
-
-
-def _written(handle: Handle) -> states.Written:
-    exit_file = _of(handle, "exit.json")
-    why = _of(handle, "why.json")
-    described, heartbeat_age_s = _of(handle, "job.json"), _age_s(handle.directory, "heartbeat")
-    return states.Written(
-        exit=exit_file,
-        exit_age_s=None if exit_file is None else _age_s(handle.directory, "exit.json"),
-        end=End(why["end"]) if why else None,
-        was_stopped=(handle.directory / "stop").exists(),
-        base_url=_told_url(handle),
-        has_begun=_of(handle, "agent.json") is not None,
-        is_spread=described is not None and described["nodes"] > 1,
-        heartbeat_age_s=heartbeat_age_s,
-        silent_s=_age_s(handle.directory, "agent.json") if heartbeat_age_s is None else heartbeat_age_s,
-    )
-
-
-def _told_url(handle: Handle) -> str:
-    """Where the agent of a job listens, as it says in its directory once it has begun; empty: it has not."""
-    return str((_of(handle, "agent.json") or {}).get("base_url", ""))
-
-
-def _of(handle: Handle, name: str) -> Mapping[str, Any] | None:
-    """A file that a job wrote, if it is of this replica."""
-    try:
-        content: Mapping[str, Any] = json.loads((handle.directory / name).read_text())
-    except (OSError, ValueError):
-        return None
-    return content if content.get("token") == handle.token else None
-
-
-def _age_s(directory: Path, name: str) -> float | None:
-    """How old a file is by the clock of the file system that both machines write to: their own differ."""
-    try:
-        written = (directory / name).stat().st_mtime
-        now = directory / "looked"
-        now.touch()
-        return max(0.0, now.stat().st_mtime - written)
-    except OSError:
-        return None

@@ -4,10 +4,8 @@ What a job wrote counts more than any memory of SLURM's: that forgets jobs after
 asked to end that it has FAILED.
 """
 
-from collections.abc import Mapping
-from typing import Any, NamedTuple
-
 from workers.launchers.base import End, Observation
+from workers.slurm.files import Written
 from workers.slurm.queue import Job
 
 SUBMITTED_S = 30.0
@@ -44,26 +42,6 @@ _REASONS = {
     "Licenses": "it waits for a licence",
     "None": "SLURM has not looked at it yet",
 }
-
-
-class Written(NamedTuple):
-    """What a job and the shepherd in it have written, as far as it can be read now."""
-
-    exit: Mapping[str, Any] | None = None
-    """How the command ended, by the shepherd."""
-    exit_age_s: float | None = None
-    """Since it wrote that."""
-    end: End | None = None
-    """Why the agent ended it; None where the command ended by itself, or has not."""
-    was_stopped: bool = False
-    """Whether we have asked it to end."""
-    base_url: str = ""
-    has_begun: bool = False
-    is_spread: bool = False
-    """Whether it is on several nodes, one of which may end it for another's sake."""
-    heartbeat_age_s: float | None = None
-    silent_s: float | None = None
-    """Since its heart beat, or, before that does, since its agent began; None before both."""
 
 
 def is_unheard(job: Job, written: Written) -> bool:
