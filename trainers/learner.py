@@ -75,7 +75,8 @@ class Learner:
         """Where the run starts from, also when it goes on from a checkpoint."""
         self.tokenizer = load_tokenizer(self.start)
         torch.manual_seed(config.seed)  # a fresh LoRA adapter is random, and the same on every rank
-        self.model = load_policy(self.start, world, config.trainer)
+        is_imitating = config.kind == "sft" and (config.data is None or config.data.preference is None)
+        self.model = load_policy(self.start, world, config.trainer, dropout=is_imitating)
         self.dtype = DTYPES[config.model.dtype]
         """What the model computes in; its parameters are float32."""
         self._flops = FlopCounter(self.model) if world.stages == 1 else None

@@ -4,6 +4,7 @@ Shapes: N packed tokens, K trained tokens, S sequences, D width.
 """
 
 import functools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +12,14 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors import SafetensorError, safe_open
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 from transformers.utils import CONFIG_NAME
 from transformers.utils.hub import cached_file
 
@@ -30,21 +38,27 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _STORED = {"F16": torch.float16, "BF16": torch.bfloat16}
 """Number formats that float32 holds without a loss, as files name them."""
 
+_DROPOUT = re.compile(r"dropout|_pdrop$|layerdrop$")
+"""In what configs of models call the shares that training drops."""
 _LOGIT_EXTRAS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Extras of some architectures that change the logits."""
 
 
-def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None = None) -> PreTrainedModel:
+def load_policy(
+    config: ModelConfig, world: World, trainer: TrainerConfig | None = None, *, dropout: bool = True
+) -> PreTrainedModel:
     """Load the model with float32 master weights and spread it over the ranks, layer by layer onto their devices.
 
     Weights stay in their mapped files until a rank copies its share of them; that alone becomes float32. The model's
-    forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Raises ModelUnsupported.
+    forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Without `dropout` the one
+    that the model's own config names is 0: servers drop nothing, so its logprobs would not be those of the policy that
+    was sampled. Raises ModelUnsupported.
     """
     trainer = trainer or TrainerConfig()
     transformers.utils.logging.disable_progress_bar()  # thousands of control characters in a log file
     register_packed_attention()
     with _loading(config.path):
-        model = _open_model(config)
+        model = _open_model(config, None if dropout else _without_dropout(config))
     _refuse_mixed_sequences(model)
     if config.lora.rank:
         add_adapter(model, config.lora)
@@ -55,8 +69,24 @@ def load_policy(config: ModelConfig, world: World, trainer: TrainerConfig | None
     return model.train()
 
 
-def _open_model(config: ModelConfig) -> PreTrainedModel:
-    """The model in the number format of its files, or in float32 where that could make it another model.
+def _without_dropout(config: ModelConfig) -> PreTrainedConfig:
+    """A model's config that drops nothing. Not `eval()`: recomputing activations needs a model in training."""
+    settings: PreTrainedConfig = AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code)
+    for part in _parts(settings):
+        for name in filter(_DROPOUT.search, list(vars(part))):
+            if isinstance(getattr(part, name), float):
+                setattr(part, name, 0.0)
+    return settings
+
+
+def _parts(settings: PreTrainedConfig) -> list[PreTrainedConfig]:
+    """A model's config, and those in it: of its text, say."""
+    return [settings, *filter(None, (getattr(settings, name, None) for name in settings.sub_configs))]
+
+
+def _open_model(config: ModelConfig, settings: PreTrainedConfig | None) -> PreTrainedModel:
+    """The model in the number format of its files, or in float32 where that could make it another model; with other
+    settings than its own if some are given.
 
     A tensor that has the format of the file is a part of the mapped file and takes no memory. What is computed for the
     model and in no file, such as a factor for the embeddings, must not be rounded to that format.
@@ -65,6 +95,7 @@ def _open_model(config: ModelConfig) -> PreTrainedModel:
     def load(dtype: torch.dtype) -> PreTrainedModel:
         found: PreTrainedModel = AutoModelForCausalLM.from_pretrained(
             config.path,
+            config=settings,
             dtype=dtype,
             attn_implementation=PACKED_ATTENTION,
             trust_remote_code=config.trust_remote_code,
@@ -76,8 +107,7 @@ def _open_model(config: ModelConfig) -> PreTrainedModel:
     model = load(stored)
     if any(buffer.dtype == stored for _, buffer in model.named_non_persistent_buffers()):
         return load(torch.float32)
-    subordinate = (getattr(model.config, name, None) for name in model.config.sub_configs)
-    for part in filter(None, (model.config, *subordinate)):
+    for part in _parts(model.config):
         part.dtype = torch.float32  # as its parameters will be
     return model
 

@@ -14,6 +14,7 @@ from transformers import (
     BloomConfig,
     GemmaConfig,
     GemmaForCausalLM,
+    GPT2Config,
     Lfm2Config,
     LlamaForCausalLM,
     PreTrainedConfig,
@@ -21,6 +22,7 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
     RecurrentGemmaConfig,
+    Starcoder2Config,
 )
 
 from tests.model_files import write_model
@@ -184,6 +186,25 @@ def test_weights_take_no_memory_before_they_are_sharded_and_are_float32_then(
     tensors = gather_model(model)
     for name, parameter in expected.named_parameters():
         assert torch.equal(tensors[name], parameter), name
+
+
+@pytest.mark.parametrize("drops", [True, False])
+def test_dropout_of_a_models_own_config_is_in_force_only_where_it_is_asked_for(
+    drops: bool, world: World, tmp_path: Path
+) -> None:
+    small = {"vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    starcoder = {"num_key_value_heads": 2, "residual_dropout": 0.1, "embedding_dropout": 0.1}
+    for settings in (GPT2Config(**small), Starcoder2Config(**small, **starcoder)):
+        directory = tmp_path / settings.model_type
+        AutoModelForCausalLM.from_config(settings).save_pretrained(directory)
+        model = load_policy(ModelConfig(path=str(directory)), world, dropout=drops)
+        batch = micro_batch(random_sequences(lengths=[40]))
+        logprobs = []
+        for seed in (1, 2):
+            torch.manual_seed(seed)
+            logprobs.append(score_tokens(model, batch, 1.0).logprobs_K.detach())
+        assert model.training
+        assert torch.equal(*logprobs) is not drops
 
 
 def test_what_is_computed_for_a_model_is_not_rounded_as_its_files_are(world: World, tmp_path: Path) -> None:
