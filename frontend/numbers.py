@@ -35,6 +35,11 @@ def signed(value: float | None) -> str:
     return number(value) if value <= 0 else f"+{number(value)}"
 
 
+def groups(number: int) -> str:
+    """How many groups, in words."""
+    return f"{count(number)} group{'' if number == 1 else 's'}"
+
+
 def count(value: float | None) -> str:
     """A whole number with thousands separated."""
     return _NONE if value is None else f"{value:,.0f}".replace("-", _MINUS)

@@ -62,7 +62,7 @@ def test_an_act_is_undone_on_the_page_of_the_run(curator: Client, run: Run) -> N
     people = reverse("run-people", args=[run.key])
     assert reverse("run-act-undo", args=[run.key, act.key]) in curator.get(people).content.decode()
     answer = curator.post(reverse("run-act-undo", args=[run.key, act.key]), follow=True).content.decode()
-    assert "Undone, of 1 groups." in answer
+    assert "Undone, of 1 group." in answer
     assert reverse("run-act-undo", args=[run.key, act.key]) not in answer
     assert ScoredGroup.objects.get(key="a").state == "ready"
 

@@ -243,10 +243,12 @@ def test_what_came_after_the_look_is_looked_at_again(curator: Client, run: Run) 
     group = run.groups.earliest("pk")
     acts.perform(run, Verb.EXCLUDE, [group.pk], user=somebody("di"), actor="user:di")
     story.submit(run, [story.scored("late")], actor="api:t")
-    told = send(curator, "queue-bulk", queue.key, **looked_at(page))
-    assert "There are 3 groups now, others than you looked at." in told
-    assert "others than you looked at" in send(curator, "queue-bulk", queue.key, verb="reject")
+    told = send(curator, "queue-bulk", queue.key, status=409, **looked_at(page), note="all bad")
+    assert "The filter lets in 3 groups now, others than you looked at: look again, and confirm." in told
+    assert "others than you looked at" in send(curator, "queue-bulk", queue.key, status=409, verb="reject")
     assert run.acts.count() == 1
+    assert 'value="all bad"' in told
+    assert "3 groups changed" in send(curator, "queue-bulk", queue.key, **looked_at(told), note="all bad")
 
 
 def test_one_act_is_on_groups_of_one_run(curator: Client, run: Run) -> None:

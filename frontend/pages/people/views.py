@@ -9,6 +9,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
+from frontend import numbers
 from frontend.access import actor, page
 from frontend.pages.group.views import show
 from frontend.pages.run.people import curated
@@ -83,7 +84,7 @@ def undo(request: HttpRequest, key: str, act: str) -> HttpResponse:
     except Conflict as error:
         messages.error(request, error.message)
     else:
-        messages.success(request, f"Undone, of {undoing.items.count()} groups.")
+        messages.success(request, f"Undone, of {numbers.groups(undoing.items.count())}.")
     return HttpResponseRedirect(reverse("run-people", args=[run.key]))
 
 
