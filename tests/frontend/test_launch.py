@@ -13,12 +13,16 @@ from frontend.pages.launch.draft import as_posted, blank
 from frontend.pages.launch.form import read, show
 from frontend.pages.launch.sources import from_preset, from_run
 from frontend.pages.launch.summary import summarise
+from rollouts.errors import Conflict
 from rollouts.models import Model, Role, Run
+from rollouts.services.runs import checkpoints, life
 from rollouts.states import RunState
 from tests.factories import make_project, make_run, make_user
 from tests.frontend.conftest import signed_in
 from tests.model_files import make_model, make_warm, whole_model
+from tests.rollouts import story
 from trainers.config import resolve
+from trainers.wire import CheckpointIn
 
 
 @pytest.fixture(autouse=True)
@@ -300,6 +304,44 @@ def test_a_run_is_launched_in_the_chosen_project(client: Client) -> None:
     make_warm(other)
     signed_in(user).post(PRESET, filled() | {"project": "numbers"})
     assert Run.objects.get().project == other
+
+
+def test_the_form_begins_in_the_project_of_what_it_starts_from(client: Client) -> None:
+    admin = make_user("root")
+    admin.is_superuser = True
+    admin.save()
+    make_project("alpha")
+    run = make_run()
+    chosen = f'<option value="{run.project.slug}" selected>'
+    for query in (f"clone={run.key}", f"preset=reverse-text-rl&project={run.project.slug}"):
+        assert chosen in signed_in(admin).get(f"{reverse('launch')}?{query}").content.decode()
+    viewer = make_user("vera", role=Role.VIEWER)
+    make_project("mine").memberships.create(user=viewer, role=Role.OPERATOR)
+    assert signed_in(viewer).get(f"{reverse('launch')}?clone={run.key}").status_code == 200
+
+
+def test_what_changed_since_the_check_is_told_on_the_form_which_keeps_what_was_typed(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deleted(*arguments: object, **fields: object) -> None:
+        raise Conflict("Checkpoint abc@1 was deleted meanwhile. Take another step.")
+
+    monkeypatch.setattr(life, "create", deleted)
+    answer = post(client, name="typed")
+    assert answer.status_code == 422
+    page = answer.content.decode()
+    assert "Checkpoint abc@1 was deleted meanwhile. Take another step." in page
+    assert 'value="typed"' in page
+
+
+def test_an_adapter_that_a_fork_has_already_is_told_before_it_is_launched(client: Client) -> None:
+    source, epoch = story.train(model__lora__rank=8, model__lora__path="/adapters/first")
+    path = str(source.directory / "checkpoints" / "step_1")
+    found = CheckpointIn(step=1, path=path, manifest_sha256="b" * 64, size_bytes=5)
+    checkpoints.add_checkpoint(source, epoch=epoch, checkpoint=found)
+    changes = {"model.path": f"{source.key}@1", "model.lora.rank": "8", "model.lora.path": "/adapters/first"}
+    page = client.post(reverse("launch-check") + "?preset=reverse-text-rl", filled() | changes).content.decode()
+    assert "has this adapter merged in already" in page
 
 
 def test_a_run_cannot_be_launched_in_a_foreign_project(client: Client) -> None:

@@ -38,10 +38,10 @@ def test_the_list_shows_each_model_and_the_run_it_came_from(client: Client, mode
 def test_a_model_is_launched_from_and_forked_from_its_page(client: Client, model: Model) -> None:
     assert model.run is not None
     page = client.get(PAGE).content.decode()
-    assert f'href="{reverse("launch")}?model=warm"' in page
+    assert f'href="{reverse("launch")}?model=warm&amp;project=words"' in page
     assert "Fork" not in page
     Checkpoint.objects.create(run=model.run, step=80, path="/c", manifest_sha256="a" * 64, size_bytes=1, epoch=1)
-    assert f'href="{reverse("launch")}?model={model.run.key}@80"' in client.get(PAGE).content.decode()
+    assert f'href="{reverse("launch")}?model={model.run.key}@80&amp;project=words"' in client.get(PAGE).content.decode()
 
 
 def test_runs_that_started_from_a_model_are_listed_and_name_it(client: Client, model: Model) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from frontend.pages.launch.form import EnvironmentRow, Field, FormSection, build_environments, build_sections, read
 from frontend.pages.launch.sources import FORM, Source, merged
-from rollouts.errors import Invalid, ModelMissing, Untrusted
+from rollouts.errors import Conflict, Invalid, ModelMissing, Untrusted
 from rollouts.services.trust import Need
 from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, leaves, resolve
 from trainers.origins import Origin, OriginKind
@@ -95,12 +95,19 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
         return request
     except Invalid as error:
         request.missing_model = resolved.config.model.path if isinstance(error, ModelMissing) else ""
-        request.untrusted = list(error.needs) if isinstance(error, Untrusted) else []
-        _attach(request, ConfigError([ConfigProblem(key, message) for key, message in error.fields.items()]))
+        refused(request, error)
         return request
     request.resolved = resolved
     request.changes = _changes(source.config, resolved.config.model_dump(mode="json"))
     return request
+
+
+def refused(request: LaunchRequest, error: Invalid | Conflict) -> None:
+    """Show why what was filled in cannot be launched."""
+    request.resolved = None
+    request.untrusted = list(error.needs) if isinstance(error, Untrusted) else []
+    faults = error.fields or {"model.path": error.message}
+    _attach(request, ConfigError([ConfigProblem(key, message) for key, message in faults.items()]))
 
 
 def _resolve(source: Source, inline: dict[str, Any], typed: dict[str, Any], *, emptied: dict[str, Any]) -> Resolved:

@@ -13,7 +13,7 @@ from frontend.pages.launch.draft import LaunchRequest
 from frontend.pages.launch.sources import Source
 from frontend.pages.launch.summary import summarise
 from frontend.query import number
-from rollouts.errors import Invalid, NotFound, Unavailable
+from rollouts.errors import Conflict, Invalid, NotFound, Unavailable
 from rollouts.models import DatasetVersion, Project, Role, Run
 from rollouts.selectors import datasets, models, runs
 from rollouts.services.runs import launches
@@ -40,7 +40,11 @@ def new(request: HttpRequest) -> HttpResponse:
     filled = _filled(request, source, project)
     if request.method != "POST" or filled.resolved is None:
         return _form(request, filled, projects, project)
-    run = _launch(request, filled.resolved, project)
+    try:
+        run = _launch(request, filled.resolved, project)
+    except (Invalid, Conflict) as error:  # of what was changed since it was checked
+        draft.refused(filled, error)
+        return _form(request, filled, projects, project)
     return HttpResponseRedirect(reverse("run", args=[run.key]))
 
 
@@ -157,10 +161,18 @@ def _projects(request: HttpRequest) -> list[Project]:
 
 
 def _chosen(request: HttpRequest, projects: list[Project]) -> Project:
-    version = _version(request)
-    begin = projects[0].slug if version is None else version.dataset.project.slug
-    slug = request.POST.get("project", begin)
+    slug = request.POST.get("project") or _begins_in(request, projects)
     project = next((project for project in projects if project.slug == slug), None)
     if project is None:
         raise PermissionDenied("You may not launch in that project.")
     return project
+
+
+def _begins_in(request: HttpRequest, projects: list[Project]) -> str:
+    """The project that the form begins with: that of what a link starts from, if runs may be launched there. A version
+    of a dataset is known nowhere else."""
+    if (version := _version(request)) is not None:
+        return version.dataset.project.slug
+    key, named = request.GET.get("clone"), request.GET.get("project", "")
+    wanted = runs.get(request.user, key).project.slug if key else named
+    return wanted if any(project.slug == wanted for project in projects) else projects[0].slug

@@ -81,20 +81,10 @@ def plan_series(source: Run, steps: str) -> Fork:
     return Fork(new_key(), found[0], with_optimizer=False, series=tuple(found))
 
 
-def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
-    """Columns of the new run; locks the checkpoints, which are kept from then on. Call it in the run's transaction.
-
-    Raises Conflict when one was deleted meanwhile, Invalid when its optimizer state is of other parameters, or the
-    adapter to start from is in its weights already.
-    """
-    ids = {each.pk for each in (fork.checkpoint, *fork.series)}
-    held = Checkpoint.objects.select_for_update(of=["self"]).select_related("run").filter(pk__in=ids).order_by("pk")
-    rows = {row.pk: row for row in held}
-    for checkpoint in rows.values():
-        if checkpoint.state != CheckpointState.COMPLETE:
-            raise Conflict(f"Checkpoint {name_of(checkpoint)} was deleted meanwhile. Take another step.")
-    checkpoint = rows[fork.checkpoint.pk]
-    fields = {}
+def check(fork: Fork, config: RunConfig) -> None:
+    """Raise Invalid when the optimizer state to go on with is of other parameters, or the adapter to start from is in
+    the weights already."""
+    checkpoint, fields = fork.checkpoint, {}
     if config.kind == "external":
         fields["fork_from"] = "an external run has no weights of ours to start from"
     elif fork.with_optimizer and (config.model.lora.rank or checkpoint.run.parsed.model.lora.rank):
@@ -106,7 +96,21 @@ def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
         fields["model.lora.path"] = f"{why}. Leave it out: the fork gets an adapter of its own"
     if fields:
         raise Invalid("Nothing was launched: the run cannot be forked so.", fields=fields)
-    return {"key": fork.key, "forked_from": checkpoint, "fork_optimizer": fork.with_optimizer}
+
+
+def hold(fork: Fork, config: RunConfig) -> dict[str, Any]:
+    """Columns of the new run; locks the checkpoints, which are kept from then on. Call it in the run's transaction.
+
+    Raises Conflict when one was deleted meanwhile, Invalid as `check`.
+    """
+    check(fork, config)
+    ids = {each.pk for each in (fork.checkpoint, *fork.series)}
+    held = Checkpoint.objects.select_for_update(of=["self"]).select_related("run").filter(pk__in=ids).order_by("pk")
+    rows = {row.pk: row for row in held}
+    for checkpoint in rows.values():
+        if checkpoint.state != CheckpointState.COMPLETE:
+            raise Conflict(f"Checkpoint {name_of(checkpoint)} was deleted meanwhile. Take another step.")
+    return {"key": fork.key, "forked_from": rows[fork.checkpoint.pk], "fork_optimizer": fork.with_optimizer}
 
 
 def _is_merged(adapter: str, source: Run) -> bool:

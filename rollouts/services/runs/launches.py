@@ -69,7 +69,7 @@ def launch(
         _check_spelling(resolved.config)
         places.check(resolved.config, project=project, readable=forkable, forks=True)
         start = _with_steps(_with_datasets(project, Start(_with_frozen(project, resolved), fork)))
-        _check_leave(project, start)
+        _check_start(project, start)
     else:
         start = find_start(project, resolved, forkable=forkable)
     return life.create(
@@ -87,12 +87,14 @@ def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run])
     """What a run with this config starts from. Nothing is stored. Raises as `launch` does."""
     start = _with_steps(_find_start(project, resolved, forkable))
     start = _with_datasets(project, start._replace(resolved=_with_frozen(project, start.resolved)))
-    _check_leave(project, start)
+    _check_start(project, start)
     return start
 
 
-def _check_leave(project: Project, start: Start) -> None:
-    """Raise Invalid at whatever of a config administrators have to allow, and none did."""
+def _check_start(project: Project, start: Start) -> None:
+    """Raise Invalid at what does not go with the checkpoint, and at what administrators have to allow, and none did."""
+    if start.fork:
+        forks.check(start.fork, start.resolved.config)
     trust.check(start.resolved.config, source=start.fork.checkpoint.run if start.fork else None)
     endpoints.check(start.resolved.config, project)
 
