@@ -46,6 +46,11 @@ def latest(run: Run, keys: Iterable[str]) -> dict[str, tuple[int, float]]:
         return {key: (step, value) for key, step, value in cursor.fetchall()}
 
 
+def first(run: Run, key: str) -> tuple[int, float] | None:
+    """(step, value) of the oldest point of a key. One query."""
+    return MetricPoint.objects.filter(run=run, key=key).order_by("step").values_list("step", "value").first()
+
+
 def at(run: Run, step: int, keys: Iterable[str]) -> dict[str, float]:
     """Key -> value of its point of one step; keys without one are absent. One query."""
     return dict(MetricPoint.objects.filter(run=run, step=step, key__in=list(keys)).values_list("key", "value"))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from django.contrib.auth.models import AnonymousUser, User
-from django.db.models import Avg, Count, F, Max, Q, QuerySet
+from django.db.models import Avg, Count, F, Max, Prefetch, Q, QuerySet
 from django.utils import timezone
 
 from rollouts.errors import NotFound
@@ -22,6 +22,7 @@ from rollouts.models import (
     PlacementKind,
     PolicyVersion,
     Replica,
+    Rollout,
     Run,
     ScoredGroup,
     Trial,
@@ -314,6 +315,7 @@ def get_step(run: Run, step: int) -> Step:
     if batch is None:
         raise NotFound(f"Run {run} has no batch for step {step} yet.")
     items = batch.items.select_related("group__environment", "group__run").order_by("position")
+    rewards = Prefetch("group__rollouts", Rollout.objects.only("group", "index", "reward"))  # not what was said
     members = [
         Member(
             position=item.position,
@@ -330,7 +332,7 @@ def get_step(run: Run, step: int) -> Step:
             token_count=item.group.token_count,
             lag=max(0, step - (item.group.min_policy_version or 0)) if batch.replay_of_id is None else None,
         )
-        for item in items.prefetch_related("group__rollouts")
+        for item in items.prefetch_related(rewards)
     ]
     values = dict(MetricPoint.objects.filter(run=run, step=step).order_by("key").values_list("key", "value"))
     newest = Batch.objects.filter(run=run).aggregate(step=Max("step"))["step"] or 0

@@ -174,7 +174,7 @@ def test_a_page_whose_refetches_fail_says_so_until_one_is_answered(watched: Watc
     page.route(re.compile("/live/"), lambda route: route.fulfill(status=503))
     make_group(run, prompt="Reverse: marble")
     bell.ring_after_commit(run.pk)
-    expect(status).to_have_text(re.compile(r"Disconnected since \d\d:\d\d:\d\d"))
+    expect(status).to_have_text(re.compile(r"Disconnected since \d\d:\d\d:\d\d UTC"))
     expect(status.get_by_role("button")).to_have_attribute("title", re.compile("The server answered 503"))
     page.unroute_all()
     bell.ring_after_commit(run.pk)
@@ -206,7 +206,7 @@ def test_after_a_restart_of_the_server_the_page_catches_up_by_itself(watched: Wa
     expect(status).to_have_attribute("data-state", "live")
     server.stop()
     try:
-        expect(status).to_have_text(re.compile(r"Disconnected since \d\d:\d\d:\d\d"))
+        expect(status).to_have_text(re.compile(r"Disconnected since \d\d:\d\d:\d\d UTC"))
         make_metrics(run, "reward/mean", [0.875], first_step=5)
     finally:
         server.start()

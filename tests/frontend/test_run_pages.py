@@ -68,6 +68,18 @@ def test_the_tiles_compare_with_the_beginning(client: Client) -> None:
     assert "tokens/s" in page
 
 
+@pytest.mark.parametrize(("preset", "key"), [("reverse-text-rl", "reward/mean"), ("reverse-text-sft", "loss/mean")])
+def test_a_tile_compares_with_the_first_step_itself_however_long_the_run_is(
+    client: Client, preset: str, key: str
+) -> None:
+    run = make_run(preset=preset, next_step=200, max_steps=200)
+    make_metrics(run, key, [3.0, *[1.0] * 198, 0.5])
+    assert "\N{MINUS SIGN}2.5 since the first step" in body(client, run)
+    alone = make_run(preset=preset)
+    make_metrics(alone, key, [3.0])
+    assert "since the first step" not in body(client, alone)
+
+
 def test_the_tile_of_waits_is_of_the_newest_step(client: Client) -> None:
     run = make_run(next_step=5)
     make_metrics(run, "time/step", [10.0] * 5)

@@ -1,5 +1,7 @@
 """Trust: which code from elsewhere runs may execute. For administrators of the installation, whose machines it is."""
 
+from urllib.parse import urlencode
+
 from django.contrib import messages
 from django.contrib.auth.models import User
 from django.core.exceptions import PermissionDenied
@@ -42,6 +44,7 @@ def allow(request: HttpRequest) -> HttpResponse:
         messages.info(request, error.message)
     except Invalid as error:
         messages.error(request, " ".join([error.message, *(f"{key} {fault}." for key, fault in error.fields.items())]))
+        return HttpResponseRedirect(f"{reverse('trust')}?{urlencode({'kind': kind, 'name': name})}")
     return HttpResponseRedirect(reverse("trust"))
 
 

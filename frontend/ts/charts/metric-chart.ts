@@ -24,6 +24,9 @@ class MetricChart extends HTMLElement {
   #plot: uPlot | undefined;
   #legend = document.createElement("ul");
   #canvas = document.createElement("div");
+  /** Around the table that stands in for the curve: it stays while its rows change, with the focus and where it is
+   * scrolled to. */
+  #box = document.createElement("div");
   #note = document.createElement("p");
   #unsubscribe: (() => void) | undefined;
   #resize: ResizeObserver | undefined;
@@ -35,6 +38,10 @@ class MetricChart extends HTMLElement {
     this.#legend.className = "chart-legend";
     this.#legend.setAttribute("aria-hidden", "true");
     this.#canvas.className = "chart-canvas";
+    this.#box.className = "chart-table";
+    this.#box.tabIndex = 0;
+    this.#box.setAttribute("role", "region");
+    this.#box.setAttribute("aria-label", `${this.getAttribute("title-text")} as a table`);
     this.#note.className = "chart-note";
     this.#note.hidden = true;
     this.setAttribute("role", "img");
@@ -94,14 +101,16 @@ class MetricChart extends HTMLElement {
   #rebuild = (): void => {
     this.#plot?.destroy();
     this.#plot = undefined;
-    this.#canvas.replaceChildren();
     this.setAttribute("role", showsTables() ? "group" : "img");
-    if (!this.#data?.steps.length) {
+    if (this.#data?.steps.length && showsTables()) {
+      this.#box.replaceChildren(this.#table(this.#data));
+      if (!this.#canvas.contains(this.#box)) {
+        this.#canvas.replaceChildren(this.#box);
+      }
       return;
     }
-    if (showsTables()) {
-      this.#canvas.append(this.#table(this.#data));
-    } else {
+    this.#canvas.replaceChildren();
+    if (this.#data?.steps.length) {
       this.#plot = new uPlot(this.#options(), this.#columns(), this.#canvas);
       this.#openStepOnClick(this.#plot);
       this.#legendFor(undefined);
@@ -126,13 +135,7 @@ class MetricChart extends HTMLElement {
         cells.insertCell().textContent = formatValue(values[row], this.#format);
       }
     }
-    const box = document.createElement("div");
-    box.className = "chart-table";
-    box.tabIndex = 0;
-    box.setAttribute("role", "region");
-    box.setAttribute("aria-label", `${this.getAttribute("title-text")} as a table`);
-    box.append(table);
-    return box;
+    return table;
   }
 
   /** Steps, then per label: smoothed values, raw values, bucket minimum and maximum. */

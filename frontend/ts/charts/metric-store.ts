@@ -12,6 +12,8 @@ export interface Subscriber {
 
 /** A chart is about 400 pixels wide: more points than that cannot be seen. */
 const POINTS = 400;
+/** Of one request: an answer has no more than twice as many. */
+const KEYS = 100;
 /** Metrics change once a step; the charts need not follow every group that settles. */
 const THROTTLE_MS = 2_000;
 /** As in live.ts: the slower the answer, the rarer the question. */
@@ -80,7 +82,11 @@ async function refresh(): Promise<void> {
     const keys = [...new Set(members.flatMap((member) => member.keys))];
     try {
       const askedAt = performance.now();
-      hand(await fetchSeries(run, keys, POINTS, controller.signal), members);
+      const series: Series = {};
+      for (let at = 0; at < keys.length; at += KEYS) {
+        Object.assign(series, await fetchSeries(run, keys.slice(at, at + KEYS), POINTS, controller.signal));
+      }
+      hand(series, members);
       answerMs = performance.now() - askedAt;
     } catch (error) {
       if (controller.signal.aborted) {

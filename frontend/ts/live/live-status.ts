@@ -47,7 +47,7 @@ class LiveStatus extends HTMLElement {
   #show(state: LiveState, since: number, reason: string): void {
     let text = state === "behind" ? "Catching up" : LABELS[state];
     if (state === "disconnected") {
-      text += ` since ${new Date(since).toTimeString().slice(0, 8)}`;
+      text += ` since ${new Date(since).toISOString().slice(11, 19)} UTC`;
     }
     this.#button.disabled = state === "ended";
     if (this.dataset.state !== state || this.#label.textContent !== text) {

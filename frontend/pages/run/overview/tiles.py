@@ -43,8 +43,7 @@ def _rl(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
     now = {key: value for key, (_, value) in newest.items()}
     if "time/step" in newest:  # generation may wait at a newer version already, or has not for long
         now |= metrics.at(run, newest["time/step"][0], ["time/wait_for_batch", "time/wait_for_policy"])
-    curve = metrics.sparklines([run.pk], points=40).get(run.pk, [])
-    gain = curve[-1] - curve[0] if len(curve) > 1 else None
+    gain = _gain(run, "reward/mean", newest)
     limit = lag_limit(run)
     dropped = f", dropped above {limit}" if limit is not None else ""
     lag, divergence = now.get("lag/max"), now.get("mismatch_kl/mean")
@@ -85,9 +84,9 @@ def _rl(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
 
 def _sft(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
     keys = ["loss/mean", "optim/grad_norm", "optim/lr", "perf/throughput", "time/step"]
-    now = {key: value for key, (_, value) in metrics.latest(run, keys).items()}
-    curve = metrics.sparklines([run.pk], key="loss/mean", points=40).get(run.pk, [])
-    gain = curve[-1] - curve[0] if len(curve) > 1 else None
+    newest = metrics.latest(run, keys)
+    now = {key: value for key, (_, value) in newest.items()}
+    gain = _gain(run, "loss/mean", newest)
     return [
         Tile(
             "Loss now",
@@ -101,6 +100,12 @@ def _sft(run: Run, evaluations: list[EvaluationLine]) -> list[Tile]:
         Tile("Learning rate", numbers.number(now.get("optim/lr"))),
         _throughput(now),
     ]
+
+
+def _gain(run: Run, key: str, newest: dict[str, tuple[int, float]]) -> float | None:
+    """How far the newest point of a metric is from the first; None: there is one at most."""
+    first, last = metrics.first(run, key), newest.get(key)
+    return last[1] - first[1] if first is not None and last is not None and first[0] < last[0] else None
 
 
 def _evaluation(evaluations: list[EvaluationLine], *, is_trained: bool = True) -> list[Tile]:
