@@ -25,6 +25,8 @@ from trainers.origins import REQUEST
 
 PAGE = 100
 EVENTS = 200
+KEYS = 200
+"""Of metrics in one answer."""
 
 
 class LaunchIn(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -202,7 +204,8 @@ class MetricsApi(APIView):
         responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
     )
     def get(self, request: Request, key: str) -> Response:
-        """Series as [step, mean, minimum, maximum], bucketed so that each has at most ``points`` points."""
+        """Series as [step, mean, minimum, maximum], bucketed so that each has at most ``points`` points. Of very many
+        metrics `left_out` has the keys of those that have to be asked for in another request."""
         run = get_run(request, key, Scope.READ)
         names = request.query_params.get("keys")
         keys = _parted(names) if names else metric_selectors.list_keys(run)
@@ -210,11 +213,11 @@ class MetricsApi(APIView):
         after_step = integer(request, "after_step")
         series = metric_selectors.series(
             run,
-            keys[:200],
+            keys[:KEYS],
             points=metric_selectors.MAX_POINTS if points is None else points,
             after_step=-1 if after_step is None else after_step,
         )
-        return Response({"series": series})
+        return Response({"series": series, "left_out": keys[KEYS:]})
 
 
 class SpentOut(msgspec.Struct, kw_only=True):

@@ -8,6 +8,7 @@ from django.db import OperationalError
 from django.test import Client
 from django.utils import timezone
 
+from rollouts.doors.native import runs as native_runs
 from rollouts.models import Event, Role, Run, Scope
 from rollouts.services.runs import checkpoints, life
 from tests.factories import (
@@ -211,6 +212,16 @@ def test_metrics_are_read_in_one_query_per_question(api: Api, django_assert_num_
     make_metrics(run, "reward/short, easy/mean", [0.5])
     escaped = api.get(f"runs/{run.key}/metrics?keys=none,reward/short%5C,%20easy/mean").json()["series"]
     assert escaped == {"none": [], "reward/short, easy/mean": [[0, 0.5, 0.5, 0.5]]}
+
+
+def test_of_very_many_metrics_those_that_were_left_out_are_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native_runs, "KEYS", 2)
+    run = make_run()
+    for key in ("a", "b", "c"):
+        make_metrics(run, key, [1.0])
+    answer = api.get(f"runs/{run.key}/metrics").json()
+    assert (list(answer["series"]), answer["left_out"]) == (["a", "b"], ["c"])
+    assert list(api.get(f"runs/{run.key}/metrics?keys=c").json()["series"]) == ["c"]
 
 
 @pytest.mark.parametrize(
