@@ -99,8 +99,10 @@ def export_sft(
         recipe |= {"truncated": truncated, "environment": environment or ""}
         exports.export("sft", source, recipe, state, name, output, split, file_format, push, project, as_json=as_json)
         return
-    if push or (output is not None and output.is_dir()):
-        fail(f"{output} is a directory, which a version of a dataset is written to: give it a name with --as")
+    is_whole = split is exports.OneSplit.TRAIN and file_format is exports.Kind.PARQUET
+    if push or not is_whole or (output is not None and not exports.is_file(output)):
+        only = "only a version of a dataset has --split, --format and --push, and is written to a directory"
+        fail(f"{only}: name one with --as, or a file with a suffix (-o examples.jsonl)")
     if as_json and output is None:
         raise typer.BadParameter("would mix with the examples: give a file too (-o)", param_hint="--json")
     connect()
