@@ -120,9 +120,9 @@ class ReasonCode(TextChoices):
     LAGGED = "lagged", "lag over {limit} steps[ at step {step}]"
     LAGGED_IN_PLAY = (
         "lagged_in_play",
-        "not played to its end: begun on version {version}, too far from step {step}",
+        "stale before it was played to its end[: begun on version {version}, too far from step {step}]",
     )
-    OVERSAMPLED = "oversampled", "step {step} was full without it (batch.oversampling)"
+    OVERSAMPLED = "oversampled", "the batch was full without it (batch.oversampling)[: step {step}]"
     REJECTED = "rejected", "rejected by {actor}[: {note}]"
     REJECTED_LATE = "rejected_late", "rejected by {actor}, too late for a batch that has it[: {note}]"
     REVIEWED = "reviewed", "reviewed by {actor}[: people gave the rewards of {given} rollouts]"

@@ -29,7 +29,8 @@ def test_a_group_that_is_too_old_for_the_next_batch_is_not_played_to_its_end() -
     story.step(run, epoch, 1)
     assert cancel_stale(story.fresh(run)) == [group_of(slow).pk]
     assert (group_of(slow).state, group_of(slow).reason_code) == (GroupState.STALE, ReasonCode.LAGGED_IN_PLAY)
-    assert str(group_of(slow).reason) == "not played to its end: begun on version 0, too far from step 2"
+    told = "stale before it was played to its end: begun on version 0, too far from step 2"
+    assert str(group_of(slow).reason) == told
     assert leases.renew([slow.token], lease_s=30) == set()
     with pytest.raises(LeaseLost):
         story.settle(slow)
@@ -70,7 +71,7 @@ def test_an_oversampled_batch_does_not_wait_for_its_slowest_groups() -> None:
     delivery = forming.fetch(run, epoch=epoch, step=0)
     assert delivery is not None
     assert (group_of(slow).state, group_of(slow).reason_code) == (GroupState.SURPLUS, ReasonCode.OVERSAMPLED)
-    assert str(group_of(slow).reason) == "step 0 was full without it (batch.oversampling)"
+    assert str(group_of(slow).reason) == "the batch was full without it (batch.oversampling): step 0"
     assert not Lease.objects.filter(run=run).exists()
     assert story.claim(run) == []  # nor is one begun for the next batch, whose version is not there yet
     story.ack(run, epoch, 0, delivery.sha256)
