@@ -1,6 +1,8 @@
 """Reads of groups and their rollouts. Token arrays are never touched here."""
 
-from django.db.models import Prefetch, Q, QuerySet
+from django.db.models import Prefetch, Q, QuerySet, TextField, Value
+from django.db.models.fields.json import KeyTextTransform
+from django.db.models.functions import Coalesce
 
 from rollouts.errors import NotFound
 from rollouts.models import BatchItem, GroupTokens, Purpose, Rollout, Run, ScoredGroup
@@ -38,9 +40,11 @@ def fruitless(run: Run, at_least: int) -> ScoredGroup | None:
 
     What a policy that was away left unanswered says nothing about that. Reads `at_least` groups.
     """
-    away = Q(state=GroupState.FAILED, reason_params__error__startswith="policy: PolicyUnavailable")
     settled = ScoredGroup.objects.filter(run=run, purpose=Purpose.TRAIN, settled_at__isnull=False)
-    newest = settled.exclude(away).order_by("-settled_at")
+    # Reasons without an error count: of NULL nobody could say that it begins otherwise.
+    error = Coalesce(KeyTextTransform("error", "reason_params"), Value(""), output_field=TextField())
+    away = Q(state=GroupState.FAILED, error__startswith="policy: PolicyUnavailable")
+    newest = settled.alias(error=error).exclude(away).order_by("-settled_at")
     useless = (GroupState.FAILED, GroupState.FILTERED)
     last = newest.first()
     if last is None or last.state not in useless:  # nearly always

@@ -44,6 +44,20 @@ def test_one_that_could_be_trained_begins_the_count_anew(run: Run, state: GroupS
     assert fruitless(run, 3) is None
 
 
+@pytest.mark.parametrize(
+    "reason",
+    [
+        Reason(ReasonCode.LEASES_LOST, leases=3, holder="w"),
+        Reason(ReasonCode.NOTHING_SAMPLED),
+        Reason(ReasonCode.ALL_FAILED, error=None),
+    ],
+)
+def test_a_failure_that_tells_no_error_counts_too(run: Run, reason: Reason) -> None:
+    for _ in range(2):
+        make_group(run, rewards=[None], state=GroupState.FAILED, reason_code=reason.code, reason_params=reason.params)
+    assert fruitless(run, 2) is not None
+
+
 def test_a_policy_that_was_away_says_nothing_of_the_environment(run: Run) -> None:
     lose(run, 1)
     lose(run, 5, error="policy: PolicyUnavailable: no answer")
