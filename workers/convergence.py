@@ -32,7 +32,6 @@ from rollouts.services.runs import life, policies, tokens, trainer_writes
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
 from trainers.run_config import EnvironmentRef
 from workers import isolation
-from workers.database import in_database
 from workers.fleet import (
     commands,
     fetching,
@@ -282,25 +281,29 @@ def _try_environment(run: Run, ref: EnvironmentRef) -> None:
     Raises UnrecoverableError.
     """
     plan = run.parsed.evaluation
+    held_out = Split(plan.split) if plan is not None and plan.problems else None
 
-    async def count() -> None:
+    async def count() -> tuple[int | None, int | None]:
         async with asyncio.timeout(_ENVIRONMENT_DEADLINE_S):
             environment = await isolation.load(run, ref)
             try:
-                if plan is not None and plan.problems:
-                    held_out = await isolation.count(environment, Split(plan.split))
-                    await in_database(evaluations.note_count, run, ref.run_name, held_out)
-                if run.kind == RunKind.RL:
-                    to_train_on = await isolation.count(environment, Split.TRAIN)
-                    await in_database(problems.note_count, run, ref, to_train_on)
+                of_held_out = None if held_out is None else await isolation.count(environment, held_out)
+                return of_held_out, await isolation.count(environment, Split.TRAIN) if run.kind == RunKind.RL else None
             finally:
                 await isolation.close(environment)
 
     try:
-        asyncio.run(count())
+        to_evaluate, to_train_on = asyncio.run(count())
+        # Over this pass's own connection: each that waited for a second one might hold the last.
+        if to_evaluate is not None:
+            evaluations.note_count(run, ref.run_name, to_evaluate)
+        if to_train_on is not None:
+            problems.note_count(run, ref, to_train_on)
     except TimeoutError:
         late = "environment %s took more than %.0f s to load; the drivers will see"
         log.warning(late, ref.run_name, _ENVIRONMENT_DEADLINE_S)
+    except (DatabaseError, InterfaceError):
+        raise  # nothing that the environment did
     except (RegistryError, Invalid) as error:
         raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_REFUSED, error=str(error))) from error
     except Exception as error:

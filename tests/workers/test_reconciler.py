@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from channels.layers import channel_layers
-from django.db import connection
+from django.db import OperationalError, connection
 
 from environments.library.reverse_text import ReverseText
 from environments.types import PlayedRollout, Split
@@ -239,6 +239,20 @@ def test_run_with_an_environment_that_has_nothing_to_train_on_fails_and_says_so(
         eventually(lambda: state(run) == RunState.FAILED)
     run.refresh_from_db()
     assert run.state_reason == "reverse_text has no problems to train on."
+
+
+def test_a_database_that_is_away_as_a_run_begins_is_no_fault_of_its_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def away(*arguments: object) -> None:
+        raise OperationalError("couldn't get a connection after 10.00 sec")
+
+    run = make_run(inference__replicas=0)
+    with monkeypatch.context() as broken:
+        broken.setattr(convergence.problems, "note_count", away)
+        with pytest.raises(OperationalError):
+            convergence.Convergence().converge(run.pk)
+    assert Run.objects.get(pk=run.pk).state == RunState.PENDING
 
 
 def test_run_on_which_every_look_breaks_fails_visibly(monkeypatch: pytest.MonkeyPatch) -> None:
