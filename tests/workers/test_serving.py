@@ -11,11 +11,11 @@ from django.utils import timezone
 
 from rollouts.models import PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.reasons import ReasonCode
-from rollouts.services.runs import answers, replicas
+from rollouts.services.runs import answers, policies, replicas
 from rollouts.states import ReplicaState
 from tests.factories import words
 from tests.workers.making import make_run, make_server, make_started_run
-from tests.workers.reconciling import reconciling
+from tests.workers.reconciling import reconciling, write_version
 from tests.workers.stub_server import stub_server
 from tests.workers.waiting import eventually
 from workers.database import with_connection
@@ -97,6 +97,18 @@ def test_server_has_the_time_to_read_its_model_before_its_first_answer(tmp_path:
     assert tended(run, server) == ReplicaState.STARTING
     began.update(begun_at=ago(serving.START_DEADLINE_S + 2100))
     assert tended(run, server) == ReplicaState.LOST
+
+
+@pytest.mark.usefixtures("probed")
+def test_starting_server_that_a_reconciler_left_paused_as_it_loaded_is_loaded_again() -> None:
+    run = make_started_run()
+    policies.published(write_version(run, 1))
+    with stub_server() as stub:
+        stub.paused, stub.label = True, "loading"
+        server = replicas.create(run, kind=ReplicaKind.INFERENCE, slot=0, launcher="local")
+        replicas.address(server, base_url=stub.url)
+        assert tended(run, server) == ReplicaState.READY
+        assert (stub.paused, stub.label) == (False, "1")
 
 
 def test_model_has_the_size_of_its_files_by_its_path_and_by_its_name(

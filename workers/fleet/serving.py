@@ -165,6 +165,9 @@ def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
             if replica.policy:
                 _see_a_token(replica, admin)
             elif replica.state == ReplicaState.STARTING:
+                # Left paused by a reconciler that died as it loaded: no token comes before it is done again.
+                if admin.is_paused():
+                    load(admin, replica, target)
                 _see_a_token(replica, admin)
                 if admin.version() is None and started_with(replica) == target.version:
                     admin.set_version(target.version)
