@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from controlplane.home import CLOSED, OWNER_ONLY, runs_directory
 from environments import unconfined
+from workers.launchers import sandbox
 
 PLAIN_HTTP_VARIABLE = "ROLLYARD_UNSAFE_PLAIN_HTTP"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -133,6 +134,10 @@ def refusals(judged: Installation) -> list[Refusal]:
     if opened := [*find_open(judged.home, judged.runs)]:
         what = f"{', '.join(map(str, opened))} can be read by other accounts: there are keys, or what opens them."
         refuse(6, what, f"chmod -R go-rwx {shlex.join(map(str, opened))}")
+    # Of root's files those of the home are closed to the account of runs.
+    if judged.confined and os.geteuid() != 0 and (inside := find_shown(judged.home, judged.runs)):
+        what = f"{inside[0]} lies in {inside[1]}, which every run is shown for the programs in it: keys would be too."
+        refuse(8, what, "Set ROLLYARD_HOME, and ROLLYARD_RUNS_DIR where it is set, to a directory elsewhere.")
     if not judged.confined and os.geteuid() == 0:
         what = f"{unconfined.VARIABLE} is set for root: the code of every run would be root on this machine."
         refuse(7, what, "Unset it, or start Rollyard as another account.")
@@ -158,6 +163,13 @@ def find_open(home: Path, runs: Path) -> Iterator[Path]:
             continue
         if mode & others:
             yield path
+
+
+def find_shown(home: Path, runs: Path) -> tuple[Path, Path] | None:
+    """What of an installation lies where every sandbox looks for programs, and that place."""
+    shown = [Path(sandbox.SYSTEM), *sandbox.programs()]
+    ways = ((place, each) for place in (home, runs) for each in shown)
+    return next(((place, each) for place, each in ways if place.resolve().is_relative_to(each.resolve())), None)
 
 
 def refuse_unsafe(judged: Installation) -> None:

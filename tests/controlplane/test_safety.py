@@ -162,6 +162,19 @@ def test_root_is_refused_without_sandboxes() -> None:
     assert "ROLLYARD_UNSAFE_NO_SANDBOX" in refusal.what
 
 
+def test_a_home_among_the_programs_that_every_run_is_shown_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    inside = {"home": tmp_path / "share" / "rollyard"}, {"runs": tmp_path / "runs"}, {"home": Path("/usr/rollyard")}
+    for place in inside:
+        monkeypatch.setattr(os, "geteuid", lambda: 1000)
+        [refusal] = refusals(GOOD._replace(**place))
+        assert f"{next(iter(place.values()))} lies in " in refusal.what
+        monkeypatch.setattr(os, "geteuid", lambda: 0)  # whose files are closed to the account of runs
+        assert refusals(GOOD._replace(**place)) == []
+
+
 @pytest.mark.parametrize(
     "command",
     [[sys.executable, "-c", "import controlplane.asgi"], [sys.executable, "-m", "controlplane.cli.main", "up"]],

@@ -55,6 +55,29 @@ def test_nothing_that_holds_the_home_is_shown_to_a_run(home: Path, tmp_path: Pat
         confinement.make(home / "scratch", ours=[home], reads=[tmp_path])
 
 
+def test_what_became_a_link_to_something_hidden_since_it_was_looked_at_is_not_shown(
+    home: Path, open_directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret, named = open_directory / ".ssh" / "id_ed25519", open_directory / "data" / "rows.csv"
+    for file in (secret, named):
+        file.parent.mkdir()
+        file.parent.chmod(0o755)
+        file.write_text("text\n")
+        file.chmod(0o644)
+    assert confinement.make(home / "scratch", ours=[home], reads=[named]) is not None
+    named.unlink()
+    named.symlink_to(secret)
+    behind = named.with_name("directory")
+    behind.symlink_to(secret.parent)
+    for way in (named, behind, behind / secret.name):
+        with pytest.raises(sandbox.SandboxUnavailable, match=r"is a link, or behind one.*lies in \.ssh"):
+            confinement.make(home / "scratch", ours=[home], reads=[way])
+    # Where the path says it, an administrator allowed it, as what the variable names.
+    assert confinement.make(home / "scratch", ours=[home], reads=[secret]) is not None
+    monkeypatch.setenv(confinement.READABLE_VARIABLE, str(secret.parent))
+    assert confinement.make(home / "scratch", ours=[home], reads=[named]) is not None
+
+
 @pytest.mark.parametrize("shape", ["a link", "below a link", "a link from outside", "relative", "dots"])
 def test_no_way_that_somebody_can_turn_elsewhere_is_gone(home: Path, tmp_path: Path, shape: str) -> None:
     secret, run = home / "secret_key", home / "runs" / "one"

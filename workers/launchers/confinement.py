@@ -14,6 +14,7 @@ from pathlib import Path
 
 from environments import unconfined
 from environments.disk import detour
+from environments.reserved import reserved
 from workers.launchers import accounts, limits, sandbox
 from workers.launchers.sandbox import Sandbox, SandboxUnavailable
 
@@ -74,17 +75,21 @@ def make(
     places = [path.absolute() for path in ours]
     everywhere = [path.absolute() for path in _readable_everywhere() if path.exists()]
     # All of it before anything is opened: what is refused is left as it was.
+    always = {path: _straight(path, places) for path in everywhere}
     asked_for = {path: _straight(_placed(path, root), places) for path in reads if _placed(path, root).exists()}
-    given = asked_for | {path: _straight(path, places) for path in everywhere}
+    given = asked_for | always
     made = {path: _straight(_placed(path, root, must=True), places) for path in written}
     own = [real for real in given.values() if any(real.is_relative_to(place.resolve()) for place in places)]
+    for path, real in asked_for.items():
+        if not any(real.is_relative_to(each) for each in (*own, *always.values())):
+            _refuse_way_out(_placed(path, root), real)
     try:
         accounts.give(account, made.values())
         accounts.open_to(account, own)
         for path, real in asked_for.items():
             if closed := accounts.find_closed(account, real):
                 raise SandboxUnavailable(_closed_to(account, closed, path))
-            if not any(real.is_relative_to(each) for each in (*own, *(given[path] for path in everywhere))):
+            if not any(real.is_relative_to(each) for each in (*own, *always.values())):
                 _refuse_closed_way(account, real)
     except OSError as error:
         raise SandboxUnavailable(f"what a run is given changed while it was looked at: {error}") from error
@@ -123,6 +128,13 @@ def _straight(path: Path, places: Sequence[Path]) -> Path:
     if inside is None and any(real.is_relative_to(form) for form in forms):
         raise SandboxUnavailable(f"{path} is a way around: it leads to {real}, which has to be named itself")
     return real
+
+
+def _refuse_way_out(path: Path, real: Path) -> None:
+    """Raise SandboxUnavailable where a path leads to what no run is shown and does not say so: it was looked at as the
+    run was launched, and may have become a link since. Where it says so somebody allowed it."""
+    if (fault := reserved(real)) and not reserved(path):
+        raise SandboxUnavailable(f"{path} is a link, or behind one. {fault}")
 
 
 def closed_to_runs(path: Path, ours: Iterable[Path]) -> str:

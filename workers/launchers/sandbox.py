@@ -39,6 +39,7 @@ from workers.launchers.processes import send, start_time
 _TMP_BYTES = 2 * 2**30
 _SHM_SHARE = 0.5
 """Of the machine's memory, as Linux has it for /dev/shm."""
+SYSTEM = "/usr"
 SETUP_DEADLINE_S = 30.0
 """For bwrap to make its mounts: a file system of the network that hangs would hold it for ever."""
 TOOK_TOO_LONG = f"bwrap made no sandbox within {SETUP_DEADLINE_S:.0f} s: does a file system hang?"
@@ -83,7 +84,7 @@ def arguments(
         options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
     options += ["--seccomp", str(seccomp_fd), "--info-fd", str(info_fd)]
     options += ["--proc", "/proc", "--dev", "/dev", *_tmpfs("/dev/shm", _shm_bytes()), *_tmpfs("/tmp", _TMP_BYTES)]
-    options += ["--ro-bind", "/usr", "/usr"]
+    options += ["--ro-bind", SYSTEM, SYSTEM]
     for name in ("bin", "lib", "lib32", "lib64", "sbin"):
         link = Path("/", name)
         if link.is_symlink():
@@ -95,7 +96,7 @@ def arguments(
         options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     # Without what it says of cores and memory vLLM does not start, without the rest CUDA.
     hardware = "/sys" if sandbox.gpus else "/sys/devices/system"
-    binds = {str(path): ["--ro-bind", str(path)] for path in [hardware, *_programs()]}
+    binds = {str(path): ["--ro-bind", str(path)] for path in [hardware, *programs()]}
     binds |= {path: ["--ro-bind-fd", str(descriptors[path])] for path in sandbox.readable}
     binds |= {path: ["--bind-fd", str(descriptors[path])] for path in sandbox.writable}
     made: set[str] = set()
@@ -258,8 +259,8 @@ def _memory(name: str, content: bytes) -> int:
     return descriptor
 
 
-def _programs() -> Iterator[Path]:
-    """Interpreter, installed packages and ours."""
+def programs() -> Iterator[Path]:
+    """What every sandbox shows besides `SYSTEM`: interpreter, installed packages and ours."""
     yield Path(sys.prefix)
     yield Path(sys.base_prefix)
     yield Path(os.path.realpath(sys.executable)).parent.parent

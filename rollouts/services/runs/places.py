@@ -12,6 +12,7 @@ from django.db.models import QuerySet
 
 from environments import registry
 from environments.disk import detour
+from environments.reserved import reserved
 from rollouts.errors import Invalid
 from rollouts.models import Model, Project, Run
 from rollouts.services import model_checks
@@ -21,11 +22,6 @@ from trainers.run_config.data import dataset_name, is_hub_name
 MODEL_KEY, _LORA_KEY = "model.path", "model.lora.path"
 _OPEN = ("demo", "models")
 """What of the home holds nothing but models."""
-_SYSTEM = tuple(Path(each) for each in ("/boot", "/dev", "/etc", "/proc", "/run", "/sys", "/var/run"))
-"""A read-only bind keeps nobody from connecting to a socket in it."""
-_SHARED = tuple(Path(each) for each in ("/home", "/mnt", "/srv", "/tmp", "/usr", "/var", "/var/lib", "/var/tmp"))
-_HUB_FOLDERS = ("models--", "datasets--")
-"""Beginnings of names in the hub's cache, of which each holds one model or data set."""
 
 
 def check(config: RunConfig, *, project: Project, readable: QuerySet[Run], forks: bool = False) -> None:
@@ -91,18 +87,4 @@ def _fault(key: str, named: str, readable: QuerySet[Run]) -> str:
             return f"{path} belongs to a run that is not there or not yours."
     elif place.is_relative_to(home) and place.relative_to(home).parts[0] not in _OPEN:
         return f"{path} belongs to the installation itself."
-    return detour_of_it or ("" if place.is_relative_to(home) or place.is_relative_to(runs) else _closed(place))
-
-
-def _closed(place: Path) -> str:
-    """Why a place outside of the installation is shown to no run; "" when nothing speaks against it."""
-    if any(place.is_relative_to(each) for each in _SYSTEM):
-        return f"{place} belongs to the system."
-    if place in _SHARED or Path.home().is_relative_to(place):
-        return f"{place} holds everybody's files: name the directory that is meant."
-    hidden = next((part for part in place.parts if part.startswith(".")), "")
-    if hidden and not any(part.startswith(_HUB_FOLDERS) for part in place.parts):
-        return f"{place} lies in {hidden}, and hidden directories hold keys and sockets: copy it elsewhere."
-    if place.exists() and not place.is_dir() and not place.is_file():
-        return f"{place} is neither a file nor a directory."
-    return ""
+    return detour_of_it or ("" if place.is_relative_to(home) or place.is_relative_to(runs) else reserved(place))
