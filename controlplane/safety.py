@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 from controlplane.home import CLOSED, OWNER_ONLY, runs_directory
-from environments import unconfined
-from workers.launchers import sandbox
+from environments import reserved, unconfined
 
 PLAIN_HTTP_VARIABLE = "ROLLYARD_UNSAFE_PLAIN_HTTP"
 _LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
@@ -167,7 +166,7 @@ def find_open(home: Path, runs: Path) -> Iterator[Path]:
 
 def find_shown(home: Path, runs: Path) -> tuple[Path, Path] | None:
     """What of an installation lies where every sandbox looks for programs, and that place."""
-    shown = [Path(sandbox.SYSTEM), *sandbox.programs()]
+    shown = [reserved.SYSTEM, *reserved.programs()]
     ways = ((place, each) for place in (home, runs) for each in shown)
     return next(((place, each) for place, each in ways if place.resolve().is_relative_to(each.resolve())), None)
 

@@ -18,16 +18,15 @@ import platform
 import select
 import signal
 import subprocess
-import sys
-import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
 from typing import IO, Self
 
+from environments import reserved
 from environments.disk import open_straight
 from environments.sandbox import seccomp
 from environments.sandbox.program import ACCOUNT as ACCOUNT
@@ -39,7 +38,6 @@ from workers.launchers.processes import send, start_time
 _TMP_BYTES = 2 * 2**30
 _SHM_SHARE = 0.5
 """Of the machine's memory, as Linux has it for /dev/shm."""
-SYSTEM = "/usr"
 SETUP_DEADLINE_S = 30.0
 """For bwrap to make its mounts: a file system of the network that hangs would hold it for ever."""
 TOOK_TOO_LONG = f"bwrap made no sandbox within {SETUP_DEADLINE_S:.0f} s: does a file system hang?"
@@ -84,7 +82,7 @@ def arguments(
         options += ["--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID", "--cap-add", "CAP_SETPCAP"]
     options += ["--seccomp", str(seccomp_fd), "--info-fd", str(info_fd)]
     options += ["--proc", "/proc", "--dev", "/dev", *_tmpfs("/dev/shm", _shm_bytes()), *_tmpfs("/tmp", _TMP_BYTES)]
-    options += ["--ro-bind", SYSTEM, SYSTEM]
+    options += ["--ro-bind", str(reserved.SYSTEM), str(reserved.SYSTEM)]
     for name in ("bin", "lib", "lib32", "lib64", "sbin"):
         link = Path("/", name)
         if link.is_symlink():
@@ -96,7 +94,7 @@ def arguments(
         options += ["--ro-bind-try", f"/etc/{name}", f"/etc/{name}"]
     # Without what it says of cores and memory vLLM does not start, without the rest CUDA.
     hardware = "/sys" if sandbox.gpus else "/sys/devices/system"
-    binds = {str(path): ["--ro-bind", str(path)] for path in [hardware, *programs()]}
+    binds = {str(path): ["--ro-bind", str(path)] for path in [hardware, *reserved.programs()]}
     binds |= {path: ["--ro-bind-fd", str(descriptors[path])] for path in sandbox.readable}
     binds |= {path: ["--bind-fd", str(descriptors[path])] for path in sandbox.writable}
     made: set[str] = set()
@@ -257,13 +255,3 @@ def _memory(name: str, content: bytes) -> int:
     os.write(descriptor, content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return descriptor
-
-
-def programs() -> Iterator[Path]:
-    """What every sandbox shows besides `SYSTEM`: interpreter, installed packages and ours."""
-    yield Path(sys.prefix)
-    yield Path(sys.base_prefix)
-    yield Path(os.path.realpath(sys.executable)).parent.parent
-    yield Path(sysconfig.get_paths()["purelib"])
-    ours = Path(__file__).resolve().parents[2]
-    yield from (ours / name for name in ("environments", "trainers"))
