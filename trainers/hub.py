@@ -12,7 +12,7 @@ from trainers.run_config.data import DATA_SUFFIXES, is_hub_name
 
 _PATTERNS = {
     "model": ["*.json", "*.jinja", "*.model", "*.py", "*.safetensors", "*.txt", "*.tiktoken"],
-    "dataset": [f"*{suffix}" for suffix in DATA_SUFFIXES],
+    "dataset": ["README.md", *(f"*{suffix}" for suffix in DATA_SUFFIXES)],  # it says which files are which
 }
 
 

@@ -8,6 +8,8 @@ from huggingface_hub import constants
 
 from trainers.config import resolve
 from trainers.data.dataset import open_dataset
+from trainers.data.sources import find_files
+from trainers.errors import DataError
 from trainers.hub import pinned
 from trainers.run_config import ModelConfig
 
@@ -50,6 +52,20 @@ def test_a_run_goes_on_with_the_lines_that_it_began_with(cache: Path, tmp_path: 
     fetch(cache / "datasets--org--data", SECOND, examples("second"))
     assert lines("run") == began
     assert lines("another run") != began
+
+
+def test_one_of_several_configs_of_a_name_is_fetched_and_named(cache: Path) -> None:
+    files = fetch(cache / "datasets--org--data", FIRST, examples("all"))
+    for config in ("a", "all"):
+        (files / "data" / config).mkdir(parents=True)
+        (files / "data" / config / "train-0.jsonl").write_text("{}")
+    (files / "train.jsonl").unlink()
+    with pytest.raises(DataError) as refused:
+        find_files("org/data", "train")
+    assert str(refused.value).endswith(
+        "has several configs with a split 'train': a, all. Fetch it by `hf download --repo-type dataset org/data "
+        "--local-dir DIR`, and set data.path to one of: DIR/data/a, DIR/data/all"
+    )
 
 
 def test_a_run_goes_on_with_the_model_that_it_began_with(cache: Path, tmp_path: Path) -> None:

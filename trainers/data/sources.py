@@ -1,7 +1,7 @@
 """Where examples come from: what `data.path` names, as the files behind it, and each file as lines of JSON.
 
     file                     itself
-    directory                the files of one split, in the order of their names
+    directory                the files of one split, as its README or their names say it, in the order of their names
     directory that Hugging Face's `datasets` saved      the Arrow files that its state.json names
     dataset:NAME@3           what the control plane wrote of that version before the trainer started
     anything else            a data set of the hub: downloaded once, then a directory, for a run always the same
@@ -12,25 +12,37 @@ lines of JSON, in constant memory.
 
 import gzip
 import json
-import re
 import zlib
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from environments.library.data.layouts import DataFile, Layout, of_split, read_layout
 from trainers.data.examples import COLUMNS
 from trainers.errors import DataError, DataUnreachable
 from trainers.hub import snapshot
 from trainers.run_config.data import DATA_SUFFIXES, dataset_name, is_hub_name
 
-_METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-_SPLITS = {"train", "training", "validation", "valid", "val", "dev", "test", "testing", "eval"}
+_DEFAULT = "default"
+"""Config of a README that `datasets` loads where none is named."""
+_MOST_NAMED = 12
+"""Splits or directories that an error lists."""
 _ROWS = 256
 """Rows of a Parquet or Arrow file that are Python objects at a time."""
+
+
+class _Asked(NamedTuple):
+    """What a config section asks for."""
+
+    section: str
+    split: str
+    hub_name: str = ""
+    """Of what the hub has."""
 
 
 def find_files(
@@ -47,14 +59,14 @@ def find_files(
             raise DataError(
                 f"{section}.path: {name} is written by the control plane, and is not there: launch the run again"
             )
-        return _in_directory(place, split, section)
+        return _in_directory(place, _Asked(section, split))
     path = Path(name)
     if path.is_file():
         return [path]
     if path.is_dir():
-        return _in_directory(path, split, section)
+        return _in_directory(path, _Asked(section, split))
     if is_hub_name(name):
-        return _in_directory(_download(name, section, notes), split, section)
+        return _in_directory(_download(name, section, notes), _Asked(section, split, name))
     raise DataError(f"{section}.path: there is no {name} on this machine (relative paths start at {Path.cwd()})")
 
 
@@ -77,33 +89,94 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
-def _in_directory(directory: Path, split: str, section: str) -> list[Path]:
+def _in_directory(directory: Path, asked: _Asked) -> list[Path]:
     if (directory / "dataset_dict.json").is_file():
         splits = json.loads((directory / "dataset_dict.json").read_bytes())["splits"]
-        if split not in splits:
-            raise _no_split(directory, split, splits, section)
-        directory = directory / split
+        if asked.split not in splits:
+            raise _no_split(directory, splits, asked)
+        directory = directory / asked.split
     if (directory / "state.json").is_file():
         state = json.loads((directory / "state.json").read_bytes())
         return [directory / part["filename"] for part in state["_data_files"]]
-    files = [
-        path
-        for path in sorted(directory.rglob("*"))
-        if path.name.endswith(DATA_SUFFIXES) and path.name not in _METADATA and not path.name.startswith(".")
-    ]
-    if not files:
-        raise DataError(f"{section}.path: {directory} has no data files ({', '.join(DATA_SUFFIXES)})")
-    words = {path: set(re.split(r"[^A-Za-z0-9]+", str(path.relative_to(directory)))) for path in files}
-    of_split = [path for path in files if split in words[path]]
-    named = set().union(*words.values()) & _SPLITS
-    if not of_split and named:
-        raise _no_split(directory, split, sorted(named), section)
-    return of_split or files
+    try:
+        layout = read_layout(directory, DATA_SUFFIXES)
+    except ValueError as error:
+        raise DataError(f"{asked.section}.path: {error}") from None
+    meant = _meant(layout)
+    found = of_split(meant, asked.split)
+    splits = sorted({file.bare(file.split) for file in meant if file.split})
+    if not found and splits:
+        raise _no_split(directory, splits, asked)
+    _refuse_several(directory, layout.files, found, asked)
+    return [file.path for file in found or meant]
 
 
-def _no_split(directory: Path, split: str, splits: list[str], section: str) -> DataError:
-    fix = f"Set {section}.split to one of: {', '.join(splits)}"
-    return DataError(f"{section}.path: {directory} has no split {split!r}. {fix}")
+def _meant(layout: Layout) -> list[DataFile]:
+    """Files of the config that its README means where none is named; all where it means none."""
+    default = layout.default or (_DEFAULT if layout.is_declared else "")
+    return [file for file in layout.files if default and file.config == default] or layout.files
+
+
+def _refuse_several(directory: Path, files: Sequence[DataFile], found: Sequence[DataFile], asked: _Asked) -> None:
+    """Raise DataError where what was found is not one split of one config: another often has the same rows again."""
+    splits = sorted({file.bare(file.split) for file in found})
+    groups = sorted({file.group for file in found})
+    told, fix = f"{asked.section}.path: {directory} has several", ""
+    if len(splits) > 1:
+        told += f" splits that {asked.split!r} may mean"
+        fix = f"Set {asked.section}.split to one of: {_listed(splits)}"
+    elif len(groups) > 1:
+        told += f" configs with a split {asked.split!r}: {_listed(groups)}"
+        fix = _narrower(directory, _places(files, found), asked)
+    if fix:
+        raise DataError(f"{told}. {fix}")
+
+
+def _narrower(directory: Path, places: Sequence[Path], asked: _Asked) -> str:
+    """How to name one config."""
+    key = f"{asked.section}.path"
+    if not places:
+        return f"Put the files of one into a directory of their own, and set {key} to that"
+    if not asked.hub_name:
+        return f"Set {key} to one of: {_listed([str(place) for place in places])}"
+    # A run sees nothing of the hub's cache but all of a name, so a place in the cache is no fix.
+    fetch = f"hf download --repo-type dataset {asked.hub_name} --local-dir DIR"
+    copied = [f"DIR/{place.relative_to(directory)}" for place in places]
+    return f"Fetch it by `{fetch}`, and set {key} to one of: {_listed(copied)}"
+
+
+def _places(files: Sequence[DataFile], found: Sequence[DataFile]) -> list[Path]:
+    """What to name instead, for each group of files: the highest directory with it alone, or its only file.
+
+    Nothing for a group that has neither.
+    """
+    below: defaultdict[Path, set[str]] = defaultdict(set)
+    of_group: defaultdict[str, list[Path]] = defaultdict(list)
+    places: list[Path] = []
+    paths_found = {file.path for file in found}
+    for file in (*found, *(file for file in files if file.path not in paths_found)):
+        for parent in file.path.parents:
+            below[parent].add(file.group)
+    for file in found:
+        of_group[file.group].append(file.path)
+    for group, paths in sorted(of_group.items()):
+        alone = (each for each in reversed(paths[0].parents) if below[each] == {group})
+        common = next((each for each in alone if all(path.is_relative_to(each) for path in paths)), None)
+        if common is not None:
+            places.append(common)
+        elif len(paths) == 1:
+            places += paths
+    return places
+
+
+def _no_split(directory: Path, splits: Sequence[str], asked: _Asked) -> DataError:
+    fix = f"Set {asked.section}.split to one of: {_listed(splits)}"
+    return DataError(f"{asked.section}.path: {directory} has no split {asked.split!r}. {fix}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    listed = ", ".join(name or "." for name in names[:_MOST_NAMED])
+    return listed if len(names) <= _MOST_NAMED else f"{listed} and {len(names) - _MOST_NAMED} more"
 
 
 def _download(name: str, section: str, notes: Path | None) -> Path:

@@ -9,6 +9,7 @@ from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
 
 DATA_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
 """Ends of the names of data files."""
+_SPLIT = r"^\w[\w.-]*$"
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 Role = Literal["system", "developer", "user", "assistant", "tool"]
 
@@ -36,7 +37,7 @@ class ValidationConfig(Section):
 
     path: str = ""
     """Examples of their own, in any form that `data.path` takes."""
-    split: str = Field(default="validation", pattern=r"^\w+$")
+    split: str = Field(default="validation", pattern=_SPLIT)
     """Which split of that path, as `data.split`."""
     share: float = Field(default=0.0, ge=0, lt=1)
     """Share of the training data to hold out instead; the seed chooses which examples."""
@@ -70,8 +71,9 @@ class DataConfig(Section):
     echo: float = Field(default=0.0, ge=0, le=1)
     """Share of these solutions whose last answer repeats the problem instead: flawed examples leave RL something to
     mend."""
-    split: str = Field(default="train", pattern=r"^\w+$")
-    """Which split of a directory or of a data set of the hub; of no meaning for a file."""
+    split: str = Field(default="train", pattern=_SPLIT)
+    """Which split of a directory or of a data set of the hub, as its README or the names of its files have it, such as
+    `train_sft`; a word of that name is enough where no other has it. Of no meaning for a file."""
     batch_size: int = Field(default=64, ge=1)
     """Examples, or pairs, per optimizer step."""
     roles: Annotated[list[Role], Field(min_length=1)] = ["assistant"]

@@ -49,7 +49,7 @@ def read_declared(root: Path) -> Declared | None:
         below = _inside(str(config.get("data_dir") or "."))
         for split, pattern in _patterns(config.get("data_files")):
             found += [DeclaredFile(path, name, split) for path in sorted(root.glob(f"{below / _inside(pattern)}"))]
-    return Declared([each for each in found if each.path.is_file()], default) if found else None
+    return Declared([each for each in found if not each.path.is_dir()], default) if found else None
 
 
 def _configs(readme: Path) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def _configs(readme: Path) -> list[dict[str, Any]]:
     try:
         told = yaml.safe_load(head)
     except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"data: {readme} begins with what is no YAML: {str(error).splitlines()[0]}") from None
+        raise ValueError(f"{readme} begins with what is no YAML: {str(error).splitlines()[0]}") from None
     configs = told.get("configs") if isinstance(told, dict) else None
     return [each for each in configs or [] if isinstance(each, dict) and each.get("data_files")]
 
@@ -87,5 +87,5 @@ def _inside(pattern: str) -> PurePosixPath:
     """A pattern that leads nowhere else. Raises ValueError."""
     path = PurePosixPath(pattern)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"data: the README names {pattern!r}, which lies outside of the data set")
+        raise ValueError(f"the README names {pattern!r}, which lies outside of the data set")
     return path

@@ -1,47 +1,23 @@
 """Which files a data set has: what an argument `data` names, and which of them hold a config and a split.
 
 a file            all of it, whatever split is asked for
-a directory       laid out as the hub does it: see below
+a directory       laid out as the hub does it: see `layouts`
 org/name          what the hub's cache has of it; nothing here uses a network
-
-train.jsonl, test.jsonl                             a file per split
-data/train-00000-of-00002.parquet, ...              split into shards
-main/train-00000-of-00001.parquet, socratic/...     a directory per config
-train/algebra/1.json                                splits above configs, a row per file
-
-Where the README of a directory has `configs` that name files, it decides (`declared`).
 """
 
 import os
 import re
-from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
-from typing import NamedTuple
 
-from environments.library.data.declared import read_declared
+from environments.library.data.layouts import DataFile, of_split, read_layout
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz", ".parquet", ".arrow")
 EVERY = "*"
 """As a config: all of them together."""
 
-_METADATA = {"dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json"}
-_KIN = [{"train", "training"}, {"validation", "valid", "val", "dev"}, {"test", "testing", "eval", "evaluation"}]
-"""Words for one split, as the hub reads names of files."""
-_SPLIT_WORDS = set[str]().union(*_KIN)
 _PREFERRED = ("", "main", "default", "all")
 """Configs that are meant where none is named and there are several, the first that is there."""
-_SHARD = re.compile(r"-\d+-of-\d+$")
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
-_MOST_ENTRIES = 100_000
-"""Of a directory: a whole disk, named by mistake, must not be walked through."""
-
-
-class _DataFile(NamedTuple):
-    path: Path
-    config: str
-    split: str
-    """As its name says it, such as `train`, `dev` or `auxiliary_train`; empty if it says none."""
 
 
 class DataFiles:
@@ -54,16 +30,16 @@ class DataFiles:
         if root.is_file():
             if config not in ("", EVERY):
                 raise ValueError(f"config: {data} is a file and has none: leave it out")
-            self._files = [_DataFile(root, "", "")]
+            self._files = [DataFile(root, "", "")]
             return
-        if declared := read_declared(root):
-            found = [_DataFile(*each) for each in declared.files if each.path.name.endswith(SUFFIXES)]
-            otherwise = declared.default or otherwise
-        else:
-            found = [_described(root, path) for path in _data_files(root)]
-        configs = sorted({each.config for each in found})
+        try:
+            layout = read_layout(root, SUFFIXES)
+        except ValueError as error:
+            raise ValueError(f"data: {error}") from None
+        otherwise = layout.default or otherwise
+        configs = sorted({each.config for each in layout.files})
         chosen = _chosen(data, config, configs, otherwise if otherwise in (*configs, EVERY) else "")
-        self._files = [each for each in found if chosen in (EVERY, each.config)]
+        self._files = [each for each in layout.files if chosen in (EVERY, each.config)]
 
     @property
     def splits(self) -> list[str]:
@@ -77,9 +53,7 @@ class DataFiles:
 
     def of(self, split: str) -> list[Path]:
         """Files of a split: those that say just this, else those that say it in other words; maybe none."""
-        exact = [each.path for each in self._files if each.split == split]
-        kin = next((words for words in _KIN if split in words), {split})
-        return exact or [each.path for each in self._files if kin & _words(each.split)]
+        return [each.path for each in of_split(self._files, split)]
 
     def named(self, split: str, argument: str) -> list[Path]:
         """Files of a split that somebody asked for by `argument`. Raises ValueError if there are none."""
@@ -128,47 +102,6 @@ def _cached(name: str) -> Path:
         f"data: {name} is not in the hub's cache {hub_cache()}: run `hf download --repo-type dataset {name}` where "
         "there is a network, or put its files into a directory and name that"
     )
-
-
-def _data_files(root: Path) -> list[Path]:
-    entries = list(islice(root.rglob("*"), _MOST_ENTRIES + 1))
-    if len(entries) > _MOST_ENTRIES:
-        raise ValueError(f"data: {root} holds more than {_MOST_ENTRIES:,} files: name a directory below it")
-    found = [
-        path
-        for path in sorted(entries)
-        if path.name.endswith(SUFFIXES) and path.name not in _METADATA and not _is_hidden(path, root) and path.is_file()
-    ]
-    if not found:
-        raise ValueError(f"data: {root} has no data files in it ({', '.join(SUFFIXES)}): put them there")
-    return found
-
-
-def _is_hidden(path: Path, root: Path) -> bool:
-    return any(part.startswith(".") for part in path.relative_to(root).parts)
-
-
-def _described(root: Path, path: Path) -> _DataFile:
-    *directories, name = path.relative_to(root).parts
-    stem = _SHARD.sub("", name.removesuffix(next(end for end in SUFFIXES[::-1] if name.endswith(end))))
-    config = next((part for part in directories if _names_config(part, stem)), "")
-    return _DataFile(path, config, next(_splits([stem, *directories[::-1]]), ""))
-
-
-def _splits(parts: list[str]) -> Iterator[str]:
-    """What may say the split: a word for one before what only has such a word in it, names before directories."""
-    yield from (part for part in parts if part in _SPLIT_WORDS)
-    yield from (part for part in parts if _words(part) & _SPLIT_WORDS)
-
-
-def _names_config(part: str, stem: str) -> bool:
-    """`auxiliary_train/race_train.csv` is of a split, `auxiliary_train/train-0.parquet` of a config."""
-    names_split = part in _SPLIT_WORDS if stem in _SPLIT_WORDS else bool(_words(part) & _SPLIT_WORDS)
-    return part != "data" and not names_split
-
-
-def _words(name: str) -> set[str]:
-    return set(re.split(r"[^a-z]+", name.lower()))
 
 
 def _chosen(data: str, config: str, configs: list[str], otherwise: str) -> str:

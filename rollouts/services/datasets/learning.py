@@ -31,6 +31,10 @@ class Learned(NamedTuple):
 
 def find(project: Project, config: RunConfig) -> list[Learned]:
     """What a config names. Raises Invalid at the key that names none, or one of another form than the run learns."""
+    for key, split in _splits(config).items():
+        if split not in files.NAMES.values():
+            fault = f"A version of a dataset has the splits {' and '.join(files.NAMES.values())}."
+            raise Invalid(_NOTHING, fields={PATHS[key].replace("path", "split"): fault})
     return [Learned(split, _find(project, config, PATHS[split], name)) for split, name in _named(config)]
 
 
@@ -62,9 +66,7 @@ def prepare(run: Run) -> list[Path]:
             manifest = _written(directory) or files.write_directory(
                 each.version, _form(run.parsed), directory, suffix=".jsonl"
             )
-            name = f"{files.NAMES[Split.TRAIN.value]}.jsonl"
-            if each.split == Split.EVAL and run.parsed.data is not None and run.parsed.data.validation is not None:
-                name = f"{run.parsed.data.validation.split}.jsonl"
+            name = f"{_splits(run.parsed)[each.split]}.jsonl"
             found = manifest["files"].get(name, {"sha256": "", "rows": 0})
             RunDataset.objects.filter(pk=each.pk).update(sha256=found["sha256"], row_count=found["rows"])
         written.append(directory)
@@ -89,6 +91,15 @@ def _named(config: RunConfig) -> Iterator[tuple[str, str]]:
     validation = config.data.validation
     if validation is not None and (name := dataset_name(validation.path)) is not None:
         yield Split.EVAL.value, name
+
+
+def _splits(config: RunConfig) -> dict[str, str]:
+    """Which split of a version each part of the data is."""
+    data, named = config.data, dict(_named(config))
+    of_data = {} if data is None else {Split.TRAIN.value: data.split}
+    if data is not None and data.validation is not None:
+        of_data[Split.EVAL.value] = data.validation.split
+    return {part: split for part, split in of_data.items() if part in named}
 
 
 def _find(project: Project, config: RunConfig, key: str, name: str) -> DatasetVersion:

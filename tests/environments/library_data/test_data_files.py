@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.library.data import files as data_files
+from environments.library.data import layouts
 from environments.library.data.files import EVERY, DataFiles
 
 
@@ -169,9 +169,16 @@ def test_what_is_not_there_is_refused_with_what_to_do(
 
 def test_a_directory_of_very_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out(tmp_path, *(f"{number}.txt" for number in range(20)))
-    monkeypatch.setattr(data_files, "_MOST_ENTRIES", 10)
+    monkeypatch.setattr(layouts, "_MOST_ENTRIES", 10)
     with pytest.raises(ValueError, match="holds more than 10 files: name a directory below it"):
         DataFiles(str(tmp_path))
+
+
+def test_a_link_to_nothing_is_no_reason_to_leave_a_shard_out(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "train-00000-of-00002.jsonl")
+    lost = root / "train-00001-of-00002.jsonl"
+    lost.symlink_to(root / "blobs" / "none")
+    assert DataFiles(str(root)).of("train")[1:] == [lost]
 
 
 def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path) -> None:

@@ -76,6 +76,17 @@ def test_the_files_are_there_before_the_trainer_and_their_hash_is_kept(run: Run,
     assert (directory / "train.jsonl").stat().st_mtime_ns == before
 
 
+def test_what_a_run_learns_from_is_kept_of_the_split_that_it_names(run: Run) -> None:
+    make(run, validation_share=0.4)
+    learner = launch("dataset:good@1", data__split="validation")
+    [directory] = learning.prepare(learner)
+    [row] = RunDataset.objects.filter(run=learner)
+    assert row.sha256 == hashlib.sha256((directory / "validation.jsonl").read_bytes()).hexdigest()
+    with pytest.raises(Invalid) as refused:
+        launch("dataset:good@1", data__split="dev")
+    assert refused.value.fields == {"data.split": "A version of a dataset has the splits train and validation."}
+
+
 def test_pairs_are_for_preference(run: Run) -> None:
     make(run, name="pairs", form="pairs")
     learner = launch("dataset:pairs@1", data__preference={"beta": 0.1})

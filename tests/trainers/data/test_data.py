@@ -118,6 +118,178 @@ def test_a_directory_without_names_of_splits_is_one_split(tmp_path: Path) -> Non
         find_files(str(tmp_path / "empty"), "train")
 
 
+PREFERENCES = [
+    f"data/{split}-00000-of-0000{shards}.parquet"
+    for split, shards in (("test_prefs", 1), ("test_sft", 1), ("train_gen", 1), ("train_prefs", 2), ("train_sft", 1))
+] + ["data/train_prefs-00001-of-00002.parquet"]
+"""Files of HuggingFaceH4/ultrafeedback_binarized: the same prompts, thrice."""
+
+
+def laid_out(root: Path, *names: str) -> Path:
+    for name in names:
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    return root
+
+
+def found(root: Path, split: str) -> list[str]:
+    return [path.relative_to(root).as_posix() for path in find_files(str(root), split)]
+
+
+def test_a_split_is_what_all_of_a_name_says(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, *PREFERENCES)
+    assert found(root, "train_prefs") == [f"data/train_prefs-0000{shard}-of-00002.parquet" for shard in (0, 1)]
+    assert found(root, "test_sft") == ["data/test_sft-00000-of-00001.parquet"]
+    with pytest.raises(
+        DataError, match=r"no split 'validation'. Set data.split to one of: test_prefs, test_sft, train_"
+    ):
+        find_files(str(root), "validation")
+    laid_out(root, "data/train-00000-of-00001.parquet")
+    assert found(root, "train") == ["data/train-00000-of-00001.parquet"]
+
+
+@pytest.mark.parametrize("separator", ["_", "-", "."])
+def test_a_word_in_the_names_of_several_splits_is_refused_with_the_names_to_set(tmp_path: Path, separator: str) -> None:
+    root = laid_out(tmp_path, *(name.replace("_", separator) for name in PREFERENCES))
+    listed = [f"train{separator}{part}" for part in ("gen", "prefs", "sft")]
+    with pytest.raises(DataError) as refused:
+        find_files(str(root), "train")
+    assert str(refused.value) == (
+        f"data.path: {root} has several splits that 'train' may mean. Set data.split to one of: {', '.join(listed)}"
+    )
+    for name in listed:
+        fixed = {"data.solutions": False, "data.path": str(root), "data.split": name}
+        data = resolve("reverse-text-sft", overrides=fixed).config.data
+        assert data is not None
+        assert {path.name.partition("-0")[0] for path in find_files(data.path, data.split)} == {name}
+
+
+def test_a_word_in_the_name_of_one_split_is_enough(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "training.jsonl", "dev_v2.jsonl", "my-eval.jsonl")
+    assert [found(root, split) for split in ("train", "validation", "test", "v2")] == [
+        ["training.jsonl"], ["dev_v2.jsonl"], ["my-eval.jsonl"], ["dev_v2.jsonl"],
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("layout", "places"),
+    [
+        (["data/all/train-0.parquet", "data/a/train-0.parquet", "data/a/test-0.parquet"], ["data/a", "data/all"]),
+        (["all/train/0.parquet", "all/test/0.parquet", "a/train/0.parquet", "a/test/0.parquet"], ["a", "all"]),
+        (["en/v1/train.jsonl", "en/v2/train.jsonl", "fr/test.jsonl"], ["en/v1", "en/v2"]),
+        (["train_a/train.jsonl", "train_b/train.jsonl"], ["train_a", "train_b"]),
+        (["data/train-0.parquet", "data/train-1.parquet", "more/train-0.parquet"], ["data", "more"]),
+        (["train.jsonl", "test.jsonl", "old/train.jsonl"], ["train.jsonl", "old"]),
+        (["train-0.parquet", "train-1.parquet", "old/train.jsonl"], ["old"]),
+        (["en/train-0.json", "en/train-1.json", "en/fr/train-0.json", "en/fr/train-1.json"], ["en/fr"]),
+    ],
+)
+def test_a_split_of_several_configs_is_refused_with_what_to_name(
+    tmp_path: Path, layout: list[str], places: list[str]
+) -> None:
+    root = laid_out(tmp_path, *layout)
+    with pytest.raises(DataError, match="has several configs with a split 'train'") as refused:
+        find_files(str(root), "train", "data.validation")
+    *_, listed = str(refused.value).partition("Set data.validation.path to one of: ")
+    assert listed.split(", ") == [str(root / place) for place in places]
+    for each in listed.split(", "):
+        assert all(path.is_relative_to(each) for path in find_files(each, "train"))
+
+
+def test_a_name_that_no_split_has_by_custom_is_told_apart_too(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "x/good/0.json", "x/bad/0.json", "y/good/0.json", "y/good/1.json", "y/0.json")
+    assert found(root, "bad") == ["x/bad/0.json"]
+    with pytest.raises(
+        DataError, match=f"with a split 'good': x, y. Set data.path to one of: {root}/x/good, {root}/y$"
+    ):
+        find_files(str(root), "good")
+
+
+def test_an_error_lists_the_first_of_very_many_configs(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, *(f"config-{number:03}/train.jsonl" for number in range(40)))
+    with pytest.raises(DataError, match=r"config-000, .*config-011 and 28 more\. Set .*config-011 and 28 more$"):
+        find_files(str(root), "train")
+
+
+HASH = "a09b74b3ef9c3b56"
+
+
+@pytest.mark.parametrize(
+    ("layout", "split"),
+    [
+        (["train/0.jsonl", "train.jsonl"], "train"),
+        (["data/train-0.parquet", "data/train-1.parquet"], "train"),
+        ([f"data/train-00000-of-00002-{HASH}.parquet", f"data/train-00001-of-00002-{HASH}.parquet"], "train"),
+        (["c4-train.00000-of-00002.json.gz", "c4-train.00001-of-00002.json.gz"], "train"),
+        (["train_1.jsonl", "train_10.jsonl", "train_2.jsonl"], "train"),
+        (["train_sft_1.jsonl", "train_sft_2.jsonl"], "train_sft"),
+        (["train1.jsonl", "train2.jsonl"], "train"),
+        (["train.part-01.json", "train.part-02.json"], "train"),
+        (["00000-train.parquet", "00001-train.parquet"], "train"),
+        (["train/algebra/1.json", "train/geometry/1.json"], "train"),
+        (["train/algebra/train_1.json", "train/geometry/train_1.json"], "train"),
+        (["train/part-0.snappy.parquet", "train/part-1.snappy.parquet"], "train"),
+        (["good/0.parquet", "good/1.parquet"], "good"),
+        (["good-00000-of-00002.parquet", "good-00001-of-00002.parquet"], "good"),
+    ],
+)
+def test_numbers_count_the_files_of_a_split_and_directories_below_it_are_parts_of_it(
+    tmp_path: Path, layout: list[str], split: str
+) -> None:
+    root = laid_out(tmp_path, *layout, "test.jsonl", "other/bad.jsonl", ".cache/train.jsonl")
+    assert found(root, split) == layout
+
+
+def test_a_number_with_a_point_may_be_another_version(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "train-v1.1.json", "train-v2.0.json")
+    with pytest.raises(DataError, match=r"Set data.split to one of: train-v1.1, train-v2.0$"):
+        find_files(str(root), "train")
+    assert found(root, "train-v2.0") == ["train-v2.0.json"]
+
+
+README = """---
+configs:
+- config_name: extended
+  data_files:
+  - split: train
+    path: extended/*
+- config_name: {name}
+  data_files:
+  - split: train_1
+    path: [b.jsonl, "[bc].jsonl"]
+  - split: train_2
+    path: c.jsonl
+---
+"""
+
+
+def test_a_readme_says_which_files_of_a_directory_are_which(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "a.jsonl", "b.jsonl", "c.jsonl", "extended/a.jsonl", "extended/b.jsonl")
+    (root / "README.md").write_text(README.format(name="default"))
+    assert found(root, "train_1") == ["b.jsonl", "c.jsonl"]
+    with pytest.raises(DataError, match=r"that 'train' may mean. Set data.split to one of: train_1, train_2$"):
+        find_files(str(root), "train")
+    (root / "README.md").write_text(README.format(name="other").replace("train_1", "train"))
+    with pytest.raises(DataError, match=r"several configs with a split 'train': extended, other. Set .*/extended$"):
+        find_files(str(root), "train")
+    (root / "README.md").write_text(README.format(name="other").replace("extended\n", "extended\n  default: true\n", 1))
+    assert found(root, "train") == ["extended/a.jsonl", "extended/b.jsonl"]
+    (root / "README.md").write_text("---\nconfigs:\n- data_files: /etc/*\n---\n")
+    with pytest.raises(DataError, match=r"^data.path: the README names '/etc/\*', which lies outside of the data set"):
+        find_files(str(root), "train")
+
+
+def test_configs_with_the_same_files_have_no_directory_to_name(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "a.jsonl", "b.jsonl")
+    told = "---\nconfigs:\n- {config_name: x, data_files: '*.jsonl'}\n- {config_name: y, data_files: '*.jsonl'}\n---\n"
+    (root / "README.md").write_text(told)
+    with pytest.raises(
+        DataError, match=r"with a split 'train': x, y. Put the files of one into a directory of their own"
+    ):
+        find_files(str(root), "train")
+
+
 def test_what_datasets_saved_is_read_in_the_order_of_its_state(tmp_path: Path) -> None:
     """The layout of `DatasetDict.save_to_disk`: Arrow streams, and a state.json that names them."""
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "test"]}')
@@ -194,6 +366,14 @@ def test_a_data_set_of_the_hub_is_downloaded_once(tmp_path: Path) -> None:
     assert not list((tmp_path / "home").rglob("model.bin"))
     again = find_on_hub("http://127.0.0.1:1", tmp_path / "home", "someone/data", "train")
     assert again.stdout == first.stdout, "what was downloaded needs no network"
+
+
+@pytest.mark.slow
+def test_the_readme_of_a_data_set_of_the_hub_is_fetched_with_it(tmp_path: Path) -> None:
+    told = b"---\nconfigs:\n- {config_name: x, data_files: [{split: train, path: b.jsonl}]}\n---\n"
+    with hub("someone/data", {"a.jsonl": b"{}", "b.jsonl": b"{}", "README.md": told}) as url:
+        done = find_on_hub(url, tmp_path / "home", "someone/data", "train")
+    assert [Path(each).name for each in done.stdout.splitlines()] == ["b.jsonl"], done.stderr
 
 
 @pytest.mark.slow
