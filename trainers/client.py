@@ -25,7 +25,7 @@ from trainers.errors import ControlPlaneRefused, ControlPlaneUnreachable, DataEr
 
 _RETRY_BUDGET_S = 600.0
 """Seconds for which requests are retried: longer than a restart of everything on a slow machine."""
-_SLOWEST_BYTES_PER_S = 20e6
+SLOWEST_BYTES_PER_S = 20e6
 """At which files are fetched from a node that shares no disk; their announcement waits there for as long."""
 _WAIT_S = 20.0
 
@@ -155,7 +155,7 @@ class ControlPlane:
         self._post("trainer/finish", {})
 
     def _announce(self, path: str, files: wire.PolicyVersionIn | wire.CheckpointIn) -> None:
-        self._post(path, files, budget_s=self._retry_budget_s + files.size_bytes / _SLOWEST_BYTES_PER_S)
+        self._post(path, files, budget_s=self._retry_budget_s + files.size_bytes / SLOWEST_BYTES_PER_S)
 
     def _post(self, path: str, body: Any, **options: Any) -> httpx.Response:
         headers = {"Content-Type": "application/json"}

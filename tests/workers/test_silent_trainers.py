@@ -1,5 +1,6 @@
 """A trainer is taken for hung once it has not called for long, whatever it trains and waits for."""
 
+import os
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,18 @@ def test_a_trainer_that_does_not_call_is_replaced(launch: Any) -> None:
     ended = tended(run, hung)
     assert (ended.state, ended.reason_code) == (ReplicaState.LOST, ReasonCode.EJECTED_STUCK)
     assert story.fresh(run).trainer_restarts == 1
+
+
+def test_a_trainer_has_the_time_that_its_files_take(tmp_path: Path) -> None:
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "model.safetensors").touch()
+    os.truncate(model / "model.safetensors", 140 * 10**9)
+    run = story.launch(model__path=str(model))
+    writing, _ = silent(run)
+    assert tended(run, writing).state == ReplicaState.READY
+    Replica.objects.update(answered_at=timezone.now() - timedelta(seconds=training.step_deadline_s(run) + 60))
+    assert tended(run, writing).reason_code == ReasonCode.EJECTED_STUCK
 
 
 def test_a_launcher_that_does_not_answer_costs_a_run_no_start(monkeypatch: pytest.MonkeyPatch) -> None:

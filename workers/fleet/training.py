@@ -17,7 +17,8 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import placements, projects, replicas, tokens, trainer_writes
 from rollouts.states import ReplicaState
-from workers.fleet import commands, jobs, lifecycle
+from trainers.client import SLOWEST_BYTES_PER_S
+from workers.fleet import commands, hub, jobs, lifecycle
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.launchers.base import End, Observation
 
@@ -28,7 +29,11 @@ MAX_RESTARTS = 5
 LONGEST_BACK_OFF_S = 60.0
 START_DEADLINE_S = 900.0
 STEP_DEADLINE_S = 3600.0
-"""After this without a call a trainer is taken for hung: one that waits for a batch goes on asking for it."""
+"""After this without a call, and the time that its files take, a trainer is taken for hung: one that waits for a batch
+goes on asking for it."""
+_WRITTEN = 8
+"""Bytes that a trainer reads or writes between two calls, for each of a model in 16 bits: weights of 4 bytes with two
+moments, a version, and where it starts from."""
 EXIT_DEADLINE_S = 60.0
 """Between saying that it has finished and its exit."""
 
@@ -61,8 +66,16 @@ def _watch(run: Run, replica: Replica) -> None:
             lifecycle.end([replica], reason=Reason(ReasonCode.EXIT_OVERDUE))
     elif replica.state == ReplicaState.STARTING and _age_s(replica.begun_at or replica.created_at) > START_DEADLINE_S:
         _eject(run, replica, Reason(ReasonCode.EJECTED_UNREGISTERED, deadline_s=START_DEADLINE_S))
-    elif replica.state == ReplicaState.READY and _age_s(replica.answered_at or replica.state_at) > STEP_DEADLINE_S:
-        _eject(run, replica, Reason(ReasonCode.EJECTED_STUCK, step=run.next_step, deadline_s=STEP_DEADLINE_S))
+    elif replica.state == ReplicaState.READY:
+        silent_s = _age_s(replica.answered_at or replica.state_at)
+        if silent_s > STEP_DEADLINE_S and silent_s > (deadline_s := step_deadline_s(run)):
+            _eject(run, replica, Reason(ReasonCode.EJECTED_STUCK, step=run.next_step, deadline_s=deadline_s))
+
+
+def step_deadline_s(run: Run) -> float:
+    """Seconds without a call after which the run's trainer is taken for hung."""
+    written = _WRITTEN * hub.size_bytes(run.parsed.model.path)
+    return STEP_DEADLINE_S + written / SLOWEST_BYTES_PER_S
 
 
 def _eject(run: Run, replica: Replica, reason: Reason) -> None:
