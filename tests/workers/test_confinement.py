@@ -185,6 +185,10 @@ def test_variables_of_the_control_plane_stay_outside(home: Path, monkeypatch: py
     for name in ("DATABASE_URL", "ROLLYARD_SECRET_KEY", "HF_HUB_TOKEN", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "canary-5e1f")
     monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"):  # of which a sandbox without a network has none
+        monkeypatch.setenv(name, "ib0")
     seen = tried(home, "import json, os; print(json.dumps(dict(os.environ)))")
     assert "canary-5e1f" not in str(seen)
     assert seen["NCCL_DEBUG"] == "INFO"
+    assert "ib0" not in str(seen)
+    assert confinement.variables(home, network=True)["NCCL_SOCKET_IFNAME"] == "ib0"

@@ -149,8 +149,12 @@ def join_ranks() -> None:
 def make_world(config: TrainerConfig) -> World:
     """Take this rank's device and place in the mesh. `join_ranks` comes first.
 
-    Raises ValueError when the ranks that torchrun started cannot be arranged as the config asks.
+    Raises ValueError when the ranks that torchrun started cannot be arranged as the config asks, RuntimeError where it was
+    given GPUs and none works: nobody wants to see days later that a run trains on CPU.
     """
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if config.device == "auto" and given and not torch.cuda.is_available():
+        raise RuntimeError(f"CUDA does not work with GPU {given}: see nvidia-smi, or set trainer.device to 'cpu'")
     kind = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     chosen = torch.device("cpu")
     if kind == "cuda":

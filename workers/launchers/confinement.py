@@ -41,6 +41,7 @@ _PASSED_PREFIXES = (
     "VLLM_",
 )
 """How programs for GPUs, tensors and models are tuned. Everything else in our environment may be a secret."""
+_INTERFACES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 _SECRET = ("_KEY", "_TOKEN", "_SECRET", "_PASSWORD")
 READABLE_VARIABLE = "ROLLYARD_SANDBOX_READABLE"
 """Paths, separated by colons, that every sandbox may read: libraries or data outside of /usr and the environment."""
@@ -169,12 +170,15 @@ def _refuse_closed_way(account: str, real: Path) -> None:
         )
 
 
-def variables(scratch: Path) -> dict[str, str]:
-    """What of our environment a command in a sandbox gets, and its own directory for homes and caches."""
+def variables(scratch: Path, *, network: bool = False) -> dict[str, str]:
+    """What of our environment a command in a sandbox gets, and its own directory for homes and caches; with a `network`
+    also which interfaces to use. Where there is none but loopback, NCCL and gloo would end for want of them."""
     passed = {
         name: value
         for name, value in os.environ.items()
-        if (name in _PASSED or name.startswith(_PASSED_PREFIXES)) and not name.endswith(_SECRET)
+        if (name in _PASSED or name.startswith(_PASSED_PREFIXES))
+        and not name.endswith(_SECRET)
+        and (network or name not in _INTERFACES)
     }
     # What is not here already cannot be had: there is no network.
     return {**passed, "HOME": str(scratch), "HF_HOME": str(scratch / "huggingface"), "HF_HUB_OFFLINE": "1"}

@@ -120,7 +120,7 @@ def _environ(spec: LaunchSpec, *, confined: bool) -> dict[str, str]:
     packages = str(Path(__file__).resolve().parents[2])
     path = [packages, *filter(None, [os.environ.get("PYTHONPATH")])]
     if confined:
-        inherited = confinement.variables(scratch(spec.directory))
+        inherited = confinement.variables(scratch(spec.directory), network=spec.network)
     else:
         inherited = {name: value for name, value in os.environ.items() if name not in _OWN_SECRETS}
     return {

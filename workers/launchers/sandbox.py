@@ -44,6 +44,8 @@ TOOK_TOO_LONG = f"bwrap made no sandbox within {SETUP_DEADLINE_S:.0f} s: does a 
 _KEPT_BYTES = 64 * 2**10
 """Of what a command writes to each of its outputs, for who started it."""
 _ETC = ("alternatives", "group", "ld.so.cache", "localtime", "nsswitch.conf", "passwd")
+_GPUS = ("nvidia[0-9]*", "nvidia-caps/nvidia-cap[0-9]*")
+"""The second are parts of one (MIG); who may use which, their own modes say."""
 _GPU_DEVICES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 
 
@@ -105,7 +107,8 @@ def arguments(
                 options += ["--perms", "0755", "--dir", str(parent)]
         options += [*binds[path], path]
     if sandbox.gpus:
-        devices = sorted(Path("/dev").glob("nvidia[0-9]*")) + [Path("/dev", name) for name in _GPU_DEVICES]
+        found = (path for pattern in _GPUS for path in Path("/dev").glob(pattern))
+        devices = [*sorted(found), *(Path("/dev", name) for name in _GPU_DEVICES)]
         for device in devices:
             options += ["--dev-bind-try", *_twice(device)]
     return [*options, "--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/tmp" if is_root else sandbox.directory]

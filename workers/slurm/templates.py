@@ -6,7 +6,8 @@ installation writes.
     account = "lab"
     hours = 12
     modules = ["cuda/12.4"]
-    environment = { NCCL_SOCKET_IFNAME = "ib0" }
+    interface = "ib0"
+    environment = { NCCL_IB_HCA = "mlx5" }
 
     [workers.players]
     template = "default"

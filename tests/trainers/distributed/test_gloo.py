@@ -12,6 +12,13 @@ from trainers.distributed.mesh import World, make_world
 from trainers.run_config import TrainerConfig
 
 
+def test_gpus_that_do_not_work_are_no_reason_to_train_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1c0e")
+    with pytest.raises(RuntimeError, match="CUDA does not work with GPU MIG-1c0e"):
+        make_world(TrainerConfig(device="auto"))
+
+
 def threads(name: str) -> int:
     """How many threads of this process have this name."""
     return sum(task.read_text().strip() == name for task in Path("/proc/self/task").glob("*/comm"))
