@@ -149,8 +149,8 @@ def join_ranks() -> None:
 def make_world(config: TrainerConfig) -> World:
     """Take this rank's device and place in the mesh. `join_ranks` comes first.
 
-    Raises ValueError when the ranks that torchrun started cannot be arranged as the config asks, RuntimeError where GPUs
-    were given and none works: nobody wants to see days later that a run trains on CPU.
+    Raises ValueError when the ranks that torchrun started cannot be arranged as the config asks, RuntimeError for GPUs
+    none of which works: nobody wants to see days later that a run trains on CPU.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if config.device == "auto" and given and not torch.cuda.is_available():
