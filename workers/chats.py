@@ -1,12 +1,14 @@
 """The chat format of a run's model: looked for once, spoken by every session."""
 
 import asyncio
+from pathlib import Path
 
 from environments.chat import rendered
 from environments.chat.base import Chat
 from environments.chat.rendered import RenderedChat
 from environments.chat.template import TemplateChat
 from environments.policy import Policy
+from rollouts.services import model_checks
 from workers.fleet import hub
 
 
@@ -24,6 +26,10 @@ class Chats:
         async with self._lock:
             if not self._is_known:
                 directory = await asyncio.to_thread(hub.tokenizer_directory, self._model)
-                self._family = None if directory is None else await rendered.find(policy, directory)
+                self._family = None if directory is None else await rendered.find(policy, directory, self._closed())
                 self._is_known = True
         return self._family or TemplateChat(policy)
+
+    def _closed(self) -> list[Path]:
+        """Where no link to a file of the tokenizer is followed: of the hub's cache most is links."""
+        return model_checks.closed() if Path(self._model).is_absolute() else []

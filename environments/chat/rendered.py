@@ -8,7 +8,7 @@ import asyncio
 import json
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +17,13 @@ import msgspec
 
 from environments.chat.tokenizer import ChatTokenizer
 from environments.errors import PolicyRefused, words_of
-from environments.policy import Completion, Policy
 from environments.types import FunctionCall, JsonObject, Message, ToolCall
+from environments.visible import visible_line
 
 if TYPE_CHECKING:  # it takes a second to load, and most processes that know of it speak with no model
     from renderers.base import ParsedToolCall, RenderedTokens, Renderer
+
+    from environments.policy import Completion, Policy
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +47,8 @@ FAMILIES = (
 """Names of `renderers`, of text models, in the order in which they are tried."""
 _LARGE = 50_000
 """Characters of a conversation that is rendered in a thread, so that others are not held up by it."""
+_MAX_WORDS = 500
+"""Of an error, in the log: they may be those of whoever wrote the tokenizer."""
 _TOOL = {
     "type": "function",
     "function": {
@@ -69,7 +73,10 @@ PROBES: tuple[tuple[list[Message], list[JsonObject]], ...] = (
     (_CALLED, [_TOOL]),
     (_CALLED_WORDLESS, [_TOOL]),
 )
-"""Conversations that a renderer and the chat template must make the same tokens of."""
+"""Conversations that a renderer and the chat template must make the same tokens of.
+
+The check of a launch encodes their words too, and all of ASCII: a tokenizer that breaks over that breaks there.
+"""
 
 
 @contextmanager
@@ -101,6 +108,10 @@ class RenderedChat:
             return await asyncio.to_thread(self._render, said, told)
         return self._render(said, told)
 
+    def probed(self) -> list[list[int]]:
+        """What it makes of the probes. Raises PolicyRefused."""
+        return [self._render(self._plain(messages), self._tokenizer.marked(tools)) for messages, tools in PROBES]
+
     @_refusals()
     def _render(self, messages: list[Any], tools: list[Any]) -> list[int]:
         rendered: list[int] = self._renderer.render_ids(messages, tools=tools or None, add_generation_prompt=True)
@@ -115,7 +126,7 @@ class RenderedChat:
     async def extend(
         self,
         token_ids: list[int],
-        sampled: Completion,
+        sampled: "Completion",
         messages: Sequence[Message],
         added: Sequence[Message],
         tools: Sequence[JsonObject],
@@ -141,7 +152,7 @@ class RenderedChat:
         # Of a reply with an end of a turn in its middle the bridge keeps what is before that: it is rendered anew.
         return found if found[: len(token_ids)] == token_ids else None
 
-    def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject]) -> Message:
+    def parse(self, prompt_token_ids: list[int], completion: "Completion", tools: Sequence[JsonObject]) -> Message:
         said = self._before_stop(completion)
         try:
             parsed = self._renderer.parse_response(said, tools=list(tools) or None, prompt_ids=prompt_token_ids)
@@ -153,7 +164,7 @@ class RenderedChat:
         content = parsed.content if parsed.content or not (calls or reasoning is not None) else None
         return Message("assistant", content, tool_calls=calls, reasoning_content=reasoning)
 
-    def _before_stop(self, completion: Completion) -> list[int]:
+    def _before_stop(self, completion: "Completion") -> list[int]:
         """The tokens of a reply without a client's stop. A string may begin inside of a token: that is parted."""
         token_ids, stop = completion.token_ids, completion.stopped_by
         if stop is None:
@@ -202,30 +213,41 @@ def _call(parsed: "ParsedToolCall") -> ToolCall:
     return ToolCall(parsed.id or f"call_{uuid.uuid4().hex[:24]}", FunctionCall(name, text))
 
 
-async def find(policy: Policy, directory: Path) -> RenderedChat | None:
+async def find(policy: "Policy", directory: Path, closed: Iterable[Path] = ()) -> RenderedChat | None:
     """The format of the model in a directory, which the policy serves; None: `renderers` knows none that fits it.
 
-    Raises PolicyError when the policy cannot be asked.
+    None as well where the tokenizer cannot be used, whatever is wrong with it; ``closed``: where runs write, and no
+    link is followed. Raises PolicyError when the policy cannot be asked.
     """
     try:
-        tokenizer = await asyncio.to_thread(_load, directory)
-    except (OSError, ValueError) as error:
-        log.info("no tokenizer in %s (%s): its chat template alone is used", directory, error)
+        tokenizer = await asyncio.to_thread(_load, directory, closed)
+    except (OSError, ValueError, MemoryError) as error:
+        words = visible_line(words_of(error))[:_MAX_WORDS] or type(error).__name__
+        log.info("no tokenizer in %s (%s): its chat template alone is used", directory, words)
         return None
     expected = await _templated(policy)
+    # In a thread: a tokenizer may take its time over a text.
+    chat = await asyncio.to_thread(_speaking, tokenizer, expected)
+    if chat is None:
+        log.info("%s speaks no format of `renderers`: its chat template alone is used", directory)
+    else:
+        log.info("%s speaks %s", directory, chat.family)
+    return chat
+
+
+def _speaking(tokenizer: ChatTokenizer, expected: list[list[int] | None]) -> RenderedChat | None:
+    """The first format that makes of the probes what the template does."""
     for family in FAMILIES:
         try:
             chat = RenderedChat(tokenizer, family)
-            if [await chat.render(*probe) for probe in PROBES] == expected:
-                log.info("%s speaks %s", directory, family)
+            if chat.probed() == expected:
                 return chat
         except Exception as error:  # noqa: BLE001 - a renderer says by whatever it raises that it is of another model
-            log.debug("%s does not speak %s: %s", directory, family, error)
-    log.info("%s speaks no format of `renderers`: its chat template alone is used", directory)
+            log.debug("%s does not speak %s: %s", tokenizer.name_or_path, family, error)
     return None
 
 
-async def _templated(policy: Policy) -> list[list[int] | None]:
+async def _templated(policy: "Policy") -> list[list[int] | None]:
     """The tokens that the model's template makes of the probes; None where it refuses one."""
     found: list[list[int] | None] = []
     for messages, tools in PROBES:
@@ -236,8 +258,8 @@ async def _templated(policy: Policy) -> list[list[int] | None]:
     return found
 
 
-def _load(directory: Path) -> ChatTokenizer:
+def _load(directory: Path, closed: Iterable[Path]) -> ChatTokenizer:
     """Raises OSError, ValueError where there is none. Others are not held up while `renderers` is loaded."""
     import renderers  # noqa: F401
 
-    return ChatTokenizer(directory)
+    return ChatTokenizer(directory, closed)

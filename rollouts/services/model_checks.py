@@ -27,6 +27,8 @@ PROGRAM = ("-m", "trainers.storage.model_check")
 _QUIET = {"TOKENIZERS_PARALLELISM": "false", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 """For who has no memory for threads of every core."""
 _HUB_PREFIXES = ("CURL_", "HF_", "HUGGING", "REQUESTS_", "SSL_", "XDG_")
+_SIGNALLED = 128
+"""Above it are the exit statuses with which a sandbox tells that a signal ended the program."""
 _DEADLINE_S = 20.0
 PATIENCE_S = 5.0
 _HUB_MEMORY_S = 30.0
@@ -142,12 +144,14 @@ def _told(model: str, done: "subprocess.CompletedProcess[str] | None") -> _Told 
     if done.returncode == NO_TRANSFORMERS:
         log.info("%s is only checked by its files: transformers is not installed here", model)
         return None
+    was_ended = done.returncode < 0 or done.returncode > _SIGNALLED
+    if done.returncode:
+        log.error("the check of %s broke (%s): %s", model, done.returncode, done.stderr[-1000:])
     try:
-        if done.returncode == 0:
+        if done.returncode == 0 or was_ended:  # what it may be ended by it says before
             return msgspec.json.decode(done.stdout.splitlines()[-1], type=_Told)
     except (IndexError, msgspec.MsgspecError, RecursionError):
-        pass
-    log.error("the check of %s broke (%s): %s", model, done.returncode, done.stderr[-1000:])
+        log.error("the check of %s told nothing: %r", model, done.stdout[-1000:])
     return None
 
 

@@ -1,6 +1,11 @@
 """A renderer speaks a model's format token by token, and text cannot pose as a control token."""
 
 import asyncio
+import json
+import logging
+import os
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +14,7 @@ import msgspec
 import pytest
 from transformers import AutoTokenizer
 
-from environments.chat import rendered
+from environments.chat import files, rendered
 from environments.chat.rendered import RenderedChat
 from environments.chat.tokenizer import MARK, ChatTokenizer
 from environments.config import SamplingParams
@@ -272,6 +277,104 @@ def test_what_transformers_encodes_is_what_we_encode(directory: Path) -> None:
     for text in ("", "one two  three\n", "<|im_start|>user\n12345 é 👩‍👩‍👧<|im_end|>", CALL):
         assert ours.encode(text) == theirs.encode(text, add_special_tokens=False)
     assert ours.eos_token_id == theirs.eos_token_id
+
+
+def written(at: Path, **changes: Any) -> Path:
+    """A directory with the tokenizer, of which its writer changed something."""
+    tool_tokenizer().save_pretrained(at)
+    path = at / "tokenizer.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    return at
+
+
+def test_a_tokenizer_that_would_fill_up_or_cut_off_texts_does_neither(directory: Path, tmp_path: Path) -> None:
+    padding = {"strategy": {"Fixed": 1_000}, "direction": "Right", "pad_to_multiple_of": None, "pad_id": 0}
+    cutting = {"direction": "Right", "max_length": 1, "strategy": "LongestFirst", "stride": 0}
+    padded = written(tmp_path / "padded", padding=padding | {"pad_type_id": 0, "pad_token": "<|endoftext|>"})
+    cut = written(tmp_path / "cut", truncation=cutting)
+    plain = ChatTokenizer(directory).encode("one two three")
+    assert len(plain) > 1
+    assert ChatTokenizer(padded).encode("one two three") == plain
+    assert ChatTokenizer(cut).encode("one two three") == plain
+
+
+LOADED = """
+import sys
+from pathlib import Path
+from environments.chat.tokenizer import ChatTokenizer
+for directory in map(Path, sys.argv[1:]):
+    try:
+        ChatTokenizer(directory, [directory.parent])
+    except OSError as error:
+        print(error)
+"""
+
+
+def test_a_pipe_a_link_out_of_a_runs_directory_and_a_file_that_is_too_large_are_not_read(
+    directory: Path, tmp_path: Path
+) -> None:
+    names = [files.TOKENIZER, files.TOKENIZER_CONFIG]
+    pipes = [written(tmp_path / f"pipe of {name}") / name for name in names]
+    links = [written(tmp_path / f"link of {name}") / name for name in names]
+    for path in (*pipes, *links):
+        path.unlink()
+    for path in pipes:
+        os.mkfifo(path)
+    for path in links:
+        path.symlink_to(directory / path.name)
+    large = [written(tmp_path / f"large {name}") / name for name in names]
+    for path, limit in zip(large, (files.MAX_TOKENIZER_BYTES, files.MAX_CONFIG_BYTES), strict=True):
+        os.truncate(path, limit + 1)
+    paths = [*pipes, *links, *large]
+    # In a process of its own: some ways to open a pipe stop every thread of one.
+    done = subprocess.run(
+        [sys.executable, "-c", LOADED, *(str(path.parent) for path in paths)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    faults = ["is no regular file"] * 4 + [f"has more than {2**20 * size} bytes" for size in (64, 8)]
+    assert done.stdout.splitlines() == [
+        f"[Errno {27 if 'more' in fault else 22}] {fault}: '{path}'" for path, fault in zip(paths, faults, strict=True)
+    ]
+
+
+def test_a_link_is_followed_where_people_share_files_and_no_run_writes(directory: Path, tmp_path: Path) -> None:
+    for name in (files.TOKENIZER, files.TOKENIZER_CONFIG):
+        (tmp_path / name).symlink_to(directory / name)
+    assert ChatTokenizer(tmp_path, [tmp_path / "runs"]).encode("a b") == ChatTokenizer(directory).encode("a b")
+
+
+GIVES_UP = {"type": "Split", "pattern": {"Regex": "(\\w|\\w|\\W)+$^"}, "behavior": "Isolated", "invert": False}
+"""A regular expression that the library panics over, after ten million steps."""
+
+
+@pytest.mark.parametrize("broken", ["no object", "no end of controls", "a panic", "a link"])
+def test_of_a_model_whose_tokenizer_is_of_no_use_the_template_is_used(
+    directory: Path, tmp_path: Path, broken: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = written(tmp_path / "m", **({"pre_tokenizer": GIVES_UP} if broken == "a panic" else {}))
+    if broken == "no object":
+        (at / files.TOKENIZER_CONFIG).write_text("[]")
+    elif broken == "no end of controls":
+        tokenizer = json.loads((at / files.TOKENIZER).read_text())
+        tokenizer["added_tokens"][-1]["content"] = "<" * 2**22
+        (at / files.TOKENIZER).write_text(json.dumps(tokenizer))
+    elif broken == "a link":
+        (at / files.TOKENIZER_CONFIG).unlink()
+        (at / files.TOKENIZER_CONFIG).symlink_to(directory / files.TOKENIZER_CONFIG)
+    with caplog.at_level(logging.INFO, rendered.__name__):
+        assert asyncio.run(rendered.find(Templated(tool_tokenizer()), at, [tmp_path])) is None
+    [record] = caplog.records
+    assert record.message.startswith(f"{at} speaks no format" if broken == "a panic" else f"no tokenizer in {at} (")
+    assert record.message.endswith(": its chat template alone is used")
+
+
+def test_a_tokenizer_that_breaks_over_a_text_refuses_that_text(tmp_path: Path) -> None:
+    tokenizer = ChatTokenizer(written(tmp_path, pre_tokenizer=GIVES_UP))
+    with pytest.raises(ValueError, match=r"the tokenizer broke: .*retry-limit"):
+        tokenizer.encode("a" * 60)
 
 
 def test_the_tools_of_a_problem_cost_some_hundred_tokens(directory: Path, chat: RenderedChat) -> None:

@@ -1,7 +1,8 @@
 """Ask the code that will load a model whether it can: `python -m trainers.storage.model_check MODEL`.
 
-MODEL is a directory, or the name of a model on the hub. Prints one JSON object: `{"fault": ""}` when config and
-tokenizer of the directory load, else the fault in a sentence. Of a name it tells whether the hub has it, and in
+MODEL is a directory, or the name of a model on the hub. The last line that it prints is a JSON object: `{"fault": ""}`
+when config and tokenizer of the directory load, and encode what drivers ask of it first, else the fault in a sentence;
+that is there also when this process dies of the directory. Of a name it tells whether the hub has it, and in
 `directory` where its files are cached, if they are: nothing of them is read. What loads and cannot be trained all the
 same has the sentence for that in `untrainable`.
 
@@ -10,27 +11,33 @@ hostile: it limits itself, and whoever starts it builds walls around it. torch i
 tokenizer need none, and the answer takes one second instead of four. No weight is read.
 """
 
+import contextlib
 import importlib.util
 import json
 import os
 import resource
+import string
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from environments.chat.rendered import PROBES
+from environments.chat.tokenizer import ChatTokenizer
 from trainers.model.layers import why_untrainable
 from trainers.storage.model_files import CONFIG, NO_TRANSFORMERS, TOKENIZERS, ModelFault
 
 _HUB_DEADLINE_S = 2.0
 _LIMITS = {
     resource.RLIMIT_CORE: 0,
-    resource.RLIMIT_CPU: 60,
-    resource.RLIMIT_DATA: 4 * 2**30,
+    resource.RLIMIT_CPU: 15,
+    resource.RLIMIT_DATA: 2 * 2**30,
     resource.RLIMIT_FSIZE: 2**20,
     resource.RLIMIT_NOFILE: 256,
 }
-"""A tokenizer may be made to ask for everything."""
+"""A tokenizer may be made to ask for everything. The largest take six seconds of CPU time, and less than a gigabyte."""
 _HIDDEN = {"torch", "torchvision", "torchaudio", "tensorflow", "sklearn", "PIL"}
 """Packages that transformers loads when it finds them, which takes seconds."""
 
@@ -46,8 +53,12 @@ def check(model: str, *, trust_remote_code: bool) -> dict[str, str]:
         else:
             _check_on_hub(model, trust_remote_code)
     except ModelFault as fault:
-        return {"fault": str(fault), "directory": "", "untrainable": ""}
-    return {"fault": "", "directory": found, "untrainable": untrainable}
+        return _answer(fault=str(fault))
+    return _answer(directory=found, untrainable=untrainable)
+
+
+def _answer(fault: str = "", directory: str = "", untrainable: str = "") -> dict[str, str]:
+    return {"fault": fault, "directory": directory, "untrainable": untrainable}
 
 
 def _load(directory: Path, trust_remote_code: bool) -> str:
@@ -66,6 +77,15 @@ def _load(directory: Path, trust_remote_code: bool) -> str:
     except Exception as error:  # noqa: BLE001
         raise ModelFault(f"{directory} has a tokenizer that does not load: {_first_sentence(error)}") from None
     return f"{directory} {why}" if why else ""
+
+
+def _encode(directory: Path) -> None:
+    """Have the tokenizer encode what drivers do first, to find its chat format. May end this process, as theirs.
+
+    Raises MemoryError.
+    """
+    with contextlib.suppress(OSError, ValueError):  # drivers leave such a tokenizer alone
+        ChatTokenizer(directory).encode(msgspec.json.encode(PROBES).decode() + string.printable)
 
 
 def _check_architecture(model: str, model_type: str, brings_code: bool) -> None:
@@ -148,9 +168,22 @@ def main() -> int:
     if importlib.util.find_spec("transformers") is None:
         return NO_TRANSFORMERS
     _hide_torch()
+    is_spoken = Path(model).is_absolute() and (Path(model) / TOKENIZERS[0]).is_file()
+    """Drivers load no other tokenizer."""
+    if is_spoken:  # the last word, unless we come to another
+        words = "breaks what loads it and encodes a few words, or takes too much time or memory for that"
+        _print(_answer(fault=f"{model} has a config or tokenizer that {words}: save both again"))
     answer = check(model, trust_remote_code="--trust-remote-code" in options)
-    sys.stdout.write(json.dumps(answer) + "\n")
+    with contextlib.suppress(MemoryError):
+        if is_spoken and not answer["fault"]:
+            _encode(Path(model))
+        _print(answer)
     return 0
+
+
+def _print(answer: dict[str, str]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

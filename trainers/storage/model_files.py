@@ -23,22 +23,22 @@ from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from environments.chat.files import MAX_CONFIG_BYTES, MAX_ENTRIES, MAX_TOKENIZER_BYTES, TOKENIZER, TOKENIZER_CONFIG
 from environments.disk import ForeignDirectory
 from environments.visible import visible_line
 from trainers.storage.durable import MANIFEST, MAX_MANIFEST_BYTES, Manifest, Reading
 
 CONFIG = "config.json"
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
+TOKENIZERS = (TOKENIZER, "tokenizer.model", "vocab.json", "vocab.txt", "spiece.model", "tekken.json")
 """One of these makes a tokenizer; the first is what the others are converted to."""
 NO_TRANSFORMERS = 3
 """Exit status of `trainers.storage.model_check` when there is no transformers to ask."""
 _ADAPTER = "adapter_config.json"
 _INDEX = "model.safetensors.index.json"
-_TOKENIZER_CONFIG = "tokenizer_config.json"
 _TEMPLATES = ("chat_template.jinja", "chat_template.json")
 _LOADED = (
     *(CONFIG, "generation_config.json", _INDEX, *TOKENIZERS),
-    *(_TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt"),
+    *(TOKENIZER_CONFIG, "special_tokens_map.json", "added_tokens.json", "merges.txt"),
     *_TEMPLATES,
 )
 _WEIGHTS, _OLD_WEIGHTS = "*.safetensors", "pytorch_model*.bin"
@@ -48,11 +48,8 @@ _DESCRIBING = ("*.json", "*.jinja", "*.model", "*.tiktoken", "*.txt")
 
 _LENGTH_BYTES = 8
 """Of a safetensors header, before it."""
-_MAX_ENTRIES = 10_000
-"""Of the directory. The largest models have a thousand."""
-_MAX_CONFIG_BYTES = 8 * 2**20
-_MAX_LIST_BYTES = 64 * 2**20
-"""Of an index or a tokenizer: of the largest models they are half of it."""
+_MAX_INDEX_BYTES = 64 * 2**20
+"""Of the largest models it is half of it."""
 _MAX_HEADERS_BYTES = 128 * 2**20
 """Of all safetensors files together."""
 _MAX_DESCRIPTION_BYTES = 128 * 2**20
@@ -135,7 +132,7 @@ def read_facts(directory: Path, closed: Iterable[Path] = ()) -> ModelFacts:
         parameters = _count_parameters(files)
         if files.names.isdisjoint(TOKENIZERS):
             raise ModelFault(f"{directory} holds no tokenizer ({TOKENIZERS[0]}): save it beside the weights")
-        tokenizer = _read_object(files, _TOKENIZER_CONFIG) if _TOKENIZER_CONFIG in files.names else {}
+        tokenizer = _read_object(files, TOKENIZER_CONFIG) if TOKENIZER_CONFIG in files.names else {}
         size_bytes = sum(files.size_bytes(name) for name in _list_loaded(files))
         if max(size_bytes, parameters or 0) > _MAX_SIZE:
             raise ModelFault(f"{directory} is larger than any disk")
@@ -195,7 +192,7 @@ def copy_description(directory: Path, to: Path, closed: Iterable[Path] = ()) -> 
 def _opened(directory: Path, closed: Iterable[Path]) -> Iterator[ForeignDirectory]:
     """The directory; what cannot be read of it is a ModelFault."""
     try:
-        with ForeignDirectory(directory, closed=closed, most=_MAX_ENTRIES) as files:
+        with ForeignDirectory(directory, closed=closed, most=MAX_ENTRIES) as files:
             yield files
     except OSError as error:
         path = error.filename or directory
@@ -221,7 +218,7 @@ def _list_loaded(files: ForeignDirectory) -> list[str]:
 
 def _read_object(files: ForeignDirectory, name: str) -> dict[str, Any]:
     try:
-        content = json.loads(files.read(name, _MAX_CONFIG_BYTES))  # for Infinity, which other decoders refuse
+        content = json.loads(files.read(name, MAX_CONFIG_BYTES))  # for Infinity, which other decoders refuse
     except _DAMAGED as error:
         raise _unreadable(files.path / name, error) from None
     if not isinstance(content, dict):
@@ -240,7 +237,7 @@ def _count_parameters(files: ForeignDirectory) -> int | None:
     names, path = _matching(files, _WEIGHTS), files.path
     if _INDEX in files.names:
         try:
-            names = _distil(files.read(_INDEX, _MAX_LIST_BYTES), _Index, _files_of)
+            names = _distil(files.read(_INDEX, _MAX_INDEX_BYTES), _Index, _files_of)
         except _DAMAGED as error:
             raise _unreadable(path / _INDEX, error) from None
         if lost := [name for name in names if name not in files.names]:
@@ -292,14 +289,14 @@ def _elements_in(data_bytes: int) -> Callable[[dict[str, _Tensor]], int]:
 
 
 def _count_tokens(files: ForeignDirectory) -> int | None:
-    if (name := TOKENIZERS[0]) not in files.names:
+    if TOKENIZER not in files.names:
         return None
     try:
-        return _distil(files.read(name, _MAX_LIST_BYTES), _Tokenizer, _tokens)
+        return _distil(files.read(TOKENIZER, MAX_TOKENIZER_BYTES), _Tokenizer, _tokens)
     except msgspec.ValidationError:  # of a kind that only its own code reads
         return None
     except _DAMAGED as error:
-        raise _unreadable(files.path / name, error) from None
+        raise _unreadable(files.path / TOKENIZER, error) from None
 
 
 def _tokens(tokenizer: _Tokenizer) -> int:

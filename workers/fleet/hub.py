@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from environments import registry
+from environments.chat.files import TOKENIZER
 from trainers.run_config import RunConfig
 from trainers.run_config.data import dataset_name, is_hub_name
 
@@ -37,8 +38,9 @@ def places(name: str, kind: Kind) -> list[Path]:
 def tokenizer_directory(name: str) -> Path | None:
     """Where the tokenizer of a model lies here, by its path or its name; None: nowhere."""
     for place in places(name, "model"):
-        for found in (place, *sorted(place.glob("snapshots/*"))):
-            if (found / "tokenizer.json").is_file():
+        # What a path names is looked at alone: below it others may write what they like.
+        for found in [place] if Path(name).is_absolute() else sorted(place.glob("snapshots/*")):
+            if os.path.isfile(found / TOKENIZER):  # of what may not be looked at Path's own raises
                 return found
     return None
 

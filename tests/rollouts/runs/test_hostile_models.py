@@ -12,6 +12,7 @@ from django.conf import settings
 
 from rollouts.services import model_checks
 from tests.model_files import CONFIG, write_model
+from trainers.model.tiny_tools import tool_tokenizer
 from trainers.storage import durable
 from trainers.storage.model_files import ModelFault, fingerprint, hash_files, read_facts
 from workers.launchers import confinement
@@ -211,6 +212,35 @@ def test_what_loads_a_config_sees_a_copy_of_small_files_and_nothing_of_ours(
     seen = seen_by_the_program(str(directory), monkeypatch, secrets)
     small = ["chat_template.jinja", "config.json", "tokenizer.json", "tokenizer_config.json"]
     assert seen == {"secrets": [], "variables": [], "interfaces": ["lo"], "files": small, "powers": [""]}
+
+
+SHORT_OF_MEMORY = """
+import resource, sys
+from trainers.storage import model_check
+model_check._LIMITS[resource.RLIMIT_DATA] = 3 * 2**28
+sys.exit(model_check.main())
+"""
+A_MILLION_TIMES = {
+    "type": "TemplateProcessing",
+    "single": [{"Sequence": {"id": "A", "type_id": 0}}] * 1_000_000,
+    "pair": [{"Sequence": {"id": name, "type_id": 0}} for name in "AB"],
+    "special_tokens": {},
+}
+
+
+@pytest.mark.skipif(bool(confinement.complaint()), reason=f"NO SANDBOX, nothing is tried: {confinement.complaint()}")
+def test_a_tokenizer_that_would_break_the_drivers_breaks_the_check_and_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It loads, and makes of every word more than there is memory for."""
+    monkeypatch.setattr(model_checks, "PROGRAM", ("-c", SHORT_OF_MEMORY))
+    directory = write_model(tmp_path / "m")
+    tool_tokenizer().save_pretrained(directory)
+    assert model_checks.check(str(directory)) == directory
+    tokenizer = json.loads((directory / "tokenizer.json").read_text())
+    (directory / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": A_MILLION_TIMES}))
+    with pytest.raises(ModelFault, match=f"^{directory} has a config or tokenizer that breaks what loads it"):
+        model_checks.check(str(directory))
 
 
 def test_what_asks_the_hub_gets_no_variable_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,63 @@
+"""Where the tokenizer of a run's model is found, and which links to it are followed."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from environments.chat.rendered import RenderedChat
+from environments.chat.template import TemplateChat
+from tests.environments.test_chat import Templated
+from trainers.model.tiny_tools import tool_tokenizer
+from workers.chats import Chats
+from workers.fleet import hub
+
+pytestmark = pytest.mark.slow  # trains a tokenizer
+NAMES = ("tokenizer.json", "tokenizer_config.json")
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> Path:
+    """Files of a tokenizer, which lie where no run writes."""
+    tool_tokenizer().save_pretrained(tmp_path / "blobs")
+    return tmp_path / "blobs"
+
+
+@pytest.fixture
+def runs(tmp_path: Path, settings: Any) -> Path:
+    settings.ROLLYARD_RUNS_DIR = tmp_path / "runs"
+    return tmp_path / "runs"
+
+
+def linked(directory: Path, blobs: Path) -> Path:
+    directory.mkdir(parents=True)
+    for name in NAMES:
+        (directory / name).symlink_to(blobs / name)
+    return directory
+
+
+def spoken(model: str | Path) -> type:
+    return type(asyncio.run(Chats(str(model)).of(Templated(tool_tokenizer()))))
+
+
+def test_no_link_to_a_tokenizer_is_followed_where_runs_write(tmp_path: Path, blobs: Path, runs: Path) -> None:
+    assert spoken(linked(runs / "r" / "weights", blobs)) is TemplateChat
+    assert spoken(linked(tmp_path / "shared", blobs)) is RenderedChat
+    tool_tokenizer().save_pretrained(runs / "r" / "whole")
+    assert spoken(runs / "r" / "whole") is RenderedChat
+
+
+def test_a_tokenizer_of_the_hubs_cache_is_found_behind_its_links(
+    tmp_path: Path, blobs: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_CACHE", str(runs / "hub"))  # wherever it lies, no run writes it
+    linked(runs / "hub" / "models--a--b" / "snapshots" / "c", blobs)
+    assert spoken("a/b") is RenderedChat
+    assert hub.tokenizer_directory("a/c") is None
+
+
+def test_below_a_models_directory_no_tokenizer_is_looked_for(tmp_path: Path, blobs: Path) -> None:
+    linked(tmp_path / "m" / "snapshots" / "c", blobs)
+    assert hub.tokenizer_directory(str(tmp_path / "m")) is None
+    assert hub.tokenizer_directory(str(tmp_path / "m" / "snapshots" / "c")) is not None
