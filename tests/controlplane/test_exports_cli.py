@@ -60,7 +60,9 @@ def test_what_is_not_there_or_cannot_be_is_one_sentence(rollyard: Rollyard, run:
         (("export-sft", "good@2"), "good has no version 2"),
         (("export-dpo", "good@1"), "export-sft or export-kto"),
         (("export-kto", "nothing"), "no run 'nothing'"),
-        (("export-sft", run.key, "-o", tmp_path), "is a directory"),
+        (("export-sft", run.key, "-o", tmp_path), "name one with --as"),
+        (("export-sft", run.key, "-o", tmp_path / "good"), "name one with --as"),
+        (("export-sft", run.key, "-o", tmp_path / "a.jsonl", "--split", "validation"), "name one with --as"),
         (("export-sft", "good@1", "-o", tmp_path / "no" / "a.jsonl"), "No such file"),
     ]:
         done = rollyard(*words)
