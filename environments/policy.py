@@ -162,14 +162,16 @@ class OpenAIPolicy:
     ) -> list[int]:
         # Only what follows the reply's end-of-turn token is taken from the template. Both texts hold the same turns up
         # to the reply, hence the same number of end-of-turn tokens: the count finds the place even where the template
-        # drops or re-encodes parts of earlier replies.
+        # drops or re-encodes parts of earlier replies. It finds none unless the tokens here have as many: of a token
+        # that ends no turn but stands elsewhere in the template, which a BOS that is the EOS does, all that follows is
+        # the conversation over again.
         end_of_turn = token_ids[-1]
         before, after = await asyncio.gather(
             self._render(messages, tools, for_reply=False), self._render([*messages, *added], tools, for_reply=True)
         )
         turns = before.count(end_of_turn)
         places = [place for place, token in enumerate(after) if token == end_of_turn]
-        if turns == 0 or len(places) < turns:
+        if turns != token_ids.count(end_of_turn) or len(places) < turns:
             raise UnfollowableTurn(
                 f"The chat template does not close a turn with token {end_of_turn}, on which the reply ended; "
                 "set the tokenizer's eos_token to the template's end-of-turn token."

@@ -4,12 +4,13 @@
                    └▶ turn 3                  turn 1 trains in the first, and stands in the other with a mask of 0
 
 A request whose messages go on from a turn extends it; one whose history differs anywhere goes on from the last turn
-that both share. Nothing is compared but what was said: white space around it, text in parts, or reasoning that a client
-left out make no difference, because the tokens behind are those that were sampled whatever a client echoes.
+that both share. Nothing is compared but what was said: white space around it, text in parts, reasoning that a client
+left out, or how it writes the numbers of a call make no difference, because the tokens behind are those that were
+sampled whatever a client echoes.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -33,6 +34,11 @@ class Turn:
     completion: Completion
     tools: list[JsonObject]
     children: "list[Turn]" = field(default_factory=list)
+    said: list[_Said] = field(init=False)
+    """What the messages say: each request is compared with all of it."""
+
+    def __post_init__(self) -> None:
+        self.said = [_said(message) for message in self.messages]
 
     @property
     def reply(self) -> Message:
@@ -62,8 +68,8 @@ class Turns:
     """The turns of one session."""
 
     def __init__(self) -> None:
-        self._roots: list[Turn] = []
         self._turns: list[Turn] = []
+        """Each behind its parent."""
 
     def __len__(self) -> int:
         return len(self._turns)
@@ -78,29 +84,45 @@ class Turns:
 
     def find(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> tuple[Turn | None, list[Message]]:
         """The last turn that the messages go on from, and what they add to it. None: they begin a conversation."""
-        said = [_said(message) for message in messages]
-        found, at = None, 0
-        nodes = [root for root in self._roots if root.tools == list(tools)]
-        while True:
-            # Of replies that read the same the newest goes on: a client that asks twice keeps the second answer.
-            follows = next((each for each in reversed(nodes) if _is_next(each, said, at)), None)
-            if follows is None:
-                return found, list(messages[at:])
-            found, at = follows, at + len(follows.messages)
-            nodes = follows.children
+        said, told = [_said(message) for message in messages], list(tools)
+
+        def end(turn: Turn, at: int) -> int | None:
+            until = at + len(turn.said)
+            # The reply first: it is what tells siblings apart.
+            is_next = until <= len(said) and said[until - 1] == turn.said[-1] and said[at:until] == turn.said
+            return until if is_next and (turn.parent is not None or turn.tools == told) else None
+
+        found, at = self._furthest(end)
+        return found, list(messages[at:])
 
     def find_tokens(self, token_ids: list[int]) -> Turn | None:
         """The last turn whose tokens a prompt begins with."""
-        found, at = None, 0
-        nodes = self._roots
-        while True:
-            for each in reversed(nodes):
-                own = [*each.given, *each.completion.token_ids]
-                if token_ids[at : at + len(own)] == own:
-                    found, at, nodes = each, at + len(own), each.children
-                    break
-            else:
-                return found
+
+        def end(turn: Turn, at: int) -> int | None:
+            given, sampled = turn.given, turn.completion.token_ids
+            begin = at + len(given)
+            until = begin + len(sampled)
+            is_next = token_ids[begin:until] == sampled and token_ids[at:begin] == given
+            return until if is_next else None
+
+        return self._furthest(end)[0]
+
+    def _furthest(self, end: Callable[[Turn, int], int | None]) -> tuple[Turn | None, int]:
+        """The turn that a request follows furthest, and to where.
+
+        `end` tells where a turn that begins at a place of the request ends; None: the request says something else.
+        Replies may read the same, and only one of them be what the conversation went on from, so all are followed. Of
+        those that lead equally far the newest goes on: a client that asks twice keeps the second answer.
+        """
+        found, furthest = None, 0
+        ends: dict[Turn | None, int] = {None: 0}
+        for turn in self._turns:
+            if (at := ends.get(turn.parent)) is None or (until := end(turn, at)) is None:
+                continue
+            ends[turn] = until
+            if until >= furthest:
+                found, furthest = turn, until
+        return found, furthest
 
     def add(
         self,
@@ -113,7 +135,8 @@ class Turns:
     ) -> Turn:
         """Record a reply to what was added behind a turn."""
         turn = Turn(parent, [*added, reply], given, completion, list(tools))
-        (self._roots if parent is None else parent.children).append(turn)
+        if parent is not None:
+            parent.children.append(turn)
         self._turns.append(turn)
         return turn
 
@@ -147,12 +170,6 @@ class Turns:
             rollout.stop_reason = StopReason.LENGTH
 
 
-def _is_next(turn: Turn, said: list[_Said], at: int) -> bool:
-    """Whether a turn's messages stand in a conversation from `at` on."""
-    own = turn.messages
-    return len(said) - at >= len(own) and all(_said(message) == said[at + offset] for offset, message in enumerate(own))
-
-
 def _said(message: Message) -> _Said:
     """What a message says, however it is written."""
     calls = tuple((call.function.name, _arguments(call.function.arguments)) for call in message.tool_calls)
@@ -161,6 +178,12 @@ def _said(message: Message) -> _Said:
 
 def _arguments(arguments: str) -> Any:
     try:
-        return msgspec.json.encode(json.loads(arguments), order="sorted")
+        return msgspec.json.encode(json.loads(arguments, parse_float=_number), order="sorted")
     except (ValueError, RecursionError):
         return arguments.strip()
+
+
+def _number(written: str) -> float:
+    """A number with a point or an exponent. A whole one is the integer: JavaScript writes 1.0 as 1, and 1e3 as 1000."""
+    number = float(written)
+    return int(number) if number.is_integer() else number

@@ -62,7 +62,8 @@ class PlayableSession:
 
     def fail(self, error: str) -> bool:
         """Store the rollout as failed, with the beginning of the reason. Raises Refused, Unreachable."""
-        return self._finish({"error": error[:_MOST_ERROR_CHARS]})
+        # A lone surrogate, which names of files may hold, is nothing that a request can say.
+        return self._finish({"error": error[:_MOST_ERROR_CHARS].encode(errors="replace").decode()})
 
     def __enter__(self) -> Self:
         return self

@@ -29,7 +29,7 @@ from environments.gateway.dialects import CHAT, MESSAGES, RESPONSES, Dialect, Re
 from environments.gateway.requests import AtroposRequest, CompletionRequest, TokensRequest, Wishes
 from environments.gateway.sessions import Sessions
 from environments.gateway.waiting import streamed, unless_gone
-from environments.gateway.wanted import InvalidMessages
+from environments.gateway.wanted import InvalidMessages, NoPromptLogprobs
 from environments.session import Asked, Session
 
 MAX_BODY_BYTES = 32 * 2**20
@@ -66,6 +66,11 @@ _KINDS = (
     _Kind(PolicyRefused, 400, "policy_refused"),
     _Kind(EpisodeError, 502, "policy_failed"),
 )
+_CODES: dict[type[Exception], str] = {
+    InvalidMessages: "invalid_messages",
+    NoPromptLogprobs: "no_prompt_logprobs",
+}
+"""Of requests that are not understood; of all others `invalid_request`."""
 
 
 def make_app(sessions: Sessions, model: str = "policy") -> Starlette:
@@ -128,10 +133,8 @@ def _conversation(dialect: Dialect) -> Handler:
         try:
             told = dialect.decoder.decode(body)
             wanted = told.wanted()
-        except InvalidMessages as error:
-            raise RefusedRequest(400, "invalid_messages", str(error)) from None
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            raise RefusedRequest(400, "invalid_request", str(error) or "nested too deeply") from None
+            raise _not_understood(error) from None
         asking = session.ask(
             wanted.messages, wanted.tools, n=wanted.n, max_tokens=wanted.max_tokens, stops=wanted.stops
         )
@@ -210,8 +213,12 @@ def _decoded(body: bytes, decoder: "msgspec.json.Decoder[T]") -> T:
         if asked.stream:
             raise ValueError("stream is not understood here: ask without it, the answer comes whole")
     except (ValueError, RecursionError) as error:
-        raise RefusedRequest(400, "invalid_request", str(error) or "nested too deeply") from None
+        raise _not_understood(error) from None
     return wanted
+
+
+def _not_understood(error: Exception) -> RefusedRequest:
+    return RefusedRequest(400, _CODES.get(type(error), "invalid_request"), str(error) or "nested too deeply")
 
 
 async def _asked_tokens(session: Session, request: Request, token_ids: list[int], wishes: Wishes) -> Asked:

@@ -4,10 +4,20 @@ Unknown fields are passed over, because clients send many. Temperature and what 
 the run's: whatever is asked for, the policy samples as its trainer expects.
 """
 
+from typing import Any
+
 import msgspec
 
 from environments.config import Stops
-from environments.gateway.wanted import ToldMessage, Wanted, checked_limit, checked_stops, checked_tools, told
+from environments.gateway.wanted import (
+    NoPromptLogprobs,
+    ToldMessage,
+    Wanted,
+    checked_limit,
+    checked_stops,
+    checked_tools,
+    told,
+)
 from environments.types import JsonObject
 
 MAX_REPLIES = 64
@@ -28,6 +38,7 @@ class Wishes(msgspec.Struct, kw_only=True):
     stop: str | list[str] | None = None
     stop_token_ids: list[int] | None = None
     stream: bool | None = None
+    prompt_logprobs: Any = None
 
     @property
     def replies(self) -> int:
@@ -45,7 +56,9 @@ class Wishes(msgspec.Struct, kw_only=True):
         return checked_stops(self.stop, self.stop_token_ids)
 
     def check(self) -> None:
-        """Raise ValueError for what is out of range."""
+        """Raise ValueError for what is out of range, or would be sampled and trained where nothing was to be."""
+        if self.prompt_logprobs is not None:
+            raise NoPromptLogprobs("prompt_logprobs is not served: the policy says nothing about prompts, leave it out")
         if not 1 <= self.replies <= MAX_REPLIES:
             raise ValueError(f"n must lie in 1..{MAX_REPLIES}")
         checked_limit(self.most_tokens)

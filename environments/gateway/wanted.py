@@ -31,6 +31,10 @@ class InvalidMessages(ValueError):
     """A conversation that no policy can be told."""
 
 
+class NoPromptLogprobs(ValueError):
+    """What the policy would say of a prompt was asked for."""
+
+
 class ToldMessage(msgspec.Struct, omit_defaults=True):
     """A message as clients of chat completions send it: of any role, with content of parts."""
 

@@ -37,6 +37,35 @@ def test_a_stream_of_tokens_is_refused(path: str, asked: dict[str, Any]) -> None
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("path", "asked"),
+    [
+        ("generate", {"prompt": {"prompt_token_ids": [7]}, "prompt_logprobs": 1, "n": 1, "max_tokens": 1}),
+        ("generate", {"prompt": {"prompt_token_ids": [7]}, "prompt_logprobs": 0}),
+        ("inference/v1/generate", {"token_ids": [7], "sampling_params": {"prompt_logprobs": 1}}),
+        ("v1/completions", {"prompt": [7], "prompt_logprobs": 1}),
+        ("v1/chat/completions", {"messages": [{"role": "user", "content": "one?"}], "prompt_logprobs": 1}),
+    ],
+)
+def test_logprobs_of_a_prompt_are_refused_and_nothing_of_it_is_sampled(path: str, asked: dict[str, Any]) -> None:
+    """As Atropos' `get_logprobs` asks for: a turn that nobody wanted would train."""
+
+    async def run() -> None:
+        policy = ScriptedPolicy(["fine"])
+        async with opened(policy) as (session, address), httpx.AsyncClient() as http:
+            url = f"{address.base_url.removesuffix('/v1')}/{path}"
+            answer = await http.post(url, json=asked)
+            assert (answer.status_code, answer.json()["error"]["code"]) == (400, "no_prompt_logprobs")
+            assert "the policy says nothing about prompts" in answer.json()["error"]["message"]
+            assert not session.turns
+            assert not policy.asked
+            nothing = {"prompt_logprobs": None}
+            unasked = asked | ({"sampling_params": nothing} if "sampling_params" in asked else nothing)
+            assert (await http.post(url, json=unasked)).is_success
+
+    asyncio.run(run())
+
+
 def test_a_reply_that_a_client_began_is_refused_and_a_last_message_of_the_assistant_is_a_reply_before() -> None:
     async def act(client: AsyncOpenAI) -> None:
         messages: list[Any] = [{"role": "user", "content": "one?"}, {"role": "assistant", "content": "On"}]

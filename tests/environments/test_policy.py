@@ -249,6 +249,28 @@ def test_a_reply_that_ends_on_a_token_the_template_does_not_know_is_not_followed
         extend(server, template, [START, 1, END, START, 8, EOS])
 
 
+def test_a_reply_that_ends_on_a_token_that_begins_the_text_and_closes_no_turn_is_not_followed(server: Server) -> None:
+    """As of models whose BOS is their EOS, and which stop on it while the template closes turns with END."""
+
+    def template(roles: list[str], for_reply: bool) -> list[int]:
+        turns = [token for _ in roles for token in (START, 1, END)]
+        return [EOS, *turns, *([START, 2] if for_reply else [])]
+
+    with pytest.raises(UnfollowableTurn, match="token 102"):
+        extend(server, template, [EOS, START, 1, END, START, 2, 8, EOS])
+    closed = [EOS, START, 1, END, START, 2, 8, END]
+    assert extend(server, template, closed) == [*closed, START, 1, END, START, 2]
+
+
+def test_a_token_that_begins_the_text_and_closes_turns_too_is_followed(server: Server) -> None:
+    def template(roles: list[str], for_reply: bool) -> list[int]:
+        turns = [token for _ in roles for token in (START, 1, EOS)]
+        return [EOS, *turns, *([START, 2] if for_reply else [])]
+
+    sampled = [EOS, START, 1, EOS, START, 2, 8, EOS]
+    assert extend(server, template, sampled) == [*sampled, START, 1, EOS, START, 2]
+
+
 def test_a_prompt_is_rendered_with_the_tools_and_calls_of_its_conversation(server: Server) -> None:
     call = ToolCall("1", FunctionCall("add", "{}"))
     conversation = [

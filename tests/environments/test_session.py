@@ -130,20 +130,47 @@ def test_other_tools_begin_a_branch() -> None:
     assert rollout.tools == [{"type": "function", "function": {"name": "a"}}]
 
 
-def test_calls_are_the_same_however_their_json_is_written_and_whatever_their_id() -> None:
+def is_followed(sampled: str, echoed: str) -> bool:
+    """Whether a conversation goes on from a call with these arguments, if a client echoes them so."""
+
     class Calling(TemplateChat):
         def parse(self, *_: Any) -> Message:
-            return Message("assistant", None, tool_calls=[ToolCall("call_7", FunctionCall("add", '{"a":1,"b":2}'))])
+            return Message("assistant", None, tool_calls=[ToolCall("call_7", FunctionCall("add", sampled))])
 
     async def ask() -> PlayedRollout:
         policy = ScriptedPolicy(["x"])
         played = Session(Problem(key="p", messages=ASKED), policy, Calling(policy), SAMPLING)
         await played.reply(ASKED)
-        echoed = Message("assistant", "", tool_calls=[ToolCall("mine", FunctionCall("add", '{"b": 2, "a": 1}'))])
-        await played.reply([*ASKED, echoed, Message("tool", "3", tool_call_id="mine")])
+        call = Message("assistant", "", tool_calls=[ToolCall("mine", FunctionCall("add", echoed))])
+        await played.reply([*ASKED, call, Message("tool", "3", tool_call_id="mine")])
         return played.end()
 
-    assert asyncio.run(ask()).branch_lengths == []
+    return asyncio.run(ask()).branch_lengths == []
+
+
+def test_calls_are_the_same_however_their_json_is_written_and_whatever_their_id() -> None:
+    assert is_followed('{"a":1,"b":2}', '{"b": 2, "a": 1}')
+
+
+@pytest.mark.parametrize(
+    ("sampled", "echoed"),
+    [
+        ("1.0", "1"),
+        ("1e3", "1000"),
+        ("-0.0", "0"),
+        ("1e20", "100000000000000000000"),
+        ("1e300", "1e+300"),
+        ("2.50", "2.5"),
+        ('[1.0, {"y": 2.0}]', '[1,{"y":2}]'),
+    ],
+)
+def test_a_call_is_the_same_where_a_client_of_javascript_writes_its_numbers(sampled: str, echoed: str) -> None:
+    assert is_followed(f'{{"x": {sampled}}}', f'{{"x":{echoed}}}')
+
+
+@pytest.mark.parametrize(("sampled", "echoed"), [("1.5", "1"), ("1.0", "2"), ("1.0", "true"), ("1.0", '"1"')])
+def test_a_call_with_another_number_is_an_edited_history(sampled: str, echoed: str) -> None:
+    assert not is_followed(f'{{"x": {sampled}}}', f'{{"x": {echoed}}}')
 
 
 def test_where_the_format_cannot_go_on_exactly_the_turn_is_rendered_anew() -> None:
@@ -163,6 +190,40 @@ def test_several_replies_to_one_request_are_branches_and_one_of_them_goes_on() -
         return played.end()
 
     assert texts(asyncio.run(ask())) == ["reply 1|", "reply 3|", "reply 2|reply 4|"]
+
+
+def test_of_replies_that_read_the_same_the_one_that_the_conversation_went_on_from_goes_on() -> None:
+    """Two workers play one session, and the policy begins alike with both."""
+    one = [*ASKED, Message("assistant", "same"), Message("user", "two?")]
+    other = [*ASKED, Message("assistant", "same"), Message("user", "zwei?")]
+    further = [*one, Message("assistant", "a"), Message("user", "three?")]
+    policy = ScriptedPolicy(["same", "a", "same", "b", "c", "d"])
+    rollout = play(ASKED, one, ASKED, other, further, [*further, Message("assistant", "c"), *ASKED], policy=policy)
+    assert texts(rollout) == ["same|b|", "same|a|c|d|"]
+
+
+def test_of_replies_that_read_the_same_and_lead_equally_far_the_newest_goes_on() -> None:
+    async def ask() -> None:
+        played = session(ScriptedPolicy(["same"]))
+        turns = [played.deliver(await played.ask(ASKED))[0] for _ in range(3)]
+        [next_one] = played.deliver(await played.ask([*ASKED, Message("assistant", "same"), Message("user", "two?")]))
+        assert next_one.parent is turns[-1]
+
+    asyncio.run(ask())
+
+
+def test_of_the_same_tokens_those_that_the_prompt_goes_on_from_furthest_are_extended() -> None:
+    async def ask() -> PlayedRollout:
+        played = session(ScriptedPolicy(["same", "a", "same", "b"]))
+        [first] = played.deliver(await played.ask_tokens([7, 8]))
+        [second] = played.deliver(await played.ask_tokens([*first.token_ids, 9]))
+        [again] = played.deliver(await played.ask_tokens([7, 8]))
+        assert again.token_ids == first.token_ids
+        [third] = played.deliver(await played.ask_tokens([*second.token_ids, 9]))
+        assert third.parent is second
+        return played.end()
+
+    assert texts(asyncio.run(ask())) == ["same|", "same|a|b|"]
 
 
 def test_what_nobody_got_trains_nothing() -> None:

@@ -95,6 +95,15 @@ def test_what_leaves_the_block_fails_the_rollout() -> None:
         assert len(told[2]) == 2_000
 
 
+def test_an_error_that_cannot_be_written_down_fails_the_rollout_and_is_seen() -> None:
+    with opened() as (plane, client):
+        with pytest.raises(OSError, match="no such file"), client.open(PROBLEM):
+            raise OSError("no such file: \udcff.txt")
+        assert plane.asked[-1] == ("/s/secret/finish", {"error": "OSError: no such file: ?.txt"})
+        client.open(PROBLEM).fail("\ud800 is half of a character")
+        assert plane.asked[-1][1] == {"error": "? is half of a character"}
+
+
 def test_the_error_of_a_program_is_seen_where_it_cannot_be_told() -> None:
     with opened() as (plane, client):
         plane.refuses_finish = True
