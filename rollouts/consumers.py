@@ -12,9 +12,10 @@ import json
 import logging
 import time
 from collections import Counter
-from typing import Any
+from typing import Any, NoReturn
 
 from channels.db import database_sync_to_async
+from channels.exceptions import StopConsumer
 from channels.generic.websocket import AsyncWebsocketConsumer
 from django.contrib.auth.models import User
 from django.db import InterfaceError, OperationalError
@@ -66,16 +67,23 @@ class ChangesConsumer(AsyncWebsocketConsumer):
         user, session_key = self.scope["user"], self.scope["session"].session_key or ""
         if not user.is_authenticated:
             guesses.failed((self.scope.get("client") or ("",))[0])
-            await self.close(FORBIDDEN)
-            return
+            await self._refuse(FORBIDDEN)
         guesses.opened(session_key)
-        await self.accept()
         if _open_sockets[user.pk] >= MAX_SOCKETS:
-            await self.close(TOO_MANY, CROWDED)
-            return
+            await self._refuse(TOO_MANY, CROWDED)
         self.place = user.pk
         _open_sockets[user.pk] += 1
+        await self.accept()
         self.sender = asyncio.create_task(self._send_pending())
+
+    async def _refuse(self, code: int, reason: str = "") -> NoReturn:
+        """Close the socket as soon as it is open, and listen no more: whatever is said on it meets nobody.
+
+        A page is not told why a socket never opened (1006, as if the network were away), and would try for ever.
+        """
+        await self.accept()
+        await self.close(code, reason)
+        raise StopConsumer
 
     async def disconnect(self, code: int) -> None:
         if self.sender is not None:

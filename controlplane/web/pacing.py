@@ -20,6 +20,7 @@ from django.http import parse_cookie
 
 from controlplane.home import FOR_RUNS
 from rollouts import guesses
+from rollouts.consumers import FORBIDDEN
 from rollouts.doors.atropos.app import AtroposDoor
 from rollouts.doors.atropos.call import PREFIX, split_path
 from rollouts.doors.kernel import NO_SNIFFING, Door
@@ -114,14 +115,17 @@ def forget() -> None:
 
 
 async def _charged(application: Application, scope: Scope, receive: Receive, send: Send) -> None:
-    spent, status, body_bytes = Spent(), 0, 0
+    spent, status, body_bytes, last = Spent(), 0, 0, ""
 
     async def count(message: Message) -> None:
-        nonlocal status
-        if message["type"] in {"http.response.start", "websocket.http.response.start"}:
+        nonlocal status, last
+        before, last = last, message["type"]
+        if last in {"http.response.start", "websocket.http.response.start"}:
             status = message["status"]
-        elif message["type"] == "websocket.accept":
+        elif last == "websocket.accept":
             status = HTTPStatus.SWITCHING_PROTOCOLS
+        elif last == "websocket.close" and before == "websocket.accept" and message.get("code") == FORBIDDEN:
+            status = HTTPStatus.FORBIDDEN  # opened to be told so, and for nothing else
         await send(message)
 
     async def read() -> Message:

@@ -4,7 +4,8 @@ import re
 from typing import Literal
 
 import pytest
-from playwright.sync_api import Locator, Page, Route, WebSocketRoute, expect
+from django.contrib.sessions.models import Session
+from playwright.sync_api import Locator, Page, Route, WebSocket, WebSocketRoute, expect
 
 from rollouts import bell
 from rollouts.models import Run
@@ -281,6 +282,41 @@ def test_a_page_that_connects_at_once_when_the_network_is_back_does_not_do_so_ag
     bell.ring_after_commit(run.pk)
     expect(page.get_by_text("Reverse: pebble")).to_be_visible()
     assert len(sockets) == 2
+
+
+SOCKETS = """
+window.sockets = [];
+window.WebSocket = class extends WebSocket {
+  constructor(...given) {
+    super(...given);
+    sockets.push(this);
+  }
+};
+"""
+"""The sockets of the page, in the order in which it opened them."""
+
+
+def test_a_page_that_asks_for_nothing_does_not_try_to_connect_for_ever_when_its_session_is_over(
+    watched: Watched,
+) -> None:
+    """Each try is held against the address, of which others come too."""
+    page = watched.page
+    page.add_init_script(SOCKETS)
+    opened: list[WebSocket] = []
+    page.on("websocket", lambda socket: opened.append(socket))
+    watched.open(f"/runs/{make_run().key}/rollouts/")
+    status = page.locator("live-status")
+    expect(status).to_have_attribute("data-state", "live")
+    status.get_by_role("button").click()
+    expect(status).to_have_text("Paused")
+    Session.objects.all().delete()
+    with page.expect_websocket() as again:
+        page.evaluate("sockets[0].close()")
+    if not again.value.is_closed():
+        again.value.wait_for_event("close")
+    page.evaluate("window.dispatchEvent(new Event('online'))")
+    page.wait_for_timeout(3_000)  # more than the next two tries would take
+    assert len(opened) == 2
 
 
 @pytest.mark.slow

@@ -10,6 +10,7 @@ from controlplane.home import FOR_RUNS
 from controlplane.web import pacing
 from controlplane.web.pacing import BURST_S, paced
 from rollouts import guesses
+from rollouts.consumers import FORBIDDEN
 from rollouts.doors.messages import Message, Receive, Scope, Send
 
 COST_S = 0.1
@@ -113,6 +114,37 @@ def test_another_address_does_not_wait(clock: Clock) -> None:
     before = clock.slept
     sent(404, address="10.0.0.2")
     assert clock.slept == before
+
+
+@pytest.mark.parametrize(
+    ("told", "found"),
+    [
+        (["websocket.close"], PACED),
+        (["websocket.accept", "websocket.close"], PACED),
+        (["websocket.accept", "websocket.send", "websocket.close"], FREE),
+        (["websocket.accept"], FREE),
+    ],
+)
+def test_a_socket_that_is_opened_only_to_be_refused_costs_its_sender_what_one_that_is_not_does(
+    clock: Clock, told: list[str], found: list[bool]
+) -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        for kind in told:
+            await send({"type": kind} | ({"code": FORBIDDEN} if kind == "websocket.close" else {}))
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Message) -> None:
+        pass
+
+    async def try_one() -> bool:
+        before = clock.slept
+        scope: Scope = {"type": "websocket", "path": "/ws/", "headers": [], "client": ("10.0.0.1", 1)}
+        await paced(application)(scope, receive, send)
+        return clock.slept > before
+
+    assert [asyncio.run(try_one()) for _ in range(5)] == found
 
 
 def test_a_run_that_is_refused_much_keeps_no_other_waiting_whatever_tokens_it_makes_up(clock: Clock) -> None:

@@ -64,7 +64,7 @@ export function startLive(): void {
   connect();
   setInterval(changed, POLL_MS);
   document.addEventListener("visibilitychange", changed);
-  window.addEventListener("online", () => !ended && socket?.readyState !== WebSocket.OPEN && connect());
+  window.addEventListener("online", () => !ended && !refused && socket?.readyState !== WebSocket.OPEN && connect());
   document.body.addEventListener("htmx:beforeRequest", () => {
     askedAt = performance.now();
     countRequests(1);
