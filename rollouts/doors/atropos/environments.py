@@ -13,6 +13,7 @@ from rollouts.errors import Fault, Invalid
 from rollouts.formats.atropos.bodies import ENV_IDENTIFIER, REGISTER_ENV, check_storable, validated
 from rollouts.models import Attempt, EnvironmentClient, Run
 from rollouts.selectors import queue
+from rollouts.selectors.clients import heard
 from rollouts.services.outside import clients
 from rollouts.services.outside.clients import Introduction
 from rollouts.states import ClientState
@@ -112,16 +113,18 @@ def by_environment(run: Run) -> Mapping[int, Sizes]:
 
 def _participants(caller: Caller) -> dict[int, Participant]:
     """Clients of the open attempt by their ids, in the order in which they registered."""
-    rows = EnvironmentClient.objects.none()
-    if caller.attempt_id is not None:
-        rows = EnvironmentClient.objects.filter(attempt_id=caller.attempt_id).order_by("index")
+    if caller.attempt_id is None:
+        return {}
+    # Whose share holds no batch back takes nothing from the others either, who would wait for a process that died.
+    counted = set(heard(caller.attempt_id).values_list("pk", flat=True))
+    rows = EnvironmentClient.objects.filter(attempt_id=caller.attempt_id).order_by("index")
     return {
         row.pk: Participant(
             environment_id=row.environment_id,
             group_size=row.group_size,
             max_token_length=row.max_token_length,
             weight=row.weight,
-            min_batch_allocation=row.min_batch_allocation,
+            min_batch_allocation=row.min_batch_allocation if row.pk in counted else None,
             is_connected=row.state != ClientState.LEFT,
         )
         for row in rows

@@ -25,6 +25,7 @@ class Participant:
     max_token_length: int
     weight: float
     min_batch_allocation: float | None
+    """None: it asked for none, or is not heard of any more."""
     is_connected: bool
 
 
