@@ -7,7 +7,7 @@ Of a queue of pairs the words are preferences: first, other, tie, whichever stoo
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Any
@@ -82,24 +82,30 @@ def of_queue(queue: LabelQueue) -> QueueAgreement:
     people = sorted({word.person for word in words})
     tags = sorted({*queue.tags, *(tag for word in words for tag in word.tags)})
     return QueueAgreement(
-        words=_agreement("", by_item),
-        people=[_agreement(person, by_item, person=person) for person in people],
-        tags=[_agreement(tag, _by_item(words, lambda word, tag=tag: str(tag in word.tags))) for tag in tags],  # type: ignore[misc]
+        words=_agreement("", by_item.values()),
+        people=[_agreement(person, with_others(by_item.values(), person)) for person in people],
+        tags=[_agreement(tag, _by_item(words, lambda word, tag=tag: str(tag in word.tags)).values()) for tag in tags],  # type: ignore[misc]
         disagreements=sum(len(set(said.values())) > 1 for said in by_item.values()),
     )
 
 
-def percent(table: Iterable[dict[str, str]], *, person: str | None = None) -> tuple[int, float | None]:
+def with_others(table: Iterable[dict[str, str]], person: str) -> list[dict[str, str]]:
+    """A table of the pairs of words in which somebody is: how far others agree among themselves is not theirs."""
+    return [
+        {person: said[person], other: word}
+        for said in table
+        if person in said
+        for other, word in said.items()
+        if other != person
+    ]
+
+
+def percent(table: Iterable[dict[str, str]]) -> tuple[int, float | None]:
     """How many pairs of words there are, and the share of those that say the same: of each item all its pairs.
 
-    ``table``: for each item, person -> word. With ``person`` only the pairs in which they are.
+    ``table``: for each item, person -> word.
     """
-    pairs = [
-        said[one] == said[other]
-        for said in table
-        for one, other in combinations(sorted(said), 2)
-        if person is None or person in (one, other)
-    ]
+    pairs = [one == other for said in table for one, other in combinations(said.values(), 2)]
     return len(pairs), float(np.mean(pairs)) if pairs else None
 
 
@@ -110,19 +116,17 @@ def alpha(table: Iterable[dict[str, str]]) -> float | None:
     if len(values) < 2:
         return None
     people = sorted({person for said in items for person in said})
+    rows = {person: row for row, person in enumerate(people)}
     codes = {word: code for code, word in enumerate(values)}
     data = np.full((len(people), len(items)), np.nan)
     for column, said in enumerate(items):
-        for row, person in enumerate(people):
-            if person in said:
-                data[row, column] = codes[said[person]]
+        for person, word in said.items():
+            data[rows[person], column] = codes[word]
     return float(krippendorff.alpha(reliability_data=data, level_of_measurement="nominal"))
 
 
-def _agreement(of: str, by_item: dict[_Item, dict[str, str]], person: str | None = None) -> Agreement:
-    pairs, share = percent(by_item.values(), person=person)
-    counted = by_item.values() if person is None else [said for said in by_item.values() if person in said]
-    return Agreement(of, pairs, share, alpha(counted))
+def _agreement(of: str, table: Collection[dict[str, str]]) -> Agreement:
+    return Agreement(of, *percent(table), alpha(table))
 
 
 def _by_item(words: Iterable[_Word], said: Callable[[_Word], str]) -> dict[_Item, dict[str, str]]:

@@ -35,7 +35,8 @@ def words(run: Run) -> QuerySet[Label]:
 def acts(run: Run) -> QuerySet[Act]:
     """What was done with groups of a run, newest first, with how many groups each changed (`groups`), and whether
     undoing it was broken off (`is_half_undone`)."""
-    since = ActItem.objects.filter(group=OuterRef("group"), act__gt=OuterRef("act"))
+    # By the items, as undoing does: acts are numbered before they come to their groups.
+    since = ActItem.objects.filter(group=OuterRef("group"), pk__gt=OuterRef("pk"))
     left = ActItem.objects.filter(~Exists(since), act=OuterRef("pk"))
     done = Act.objects.filter(run=run).annotate(groups=Count("items")).order_by("-id")
     done = done.annotate(is_half_undone=Case(When(undone_by__isnull=False, then=Exists(left)), default=False))
@@ -52,7 +53,7 @@ def act(run: Run, key: str) -> Act:
 
 def acts_on(group: ScoredGroup) -> list[Act]:
     """What was done with one group, newest first."""
-    return [item.act for item in group.act_items.select_related("act").order_by("-act_id")]
+    return [item.act for item in group.act_items.select_related("act").order_by("-id")]
 
 
 def with_words(groups: QuerySet[ScoredGroup]) -> QuerySet[ScoredGroup]:

@@ -38,7 +38,7 @@ class Mine:
     """What somebody has in a queue."""
 
     turn: QueueTurn | None
-    """The newest that was begun and not answered, and whose time is not over."""
+    """The newest that was begun and not answered, whose time is not over and whose word would be taken."""
     words: int
 
 
@@ -46,12 +46,20 @@ def mine(queue: LabelQueue, user: Any) -> Mine:
     """The turn of somebody in a queue, and how many words they said there."""
     own = QueueTurn.objects.filter(item__queue=queue, person=user)
     begun = own.filter(label__isnull=True, item__is_open=True, expires_at__gt=Now())
+    if not takes_words(queue):
+        begun = begun.none()
     turn = (
         begun.select_related("item__group__run", "item__group__environment", "item__rollout", "item__other")
         .order_by("-taken_at")
         .first()
     )
     return Mine(turn, own.filter(label__isnull=False).count())
+
+
+def takes_words(queue: LabelQueue) -> bool:
+    """Whether somebody who is at an item may say their word. One that was closed gives none out, and takes that word
+    all the same; but of a blind one everybody may read then what the others said."""
+    return queue.closed_at is None or not queue.is_blind
 
 
 def assigned(queue: LabelQueue) -> list[str]:

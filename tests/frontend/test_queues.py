@@ -180,6 +180,23 @@ def test_the_guideline_is_changed_and_the_queue_closed(curator: Client, run: Run
     assert "nothing is given out any more" in send(curator, "queue-take", queue.key)
 
 
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_the_annotator_of_a_closed_queue_says_so_and_offers_no_undo(curator: Client, run: Run, is_blind: bool) -> None:
+    queue = queues.create(run.project, name="q", actor="user:cy", is_blind=is_blind)
+    send(curator, "queue-say", queue.key, turn=begin(curator, queue), verdict="accept")
+    page = read(curator, "queue-annotate", queue.key)
+    assert "Undo" in page
+    turn = page.split('name="turn"')[1].split('value="')[1].split('"')[0]
+    queues.close(queue)
+    page = read(curator, "queue-annotate", queue.key)
+    assert "The queue is closed" in page
+    assert "Undo" not in page
+    assert (turn in page) != is_blind
+    assert "what was said in it stays" in send(curator, "queue-undo", queue.key)
+    send(curator, "queue-say", queue.key, turn=turn, verdict="accept")
+    assert Label.objects.count() == (1 if is_blind else 2)
+
+
 def test_what_was_typed_is_there_again_where_it_is_refused(curator: Client, run: Run) -> None:
     queue = queues.create(run.project, name="q", actor="user:cy")
     page = send(curator, "queue-assign", queue.key, status=422, people="the-curator, nobody")

@@ -95,7 +95,8 @@ class WordApi(APIView):
         responses={(201, "application/json"): wire.schema_of(LabelOut)},
     )
     def post(self, request: Request, queue_key: str) -> Response:
-        """Say a word on an item that is yours. The same turn again gives the word that was said."""
+        """Say a word on an item that is yours. The same turn again gives the word that was said. A blind queue that is
+        closed takes no other: `state_conflict`."""
         queue, user = get_queue(request, queue_key, Scope.CURATE), cast(User, request.user)
         said = wire.decode(request, WordIn)
         own = QueueTurn.objects.filter(item__queue=queue, person=user)
@@ -113,7 +114,8 @@ class TakeBackApi(APIView):
 
     @extend_schema(operation_id="takeBackWord", request=None, responses=wire.answer(TakenOut))
     def post(self, request: Request, queue_key: str) -> Response:
-        """Take back your newest word, and what it did; its item is yours again."""
+        """Take back your newest word, and what it did; its item is yours again. Of a queue that is closed nothing is
+        taken back: `state_conflict`."""
         queue, user = get_queue(request, queue_key, Scope.CURATE), cast(User, request.user)
         return Response(wire.json(TakenOut(_turn(turns.undo(queue, user, actor=actor_of(request)), user))))
 

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from django.contrib.auth.models import User
 from django.db import connection, transaction
-from django.db.models import Max
 
 from rollouts.errors import Conflict, Invalid
 from rollouts.models import Act, ActItem, Run, ScoredGroup, Verb, Withholding
@@ -86,8 +85,10 @@ def undo(act: Act, *, user: User, actor: str, note: str = "") -> Act:
 def _put_back(undoing: Act, act: Act, ids: Iterable[int], before: Mapping[int, str]) -> int:
     """Let groups of an act be withheld as before it, unless somebody acted on them since; return how many."""
     rows = _lock(act.run, ids)
-    newest = ActItem.objects.filter(group__in=rows).values_list("group").annotate(Max("act"))
-    untouched = {group_id for group_id, act_id in newest if act_id == act.pk}
+    # By the items, which are numbered while their groups are locked. Of two acts that go on at once, a thousand groups
+    # after the other, each may be the later one at some of them.
+    newest = ActItem.objects.filter(group__in=rows).order_by("group_id", "-id").distinct("group_id")
+    untouched = {group_id for group_id, act_id in newest.values_list("group_id", "act_id") if act_id == act.pk}
     _withhold(undoing, {row: before[row.pk] for row in rows if row.pk in untouched})
     return len(untouched)
 

@@ -109,7 +109,7 @@ def assign(queue: LabelQueue, people: Sequence[str]) -> None:
 
 
 def close(queue: LabelQueue) -> None:
-    """Give out no item any more; what was said stays."""
+    """Give out no item any more, and take nothing back: what was said stays."""
     LabelQueue.objects.filter(pk=queue.pk, closed_at__isnull=True).update(closed_at=Now())
     queue.refresh_from_db()
 

@@ -133,9 +133,9 @@ def _reviewed(group: ScoredGroup, words: QuerySet[Label]) -> list[_Reviewed]:
     review = _review_of(group.run, group.environment.name)
     given: defaultdict[int, list[float]] = defaultdict(list)
     accepted = set[int]()
-    for rollout_id, verdict, score in words.filter(rollout__isnull=False).values_list("rollout", "verdict", "score"):
-        value = score if review.rewards == "scores" else _VERDICTS.get(verdict)
-        if value is not None and verdict not in {LabelVerdict.SKIP, LabelVerdict.WITHDRAWN}:
+    for (rollout_id, _), (verdict, score) in _newest(words).items():
+        value = score if review.rewards == "scores" else _VERDICTS[verdict]
+        if value is not None:
             given[rollout_id].append(value)
         elif verdict == LabelVerdict.ACCEPT:
             accepted.add(rollout_id)
@@ -144,6 +144,20 @@ def _reviewed(group: ScoredGroup, words: QuerySet[Label]) -> list[_Reviewed]:
         _Reviewed(reward, fmean(given[pk]) if pk in given and reward is not None else None, pk in accepted)
         for pk, reward in rollouts
     ]
+
+
+def _newest(words: QuerySet[Label]) -> dict[tuple[int, int | str], tuple[str, float | None]]:
+    """(rollout, person) -> the newest accept or reject, and its score.
+
+    What somebody says in a queue and on the group's page supersede each other nowhere, and are one voice all the same.
+    """
+    said = words.filter(rollout__isnull=False, verdict__in=_VERDICTS).order_by("id")
+    columns = said.values_list("rollout", "person", "actor", "verdict", "score")
+    # Where the account is gone, who it was by name.
+    return {
+        (rollout_id, actor if person is None else person): (verdict, score)
+        for rollout_id, person, actor, verdict, score in columns
+    }
 
 
 def _review_of(run: Run, environment: str) -> ReviewConfig:

@@ -1,7 +1,8 @@
 """Whose turn it is at which item of a queue: nobody meets another's item, and each item gets as many words as it wants.
 
 take ─► a turn: one person, one item, for a while ─► answer ─► a label, and perhaps an act ─► the next
-                            │                          └─ undo: the word is taken back, the item is yours again
+                            │                          └─ undo: the word is taken back, the item is yours again,
+                            │                             until the queue is closed
                             └─ its time is over: somebody else may have the item
 """
 
@@ -42,14 +43,18 @@ def take(queue: LabelQueue, user: User) -> QueueTurn | None:
 def answer(turn: QueueTurn, *, user: User, actor: str, verdict: str, **said: Any) -> Label:
     """Say a word on the item of a turn; `said` is what `labels.say` takes besides. A reject does what the queue wants.
 
-    The same turn again after an answer that was lost gives the label that is there. Locks the item's row,
-    and then its group. Raises Invalid, LeaseLost where others have taken the item since and it wants no more words.
+    The same turn again after an answer that was lost gives the label that is there. Whoever is at an item when its
+    queue is closed still says their word, unless it is blind. Locks the item's row, and then its group. Raises Invalid,
+    StateConflict where the queue takes no words any more, LeaseLost where others have taken the item since and it wants
+    no more words.
     """
     with transaction.atomic():
         item = QueueItem.objects.select_for_update(of=("self",), no_key=True).get(pk=turn.item_id)
         turn.refresh_from_db()
         if turn.label is not None:
             return turn.label
+        if not label_queues.takes_words(item.queue):
+            raise StateConflict(f"The queue {item.queue} was closed, and its words may be read: it takes no others.")
         if not item.is_open or item.words + _others_at(item, turn.person).count() >= item.queue.words_per_item:
             raise LeaseLost("Your time at this item was over, and others have taken it. Go on with the next one.")
         if item.queue.unit == QueueUnit.PAIR and verdict not in (LabelVerdict.ACCEPT, LabelVerdict.SKIP):
@@ -69,8 +74,8 @@ def answer(turn: QueueTurn, *, user: User, actor: str, verdict: str, **said: Any
 
 def undo(queue: LabelQueue, user: User, *, actor: str) -> QueueTurn:
     """Take back the person's newest word in a queue, and what it did unless somebody else's word wants the same; the
-    item is theirs again. Locks the item's row, and then its group. Raises NotFound, and Conflict where the person takes
-    it back twice at the same moment."""
+    item is theirs again. Locks the item's row, and then its group. Raises NotFound, StateConflict for a queue that is
+    closed, and Conflict where the person takes it back twice at the same moment."""
     turns = QueueTurn.objects.filter(item__queue=queue, person=user, label__isnull=False)
     turn = turns.order_by("-label_id").first()
     if turn is None:
@@ -79,6 +84,9 @@ def undo(queue: LabelQueue, user: User, *, actor: str) -> QueueTurn:
         item = QueueItem.objects.select_for_update(of=("self",), no_key=True).get(pk=turn.item_id)
         # Whoever rejects the group at this moment has done so, or does it afterwards.
         ScoredGroup.objects.select_for_update(no_key=True).only("pk").get(pk=item.group_id)
+        # Read behind the locks: somebody may have closed it while this waited for them.
+        if item.queue.closed_at is not None:
+            raise StateConflict(f"The queue {queue} was closed: what was said in it stays.")
         newest = turn.label_id
         turn.refresh_from_db()
         said, act = turn.label, turn.act

@@ -1,9 +1,12 @@
 """What people do with groups: what is rejected in time never enters a batch, and every act can be undone once."""
 
+import threading
 from typing import Any
 from unittest.mock import DEFAULT, Mock, patch
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 
 from rollouts.errors import Conflict, Invalid
 from rollouts.models import Act, ActItem, Event, Run, ScoredGroup, Verb
@@ -199,6 +202,62 @@ def test_a_batch_and_an_act_that_race_for_groups_agree_who_had_them(again: int) 
     assert set(groups.values_list("state", flat=True)) in ({"rejected"}, {"rejected", "batched"})
     assert set(groups.values_list("withheld", flat=True)) == {"rejected"}
     assert ActItem.objects.count() == 4
+
+
+def overlapping(run: Run) -> tuple[Act, Act]:
+    """A reject of a and then of b, and an exclude of both that was begun later, and that came before it to b."""
+    lock, is_between = acts._lock_act, threading.Barrier(2)
+
+    def locked_in_turns(doing: Act) -> None:
+        if doing.verb == Verb.REJECT and doing.items.exists():
+            is_between.wait(10)  # the other one begins
+            is_between.wait(10)  # and is through
+        lock(doing)
+
+    def exclude() -> Act:
+        is_between.wait(10)
+        try:
+            return act(run, Verb.EXCLUDE, "a", "b")
+        finally:
+            is_between.wait(10)
+
+    with patch.object(acts, "_AT_ONCE", 1), patch.object(acts, "_lock_act", locked_in_turns):
+        rejected, excluded = story.together(lambda: act(run, Verb.REJECT, "a", "b"), exclude)
+    assert [state(key) for key in "ab"] == [("rejected", "rejected")] * 2
+    assert rejected.pk < excluded.pk
+    assert list(excluded.items.values_list("group__key", flat=True)) == ["b"]
+    return rejected, excluded
+
+
+@concurrent
+def test_of_two_acts_at_once_the_one_that_came_later_to_a_group_is_undone_there() -> None:
+    run = story.launch()
+    submit(run, "a", "b")
+    rejected, _ = overlapping(run)
+    undo(rejected)
+    assert [state(key) for key in "ab"] == [("ready", ""), ("ready", "excluded")]
+
+
+@concurrent
+def test_of_two_acts_at_once_the_one_that_came_first_to_a_group_is_not_undone_there() -> None:
+    run = story.launch()
+    submit(run, "a", "b")
+    rejected, excluded = overlapping(run)
+    undo(excluded)
+    assert [state(key) for key in "ab"] == [("rejected", "rejected")] * 2
+    assert not curation.acts(run).get(pk=excluded.pk).is_half_undone
+    assert curation.acts_on(ScoredGroup.objects.get(key="b")) == [rejected, excluded]
+
+
+def test_which_act_came_last_to_groups_is_asked_once_for_all_of_them(run: Run) -> None:
+    def queries(*keys: str) -> int:
+        submit(run, *keys)
+        done = act(run, Verb.EXCLUDE, *keys)
+        with CaptureQueriesContext(connection) as asked:
+            undo(done)
+        return sum('SELECT DISTINCT ON ("rollouts_actitem"' in each["sql"] for each in asked)
+
+    assert (queries("a"), queries("b", "c", "d")) == (1, 1)
 
 
 @concurrent

@@ -12,6 +12,7 @@ from django.utils import timezone
 
 from rollouts.errors import Conflict, Invalid, LeaseLost, NotFound, StateConflict
 from rollouts.models import Act, Label, LabelQueue, QueueItem, QueueTurn, Run, ScoredGroup
+from rollouts.selectors import label_queues
 from rollouts.services.curation import acts, filling, labels, queues, turns
 from rollouts.services.curation.filters import QueueFilter
 from tests import store
@@ -336,6 +337,56 @@ def test_a_closed_queue_gives_nothing_out(run: Run) -> None:
     queues.close(queue)
     with pytest.raises(StateConflict, match="was closed"):
         turns.take(queue, somebody("cy"))
+
+
+@pytest.mark.parametrize("is_blind", [False, True])
+def test_of_a_closed_queue_no_word_is_taken_back(run: Run, is_blind: bool) -> None:
+    queue, cy = make(run, is_blind=is_blind, on_reject="reject"), somebody("cy")
+    said = answer(turns.take(queue, cy), "reject")
+    queues.close(queue)
+    with pytest.raises(StateConflict, match="was closed: what was said in it stays"):
+        turns.undo(queue, cy, actor="user:cy")
+    assert (Label.objects.get(), state_of("a")) == (said, "rejected")
+    assert not QueueItem.objects.get(group__key="a").is_open
+
+
+def test_who_is_at_an_item_when_its_queue_is_closed_still_says_the_word(run: Run) -> None:
+    queue, cy = make(run), somebody("cy")
+    turn = turns.take(queue, cy)
+    queues.close(queue)
+    assert label_queues.mine(queue, cy).turn == turn
+    assert answer(turn).verdict == "accept"
+
+
+def test_a_blind_queue_whose_words_may_be_read_takes_no_others(run: Run) -> None:
+    queue, cy = make(run, is_blind=True, words_per_item=2), somebody("cy")
+    turn = turns.take(queue, cy)
+    said = answer(turns.take(queue, somebody("di")), "reject")
+    queues.close(queue)
+    with pytest.raises(StateConflict, match="its words may be read"):
+        answer(turn)
+    assert label_queues.mine(queue, cy).turn is None
+    assert Label.objects.get() == said
+    assert said.turn is not None
+    assert answer(said.turn) == said  # as after an answer that was lost
+
+
+@concurrent
+def test_what_waits_while_a_blind_queue_is_closed_is_refused() -> None:
+    run = story.launch()
+    submit(run, "a")
+    queue, cy, di = make(run, is_blind=True, words_per_item=2), somebody("cy"), somebody("di")
+    said, turn = answer(turns.take(queue, cy)), turns.take(queue, di)
+    with ThreadPoolExecutor(2) as pool:
+        with transaction.atomic():
+            QueueItem.objects.select_for_update().get()
+            word = story.behind(pool, lambda: answer(turn))
+            back = story.behind(pool, lambda: turns.undo(queue, cy, actor="user:cy"))
+            queues.close(LabelQueue.objects.get())
+        for refused in (word, back):
+            with pytest.raises(StateConflict, match="was closed"):
+                refused.result(10)
+    assert Label.objects.get() == said
 
 
 @concurrent

@@ -83,6 +83,21 @@ def test_items_are_taken_answered_and_taken_back(run: Run) -> None:
     problem(api.post(f"queues/{queue}/word", {"turn": "x", "verdict": "accept"}), 404, "not_found")
 
 
+def test_a_closed_queue_gives_nothing_back_and_takes_no_word_if_it_is_blind(run: Run) -> None:
+    api = curator()
+    for name, is_blind in (("seeing", False), ("blind", True)):
+        queue = make(api, name=name, is_blind=is_blind)
+        say(api, queue)
+        body = {"turn": take(api, queue)["turn"], "verdict": "accept"}
+        api.post(f"queues/{queue}/close")
+        problem(api.post(f"queues/{queue}/undo"), 409, "state_conflict")
+        answered = api.post(f"queues/{queue}/word", body)
+        if is_blind:
+            problem(answered, 409, "state_conflict")
+        else:
+            assert answered.status_code == 201
+
+
 def test_an_item_is_the_persons_whichever_way_they_come(run: Run) -> None:
     cy = make_user("cy", role=Role.CURATOR)
     one, two = curator(user=cy), curator(user=cy)

@@ -46,12 +46,47 @@ def test_percent_is_of_all_pairs_of_words() -> None:
     # Of the first item 3 pairs, 1 the same; of the second 1, the same; of the third none.
     table = [{"a": "x", "b": "x", "c": "y"}, {"a": "x", "c": "x"}, {"b": "x"}]
     assert agreement.percent(table) == (4, 0.5)
-    assert agreement.percent(table, person="b") == (2, 0.5)
+    assert agreement.percent(agreement.with_others(table, "b")) == (2, 0.5)
     assert agreement.percent([{"a": "x"}]) == (0, None)
 
 
 def test_what_was_never_said_twice_has_no_alpha() -> None:
     assert agreement.alpha([{"a": "x"}, {"b": "y"}]) is None
+
+
+@pytest.mark.django_db
+def test_alpha_of_a_person_is_of_the_pairs_in_which_they_are_and_not_of_the_whole_queue() -> None:
+    run: Run = story.launch()
+    story.submit(run, [story.scored(f"g{number}") for number in range(10)], actor="api:t")
+    queue: LabelQueue = queues.create(run.project, name="q", actor="user:cy", words_per_item=3)
+    usual, opposite = (["accept", "reject"] * 5, ["reject", "accept"] * 5)
+    for name, verdicts in (("ann", usual), ("bob", usual), ("cy", opposite)):
+        for verdict in verdicts:
+            turn = turns.take(queue, somebody(name))
+            assert turn is not None
+            turns.answer(turn, user=somebody(name), actor=f"user:{name}", verdict=verdict)
+    codes, opposed = [1.0, 0.0] * 5, [0.0, 1.0] * 5
+    with_the_others = {
+        "user:ann": [[*codes, *codes], [*codes, *opposed]],
+        "user:bob": [[*codes, *codes], [*codes, *opposed]],
+        "user:cy": [[*opposed, *opposed], [*codes, *codes]],
+    }
+    expected = {
+        person: krippendorff.alpha(reliability_data=np.array(pairs), level_of_measurement="nominal")
+        for person, pairs in with_the_others.items()
+    }
+    found = {each.of: each for each in agreement.of_queue(queue).people}
+    assert {person: each.alpha for person, each in found.items()} == pytest.approx(expected)
+    assert {person: round(alpha, 3) for person, alpha in expected.items()} == {
+        "user:ann": 0.025,
+        "user:bob": 0.025,
+        "user:cy": -0.95,
+    }
+    assert {person: (each.pairs, each.percent) for person, each in found.items()} == {
+        "user:ann": (20, 0.5),
+        "user:bob": (20, 0.5),
+        "user:cy": (20, 0.0),
+    }
 
 
 @pytest.mark.django_db
