@@ -11,6 +11,10 @@ from environments.types import PlayedGroup, PlayedRollout, StopReason
 
 PROMPT_TOKENS, COMPLETION_TOKENS = "endpoint/prompt_tokens", "endpoint/completion_tokens"
 """Metrics of a rollout that an endpoint played: what its server says that it cost, 0 where it says nothing."""
+REPLIES = "endpoint/replies"
+"""Metric of a rollout of which an endpoint gave fewer of the assistant's last messages than it was asked for: how many.
+An environment wrote others anew, so that the conversation that is kept is not the one that was had. It is read in
+`rollouts/sql/sampled_masks.sql`."""
 _MOST_TOKENS = 2**31 - 1
 """That one rollout is believed to have: code that writes metrics may write this one too."""
 

@@ -6,12 +6,13 @@ conversation ──▶ speak ──▶ a message ──▶ a turn of the record,
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import ClassVar
 
 from environments.chat.template import TemplateChat
 from environments.config import SamplingParams, Stops
 from environments.errors import PolicyRefused
-from environments.figures import COMPLETION_TOKENS, PROMPT_TOKENS
+from environments.figures import COMPLETION_TOKENS, PROMPT_TOKENS, REPLIES
 from environments.policy import Completion
 from environments.session import NO_STOPS, Asked, PolicyVersion, Session
 from environments.traffic import Traffic
@@ -71,6 +72,8 @@ class SpokenSession(Session):
         sampled = sum(turn.completion.unseen_tokens or 0 for turn in self.turns)
         rollout = super().end()
         rollout.metrics |= {PROMPT_TOKENS: float(self._prompt_tokens), COMPLETION_TOKENS: float(sampled)}
+        if self.turns and (replies := _own_at_the_end(self.turns.newest)) < len(self.turns):
+            rollout.metrics[REPLIES] = float(replies)
         return rollout
 
     async def _complete(
@@ -84,6 +87,18 @@ class SpokenSession(Session):
         answers = await asyncio.gather(*(self._speaker.speak(messages, tools, sampling) for _ in range(n)))
         self._prompt_tokens += sum(answer.prompt_tokens for answer in answers)
         return [_completion(answer) for answer in answers], [answer.message for answer in answers]
+
+
+def _own_at_the_end(last: Turn) -> int:
+    """How many of the assistant's last messages were answers, in the conversation that a turn ends: those behind the
+    last one that nobody asked a model for."""
+    behind = takewhile(lambda turn: not _shows_assistant(turn), reversed(last.path))
+    return min(sum(1 for _ in behind) + 1, len(last.path))
+
+
+def _shows_assistant(turn: Turn) -> bool:
+    """Whether words of an assistant stand before the answer, since the turn before."""
+    return any(message.role == "assistant" for message in turn.messages[:-1])
 
 
 def _completion(answer: ChatAnswer) -> Completion:

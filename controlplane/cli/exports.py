@@ -199,11 +199,10 @@ def _write(version: Any, form: str, output: Path | None, split: OneSplit, file_f
     wanted = Splits.TRAIN if split is OneSplit.TRAIN else Splits.EVAL
     if output is None:
         counts = {"rows": {split.value: 0}, "left_out": {}}
-        for page in rendering.pages(version, chosen):
-            for part, row in page.rows:
-                if part == wanted:
-                    sys.stdout.buffer.write(row)
-                    counts["rows"][split.value] += 1
+        for page in rendering.pages(version, chosen, splits=[wanted]):
+            for _, row in page.rows:
+                sys.stdout.buffer.write(row)
+            counts["rows"][split.value] += len(page.rows)
         sys.stdout.buffer.flush()
         return counts
     made = first_missing(Path(os.path.abspath(output)))

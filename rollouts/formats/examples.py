@@ -1,7 +1,7 @@
 """What supervised trainers want of a rollout: where the policy begins to speak, its tokens, and a line of it all.
 
-    messages of one branch, turns sampled in it ─► Dialogue ─► prompt | completion
-    lengths, mask and branches of a group       ─► Sampled      ─► turns of each branch, tokens of each
+    lengths, mask and branches of a group        ─► Sampled  ─► replies of the policy in each branch, tokens of each
+    messages of one branch, replies of it        ─► Dialogue ─► prompt | completion
 
 Messages stay JSON as the store has it, cut where one ends. Environments never speak as the assistant once an episode
 has begun, so of the assistant's messages those that the policy did not say come first: examples inside of the prompt.
@@ -10,13 +10,14 @@ has begun, so of the assistant's messages those that the policy did not say come
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
 
 from rollouts.formats.arrays import COUNT, MASK, TOKEN_ID, branches_of
 
+Each = TypeVar("Each")
 Parts = list[msgspec.Raw]
 """JSON of some messages, each for itself."""
 
@@ -54,11 +55,15 @@ class Dialogue:
         return "assistant" in self.roles[at:]
 
 
-def read_conversation(messages: str, turns: int | None) -> Dialogue:
-    """Messages as JSON, of which the policy said the assistant's last `turns`; None: all of the assistant's."""
+def last_of(spoken: Sequence[Each], replies: int | None) -> Sequence[Each]:
+    """Of what an assistant said that which the policy did: its last `replies`; None: all of it."""
+    return spoken if replies is None else spoken[max(0, len(spoken) - replies) :]
+
+
+def read_conversation(messages: str, replies: int | None) -> Dialogue:
+    """Messages as JSON, of which the policy said the assistant's last `replies`; None: all of the assistant's."""
     roles = [said.role for said in _decode_roles(messages)]
-    spoken = [at for at, role in enumerate(roles) if role == "assistant"]
-    own = spoken if turns is None else spoken[len(spoken) - min(turns, len(spoken)) :]
+    own = last_of([at for at, role in enumerate(roles) if role == "assistant"], replies)
     return Dialogue(_decode_parts(messages), roles, own[0] if own else len(roles))
 
 
@@ -70,15 +75,11 @@ def edit(conversation: Dialogue, edited: str) -> Dialogue:
     return Dialogue(whole.parts, whole.roles, spoken[shown] if shown < len(spoken) else len(whole.roles))
 
 
-def branches(messages: str, earlier: str | None, turns: Sequence[int], asked: int | None = None) -> list[Dialogue]:
-    """Each branch of a rollout, the last one last; `turns` were sampled in each. Of one that an endpoint played nobody
-    has tokens: it was `asked` so often, None or 0 if nobody counted."""
+def branches(messages: str, earlier: str | None, sampled: "Sampled", index: int) -> list[Dialogue]:
+    """Each branch of a rollout of a group, the last one last."""
     told = [*([] if earlier is None else (bytes(each).decode() for each in _decode_parts(earlier))), messages]
-    if not any(turns):
-        return [read_conversation(each, asked or None) for each in told]
-    # Of some only the last branches have messages.
-    counts = [0] * (len(told) - len(turns)) + list(turns)[-len(told) :]
-    return [read_conversation(each, count) for each, count in zip(told, counts, strict=True)]
+    replies = sampled.replies(index, len(told))
+    return [read_conversation(each, count) for each, count in zip(told, replies, strict=True)]
 
 
 def common(one: Dialogue, other: Dialogue) -> int:
@@ -99,11 +100,18 @@ class Sampled:
     """What of a group's rollouts was sampled, branch by branch."""
 
     def __init__(
-        self, lengths: bytes, loss_mask: bytes, branch_lengths: bytes | None, token_ids: Callable[[], bytes]
+        self,
+        lengths: bytes,
+        loss_mask: bytes,
+        branch_lengths: bytes | None,
+        asked: Sequence[int | None],
+        token_ids: Callable[[], bytes],
     ) -> None:
-        """Arrays as they are stored; `token_ids` is asked only where they are wanted."""
+        """Arrays as they are stored; `token_ids` is asked only where they are wanted. Of a rollout that an endpoint
+        played nobody has tokens: it was `asked` so often for what its messages show; None: nobody counted."""
         self._branches = branches_of(np.frombuffer(lengths, COUNT).tolist(), branch_lengths)
         self._mask = np.frombuffer(loss_mask, MASK)
+        self._asked = asked
         self._read_token_ids = token_ids
 
     @cached_property
@@ -122,10 +130,14 @@ class Sampled:
         counts = iter((running[ends] - running[starts]).tolist())
         return [[next(counts) for _ in own] for own in self._branches]
 
-    def turns(self, index: int) -> list[int]:
-        """How often the policy was asked in each branch of a rollout; what an earlier branch has too is counted
-        there."""
-        return self._turns[index]
+    def replies(self, index: int, branches: int = 1) -> list[int | None]:
+        """How many of the assistant's last messages the policy said, in each of the last `branches` of a rollout; what
+        an earlier branch has too is counted there. None: nobody counted, and all of them are taken for its own."""
+        turns = self._turns[index]
+        if not any(turns):
+            return [self._asked[index]] * branches
+        # Of some only the last branches have messages.
+        return [*[0] * (branches - len(turns)), *turns[-branches:]]
 
     def tokens(self, index: int) -> list[dict[str, list[int]]]:
         """What the policy read and wrote, in each branch with a sampled token."""

@@ -31,6 +31,15 @@ def binary_cursor() -> "Iterator[psycopg.Cursor[Any]]":
         yield cursor
 
 
+def streamed(statement: LiteralString, values: dict[str, Any], size: int) -> Iterator[list[tuple[Any, ...]]]:
+    """Pages of the rows of a statement, of which the server hands out no more than is taken: memory does not grow with
+    them. The connection may be asked other things between them."""
+    with connection.chunked_cursor() as cursor:
+        cursor.execute(statement, values)
+        while rows := cursor.fetchmany(size):
+            yield rows
+
+
 @contextmanager
 def pipelined_transaction() -> Iterator[None]:
     """A transaction of binary cursors' statements, which wait for no answer before somebody fetches it.

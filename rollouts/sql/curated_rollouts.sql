@@ -1,6 +1,5 @@
 -- The scored rollouts of some groups, best first in each; JSON stays text, for whoever passes it on. Of a run that an
--- endpoint plays (`is_spoken`) they have no tokens, and how often it was asked (`asked`) is told by their spans; of
--- others one without is of a seat that was never asked.
+-- endpoint plays (`is_spoken`) they have no tokens; of others one without is of a seat that was never asked.
 -- A group that somebody rejects is left out, and a rollout is told as rejected; a word in a blind queue counts when
 -- that is closed.
 -- Locks: nothing. Everything read here is insert-only.
@@ -15,9 +14,6 @@ WITH rejected AS (
 )
 SELECT group_id, index, coalesce(grp.given_rewards[index + 1], reward), stop_reason, messages::text, tools::text,
        earlier_branches::text, seat,
-       CASE WHEN rollout.token_count = 0 THEN
-           (SELECT count(*) FROM jsonb_array_elements(spans) AS span WHERE span ->> 0 = 'model')
-       END AS asked,
        EXISTS (SELECT FROM rejected WHERE rejected.rollout_id = rollout.id) AS is_rejected
 FROM rollouts_rollout AS rollout JOIN rollouts_scoredgroup AS grp ON grp.id = group_id
 WHERE group_id = ANY(%(group_ids)s) AND reward IS NOT NULL AND (trained_token_count > 0 OR %(is_spoken)s)

@@ -1,9 +1,10 @@
 -- The beginning of the statements that compare what members say: of each member its messages, of a pair those of both;
--- of a corrected one the correction. Null: a rollout of which only tokens are known.
+-- of a corrected one the correction. Null: a rollout of which only tokens are known. Whose rollouts they are says which
+-- of these the policy said.
 -- Locks: nothing.
 -- Index: dataset_member_position_once.
 WITH texts AS (
-    SELECT member.position,
+    SELECT member.position, member.group_id, rollout.index, other.index AS other_index,
            CASE
                WHEN member.row IS NOT NULL THEN jsonb_build_array(
                    member.row -> 'prompt', member.row -> 'messages', member.row -> 'completion', member.row -> 'chosen',

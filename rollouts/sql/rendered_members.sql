@@ -7,13 +7,7 @@ SELECT m.position, m.split, m.is_wanted, m.step, m.row::text,
        r.index, r.seat, coalesce(r.last_policy_version, g.max_policy_version),
        coalesce(g.given_rewards[r.index + 1], r.reward),
        r.messages::text, r.tools::text, r.earlier_branches::text,
-       CASE WHEN r.token_count = 0 THEN
-           (SELECT count(*) FROM jsonb_array_elements(r.spans) AS span WHERE span ->> 0 = 'model')
-       END,
        o.index, coalesce(g.given_rewards[o.index + 1], o.reward), o.messages::text, o.earlier_branches::text,
-       CASE WHEN o.token_count = 0 THEN
-           (SELECT count(*) FROM jsonb_array_elements(o.spans) AS span WHERE span ->> 0 = 'model')
-       END,
        c.edited::text,
        CASE WHEN m.labels IS NOT NULL OR m.correction_id IS NOT NULL THEN ARRAY(
            SELECT DISTINCT actor COLLATE "C" FROM rollouts_label

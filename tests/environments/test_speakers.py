@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from environments.config import SamplingParams
 from environments.env import Environment, NoArgs, last_reply
 from environments.errors import PolicyUnavailable
-from environments.figures import COMPLETION_TOKENS, PROMPT_TOKENS, of_group
+from environments.figures import COMPLETION_TOKENS, PROMPT_TOKENS, REPLIES, of_group
 from environments.library.calculator import Calculator, CalculatorArgs
 from environments.library.kuhn_poker.environment import KuhnPoker, KuhnPokerArgs
 from environments.runner import play_group
 from environments.speakers import Speaker, SpokenSession
 from environments.types import (
     ChatAnswer,
+    FinishedRollout,
     FunctionCall,
     JsonObject,
     Message,
@@ -136,3 +137,27 @@ def test_one_takes_a_seat_and_the_other_leaves_the_rollouts() -> None:
     assert [rollout.seat for rollout in rollouts] == [environment.seats[0]] * 2
     assert all(rollout.error is None for rollout in rollouts)
     assert other.heard
+
+
+def test_of_a_conversation_that_its_environment_wrote_anew_only_what_it_still_says_counts() -> None:
+    environment = KuhnPoker(KuhnPokerArgs())
+    own, other = Scripted(["I wait. <action>pass</action>"]), Scripted(["<action>bet</action>"])
+    problem = environment.problem(Split.TRAIN, 0)
+    others = {environment.seats[1]: lambda problem: SpokenSession(problem, other, PARAMS)}
+    [rollout] = asyncio.run(play_group(environment, problem, own, PARAMS, 1, deadline_s=5, others=others))
+    said = [message.text for message in rollout.messages if message.role == "assistant"]
+    assert said == ["<action>pass</action>", "I wait. <action>pass</action>"]
+    assert len(own.heard) == 2
+    assert rollout.metrics[REPLIES] == 1.0
+
+
+def test_what_stands_before_words_of_an_assistant_that_nobody_asked_for_does_not_count() -> None:
+    async def play() -> FinishedRollout:
+        session = SpokenSession(Counting(NoArgs()).problem(Split.TRAIN, 0), Scripted(["one", "three"]), PARAMS)
+        said = [*session.problem.messages, await session.reply()]
+        await session.reply([*said, Message("assistant", "ahem"), Message("user", "Go on.")])
+        return session.end()
+
+    rollout = asyncio.run(play())
+    assert [message.text for message in rollout.messages] == ["Count.", "one", "ahem", "Go on.", "three"]
+    assert rollout.metrics[REPLIES] == 1.0

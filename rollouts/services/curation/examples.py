@@ -65,8 +65,6 @@ class _Rollout(msgspec.Struct, frozen=True, array_like=True):
     tools: str | None
     earlier_branches: str | None
     seat: str
-    asked: int | None
-    """How often, if nobody has its tokens and somebody counted."""
     is_rejected: bool
 
     @property
@@ -117,12 +115,11 @@ def export_pairs(
         if better.is_asked and worse.is_asked and answer_differently(better, worse):
             form = {"chosen": better.parts, "rejected": worse.parts, **chosen.told}
         else:
-            form = {
-                "chosen": group.sampled.tokens(chosen.index)[-1],
-                "rejected": group.sampled.tokens(rejected.index)[-1],
-            }
-            if form["chosen"] == form["rejected"]:
+            # Of an endpoint's nobody has any.
+            ends = [group.sampled.tokens(rollout.index)[-1:] for rollout in (chosen, rejected)]
+            if not all(ends) or ends[0] == ends[1]:
                 continue
+            form = {"chosen": ends[0][0], "rejected": ends[1][0]}
         rewards = {"chosen_reward": chosen.reward, "rejected_reward": rejected.reward}
         yield line_of(form | group.source | rewards)
 
@@ -135,8 +132,7 @@ class _Group:
 
     def branches(self, rollout: _Rollout) -> list[Dialogue]:
         """The rollout as each branch tells it, the last one last."""
-        turns = self.sampled.turns(rollout.index)
-        return read_branches(rollout.messages, rollout.earlier_branches, turns, rollout.asked)
+        return read_branches(rollout.messages, rollout.earlier_branches, self.sampled, rollout.index)
 
 
 def _groups(run: Run, states: Iterable[str], environment: str | None) -> Iterator[tuple[_Group, list[_Rollout]]]:

@@ -28,6 +28,7 @@ from rollouts.models import (
     RunKind,
     ScoredGroup,
 )
+from rollouts.selectors import sampled_masks
 from rollouts.sql import binary_cursor, load
 from rollouts.states import GroupState
 from rollouts.storable import MAX_ENVIRONMENT, MAX_INT, MAX_KEY, UNSTORABLE, is_storable
@@ -204,10 +205,25 @@ def _saying(chosen: QueueFilter, group_ids: list[int]) -> QuerySet[Rollout]:
     if chosen.truncated:
         rollouts = rollouts.filter(stop_reason="length")
     if chosen.text:
-        with binary_cursor() as cursor:
-            cursor.execute(load("rollouts_saying"), {"group_ids": group_ids, "text": chosen.text})
-            rollouts = rollouts.filter(pk__in=[rollout_id for (rollout_id,) in cursor])
+        rollouts = rollouts.filter(pk__in=_who_said(chosen.text, group_ids))
     return rollouts
+
+
+def _who_said(text: str, group_ids: list[int]) -> list[int]:
+    """Ids of the rollouts of groups in which the policy said or thought a text: not of those whose prompt shows an
+    assistant who did."""
+    with binary_cursor() as cursor:
+        cursor.execute(load("rollouts_saying"), {"group_ids": group_ids, "text": text})
+        shown = cursor.fetchall()
+    own = sampled_masks.replies((group_id, index, len(nearest)) for _, group_id, index, nearest in shown)
+    return [
+        rollout_id
+        for rollout_id, group_id, index, nearest in shown
+        if any(
+            at is not None and (replies is None or at <= replies)
+            for at, replies in zip(nearest, own[group_id, index], strict=True)
+        )
+    ]
 
 
 def _pages(ids: list[int]) -> Iterator[list[int]]:

@@ -3,8 +3,8 @@
     {"group": KEY, "rollout": 0, "verdict": "reject", "tags": ["loop"], "score": 2, "note": "...", "person": "ada"}
 
 A task of Label Studio, or a record of Argilla, names the group (and the rollout) in its data or metadata. Of what its
-people chose, `accept`, `reject` and `skip` are verdicts and everything else is a tag; a rating is the score, a text the
-note. Argilla: https://docs.argilla.io; Label Studio: https://labelstud.io/guide/export.html.
+people chose, `accept`, `reject` and `skip` are verdicts and everything else is a tag, as is what they mark in a text; a
+rating is the score, and what they wrote the note, one line each. Argilla: https://docs.argilla.io; Label Studio: https://labelstud.io/guide/export.html.
 """
 
 from collections.abc import Iterator, Sequence
@@ -95,6 +95,7 @@ def _of_label_studio(task: dict[str, Any]) -> Iterator[Word | str]:
     subject = _subject(task.get("data"), "data")
     for given in msgspec.convert(task["annotations"], list[_Annotation]):
         choices: list[str] = []
+        notes: list[str] = []
         said: dict[str, Any] = {}
         for result in given.result:
             match result.get("value"):
@@ -102,17 +103,20 @@ def _of_label_studio(task: dict[str, Any]) -> Iterator[Word | str]:
                     choices += map(str, chosen)
                 case {"rating": score} | {"number": score}:
                     said["score"] = score
+                # What is marked in a text says that text too, which is nobody's note.
+                case {"labels": [*chosen]} | {"hypertextlabels": [*chosen]} | {"paragraphlabels": [*chosen]}:
+                    choices += map(str, chosen)
                 case {"text": [*texts]}:
-                    said["note"] = "\n".join(map(str, texts))
+                    notes += map(str, texts)
                 case {"text": str(text)}:
-                    said["note"] = text
+                    notes.append(text)
         person = given.completed_by
         if isinstance(person, dict):
             person = person.get("email") or person.get("username") or person.get("id")
         said["seconds"] = given.lead_time
         if given.was_cancelled:  # what was chosen before is no word of theirs
             choices = [LabelVerdict.SKIP.value, *(each for each in choices if each.strip().lower() not in _VERDICTS)]
-        yield _word(subject, choices, said, person)
+        yield _word(subject, choices, notes, said, person)
 
 
 def _of_argilla(record: dict[str, Any]) -> Iterator[Word | str]:
@@ -120,6 +124,7 @@ def _of_argilla(record: dict[str, Any]) -> Iterator[Word | str]:
     answers = msgspec.convert(record["responses"], dict[str, list[_Answer]])
     for person in dict.fromkeys(each.user_id for given in answers.values() for each in given):
         choices: list[str] = []
+        notes: list[str] = []
         said: dict[str, Any] = {}
         for given in answers.values():
             for value in (each.value for each in given if each.user_id == person):
@@ -133,8 +138,8 @@ def _of_argilla(record: dict[str, Any]) -> Iterator[Word | str]:
                     case str() if value.strip().lower() in _VERDICTS or len(value.split()) == 1:
                         choices.append(value)
                     case str():
-                        said["note"] = value
-        yield _word(subject, choices, said, person)
+                        notes.append(value)
+        yield _word(subject, choices, notes, said, person)
 
 
 def _subject(data: Any, where: str) -> dict[str, Any]:
@@ -148,7 +153,9 @@ def _chosen(each: Any) -> str:
     return str(each.get("value", each.get("label", ""))) if isinstance(each, dict) else str(each)
 
 
-def _word(subject: dict[str, Any], choices: Sequence[str], said: dict[str, Any], person: Any) -> Word | str:
+def _word(
+    subject: dict[str, Any], choices: Sequence[str], notes: Sequence[str], said: dict[str, Any], person: Any
+) -> Word | str:
     """What one person said, or why it is no word: those of the others beside it are."""
     chosen = [choice.strip() for choice in choices if choice.strip()]
     verdicts = [choice.lower() for choice in chosen if choice.lower() in _VERDICTS]
@@ -160,6 +167,7 @@ def _word(subject: dict[str, Any], choices: Sequence[str], said: dict[str, Any],
         return f"{whose} has none of the choices {', '.join(_VERDICTS)}".strip()
     values = {name: value for name, value in said.items() if value is not None}
     try:
-        return msgspec.convert(subject | values | {"verdict": verdicts[0], "tags": tags, "person": whose}, Word)
+        told = {"verdict": verdicts[0], "tags": tags, "note": "\n".join(notes), "person": whose}
+        return msgspec.convert(subject | values | told, Word)
     except msgspec.ValidationError as error:
         return f"{whose}: {error}" if whose else str(error)

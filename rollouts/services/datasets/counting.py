@@ -1,7 +1,7 @@
 """What a version of a dataset has, counted once after it was made: figures, duplicates, overlap with evaluations.
 
 A worker counts what is not counted yet (`workers/counting.py`), and so does the command line. Memory does not grow with
-the version: Postgres does all but compare near duplicates, and of those a bounded sample is looked at.
+the version: Postgres counts, prompts are hashed page by page, and for near duplicates a bounded sample is looked at.
 """
 
 from collections.abc import Iterator
@@ -11,9 +11,11 @@ import msgspec
 from django.db import connection, transaction
 
 from rollouts.models import DatasetVersion
+from rollouts.selectors import sampled_masks
 from rollouts.services.datasets.likeness import Alike, answers, find_alike
-from rollouts.services.datasets.statistics import Copies, Duplicates, Figures, MembersOf, Overlap, Statistics
-from rollouts.sql import load
+from rollouts.services.datasets.overlap import find_overlap
+from rollouts.services.datasets.statistics import Copies, Duplicates, Figures, MembersOf, Statistics
+from rollouts.sql import load, streamed
 
 MOST_COMPARED = 20_000
 """Members of which near duplicates are looked for; of more a sample, evenly spread."""
@@ -48,7 +50,6 @@ def _count(version: DatasetVersion) -> Statistics:
     parts: dict[str, list[MembersOf]] = {"environment": [], "run": [], "tag": []}
     for row in _rows("dataset_parts", version, most=_MOST_NAMES):
         parts[row["kind"]].append(MembersOf(row["name"], row["members"]))
-    [overlap] = _rows("dataset_overlap", version, project_id=version.dataset.project_id, shown=SHOWN)
     return Statistics(
         figures=found,
         rewards=_rewards(version, found),
@@ -56,7 +57,7 @@ def _count(version: DatasetVersion) -> Statistics:
         runs=parts["run"],
         tags=parts["tag"],
         duplicates=_duplicates(version),
-        overlap=Overlap(**overlap),
+        overlap=find_overlap(version, shown=SHOWN),
     )
 
 
@@ -90,13 +91,17 @@ def _shown(alike: Alike) -> Copies:
 def _sample(version: DatasetVersion, step: int) -> Iterator[tuple[int, str]]:
     """Positions of members and what is learned of them, each text once: who says exactly the same is counted apart."""
     seen: set[int] = set()
-    with connection.chunked_cursor() as cursor:
-        cursor.execute(load("dataset_texts") + load("sample_texts"), {"version_id": version.pk, "step": step})
-        while rows := cursor.fetchmany(_TEXTS):
-            for position, text in rows:
-                if (digest := hash(text)) not in seen:
-                    seen.add(digest)
-                    yield position, answers(msgspec.json.decode(text))
+    statement = load("dataset_texts") + load("sample_texts")
+    for page in streamed(statement, {"version_id": version.pk, "step": step}, _TEXTS):
+        own = sampled_masks.replies(
+            (group_id, index, 1) for _, _, group_id, *indexes in page for index in indexes if index is not None
+        )
+        for position, text, group_id, *indexes in page:
+            if (digest := hash(text)) not in seen:
+                seen.add(digest)
+                # Of the messages of a rollout and, of a pair, of the other one.
+                replies = [own[group_id, index][-1] for index in indexes if index is not None]
+                yield position, answers(msgspec.json.decode(text), replies)
 
 
 def _rows(name: str, version: DatasetVersion, more: str = "", **parameters: Any) -> list[dict[str, Any]]:

@@ -151,7 +151,7 @@ class _Rows:
 
     @property
     def left_out(self) -> dict[str, int]:
-        """Members that are no row, by why."""
+        """Members of these splits that are no row, by why."""
         return dict(sorted(self._journal.left_out.items()))
 
     @property
@@ -172,11 +172,10 @@ class _Rows:
         chunk: dict[str, list[bytes]] = {split: [] for split in self._paths}
         size = 0
         told(self._progress())
-        for page in rendering.pages(self._version, self._form, self._journal.position):
+        for page in rendering.pages(self._version, self._form, self._journal.position, splits=self._paths.keys()):
             for split, row in page.rows:
-                if split in chunk:
-                    chunk[split].append(row)
-                    size += len(row)
+                chunk[split].append(row)
+                size += len(row)
             self._journal.position = page.next_position
             self._journal.left_out = dict(Counter(self._journal.left_out) + page.left_out)
             self._journal.sources = dict(Counter(self._journal.sources) + page.sources)

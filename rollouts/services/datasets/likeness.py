@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from rollouts.formats.examples import last_of
+
 LIKE = 0.85
 """Share of pieces that two texts have in common (Jaccard) from which they are nearly the same."""
 SHORTEST = 80
@@ -51,14 +53,16 @@ def find_alike(texts: Iterable[tuple[int, str]]) -> list[Alike]:
     return sorted((Alike(each) for each in alike.values() if each[1:]), key=lambda each: -len(each.positions))
 
 
-def answers(parts: list[Any]) -> str:
+def answers(parts: list[Any], replies: Iterable[int | None] = ()) -> str:
     """What is learned of the parts that `sql/dataset_texts.sql` gives: all but the prompt, and of messages what the
-    policy says."""
+    policy says. Of those of each rollout it said the assistant's last `replies`; None, or none given: all."""
     said: list[str] = []
+    counts = iter(replies)
     for part in parts[1:]:
         if isinstance(part, str):
             said.append(part)
         elif isinstance(part, list):
-            messages = (each for each in part if isinstance(each, dict) and each.get("role") == "assistant")
-            said += [each["content"] for each in messages if isinstance(each.get("content"), str)]
+            spoken = [each for each in part if isinstance(each, dict) and each.get("role") == "assistant"]
+            own = last_of(spoken, next(counts, None))
+            said += [each["content"] for each in own if isinstance(each.get("content"), str)]
     return "\n".join(said)

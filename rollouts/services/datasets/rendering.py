@@ -12,13 +12,14 @@ says where it is from. What fits no row is left out and counted. Pages are read 
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import msgspec
 
+from environments.types import Split
 from rollouts.errors import Invalid
 from rollouts.formats import examples
 from rollouts.formats.examples import Dialogue, Sampled, line_of
@@ -67,12 +68,10 @@ class _Member(msgspec.Struct, array_like=True):
     messages: str
     tools: str | None
     earlier_branches: str | None
-    asked: int | None
     other: int | None
     other_reward: float | None
     other_messages: str
     other_earlier_branches: str | None
-    other_asked: int | None
     edited: str | None
     labellers: list[str] | None
     guidelines: list[str] | None
@@ -88,13 +87,16 @@ def check_form(version: DatasetVersion, form: ExportForm) -> None:
         )
 
 
-def pages(version: DatasetVersion, form: ExportForm, position: int = 0) -> Iterator[Page]:
-    """The rows from a position on. Raises Invalid for a version of another form."""
+def pages(
+    version: DatasetVersion, form: ExportForm, position: int = 0, *, splits: Collection[str] = tuple(Split)
+) -> Iterator[Page]:
+    """The rows of some splits from a position on, and what is counted of them. A row is the same whichever splits are
+    asked for. Raises Invalid for a version of another form."""
     check_form(version, form)
     renderer = _Renderer(form)
     while span := _next_span(version, position):
         page = Page(span[1] + 1)
-        members = _read(version, *span)
+        members = [each for each in _read(version, *span) if each.split in splits]
         sampled = sampled_masks.of_groups({each.group_id for each in members if each.row is None})
         for member in members:
             renderer.add(member, sampled.get(member.group_id), page)
@@ -151,8 +153,7 @@ class _Renderer:
     def _pair(self, member: _Member, sampled: Sampled) -> tuple[list[dict[str, Any]], str]:
         assert member.other is not None, "the form of a version says what its members are"
         better = _branches(member, sampled)[-1]
-        turns = sampled.turns(member.other)
-        worse = examples.branches(member.other_messages, member.other_earlier_branches, turns, member.other_asked)[-1]
+        worse = examples.branches(member.other_messages, member.other_earlier_branches, sampled, member.other)[-1]
         rewards = {
             "chosen_reward": member.reward,
             "rejected_reward": member.other_reward,
@@ -249,8 +250,7 @@ def _example(member: _Member, sampled: Sampled) -> tuple[list[dict[str, Any]], s
 
 def _branches(member: _Member, sampled: Sampled) -> list[Dialogue]:
     """What is learned of a rollout: each of its branches, or what a person put in the place of them all."""
-    turns = sampled.turns(member.rollout)
-    told = examples.branches(member.messages, member.earlier_branches, turns, member.asked)
+    told = examples.branches(member.messages, member.earlier_branches, sampled, member.rollout)
     return told if member.edited is None else [examples.edit(told[-1], member.edited)]
 
 

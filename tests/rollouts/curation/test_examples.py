@@ -9,11 +9,13 @@ from unittest.mock import patch
 
 import pytest
 
-from environments.types import FunctionCall, Message, PlayedGroup, PlayedRollout, StopReason, ToolCall
+from environments.figures import REPLIES
+from environments.types import FunctionCall, Message, PlayedGroup, PlayedRollout, Span, SpanKind, StopReason, ToolCall
 from rollouts.models import Run, ScoredGroup
 from rollouts.services.curation import examples, exchange, labels
 from rollouts.services.curation.examples import Selection
 from rollouts.states import GroupState
+from tests import store
 from tests.factories import make_user
 from tests.rollouts import story
 from tests.rollouts.curation.test_exchange import launch
@@ -218,3 +220,55 @@ def test_nothing_that_a_sender_says_makes_an_example_of_what_was_never_sampled(r
     )
     submit(run, [said("yes", 1.0, seat="a"), never_asked])
     assert answers(run) == ["yes"]
+
+
+TOKENLESS = ["failed"]
+"""What becomes of a group without a token that is submitted; an evaluation's is evaluated."""
+
+
+def spoken(
+    reward: float, *said: tuple[str, str], asked: int = 1, metrics: dict[str, float] | None = None
+) -> PlayedRollout:
+    """What an endpoint's session leaves: no token, and a span for each of its waits."""
+    return PlayedRollout(
+        token_ids=[],
+        loss_mask=[],
+        inference_logprobs=[],
+        seat="a",
+        reward=reward,
+        messages=[Message(role, text) for role, text in said],  # type: ignore[arg-type]
+        spans=[Span(SpanKind.MODEL, float(at), 0.5) for at in range(asked)],
+        metrics=metrics or {},
+    )
+
+
+@pytest.fixture
+def endpoint_run(run: Run) -> Run:
+    """A run that an endpoint plays."""
+    with store.beyond_rights():
+        Run.objects.filter(pk=run.pk).update(config=run.config | {"model": {"path": "", "endpoint": "teacher"}})
+    return story.fresh(run)
+
+
+def test_two_of_an_endpoints_that_say_the_same_make_no_pair(endpoint_run: Run) -> None:
+    same = [("user", "abc"), ("assistant", "cba")]
+    submit(endpoint_run, [spoken(1.0, *same), spoken(0.0, *same)])
+    assert list(examples.export_pairs(endpoint_run, Selection(), states=TOKENLESS)) == []
+
+
+def test_what_an_environment_wrote_in_place_of_an_endpoints_words_is_not_learned(endpoint_run: Run) -> None:
+    told = [("user", "abc"), ("assistant", "written anew"), ("user", "and?"), ("assistant", "cba")]
+    submit(endpoint_run, [spoken(1.0, *told, asked=2, metrics={REPLIES: 1.0})], [spoken(1.0, *told, asked=2)])
+    edited, whole = (json.loads(line) for line in examples.export_examples(endpoint_run, Selection(), states=TOKENLESS))
+    assert [message["content"] for message in edited["prompt"]] == ["abc", "written anew", "and?"]
+    assert [message["content"] for message in edited["completion"]] == ["cba"]
+    assert [message["content"] for message in whole["messages"]] == [text for _, text in told]
+
+
+@pytest.mark.parametrize("forged", [9.0, -1e30, 1e30])
+def test_no_metric_makes_more_of_a_rollout_than_was_asked(endpoint_run: Run, forged: float) -> None:
+    told = [("user", "abc"), ("assistant", "shown"), ("user", "and?"), ("assistant", "cba")]
+    submit(endpoint_run, [spoken(1.0, *told, metrics={REPLIES: forged})])
+    lines = examples.export_examples(endpoint_run, Selection(), states=TOKENLESS)
+    learned = [[message["content"] for message in json.loads(line)["completion"]] for line in lines]
+    assert learned == ([["cba"]] if forged > 0 else [])

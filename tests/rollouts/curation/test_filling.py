@@ -7,6 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.utils import timezone
 
+from environments.types import Span, SpanKind
 from rollouts.errors import Forbidden, Invalid
 from rollouts.models import Label, LabelQueue, QueueItem, QueueTurn, Run, Verb
 from rollouts.selectors import label_queues
@@ -75,6 +76,7 @@ def test_a_filter_reads_what_the_policy_said_and_was_given_for_it(chosen: dict[s
     thought.rollouts[0].messages[1]["reasoning_content"] = "I inwardly laugh"
     edited = [{"role": "user", "content": "you said"}, {"role": "assistant", "content": "At first this"}]
     thought.rollouts[1].branch_lengths, thought.rollouts[1].earlier_branches = [2, 2], [edited]
+    thought.rollouts[1].loss_mask = [0, 1, 0, 1]
     groups = [
         replying("a", "no", "I loop the Loop"),
         replying("b", "100%", "100 percent", rewards=(0.5, 0.0)),
@@ -85,6 +87,40 @@ def test_a_filter_reads_what_the_policy_said_and_was_given_for_it(chosen: dict[s
     queue = make(run, filter=QueueFilter(**chosen))
     filling.fill(queue)
     assert "".join(sorted(keys(queue))) == found
+
+
+SHOWN = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": "an example"}]
+
+
+def shown(key: str, *replies: str, tokens: dict[str, Any] | None = None, reward: float | None = 1.0) -> Any:
+    """A group of one rollout whose prompt shows an assistant, before the policy says these things."""
+    group = story.scored(key, (reward,))
+    messages = list(SHOWN)
+    for reply in replies:
+        messages += [{"role": "user", "content": "?"}, {"role": "assistant", "content": reply}]
+    group.rollouts = [story.rollout(reward, messages=messages, **(tokens or {}))]
+    return group
+
+
+def test_what_an_example_in_a_prompt_says_the_policy_did_not_say() -> None:
+    run = story.launch()
+    two = {"loss_mask": [0, 1, 0, 1]}
+    branched = shown("d", "no", "no more", tokens=two | {"branch_lengths": [2, 2]})
+    branched.rollouts[0].earlier_branches = [[*SHOWN, {"role": "assistant", "content": "at first an example"}]]
+    unasked = shown("e", tokens={"token_ids": [], "loss_mask": [], "inference_logprobs": []}, reward=None)
+    unasked.rollouts[0].spans = [Span(SpanKind.TOOLS, 0.0, 0.5)]
+    groups = [shown("a", "no"), shown("b", "an example"), shown("c", "an example", "no", tokens=two), branched, unasked]
+    story.submit(run, groups, actor="api:t")
+    queue = make(run, filter=QueueFilter(run=run.key, text="an example"))
+    filling.fill(queue)
+    assert keys(queue) == ["b", "c", "d"]
+
+
+def test_an_act_on_all_who_said_a_text_leaves_those_who_were_only_shown_it() -> None:
+    run = story.launch()
+    story.submit(run, [shown("a", "no"), shown("b", "an example")], actor="api:t")
+    queue = make(run, filter=QueueFilter(run=run.key, text="an example"))
+    assert filters.groups_of_run(queue) == (run, [run.groups.get(key="b").pk])
 
 
 def test_groups_are_named_by_their_keys_within_a_run() -> None:

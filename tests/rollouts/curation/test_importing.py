@@ -177,6 +177,28 @@ def test_records_of_argilla_are_read(run: Run) -> None:
     ]
 
 
+def test_what_people_mark_in_a_text_is_a_tag_and_no_note_of_theirs(run: Run) -> None:
+    marked = {"start": 0, "end": 4, "text": "it repeats"}
+    results = [
+        {"type": "choices", "value": {"choices": ["reject"]}},
+        {"type": "textarea", "value": {"text": ["it repeats"]}},
+        {"type": "textarea", "value": {"text": "and is rude"}},
+        {"type": "labels", "value": marked | {"labels": ["loop"]}},
+        {"type": "hypertextlabels", "value": marked | {"hypertextlabels": ["rude"]}},
+        {"type": "paragraphlabels", "value": marked | {"paragraphlabels": ["long", "loop"]}},
+    ]
+    tasks = [{"data": {"group": "a"}, "annotations": [{"completed_by": 1, "result": results}]}]
+    assert load(run, json.dumps(tasks), **{"1": ""})[1] == []
+    assert [each[3:6] for each in said(run)] == [(["loop", "rude", "long"], None, "it repeats\nand is rude")]
+
+
+def test_every_text_of_a_record_is_in_the_note(run: Run) -> None:
+    texts = {"why": "because it repeats", "how": "word for word", "verdict": "reject"}
+    responses = {name: [{"value": value, "user_id": "u"}] for name, value in texts.items()}
+    assert load(run, json.dumps([{"metadata": {"group": "a"}, "responses": responses}]), u="")[1] == []
+    assert [each[5] for each in said(run)] == ["because it repeats\nword for word"]
+
+
 def test_an_imported_score_is_a_reward_where_people_are_in_the_loop() -> None:
     run = story.launch(environments=[{"name": "reverse_text", "review": {}}])
     story.submit(run, [story.scored("a")], actor="api:t")

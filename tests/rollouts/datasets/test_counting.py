@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rollouts.models import DatasetVersion, Run
+from environments.types import PlayedGroup
+from rollouts.models import DatasetVersion, Run, ScoredGroup
 from rollouts.services.datasets import counting
 from rollouts.services.datasets.likeness import find_alike
 from rollouts.services.datasets.statistics import MembersOf, Statistics, statistics_of
@@ -160,11 +161,76 @@ def test_members_that_ask_what_an_evaluation_asked_are_found(run: Run) -> None:
         ({"prompt": "Say b", "completion": "b"}, "examples"),
         ({"prompt": "Say b", "chosen": "b", "rejected": "c"}, "pairs"),
         (told("b", "Say b"), "examples"),
+        ({"messages": None, "prompt": "Say b", "completion": "b"}, "examples"),
     ],
 )
 def test_rows_of_a_file_are_compared_by_what_they_ask(row: dict[str, Any], form: str) -> None:
     evaluate(story.launch(), ["z"], prompt="Say b")
     assert counted(read(row, form=form)).overlap.by_prompt == 1
+
+
+SHOWN = [{"role": "user", "content": "2+2"}, {"role": "assistant", "content": LONG}]
+
+
+def shown(key: str, question: str, *answers: str) -> PlayedGroup:
+    """A group whose prompt shows an assistant before it asks."""
+    asked = [*SHOWN, {"role": "user", "content": question}]
+    rollouts = [story.rollout(1.0, messages=[*asked, {"role": "assistant", "content": each}]) for each in answers]
+    return PlayedGroup(key=key, environment="reverse_text", problem_key=key, rollouts=rollouts)
+
+
+def measure(run: Run, group: PlayedGroup) -> None:
+    """Let an evaluation of the run have played a group."""
+    [key] = story.submit(run, [group], actor="api:t")
+    with store.beyond_rights():
+        columns = {"purpose": "eval", "state": "evaluated", "problem_index": 0}
+        ScoredGroup.objects.filter(run=run, key=key).update(evaluation=make_evaluation(run, 0), **columns)
+
+
+def test_all_of_the_prompt_of_a_row_of_a_file_is_compared_examples_too() -> None:
+    run, asked = story.launch(), [*SHOWN, {"role": "user", "content": "3+3"}]
+    measure(run, shown("z", "3+3", "7"))
+    said = [{"role": "assistant", "content": "6"}]
+    rows = [{"prompt": each, "completion": said} for each in (asked, asked[:1], [*SHOWN, asked[0]])]
+    assert counted(read(*rows)).overlap.positions == [0]
+
+
+def test_members_ask_the_same_if_they_do_behind_what_examples_ask(run: Run) -> None:
+    played_run = story.launch()
+    story.submit(played_run, [shown("x", "3+3", "6"), shown("y", "4+4", "8")], actor="api:t")
+    measure(run, shown("z", "3+3", "7"))
+    version = make(run, runs=[played_run.key])
+    overlap = counted(version).overlap
+    assert (overlap.problems, overlap.by_key, overlap.by_prompt, overlap.positions) == (1, 0, 1, [0])
+
+
+def test_of_a_rollout_with_branches_the_first_one_tells_what_was_asked(run: Run) -> None:
+    evaluate(story.launch(), ["z"], prompt="Say it")
+    first = [{"role": "user", "content": "Say it"}, {"role": "assistant", "content": "no"}]
+    later = [*first, {"role": "user", "content": "again"}, {"role": "assistant", "content": "yes"}]
+    branched: dict[str, Any] = {"loss_mask": [0, 1, 0, 1], "branch_lengths": [2, 2], "earlier_branches": [first]}
+    group = played("q", [1.0])
+    group.rollouts = [story.rollout(1.0, messages=later, **branched)]
+    story.submit(run, [group], actor="api:t")
+    assert counted(make(run, groups=["q"])).overlap.by_prompt == 1
+
+
+def test_examples_in_a_prompt_make_no_near_duplicates(run: Run) -> None:
+    story.submit(run, [shown("x", "3+3", "6"), shown("y", "4+4", "8")], actor="api:t")
+    assert counted(make(run)).duplicates.near == 0
+    alike = [LONG.replace("noon", "night"), LONG.replace("noon", "dawn")]
+    story.submit(run, [shown("v", "5+5", *alike)], actor="api:t")
+    assert counted(make(run)).duplicates.near == 1
+
+
+def test_of_pairs_what_both_say_behind_examples_is_compared(run: Run) -> None:
+    better, worse = shown("x", "3+3", "6"), shown("x", "3+3", "7")
+    worse.rollouts[0].reward = 0.0
+    better.rollouts += worse.rollouts
+    story.submit(run, [better], actor="api:t")
+    version = make(run, form="pairs", groups=["x"])
+    [(_, text)] = counting._sample(version, 1)
+    assert text == "6\n7"
 
 
 def test_what_a_teacher_played_is_no_evaluation(run: Run) -> None:

@@ -86,6 +86,21 @@ def test_a_file_has_one_split_and_its_manifest_beside_it(run: Run, tmp_path: Pat
     assert manifest["files"]["a.jsonl.gz"]["rows"] == len(lines)
 
 
+@pytest.mark.parametrize("split", list(Split))
+def test_the_manifest_of_a_file_counts_what_is_of_its_split_alone(tmp_path: Path, split: Split) -> None:
+    many = [story.launch() for _ in range(8)]
+    for number, run in enumerate(many):  # each of one problem, so wholly in one split
+        story.submit(run, [played(f"g{number}", [0.0, 1.0])], actor="api:t")
+    version = make(many[0], runs=[run.key for run in many], validation_share=0.5, unwanted_below=0.5)
+    manifest = files.write_file(version, SFT, tmp_path / "a.jsonl", split=split)
+    rows = [json.loads(line) for line in (tmp_path / "a.jsonl").read_bytes().splitlines()]
+    assert 0 < len(rows) < 8
+    assert {each["run"]: each["rows"] for each in manifest["sources"]} == {row["run"]: 1 for row in rows}
+    assert manifest["left_out"] == {"unwanted": len(rows)}
+    files.write_directory(version, SFT, tmp_path / "whole", suffix=".jsonl")
+    assert (tmp_path / "a.jsonl").read_bytes() == tree(tmp_path / "whole")[f"{files.NAMES[split]}.jsonl"]
+
+
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
 def test_what_dies_at_any_moment_goes_on_to_the_same_bytes(run: Run, tmp_path: Path, suffix: str) -> None:
     version = make(run, validation_share=0.4)
