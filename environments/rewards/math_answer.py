@@ -81,7 +81,8 @@ def answered(text: str, tag: str = "answer") -> str:
     for found in (replies.in_box(text), replies.in_tag(text, tag)):
         if found is not None:
             return _unmarked(found)
-    whole = _unmarked(text)
+    # An entry of a list only where all of it is one: in a box and in a tag a leading "- " is a sign.
+    whole = _unmarked(text.strip().removeprefix("- "))
     if len(whole) <= _BARE and "\n" not in whole and not _WORD.search(whole):
         return whole
     numbers: list[str] = _NUMBER_OR_FRACTION.findall(text[-replies.WINDOW :])
@@ -95,8 +96,8 @@ def _counted(said: str) -> str:
 
 
 def _unmarked(text: str) -> str:
-    """Without marks of markdown around it: emphasis, code, an entry of a list, about."""
-    return text.strip().removeprefix("- ").strip("*_`~ \n")
+    """Without marks of markdown around it: emphasis, code, about."""
+    return text.strip().strip("*_`~ \n")
 
 
 def _is_prose(gold: str) -> bool:

@@ -8,6 +8,7 @@ errors. Other packages add theirs with an entry point in the group `rollyard.rew
 """
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from importlib import import_module
@@ -69,13 +70,14 @@ class Rewards:
 
     async def score(self, problem: Problem, rollout: FinishedRollout) -> float:
         """The weighted sum; every part is in `rollout.metrics` as `reward/LABEL`, not weighed."""
-        total = 0.0
+        weighed = []
         for part in self._parts:
             found = part.reward(problem, rollout, **part.parameters)
             value = float(await found if inspect.isawaitable(found) else found)
             rollout.metrics[f"reward/{part.label}"] = value
-            total += part.weight * value
-        return total
+            weighed.append(part.weight * value)
+        # Rounded once: weights that add up to 1 give a perfect reply 1, which thresholds compare with exactly.
+        return math.fsum(weighed)
 
 
 def checked_by(check: Callable[..., None]) -> Callable[[RewardT], RewardT]:

@@ -79,7 +79,7 @@ class Choices(DataSetEnvironment[ChoicesArgs]):
     """
 
     name = "choices"
-    version = "2"
+    version = "3"
     args_type = ChoicesArgs
     default_config = ""
     default_rewards = (RewardPart(name="choice"),)

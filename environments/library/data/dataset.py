@@ -41,7 +41,7 @@ class AnyDataSet(DataSetEnvironment[DatasetArgs]):
     """
 
     name = "dataset"
-    version = "2"
+    version = "3"
     args_type = DatasetArgs
     default_rewards = (RewardPart(name="exact"),)
 

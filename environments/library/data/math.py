@@ -49,7 +49,7 @@ class Math(DataSetEnvironment[MathArgs]):
     """
 
     name = "math"
-    version = "2"
+    version = "3"
     args_type = MathArgs
     default_config = EVERY
     default_rewards = (RewardPart(name="math"),)
