@@ -111,6 +111,8 @@ def _process(args: argparse.Namespace) -> int:
 
 
 def _evaluate(args: argparse.Namespace) -> int:
+    for key, message in registry.unmeasured(args.name, args.args).items():
+        raise Mistake(f"--args: {key}: {message}")
     if args.out is None:
         groups: list[PlayedGroup] = []
         asyncio.run(_collect(groups, args))
@@ -150,26 +152,26 @@ def _serve(args: argparse.Namespace) -> int:
 
 
 async def _send(client: GroupClient, args: argparse.Namespace) -> None:
-    async for group in _groups(args, set()):
+    async for group in _groups(args):
         await asyncio.to_thread(client.submit, [group])
 
 
 async def _into(file: GroupFile, args: argparse.Namespace) -> bool:
     """Play what is not in the file. Returns whether a rollout failed."""
     failed = False
-    async for group in _groups(args, file.keys):
+    async for group in _groups(args, file):
         file.add(group)
         failed = failed or any(rollout.error for rollout in group.rollouts)
     return failed
 
 
 async def _collect(groups: list[PlayedGroup], args: argparse.Namespace) -> None:
-    async for group in _groups(args, set()):
+    async for group in _groups(args):
         groups.append(group)
 
 
-async def _groups(args: argparse.Namespace, known: set[str]) -> AsyncGenerator[PlayedGroup, None]:
-    """What is to be played, as it ends, but for the problems that are known."""
+async def _groups(args: argparse.Namespace, file: GroupFile | None = None) -> AsyncGenerator[PlayedGroup, None]:
+    """What is to be played, as it ends; for a file what that lacks."""
     environment = registry.load(args.name, args.args)
     try:
         limits = {"temperature": args.temperature, "max_tokens": args.max_tokens, "max_turns": args.max_turns}
@@ -180,15 +182,15 @@ async def _groups(args: argparse.Namespace, known: set[str]) -> AsyncGenerator[P
     wanted: Iterable[int] = itertools.count(args.index)
     if args.problems or args.act is not _serve:
         wanted = range(args.index, args.index + min(args.problems or count, count))
-    if known:
-        wanted = (index for index in wanted if environment.problem(args.split, index % count).key not in known)
+    if file is not None:
+        places = (index % count for index in wanted)
+        wanted = file.lacking(args.split, ((index, environment.problem(args.split, index)) for index in places))
     server = PolicyServer(
         base_url=args.base_url, model=args.model, api_key=os.environ.get(args.api_key_env), tokenizer=args.tokenizer
     )
     options: dict[str, Any] = {"split": args.split, "samples": args.samples, "at_once": args.at_once}
-    async with aclosing(
-        play(environment, args.name, wanted, server, sampling, deadline_s=args.deadline, **options)
-    ) as groups:
+    options |= {"deadline_s": args.deadline, "are_keyed": file is not None}
+    async with aclosing(play(environment, args.name, wanted, server, sampling, **options)) as groups:
         async for group in groups:
             yield group
 

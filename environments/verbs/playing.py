@@ -15,6 +15,7 @@ from environments.gateway.local import LocalGateway
 from environments.policy import OpenAIPolicy
 from environments.runner import play_group
 from environments.types import PlayedGroup, Split
+from environments.verbs.files import key_of
 
 
 class Mistake(Exception):
@@ -42,9 +43,11 @@ async def play(
     samples: int,
     at_once: int,
     deadline_s: float,
+    are_keyed: bool = False,
 ) -> AsyncGenerator[PlayedGroup, None]:
     """Groups as they end; `samples` rollouts of each problem, `at_once` problems at a time. Raises Mistake.
 
+    `are_keyed`: a group's `key` is the one that files have; a run would store all that is played of a problem once.
     `indices` may go on for ever: none is taken before there is room for it. Close the iterator to end what is played.
     """
     gateway = LocalGateway()
@@ -55,7 +58,8 @@ async def play(
         chat = await rendered.find(policy, server.tokenizer) if server.tokenizer else None
 
         async def group(index: int) -> PlayedGroup:
-            problem = environment.problem(split, index % environment.count(split))
+            index %= environment.count(split)
+            problem = environment.problem(split, index)
             if problem.tools and not server.tokenizer:
                 raise Mistake(f"{name} has tools: give --tokenizer, the model's directory, or their calls stay text.")
             options: dict[str, Any] = {"deadline_s": deadline_s, "chat": chat, "gateway": gateway}
@@ -63,6 +67,7 @@ async def play(
                 environment=name,
                 environment_version=environment.version,
                 problem_key=problem.key,
+                key=key_of(split, index) if are_keyed else None,
                 rollouts=await play_group(environment, problem, policy, sampling, samples, **options),
             )
 

@@ -12,11 +12,14 @@ from environments import estimates
 from environments.__main__ import main
 from environments.library.reverse_text import ReverseText
 from environments.types import PlayedGroup
+from environments.verbs.files import GroupFile
 from tests.environments.group_store import RUN, GroupStore, serving, status
 from tests.workers.stub_server import StubServer, stub_server
 from trainers.data.examples import parse_example
 
 ASKED = ["reverse_text", "--at-once", "4"]
+FEW = ["--args", '{"words": 1, "min_length": 1, "max_length": 1}']
+"""Arguments with which there are as many problems as ever, and no more than 26 different ones."""
 
 
 @pytest.fixture
@@ -88,6 +91,86 @@ def test_an_evaluation_says_what_its_samples_are_worth(
     assert (tmp_path / "eval.html").read_text().count("<details open>") == 6
 
 
+def test_problems_that_are_the_same_are_each_played_and_counted(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "eval.jsonl"
+    assert run("evaluate", stub, *FEW, "--problems", 60, "--samples", 2, "--out", out) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert len({group.problem_key for group in groups_in(out)}) <= 26
+    assert (found["problems"], found["rollouts"]) == (60, 120)
+    assert run("evaluate", stub, *FEW, "--problems", 60, "--samples", 2) == 0
+    assert json.loads(capsys.readouterr().out) == found, "as without a file"
+
+
+@pytest.mark.parametrize("is_away", [False, True], ids=["killed", "without a server"])
+def test_problems_that_are_the_same_are_gone_on_with_where_they_were(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], is_away: bool
+) -> None:
+    out, undisturbed = tmp_path / "eval.jsonl", tmp_path / "undisturbed.jsonl"
+    options = [*FEW, "--samples", 2, "--problems"]
+    run("evaluate", stub, *options, 25, "--out", out)
+    if is_away:
+        stub.mode = "error"
+        assert run("evaluate", stub, *options, 60, "--out", out) == 1
+        capsys.readouterr()
+        assert run("evaluate", stub, *options, 60, "--out", out) == 1, "each is tried again, and again for nothing"
+        found = json.loads(capsys.readouterr().out)
+        assert (found["problems"], found["problems_without_a_score"], found["failed"]) == (60, 35, 70)
+        stub.mode = "ok"
+    before = stub.generated
+    assert run("evaluate", stub, *options, 60, "--out", out) == 0
+    assert stub.generated == before + 35
+    assert run("evaluate", stub, *options, 60, "--out", undisturbed) == 0
+    assert _played(groups_in(undisturbed)) == _played(_last_of(out))
+    assert run("evaluate", stub, *FEW, "--samples", 2, "--index", 60, "--problems", 40, "--out", out) == 0
+    assert run("evaluate", stub, *options, 100, "--out", undisturbed) == 0
+    assert _played(groups_in(undisturbed)) == _played(_last_of(out)), "in another order of problems too"
+    assert stub.generated == before + 35 + 60 + 40 + 40
+
+
+def _last_of(path: Path) -> list[PlayedGroup]:
+    with GroupFile(path) as file:
+        return list(file.groups())
+
+
+def _played(groups: list[PlayedGroup]) -> list[Any]:
+    return sorted((group.problem_key, group.key, [each.reward for each in group.rollouts]) for group in groups)
+
+
+def test_a_file_of_before_groups_had_keys_is_gone_on_with(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "eval.jsonl"
+    options = [*FEW, "--problems", 60, "--samples", 2, "--out", out]
+    run("evaluate", stub, *options)
+    stub.mode = "error"
+    run("evaluate", stub, *FEW, "--index", 60, "--problems", 1, "--samples", 2, "--out", out)
+    stub.mode = "ok"
+    first = {group.problem_key: group for group in reversed(groups_in(out)[:60])}
+    unanswered = groups_in(out)[60]
+    kept = [group for key, group in first.items() if key != unanswered.problem_key] + [unanswered]
+    out.write_bytes(b"".join(msgspec.json.encode(_without_key(group)) + b"\n" for group in kept))
+    capsys.readouterr()
+    before = stub.generated
+    for _ in range(2):
+        assert run("evaluate", stub, *options) == 0
+        found = json.loads(capsys.readouterr().out)
+        assert (found["problems"], found["rollouts"], found["failed"]) == (60, 120, 0)
+    assert stub.generated == before + 60 - (len(kept) - 1)
+
+
+def _without_key(group: PlayedGroup) -> PlayedGroup:
+    return msgspec.structs.replace(group, key=None)
+
+
+def test_what_would_measure_nothing_is_not_evaluated(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["--base-url", f"{stub.url}/v1", "--problems", "1", "--samples", "1"]
+    assert main(["evaluate", "judge", *asked]) == 2
+    assert "--args: against: 'group' compares replies of one policy with each other" in capsys.readouterr().err
+    assert stub.generated == 0
+
+
 def test_rollouts_that_failed_have_no_score_and_are_counted(
     stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -125,6 +208,16 @@ def test_a_teachers_best_rollouts_become_sft_data_that_says_where_it_is_from(
     assert all(line["messages"][-1] == {"role": "assistant", "content": "gg"} for line in lines)
     for number, line in enumerate(out.read_bytes().splitlines()):
         parse_example(line, f"line {number}", ["assistant"])  # the trainer takes it as it is
+
+
+def test_good_rollouts_of_problems_that_are_the_same_are_all_kept(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups, out = tmp_path / "groups.jsonl", tmp_path / "sft.jsonl"
+    options = [*FEW, "--problems", 60, "--samples", 1, "--groups", groups, "--out", out, "--min-reward", 0]
+    assert run("synthesize", stub, *options) == 0
+    kept = json.loads(capsys.readouterr().out)
+    assert (kept["problems"], kept["lines"]) == (60, 60)
 
 
 @pytest.mark.parametrize("verb", ["play", "process", "evaluate", "synthesize", "serve"])
