@@ -102,6 +102,14 @@ def policies_of(name: str, args: Mapping[str, Any]) -> dict[str, str]:
     return {key: policy for key, policy in asked.items() if isinstance(policy, str)}
 
 
+def unmeasured(name: str, args: Mapping[str, Any]) -> dict[str, str]:
+    """Why an evaluation of one of ours would measure nothing: the key of its arguments -> what follows that key."""
+    if name != "judge" or args.get("mode", "pairwise") != "pairwise" or args.get("against", "group") != "group":
+        return {}
+    reason = "'group' compares replies of one policy with each other, by which an evaluation gives every policy .5"
+    return {"against": f"{reason}. Set it to 'answer', or mode to 'rubric'."}
+
+
 def is_ours_alone(name: str, args: Mapping[str, Any]) -> bool:
     """Whether it may play beside the control plane: one of ours, with nobody else's files or code."""
     return is_built_in(name) and not data_of(name, args) and not rewards_from_elsewhere(name, args)

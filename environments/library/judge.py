@@ -76,7 +76,8 @@ class JudgeEnvironment(Environment[JudgeArgs]):
     Arguments: `mode`, `policy`, `against`, `opponents`, `criteria`, `guidance`, `max_tokens`, `temperature`, `tries`,
     `fallback`; `data`, `prompt`, `answer`; `words`, `train_count`, `eval_count`; `seed`.
     Reward: pairwise the share of comparisons won (a tie is half, and so is a pair whose orders disagree), rubric the
-    weighed mean of the criteria's scores. A judge that fails gives none: the rollout fails, or gets the fallback.
+    weighed mean of the criteria's scores. Of each other the replies of any policy win half: `against = "group"` is for
+    no evaluation. A judge that fails gives none: the rollout fails, or gets the fallback.
     Metrics: `judge_disagreed` and `judge_first` (pairs whose orders disagree; wins of whoever is shown first, .5
     without a bias), `judge_failed` (share of what it was asked of a reply and gave no word of), `judge/NAME` of each
     criterion; `right` where words are sorted.

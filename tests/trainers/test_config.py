@@ -304,6 +304,38 @@ def test_arguments_that_contradict_each_other_are_no_launch() -> None:
     assert found == {"environments.0.args": "min_length 9 is above max_length 3."}
 
 
+def judged_by(**args: Any) -> dict[str, Any]:
+    environments = [{"name": "reverse_text"}, {"name": "judge", "args": args}]
+    return {"environments": environments, "policies": [{"name": "judge", "endpoint": "j"}]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "evaluation", "fix"),
+    [
+        ("rl", {}, "or mode to 'rubric'. Or leave the section evaluation out."),
+        ("rl", {"rollouts_per_problem": 4}, "or mode to 'rubric'. Or leave the section evaluation out."),
+        ("eval", {"rollouts_per_problem": 4}, "or mode to 'rubric'."),
+        ("eval", {"split": "train"}, "or mode to 'rubric'."),
+    ],
+)
+def test_an_evaluation_by_replies_of_one_policy_among_each_other_is_refused(
+    kind: str, evaluation: dict[str, Any], fix: str
+) -> None:
+    asked = {"kind": kind, "evaluation": evaluation}
+    found = problems_of(**asked, **judged_by())
+    assert found.keys() == {"environments.1.args.against"}
+    assert found["environments.1.args.against"].endswith(f"gives every policy .5. Set it to 'answer', {fix}")
+    assert problems_of(**asked, **judged_by(mode="pairwise", against="group")) == found
+    for measured in ({"against": "answer"}, {"mode": "rubric"}):
+        resolve(inline=MINIMAL, overrides=asked | judged_by(**measured))
+
+
+def test_replies_of_one_policy_are_compared_where_nothing_is_measured() -> None:
+    resolve(inline=MINIMAL, overrides=judged_by())
+    for evaluation in ({"problems": 0}, {"split": "train", "rollouts_per_problem": 4}):
+        resolve(inline=MINIMAL, overrides={"kind": "eval", "evaluation": evaluation} | judged_by())
+
+
 @pytest.mark.parametrize(
     ("parts", "at", "words"),
     [

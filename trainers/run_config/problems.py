@@ -59,7 +59,7 @@ def check(tree: Mapping[str, Any], *, is_complete: bool = True) -> tuple[RunConf
             break
     misspelt = {problem.suggestion for problem in problems}
     problems = [each for each in problems if not (each.path in misspelt and each.path in absent)]
-    problems += [each for each in _environment_problems(trial) if not _is_about(each.path, problems)]
+    problems += [each for each in _environment_problems(trial, config) if not _is_about(each.path, problems)]
     return (None if problems else config), problems
 
 
@@ -134,7 +134,7 @@ def _mend(tree: dict[str, Any], problem: ConfigProblem) -> bool:
     return True
 
 
-def _environment_problems(tree: Mapping[str, Any]) -> Iterator[ConfigProblem]:
+def _environment_problems(tree: Mapping[str, Any], config: RunConfig | None) -> Iterator[ConfigProblem]:
     """Environments that nobody here can play. Those of an external run are somebody else's."""
     rows = tree.get("environments")
     if tree.get("kind") == "external" or not isinstance(rows, list):
@@ -151,6 +151,10 @@ def _environment_problems(tree: Mapping[str, Any]) -> Iterator[ConfigProblem]:
                     message = f"asks {policy!r}, whom nobody plays: name a policy {policy!r} in `policies`."
                     yield ConfigProblem(f"{at}.args.{key}", message, suggest(policy, named))
             yield from _seat_faults(at, name, row.get("seats"), named)
+            if config is not None and config.evaluation is not None and config.evaluation.measures:
+                fix = "" if config.kind == "eval" else " Or leave the section evaluation out."
+                for key, message in registry.unmeasured(name, args).items():
+                    yield ConfigProblem(f"{at}.args.{key}", f"{message}{fix}")
             if row.get("process") == "inline" and not registry.is_ours_alone(name, args):
                 message = (
                     "is for what ships with Rollyard, with no data set or reward from elsewhere: other code and files"

@@ -71,6 +71,12 @@ class EvaluationConfig(Section):
     split: Literal["eval", "train"] = "eval"
     """Which problems are played. `train` is for synthesis: whatever learned from them is not measured by them."""
 
+    @property
+    def measures(self) -> bool:
+        """Whether it says how good a policy is: not where nothing is played, nor where the best of several is looked
+        for, which is synthesis."""
+        return self.problems > 0 and (self.split == "eval" or self.rollouts_per_problem == 1)
+
     def is_due(self, version: int, last: int) -> bool:
         """Whether this policy version is evaluated in a run that ends with version `last`."""
         return version in {0, last} or (self.every > 0 and version % self.every == 0)

@@ -90,7 +90,9 @@ def begin(run: Run, asked: TrialRequest, *, user: User, readable: QuerySet[Run],
     ``readable``: the runs whose files the user may use. Raises Invalid for what no run could play or the user may not
     name, Untrusted, StateConflict where no replica of the run answers, Conflict for a second trial of the same person.
     """
-    config = _resolved({**run.config, "environments": [asked.environment]}).config
+    # An episode measures nothing, and may be of what nothing could be measured by.
+    evaluation = {"problems": 0} if run.parsed.kind == "eval" else None
+    config = _resolved({**run.config, "environments": [asked.environment], "evaluation": evaluation}).config
     check_fits(config)
     trust.check(config, source=run.forked_from.run if run.forked_from else None)
     places.check(config, project=run.project, readable=readable, forks=True)

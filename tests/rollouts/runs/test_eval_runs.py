@@ -71,6 +71,15 @@ def test_an_evaluation_of_nothing_is_refused(model: str) -> None:
         launch(model, problems=0)
 
 
+def test_a_judge_that_compares_replies_of_one_policy_measures_nothing(model: str) -> None:
+    endpoints.add(name="j", base_url="https://a.example/v1", model="m", is_for_all=True, actor="user:root")
+    asked = {"samples": 4, "overrides": {"policies": [{"name": "judge", "endpoint": "j"}]}}
+    with pytest.raises(ConfigError, match=r"environments\.0\.args\.against: 'group' compares replies of one policy"):
+        launch(model, environments=[EnvironmentIn(name="judge")], **asked)
+    by_answer = EnvironmentIn(name="judge", args={"against": "answer"})
+    assert launch(model, environments=[by_answer], **asked).parsed.kind == "eval"
+
+
 def test_a_model_is_measured_on_every_problem_and_its_run_goes_on_to_its_end(model: str) -> None:
     run = begun(launch(model, problems=20, samples=2))
     assert run.state == RunState.RUNNING

@@ -64,6 +64,15 @@ def test_a_trial_is_stored_with_what_was_asked_and_who_asked(run: Run, user: Use
     assert event.actor == "user:ada"
 
 
+@pytest.mark.parametrize("kind", ["rl", "eval"])
+def test_what_an_evaluation_could_not_measure_can_be_tried(user: User, kind: str) -> None:
+    endpoints.add(name="j", base_url="http://127.0.0.1:9/v1", model="m", is_for_all=True, actor="user:root")
+    policies = [{"name": "judge", "endpoint": "j"}]
+    run = make_run(overrides={"kind": kind, "evaluation.problems": 4, "policies": policies})
+    make_replica(run)
+    assert begin(run, user, name="judge").state == TrialState.WAITING
+
+
 @pytest.mark.parametrize(
     ("asked", "key"),
     [
