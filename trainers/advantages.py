@@ -13,7 +13,7 @@ with those of their own seat alone: what the other seats won says nothing of the
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 from trainers.run_config import AdvantageMethod, AlgorithmConfig
@@ -101,18 +101,20 @@ def algorithm_advantages(
     lengths_G: Sequence[int],
     is_cut_G: Sequence[bool],
     seats_G: Sequence[str] | None = None,
+    zeroed: Collection[int] = (),
 ) -> list[float | None]:
     """The advantages of one group as a run's config wants them, among the rollouts of each seat.
 
     `is_cut_G`: the rollout ended at a token limit. With `corrections.mask_overlong` such a rollout gets None, so that
-    neither its loss nor its tokens count, but its reward stays in the statistics.
+    neither its loss nor its tokens count, but its reward stays in the statistics. `zeroed`: positions of rollouts whose
+    environment wants 0, which count in both; one that is not trained on stays None.
     """
     advantages_G: list[float | None] = [None] * len(rewards_G)
     for members in of_seats(seats_G or [""] * len(rewards_G)):
         rewards, lengths = [rewards_G[at] for at in members], [lengths_G[at] for at in members]
         method, epsilon, ddof = algorithm.advantage_method, algorithm.std_epsilon, algorithm.std_ddof
         for at, advantage in zip(members, group_advantages(rewards, method, epsilon, ddof, lengths), strict=True):
-            advantages_G[at] = advantage
+            advantages_G[at] = 0.0 if at in zeroed and advantage is not None else advantage
     if not algorithm.corrections.mask_overlong:
         return advantages_G
     return [None if is_cut else advantage for advantage, is_cut in zip(advantages_G, is_cut_G, strict=True)]

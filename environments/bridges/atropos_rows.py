@@ -11,6 +11,7 @@ from typing import Any
 
 from environments.bridges.atropos_table import Reply, Seat
 from environments.errors import ProblemError, RewardError
+from environments.overrides import ZEROED, asked, asked_of_group, is_given
 
 IGNORED = -100
 """In a mask that has labels: this token does not train."""
@@ -73,8 +74,11 @@ def score_of(seat: Seat, rows: Sequence[ScoredRow]) -> float:
             f"None of the environment's scored sequences has the {seat.sampled} tokens that this rollout sampled: it "
             "left the rollout out, or made other tokens."
         )
-    if overrides := sorted({key for row in rows for key, value in row.overrides.items() if value}):
-        raise RewardError(f"overrides {', '.join(overrides)}: only a trainer of the Atropos API knows them.")
+    if names := asked(row.overrides for row in rows):
+        raise RewardError(
+            f"overrides {', '.join(names)} have no place here. Serve the environment at a run's own Atropos address: "
+            f"of kind rl it takes {ZEROED}, of kind external all."
+        )
     scores = {row.score for row in rows}
     if len(scores) > 1:
         raise RewardError(
@@ -93,17 +97,13 @@ def left_out(seat: Seat, rows: Sequence[ScoredRow]) -> int:
 def _rows(group: Any) -> Iterator[ScoredRow]:
     if not isinstance(group, dict):
         raise ProblemError(f"a scored group is a dict, not a {type(group).__name__}")
-    if unmapped := [key for key in _UNMAPPED if _is_given(group.get(key))]:
+    if unmapped := [key for key in _UNMAPPED if is_given(group.get(key))]:
         raise ProblemError(
-            f"The environment gives {', '.join(unmapped)}, which have no place here. Serve it at the run's own Atropos "
-            "address, which keeps them."
+            f"The environment gives {', '.join(unmapped)}, which have no place here. Serve it at a run's own Atropos "
+            "address: of kind rl it takes advantages and ref_logprobs per token, of kind external all."
         )
-    group_overrides = {key: value for key, value in (group.get("group_overrides") or {}).items() if value}
-    group_overrides.pop("group_size", None)
-    if group_overrides:
-        raise ProblemError(
-            f"group_overrides {', '.join(sorted(group_overrides))}: only a trainer of Atropos knows them."
-        )
+    if names := asked_of_group(group.get("group_overrides") or {}):
+        raise ProblemError(f"group_overrides {', '.join(names)}: only a trainer of Atropos knows them.")
     columns = [list(group[key]) for key in ("tokens", "masks", "scores")]
     overrides = list(group.get("overrides") or ({} for _ in columns[0]))
     if len({len(column) for column in (*columns, overrides)}) != 1:
@@ -118,13 +118,6 @@ def _trained(tokens: list[int], mask: list[int]) -> list[int]:
         raise ProblemError(f"a scored sequence has {len(tokens)} tokens and a mask of {len(mask)}")
     has_labels = any(each not in (0, 1) for each in mask)
     return [token for token, each in zip(tokens, mask, strict=True) if (each != IGNORED if has_labels else each == 1)]
-
-
-def _is_given(value: Any) -> bool:
-    """Whether there is anything in it: empty lists, and lists of nothing, are how Atropos says none."""
-    if isinstance(value, list | tuple):
-        return any(_is_given(each) for each in value)
-    return value is not None
 
 
 def _told_apart(row: ScoredRow, places: Sequence[tuple[Seat, Reply]], decode: _Decode) -> list[Seat]:

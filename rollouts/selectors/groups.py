@@ -1,10 +1,13 @@
 """Reads of groups and their rollouts. Token arrays are never touched here."""
 
+from typing import NamedTuple
+
 from django.db.models import Prefetch, Q, QuerySet, TextField, Value
 from django.db.models.fields.json import KeyTextTransform
 from django.db.models.functions import Coalesce
 
 from rollouts.errors import NotFound
+from rollouts.formats.atropos.extras import zeroed
 from rollouts.models import BatchItem, GroupTokens, Purpose, Rollout, Run, ScoredGroup
 from rollouts.selectors import curation
 from rollouts.states import GroupState
@@ -22,9 +25,20 @@ def get(run: Run, key: str) -> ScoredGroup:
     return group
 
 
-def has_token_advantages(group: ScoredGroup) -> bool:
-    """Whether its environment sent an advantage for each token."""
-    return GroupTokens.objects.filter(group=group, advantages__isnull=False).exists()
+class GivenAdvantages(NamedTuple):
+    """What the environment of a group said of its advantages."""
+
+    per_token: bool = False
+    """It sent one for each token."""
+    zeroed: frozenset[int] = frozenset()
+    """Positions of the rollouts that it set to 0."""
+
+
+def given_advantages(group: ScoredGroup) -> GivenAdvantages:
+    """One query."""
+    tokens = GroupTokens.objects.filter(group=group).annotate(per_token=Q(advantages__isnull=False))
+    said = tokens.values_list("per_token", "extras").first()
+    return GivenAdvantages() if said is None else GivenAdvantages(said[0], zeroed(said[1]))
 
 
 def with_rollouts(groups: QuerySet[ScoredGroup]) -> QuerySet[ScoredGroup]:

@@ -12,6 +12,7 @@ from rollouts.models import Run
 from rollouts.storable import FINITE, is_name
 
 MAX_KEYS = 500
+"""Of one step in one write."""
 
 
 def record(run: Run, *, step: int, values: Mapping[str, float]) -> None:
@@ -22,6 +23,21 @@ def record(run: Run, *, step: int, values: Mapping[str, float]) -> None:
 def accumulate(run: Run, *, step: int, values: Mapping[str, float]) -> None:
     """Add to the points of one step, for what several workers measure in parts (seconds, tokens)."""
     _write(run, step, values, on_conflict="rollouts_metricpoint.value + EXCLUDED.value")
+
+
+def fitting(*layers: Mapping[str, float]) -> dict[str, float]:
+    """Of values whose names and number nobody here chose, what `record` takes: no figure may refuse what it is of.
+
+    What matters most comes first: a layer that would pass the bound is left out whole, as are all after it. A key that
+    does not fit is left out too. Cut, it would stand for others that begin alike, and no chart would find it.
+    """
+    kept: dict[str, float] = {}
+    for layer in layers:
+        merged = {key: value for key, value in layer.items() if _is_key(key) and _is_finite(value)} | kept
+        if len(merged) > MAX_KEYS:
+            break
+        kept = merged
+    return kept
 
 
 def _write(run: Run, step: int, values: Mapping[str, float], *, on_conflict: str) -> None:

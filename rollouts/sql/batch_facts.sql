@@ -2,9 +2,10 @@
 -- Locks: nothing. Everything read here is insert-only.
 -- Index: primary keys, rollout_index_once_per_group.
 SELECT grp.id, environment.name, grp.min_policy_version, coalesce(grp.given_rewards, facts.rewards), facts.lengths, facts.is_cut,
-       facts.seats
+       facts.seats, tokens.extras
 FROM rollouts_scoredgroup AS grp
 JOIN rollouts_runenvironment AS environment ON environment.id = grp.environment_id
+LEFT JOIN rollouts_grouptokens AS tokens ON tokens.group_id = grp.id
 CROSS JOIN LATERAL (
     SELECT array_agg(reward ORDER BY index) AS rewards,
            array_agg(trained_token_count ORDER BY index) AS lengths,

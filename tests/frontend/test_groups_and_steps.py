@@ -4,6 +4,7 @@ import pytest
 from django.test import Client
 from django.urls import reverse
 
+from rollouts.formats.atropos.extras import Extras
 from rollouts.models import Batch, BatchItem, GroupTokens, Run, ScoredGroup
 from rollouts.states import BatchState, GroupState
 from tests import store
@@ -45,6 +46,28 @@ def test_advantages_per_token_are_not_explained_by_rewards(client: Client) -> No
         group=group, lengths=number, token_ids=number, loss_mask=b"\1", inference_logprobs=number, advantages=number
     )
     assert "an advantage for each token" in group_page(client, run, group)
+
+
+@pytest.mark.parametrize("trained", [None, [0.0, -1.0], [1.0, -1.0]])
+def test_an_advantage_that_the_environment_set_to_zero_is_said_to_be_that(
+    client: Client, trained: list[float] | None
+) -> None:
+    run = make_run(next_step=6)
+    group = make_group(run, rewards=[1.0, 0.0])
+    asked = Extras(json={"overrides": b'[{"set_advantage_to_zero": true}, {}]'}).pack()
+    number = b"\0\0\0\0"
+    GroupTokens.objects.create(
+        group=group, lengths=number, token_ids=number, loss_mask=b"\1", inference_logprobs=number, extras=asked
+    )
+    if trained:
+        make_batch(run, 5, [group])
+        with store.beyond_rights():
+            BatchItem.objects.update(advantages=trained)
+    page = group_page(client, run, group)
+    assert "0 − 0.5 = −0.5, ÷ 0.5 = −1" in page
+    is_heeded = trained != [1.0, -1.0]  # a batch of before
+    assert ("set to 0 by the environment; its reward counts for the others" in page) is is_heeded
+    assert ("1 − 0.5 = +0.5" in page) is not is_heeded
 
 
 def test_a_group_names_the_version_of_its_environment_if_it_is_known(client: Client) -> None:

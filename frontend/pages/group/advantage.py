@@ -1,6 +1,6 @@
 """Why each rollout of a group got its advantage: the arithmetic of `trainers/advantages.py` in words."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from environments.types import StopReason
@@ -10,6 +10,7 @@ from trainers.advantages import algorithm_advantages, comparison, of_seats
 from trainers.run_config import AdvantageMethod, AlgorithmConfig
 
 _NO_REWARD = "No member has a reward, so there is no advantage."
+_ZEROED = "set to 0 by the environment; its reward counts for the others"
 
 
 @dataclass(frozen=True)
@@ -34,17 +35,24 @@ def explain(
     stored: Sequence[float | None] | None,
     *,
     per_token: bool = False,
+    zeroed: Collection[int] = (),
 ) -> Explanation:
     """Explain the advantages of a group's batch, or say what they would be while the group is in none.
 
     `algorithm`: what groups of its environment are trained by. `per_token`: the environment sent an advantage for each
-    token, which stands in place of these. Rollouts of matches are compared with those of their own seat: there is a
-    sentence for each.
+    token, which stands in place of these. `zeroed`: positions of rollouts whose advantage it set to 0. Rollouts of
+    matches are compared with those of their own seat: there is a sentence for each.
     """
     members, sentences = [MemberWhy(None, "")] * len(rollouts), []
     for own in of_seats([rollout.seat for rollout in rollouts]):
         of_own = [rollouts[at] for at in own]
-        found = _explain(algorithm, of_own, [stored[at] for at in own] if stored else None, per_token=per_token)
+        found = _explain(
+            algorithm,
+            of_own,
+            [stored[at] for at in own] if stored else None,
+            per_token=per_token,
+            zeroed=[index for index, at in enumerate(own) if at in zeroed],
+        )
         seat = of_own[0].seat
         sentences.append(f"Seat {seat}: {found.sentence}" if seat else found.sentence)
         for at, member in zip(own, found.members, strict=True):
@@ -58,6 +66,7 @@ def _explain(
     stored: Sequence[float | None] | None,
     *,
     per_token: bool,
+    zeroed: Collection[int],
 ) -> Explanation:
     rewards = [rollout.counting_reward for rollout in rollouts]
     known = [reward for reward in rewards if reward is not None]
@@ -65,7 +74,7 @@ def _explain(
         return Explanation(_NO_REWARD, [MemberWhy(None, "")] * len(rewards))
     lengths = [rollout.trained_token_count for rollout in rollouts]
     is_cut = [rollout.stop_reason == StopReason.LENGTH for rollout in rollouts]
-    advantages = stored or algorithm_advantages(algorithm, rewards, lengths, is_cut)
+    advantages = stored or algorithm_advantages(algorithm, rewards, lengths, is_cut, zeroed=zeroed)
     method = algorithm.advantage_method
     if per_token:
         sentence = "The environment sent an advantage for each token, in place of one from the reward."
@@ -81,8 +90,11 @@ def _explain(
     return Explanation(
         sentence if algorithm.loss.uses_advantages else f"The loss {algorithm.loss.type} does not look at advantages.",
         [
-            MemberWhy(advantage, _line(reward, advantage, method, base, divisor))
-            for reward, advantage in zip(rewards, advantages, strict=True)
+            # Batches that were formed before overrides were heeded keep the advantages that they trained.
+            MemberWhy(advantage, _ZEROED)
+            if at in zeroed and advantage == 0
+            else MemberWhy(advantage, _line(reward, advantage, method, base, divisor))
+            for at, (reward, advantage) in enumerate(zip(rewards, advantages, strict=True))
         ],
     )
 

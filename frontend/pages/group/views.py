@@ -39,7 +39,8 @@ def show(request: HttpRequest, run: Run, row: ScoredGroup, *, refused: str = "")
     seen = token_values.of_group(run, row.pk)
     timelines = timeline.of_group(rollout.spans for rollout in rollouts)
     algorithm, stored = run.parsed.algorithm_of(row.environment.name), item.advantages if item else None
-    explanation = explain(algorithm, rollouts, stored, per_token=groups.has_token_advantages(row))
+    given = groups.given_advantages(row)
+    explanation = explain(algorithm, rollouts, stored, per_token=given.per_token, zeroed=given.zeroed)
     members = [
         {
             "rollout": rollout,

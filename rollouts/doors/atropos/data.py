@@ -13,7 +13,7 @@ from rollouts.doors.atropos.words import ok
 from rollouts.doors.messages import Answer
 from rollouts.errors import Fault, Invalid, Loc, QueueFull
 from rollouts.formats.atropos.encoding import encode_latest
-from rollouts.formats.atropos.groups import check_logprobs, pack_item
+from rollouts.formats.atropos.groups import check_trainable, pack_item
 from rollouts.formats.atropos.items import Item, decode_many, decode_one
 from rollouts.models import Run, ScoredGroup
 from rollouts.selectors import queue
@@ -71,9 +71,8 @@ def _caller(call: Call, item: Item) -> Caller:
 def _store(run: Run, items: Sequence[tuple[Item, Client | None, Loc]]) -> None:
     _check_room(run)
     packed = [pack_item(item, client.environment if client else UNNAMED, at) for item, client, at in items]
-    if run.parsed.needs_inference_logprobs:
-        for group, (_, _, at) in zip(packed, items, strict=True):
-            check_logprobs(group, at)
+    for group, (_, _, at) in zip(packed, items, strict=True):
+        check_trainable(group, run.parsed, at)
     client = items[0][1]
     try:
         intake.submit(run, packed, actor=f"environment:{client.wandb_name}" if client else "environment")

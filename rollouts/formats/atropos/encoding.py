@@ -115,7 +115,7 @@ def written_item(
         if extras.inference_fill is None
         else _with_fill(inference_logprobs, trained, extras.inference_fill),
         "ref_logprobs": None if ref_logprobs is None else _with_fill(ref_logprobs, trained, extras.ref_fill),
-        "advantages": None if advantages is None else np.frombuffer(advantages, LOGPROB),
+        "advantages": None if advantages is None else np.frombuffer(extras.advantages or advantages, LOGPROB),
     }
     if not all(scored):  # of a failed episode, or a seat never asked, nothing trains, and an item cannot say so
         kept = np.repeat(scored, counts)

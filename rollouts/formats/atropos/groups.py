@@ -4,7 +4,6 @@ Every item comes back as it was sent, with floats of 32 bits; `encoding` is the 
 """
 
 import hashlib
-import json
 import struct
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -16,12 +15,25 @@ import numpy as np
 from environments.types import MAX_TOKEN_ID
 from rollouts.errors import Fault, Invalid, Loc
 from rollouts.formats.arrays import COUNT, LOGPROB, MASK, TOKEN_ID, Array, GroupArrays, PackedGroup, RolloutRecord
-from rollouts.formats.atropos.extras import FILL, FLOAT, IGNORED, INT, Extras, Ragged, lacks_logprobs, pack_ragged
+from rollouts.formats.atropos.extras import (
+    FILL,
+    FLOAT,
+    IGNORED,
+    INT,
+    Extras,
+    Ragged,
+    ignored,
+    lacks_logprobs,
+    pack_ragged,
+    parsed,
+    zeroed_by,
+)
 from rollouts.formats.atropos.items import NULL, Floats, Item, Rows
 from rollouts.formats.atropos.messages import JsonObject, storable
 from rollouts.formats.atropos.numbers import Flat
 from rollouts.formats.checks import LOGPROB_SLACK
 from rollouts.storable import MAX_GROUP_SIZE, MAX_INT
+from trainers.run_config import RunConfig
 
 MAX_FAULTS = 20
 
@@ -58,12 +70,23 @@ def pack_item(item: Item, environment: str, at: Loc = ()) -> PackedGroup:
     )
 
 
-def check_logprobs(group: PackedGroup, at: Loc = ()) -> None:
-    """For a run whose trainer compares with what the engine reported. Raises Invalid below ``at`` where that lacks."""
-    if fault := lacks_logprobs(group.extras, group.arrays.loss_mask):
+def check_trainable(group: PackedGroup, config: RunConfig, at: Loc = ()) -> None:
+    """For a run with a trainer of ours; what those of others do with a group is theirs to know.
+
+    Raises Invalid, with faults below ``at``, for keys that it would pass over, and for logprobs that its loss lacks.
+    """
+    if not config.is_trained:
+        return
+    faults = [
+        Fault((*at, key), f"{why}: send it without, or to a run of kind external")
+        for key, why in ignored(group.extras, len(group.rollouts)).items()
+    ]
+    if config.needs_inference_logprobs and (fault := lacks_logprobs(group.extras, group.arrays.loss_mask)):
         fix = "have the server of the environment return logprobs, or send to a run of kind external"
         why = "the loss of this run compares every trained token with the logprob it was sampled at"
-        raise Invalid(faults=[Fault((*at, "inference_logprobs"), f"It {fault}, and {why}: {fix}")])
+        faults.append(Fault((*at, "inference_logprobs"), f"It {fault}, and {why}: {fix}"))
+    if faults:
+        raise Invalid(faults=faults)
 
 
 def _check_shape(item: Item, at: Loc) -> list[int]:
@@ -128,7 +151,13 @@ def _advantages(item: Item, lengths: list[int], extras: Extras, at: Loc) -> Arra
     if not _is_aligned(item.advantages, lengths, extras, "advantages"):
         return None
     assert item.advantages is not None
-    return _floats(item.advantages, (*at, "advantages"))
+    sent = _floats(item.advantages, (*at, "advantages"))
+    zeroed = zeroed_by(None if item.overrides == NULL else item.overrides)
+    is_zeroed = np.repeat([index in zeroed for index in range(len(lengths))], lengths)
+    if not is_zeroed.any():
+        return sent
+    extras.advantages = sent.tobytes()
+    return np.where(is_zeroed, FLOAT.type(0), sent)
 
 
 def _is_aligned(rows: Floats | Flat | None, lengths: list[int], extras: Extras, key: str) -> bool:
@@ -153,7 +182,7 @@ def _without_fill(sent: Array, trained: Array) -> tuple[Array, float | bytes]:
 
 def _messages(item: Item, count: int, extras: Extras) -> list[list[JsonObject]]:
     """Messages per rollout as the store has them; as they were sent they go to ``extras`` if that is not the same."""
-    sent = None if item.messages == NULL else _parsed(item.messages)
+    sent = None if item.messages == NULL else parsed(item.messages)
     extras.has_messages = sent is not None
     if sent is None:
         return [[]] * count
@@ -161,13 +190,6 @@ def _messages(item: Item, count: int, extras: Extras) -> list[list[JsonObject]]:
     if stored != sent or len(sent) != count:
         extras.json["messages"] = bytes(item.messages)
     return stored if len(sent) == count else [[]] * count
-
-
-def _parsed(raw: msgspec.Raw) -> Any:
-    try:
-        return msgspec.json.decode(raw)
-    except ValueError:  # it holds lone surrogates, which Python can
-        return json.loads(bytes(raw))
 
 
 def _keep_the_rest(item: Item, extras: Extras, at: Loc) -> None:

@@ -2,10 +2,12 @@
 
 import statistics
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from rollouts.formats.atropos.extras import zeroed
 from rollouts.models import ROUNDING, Run
+from rollouts.services import metrics
 from rollouts.sql import binary_cursor, load
 from trainers.advantages import are_equal
 
@@ -31,6 +33,13 @@ class GroupFacts(NamedTuple):
     is_cut: list[bool]
     seats: list[str]
     """Empty names where the environment has none."""
+    extras: bytes | None
+    """Of a group of an Atropos environment."""
+
+    @property
+    def zeroed(self) -> frozenset[int]:
+        """Positions of the rollouts whose environment wants an advantage of 0."""
+        return zeroed(self.extras)
 
     @property
     def scored(self) -> list[float]:
@@ -45,7 +54,11 @@ def facts_of(group_ids: Sequence[int]) -> list[GroupFacts]:
 
 
 def statistics_of(run: Run, step: int, groups: Sequence[GroupFacts], *, is_replay: bool) -> dict[str, float]:
-    """The metric points of a step, known when its batch is formed. To be called before the batch's row is written."""
+    """The metric points of a step, known when its batch is formed. To be called before the batch's row is written.
+
+    Whoever submits groups names environments and seats: where there are more than metrics may have keys, the means of
+    seats are left out, then those of environments.
+    """
     every = [reward for group in groups for reward in group.scored]
     # Outside, a version may be in use before the step that trains on it is even formed: that is no lag.
     lags = [max(0, step - (group.min_policy_version or 0)) for group in groups]
@@ -60,16 +73,22 @@ def statistics_of(run: Run, step: int, groups: Sequence[GroupFacts], *, is_repla
     }
     if not is_replay:  # whose groups count their versions by the run they were made in
         values |= {"lag/max": max(lags), "lag/mean": statistics.fmean(lags)} | _generated(run)
-    for name in {group.environment for group in groups}:
-        members = [reward for group in groups if group.environment == name for reward in group.scored]
-        values[f"reward/{name}/mean"[:100]] = statistics.fmean(members)
-    by_seat: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    by_environment: defaultdict[str, list[float]] = defaultdict(list)
+    by_seat: defaultdict[str, list[float]] = defaultdict(list)
     for group in groups:
         for seat, reward in zip(group.seats, group.rewards, strict=True):
-            if seat and reward is not None:
-                by_seat[group.environment, seat].append(reward)
-    values |= {f"reward/{name}/{seat}/mean"[:100]: statistics.fmean(own) for (name, seat), own in by_seat.items()}
-    return {key: float(value) for key, value in values.items()}
+            if reward is None:
+                continue
+            by_environment[group.environment].append(reward)
+            if seat:
+                by_seat[f"{group.environment}/{seat}"].append(reward)
+    return metrics.fitting(
+        {key: float(value) for key, value in values.items()}, _reward_means(by_environment), _reward_means(by_seat)
+    )
+
+
+def _reward_means(rewards: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    return {f"reward/{name}/mean": statistics.fmean(own) for name, own in rewards.items()}
 
 
 def _generated(run: Run) -> dict[str, float]:

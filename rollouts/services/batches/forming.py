@@ -169,7 +169,9 @@ def _store(run: Run, step: int, group_ids: Sequence[int], encoding: BatchEncodin
     groups = facts_of(group_ids)
     algorithms = {name: run.parsed.algorithm_of(name) for name in {group.environment for group in groups}}
     advantages = [
-        algorithm_advantages(algorithms[group.environment], group.rewards, group.lengths, group.is_cut, group.seats)
+        algorithm_advantages(
+            algorithms[group.environment], group.rewards, group.lengths, group.is_cut, group.seats, group.zeroed
+        )
         for group in groups
     ]
     trained = sum(

@@ -11,7 +11,7 @@ from django.db.models import Max
 
 from rollouts.errors import Conflict, Invalid, RunOver
 from rollouts.formats.arrays import MASK
-from rollouts.formats.atropos.extras import lacks_logprobs
+from rollouts.formats.atropos.extras import ignored, lacks_logprobs
 from rollouts.models import Batch, BatchItem, GroupTokens, Replay, Run, RunKind, ScoredGroup
 from rollouts.selectors.next_batch import open_replays
 from rollouts.states import RUN_TERMINAL, BatchState
@@ -22,8 +22,8 @@ def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str,
     """Have ``run`` train the batches of ``source`` from ``first_step`` to ``last_step`` next, before any of its own.
 
     Raises Invalid for steps that the source has not trained, Conflict for runs that cannot, that train at another
-    temperature or need logprobs which the batches lack, RunOver when ``run`` ended. The caller checked that the actor
-    may read the source and operate the run. Locks the run's row.
+    temperature, or whose trainer would lack logprobs of the batches or ignore what came with them, RunOver when
+    ``run`` ended. The caller checked that the actor may read the source and operate the run. Locks the run's row.
     """
     if not 0 <= first_step <= last_step:
         raise Invalid(fields={"first_step": "must be 0 or more, and not after last_step"})
@@ -38,9 +38,8 @@ def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str,
     if sampled != trains:  # the trainer divides all its logits by that of its own run
         fault = f"Run {source.key} sampled at a temperature of {sampled}, and run {run.key} trains at {trains}"
         raise Conflict(f"{fault}: launch one with sampling.temperature={sampled} to replay into.")
-    if run.parsed.needs_inference_logprobs and (step := _without_logprobs(source, first_step, last_step)) is not None:
-        fault = f"Step {step} of run {source.key} has groups without the logprobs that they were sampled at"
-        raise Conflict(f"{fault}, and the loss of run {run.key} compares with those: replay into an external run.")
+    if run.parsed.is_trained and (fault := _fault(run, source, first_step, last_step)):
+        raise Conflict(f"{fault}: replay into an external run.")
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         if run.state in RUN_TERMINAL:
@@ -55,21 +54,23 @@ def order(run: Run, *, source: Run, first_step: int, last_step: int, actor: str,
         )
 
 
-def _without_logprobs(source: Run, first_step: int, last_step: int) -> int | None:
-    """The first of the steps with a group that came without usable inference logprobs. Only Atropos' items may."""
+def _fault(run: Run, source: Run, first_step: int, last_step: int) -> str:
+    """Why a trainer of ours cannot train the steps in ``run``; "" if it can. Only Atropos' items may be so."""
     tokens = GroupTokens.objects.filter(
         group__batch_items__batch__run=source,
         group__batch_items__batch__step__range=(first_step, last_step),
         extras__isnull=False,
     )
     steps = tokens.order_by("group__batch_items__batch__step")
-    rows = steps.values_list("group__batch_items__batch__step", "extras", "loss_mask")
-    lacking = (
-        step
-        for step, extras, mask in rows.iterator(chunk_size=100)
-        if lacks_logprobs(extras, np.frombuffer(mask, MASK))
-    )
-    return next(lacking, None)
+    rows = steps.values_list("group__batch_items__batch__step", "extras", "loss_mask", "group__rollout_count")
+    for step, extras, mask, count in rows.iterator(chunk_size=100):
+        at = f"Step {step} of run {source.key} has groups"
+        for why in ignored(extras, count).values():
+            return f"{at} that run {run.key} would not train as they were sent. Of one: {why}"
+        if run.parsed.needs_inference_logprobs and lacks_logprobs(extras, np.frombuffer(mask, MASK)):
+            why = f"the loss of run {run.key} compares with those"
+            return f"{at} without the logprobs that they were sampled at, and {why}"
+    return ""
 
 
 def take_source(run: Run) -> Batch | None:

@@ -22,13 +22,14 @@ from rollouts.errors import Fault, Invalid, Malformed
 from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.atropos.additions import complete
 from rollouts.formats.atropos.encoding import read_items
-from rollouts.formats.atropos.groups import check_logprobs, pack_item
+from rollouts.formats.atropos.groups import check_trainable, pack_item
 from rollouts.formats.atropos.items import decode_one
 from rollouts.formats.checks import check_groups
 from rollouts.formats.json_arrays import encode
 from rollouts.models import Run, ScoredGroup
 from rollouts.services.groups import intake
 from rollouts.states import GroupState
+from trainers.run_config import RunConfig
 
 CHUNK_GROUPS = 16
 CHUNK_BYTES = 32 * 2**20
@@ -135,7 +136,7 @@ def import_groups(
                     totals.known += 1
                     continue
                 try:
-                    groups.append(_group(line, key, environment, run.parsed.needs_inference_logprobs))
+                    groups.append(_group(line, key, environment, run.parsed))
                 except BadLine as bad:
                     _store(run, groups, actor, totals)
                     groups = []
@@ -217,13 +218,13 @@ def _chunks(lines: Iterable[Line]) -> Iterator[list[Line]]:
         yield chunk
 
 
-def _group(line: Line, key: str, environment: str, needs_logprobs: bool = False) -> PackedGroup:
+def _group(line: Line, key: str, environment: str, config: RunConfig | None = None) -> PackedGroup:
     if line.fault:
         raise BadLine(line.at, line.fault)
     try:
         group = replace(complete(pack_item(decode_one(line.text), environment), line.text), key=key)
-        if needs_logprobs:
-            check_logprobs(group)
+        if config is not None:
+            check_trainable(group, config)
     except Malformed as malformed:
         raise BadLine(line.at, malformed.message) from None
     except Invalid as invalid:

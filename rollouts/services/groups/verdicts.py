@@ -8,7 +8,7 @@ on that version: `rollouts.selectors.difficulty` reads them.
 
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from django.db.models import Q
 
 from environments.types import StopReason
 from rollouts.formats.arrays import PackedGroup, RolloutRecord
+from rollouts.formats.atropos.extras import zeroed
 from rollouts.models import GroupTokens, Purpose, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.transitions import DbTime
@@ -60,11 +61,11 @@ def verdict_after_review(run: Run, group: ScoredGroup, rewards: Sequence[float |
         return reason
     lacks = {"no_reference": Q(ref_logprobs__isnull=True), "no_advantages": Q(advantages__isnull=True)}
     tokens = GroupTokens.objects.filter(group=group)
-    [(lacks_reference, lacks_advantages)] = tokens.annotate(**lacks).values_list(*lacks)
+    [(lacks_reference, lacks_advantages, extras)] = tokens.annotate(**lacks).values_list(*lacks, "extras")
     facts = group.rollouts.order_by("index").values_list("trained_token_count", "stop_reason", "seat")
     lengths, stops, seats = zip(*facts, strict=True)
     own = run.parsed.algorithm_of(group.environment.name)
-    advantages = _advantages(own, rewards, lengths, stops, seats)
+    advantages = _advantages(own, rewards, lengths, stops, seats, zeroed(extras))
     if not _is_any_trained(advantages):
         return Reason(ReasonCode.NO_ADVANTAGE)
     if any(advantages) or not lacks_advantages:
@@ -125,7 +126,8 @@ def _without_gradient(algorithm: AlgorithmConfig, group: PackedGroup) -> Reason 
     arrays = group.arrays
     facts = ((rollout.reward, rollout.stop_reason, rollout.seat) for rollout in group.rollouts)
     rewards, stops, seats = zip(*facts, strict=True)
-    advantages = _advantages(algorithm, rewards, arrays.trained_counts.tolist(), stops, seats)
+    lengths = arrays.trained_counts.tolist()
+    advantages = _advantages(algorithm, rewards, lengths, stops, seats, zeroed(group.extras))
     if not _is_any_trained(advantages):
         return Reason(ReasonCode.NO_ADVANTAGE)
     is_trained = np.array([advantage is not None for advantage in advantages])
@@ -147,10 +149,11 @@ def _advantages(
     lengths: Sequence[int],
     stops: Sequence[str],
     seats: Sequence[str],
+    zeroed: Collection[int],
 ) -> list[float | None]:
     """The advantage of each rollout as a batch would have it; None of those that are left out of training."""
     is_cut = [stop == StopReason.LENGTH for stop in stops]
-    advantages = algorithm_advantages(algorithm, rewards, lengths, is_cut, seats)
+    advantages = algorithm_advantages(algorithm, rewards, lengths, is_cut, seats, zeroed)
     return [advantage if length else None for advantage, length in zip(advantages, lengths, strict=True)]
 
 

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
-from environments.bridges.atropos_rows import ScoredRow, match
+from environments.bridges.atropos_rows import ScoredRow, match, rows_of, score_of
 from environments.bridges.atropos_table import Reply, Seat
-from environments.errors import RewardError
+from environments.errors import ProblemError, RewardError
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -78,3 +79,36 @@ def test_a_row_of_other_words_than_were_asked_is_known_by_the_replies() -> None:
 def test_rollouts_that_are_alike_throughout_get_one_row_each() -> None:
     rows = [row(1.0, "ab", "yes"), row(1.0, "ab", "yes")]
     assert scores(rows, ("ab", "yes"), ("ab", "yes")) == [[1.0], [1.0]]
+
+
+def scored(**values: Any) -> dict[str, Any]:
+    return {"tokens": [[1, 2]], "masks": [[-100, 2]], "scores": [1.0], **values}
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"images": ["png"]}, "gives images, which have no place here. Serve it at a run's own Atropos address"),
+        ({"group_overrides": {"sft": True, "group_size": 1}}, "group_overrides sft: only a trainer of Atropos"),
+    ],
+)
+def test_what_a_group_asks_of_its_trainer_is_refused_by_name(values: dict[str, Any], told: str) -> None:
+    with pytest.raises(ProblemError, match=told):
+        rows_of(scored(**values))
+
+
+def test_what_a_row_asks_of_its_trainer_is_refused_with_the_place_that_takes_it() -> None:
+    async def worth(**values: Any) -> float:
+        return score_of(seat("yes"), rows_of(scored(**values)))
+
+    with pytest.raises(
+        RewardError, match=r"overrides set_advantage_to_zero have no place .* of kind rl it takes set_adv"
+    ):
+        asyncio.run(worth(overrides=[{"set_advantage_to_zero": True, "x": False}], group_overrides={"group_size": 1}))
+    asked = {
+        "overrides": [{"set_advantage_to_zero": False}],
+        "images": [],
+        "distill_logprobs": [[]],
+        "advantages": None,
+    }
+    assert asyncio.run(worth(**asked)) == 1.0

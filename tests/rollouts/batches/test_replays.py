@@ -77,6 +77,16 @@ def test_a_replayed_batch_has_the_same_groups_in_the_same_order_with_advantages_
     assert [round(each, 3) for each in source.batches.get(step=1).items.get(position=1).advantages] == [-1.0, 1.0]
 
 
+def test_a_replay_heeds_the_advantages_that_were_set_to_zero_when_the_groups_came(source: Run) -> None:
+    target, epoch = story.train(algorithm__advantage="mean")
+    with store.beyond_rights():  # as groups of Atropos' environments come
+        groups = source.batches.get(step=1).items.values("group")
+        extras = Extras(json={"overrides": b'[{"set_advantage_to_zero": true}, {}]'}).pack()
+        GroupTokens.objects.filter(group__in=groups).update(extras=extras)
+    order(target, source, 1, 1)
+    assert [each.advantage for each in fetch(target, epoch, 0).rollouts] == [0.0, -0.5, 0.0, 0.375]
+
+
 def test_the_batch_says_in_its_first_event_what_it_repeats_and_nothing_of_a_lag(source: Run) -> None:
     target, epoch = story.train()
     order(target, source, 2, 2)
@@ -210,6 +220,11 @@ def test_runs_that_cannot_replay_are_refused(source: Run) -> None:
     with pytest.raises(Conflict, match=r"Step 1 .* without the logprobs .* replay into an external run"):
         order(story.launch(), source, 0, 2)
     assert order(story.launch(algorithm__loss={"type": "cross_entropy"}), source, 0, 2)
+    with store.beyond_rights():
+        asking = Extras(json={"overrides": b'[{"set_advantage_to_zero": true}, {}]', "images": b'["png"]'})
+        GroupTokens.objects.filter(group__in=groups).update(extras=asking.pack())
+    with pytest.raises(Conflict, match=r"Step 1 .* not train as .* It has images, .* replay into an external run"):
+        order(story.launch(), source, 0, 2)
     assert order(story.launch(), source, 2, 2)
     over = story.launch()
     life.end(life.request_stop(over, actor="user:ada"), to=RunState.STOPPED)

@@ -237,9 +237,21 @@ def test_a_bad_line_that_is_not_skipped_ends_the_import_behind_what_came_before(
 
 def test_lines_without_logprobs_to_compare_with_are_bad_for_a_trainer_that_does() -> None:
     run = story.launch()
-    totals, bad = load(run, lines([item(1), COMPLETE]))
+    sampled = {"inference_logprobs": COMPLETE["inference_logprobs"]}
+    totals, bad = load(run, lines([item(1), item(2, **sampled)]))
     assert (totals.bad, totals.stored) == (1, 1)
     assert bad[0].startswith("f:1: inference_logprobs: It has none")
+
+
+def test_lines_that_ask_for_what_only_a_trainer_of_atropos_knows_are_bad_for_one_of_ours() -> None:
+    run = story.launch()
+    unknown = ("group_overrides", "images", "distill_token_ids", "distill_logprobs")
+    totals, bad = load(run, lines([COMPLETE, {key: COMPLETE[key] for key in COMPLETE if key not in unknown}]))
+    assert (totals.bad, totals.stored) == (1, 1)
+    assert bad[0].startswith(
+        "f:1: group_overrides: It asks for the group_overrides sft, which only a trainer of Atropos"
+    )
+    assert "; images: It has images, " in bad[0]
 
 
 def test_lines_are_read_no_further_ahead_than_a_chunk(run: Run) -> None:

@@ -6,12 +6,14 @@ import msgspec
 import pytest
 from django.db.models.functions import Now
 
-from rollouts.models import Act, Event, LabelVerdict, QueueItem, Rollout, Run, ScoredGroup, Verb
+from rollouts.formats.atropos.extras import Extras
+from rollouts.models import Act, Event, GroupTokens, LabelVerdict, QueueItem, Rollout, Run, ScoredGroup, Verb
 from rollouts.services.batches import forming
 from rollouts.services.curation import acts, filling, filters, queues, reviews, turns
 from rollouts.services.groups import leases
 from rollouts.services.runs import life
 from rollouts.states import GroupState, RunState
+from tests import store
 from tests.factories import somebody
 from tests.rollouts import story
 from trainers.wire import TrainingBatch
@@ -104,6 +106,48 @@ def test_a_part_of_the_scores_lets_nothing_go_and_the_mean_of_several_people_cou
     assert (group("a").state, group("a").given_rewards) == ("ready", [0.5, 0.0])
 
 
+def say_in_a_queue(run: Run, score: float, by: str = "cy") -> None:
+    """On the first rollout of the first group that waits."""
+    waiting = filters.QueueFilter(run=run.key, state="held")
+    queue = queues.create(run.project, name="look", actor="user:cy", unit="rollout", filter=waiting)
+    turn = turns.take(queue, somebody(by))
+    assert turn is not None
+    assert turn.item.rollout is not None
+    assert turn.item.rollout.index == 0
+    turns.answer(turn, user=somebody(by), actor=f"user:{by}", verdict="accept", score=score)
+
+
+def test_who_speaks_in_a_queue_and_on_the_groups_page_is_one_voice_and_the_newest_word_counts() -> None:
+    run = launch()
+    submit(run, "a")
+    say_in_a_queue(run, 0.0)
+    say("a", rollout=0, score=1.0)
+    say("a", rollout=1, score=0.5)
+    assert (group("a").state, group("a").given_rewards) == ("ready", [1.0, 0.5])
+
+
+def test_who_speaks_twice_weighs_no_more_than_others() -> None:
+    run = launch()
+    submit(run, "a")
+    say("a", rollout=0, score=1.0)
+    say_in_a_queue(run, 1.0)
+    say("a", by="di", rollout=0, score=0.0)
+    say("a", rollout=1, score=0.5)
+    assert group("a").given_rewards == [0.5, 0.5]
+
+
+def test_a_word_that_is_taken_back_or_skips_leaves_what_the_person_said_elsewhere() -> None:
+    run = launch()
+    submit(run, "a", "b")
+    say_in_a_queue(run, 0.25)
+    for key, verdict in (("a", "skip"), ("b", "withdrawn")):
+        say(key, rollout=0, score=1.0)
+        say(key, verdict, rollout=0)
+        say(key, rollout=1, score=0.5)
+    assert group("a").given_rewards == [0.25, 0.5]
+    assert group("b").state == "held"
+
+
 def test_accept_and_reject_are_rewards_where_the_run_says_so() -> None:
     run = launch({"rewards": "verdicts"})
     submit(run, "a", rewards=(0.3, 0.3))
@@ -149,6 +193,17 @@ def test_rewards_of_people_that_differ_and_leave_no_advantage_are_filtered_too()
     score("b", -1.0, 2.0)
     assert [group(key).state for key in "ab"] == ["filtered", "ready"]
     assert run.groups.filter(reason_code="no_advantage").count() == 1
+
+
+def test_advantages_that_the_environment_set_to_zero_stay_so_whatever_people_gave() -> None:
+    run = launch(algorithm__filter_zero_advantage=True)
+    submit(run, "a", "b", rewards=(0.5, 0.5))
+    asked = Extras(json={"overrides": b'[{"set_advantage_to_zero": true}, {"set_advantage_to_zero": true}]'})
+    with store.beyond_rights():  # as groups of Atropos' environments come
+        GroupTokens.objects.filter(group=group("a")).update(extras=asked.pack())
+    score("a", 0.0, 1.0)
+    score("b", 0.0, 1.0)
+    assert [group(key).state for key in "ab"] == ["filtered", "ready"]
 
 
 @pytest.mark.parametrize(("on_deadline", "state"), [("reward", "ready"), ("drop", "surplus")])

@@ -132,6 +132,18 @@ def test_an_overlong_rollout_is_not_trained_but_its_reward_counts() -> None:
     assert algorithm_advantages(masking, [1.0, 0.0, None], [1, 1, 1], [False, True, False]) == [0.5, None, None]
 
 
+def test_an_advantage_that_is_set_to_zero_is_zero_and_its_reward_counts() -> None:
+    algorithm, masking = (
+        AlgorithmConfig(advantage="mean", corrections=CorrectionsConfig(mask_overlong=each)) for each in (False, True)
+    )
+    rewards, lengths, is_cut = [1.0, 0.0, 0.5, None], [1] * 4, [False, True, False, False]
+    assert algorithm_advantages(algorithm, rewards, lengths, is_cut, zeroed={0, 1, 3}) == [0.0, 0.0, 0.0, None]
+    assert algorithm_advantages(algorithm, rewards, lengths, is_cut, zeroed={1}) == [0.5, 0.0, 0.0, None]
+    assert algorithm_advantages(masking, rewards, lengths, is_cut, zeroed={1}) == [0.5, None, 0.0, None]
+    seats = ["a", "b", "a", "b"]
+    assert algorithm_advantages(algorithm, rewards, lengths, is_cut, seats, zeroed={2}) == [0.25, 0.0, 0.0, None]
+
+
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c"]), st.none() | st.floats(-9, 9)), min_size=1, max_size=24))
 def test_rollouts_of_a_seat_are_compared_with_each_other_as_if_no_other_had_played(
     played: list[tuple[str, float | None]],

@@ -1,15 +1,24 @@
 """Environments: register, ask how much is waiting, leave, and survive a reset that they did not hear of."""
 
+import json
+from datetime import timedelta
 from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
+from django.db.models.functions import Now
 
 from rollouts.models import EnvironmentClient, Event, Run, RunEnvironment, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services.outside import attempts
-from rollouts.states import ClientState, RunState
+from rollouts.services.batches import forming
+from rollouts.services.curation import exchange
+from rollouts.services.outside import attempts, clients
+from rollouts.states import ClientState, GroupState, RunState
 from tests.factories import make_run
+from tests.rollouts import story
 from tests.rollouts.doors.atropos.api import Api, JsonObject, item, make_external_run
+from trainers.wire import TrainingBatch, TrainingRollout
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -100,6 +109,25 @@ def test_queues_are_counted_per_environment() -> None:
         "max_group_size": 8,
         "env_weight": 0.25,
     }
+
+
+@pytest.mark.parametrize("kind", ["external", "rl"])
+def test_the_minimum_allocation_of_a_crashed_environment_takes_nothing_from_the_others(kind: str) -> None:
+    """An environment makes as much as is not allocated to others: of nothing it makes nothing."""
+    api = started() if kind == "external" else rl_run()
+    api.register_env("crashed", min_batch_allocation=0.5)
+    api.register_env("other")
+    assert api.status_env(1)["unallocated_fraction"] == 0.5
+    silence = timedelta(seconds=clients.ALLOCATION_LAPSE_S + 1)
+    EnvironmentClient.objects.filter(index=0).update(seen_at=Now() - silence)
+    api.register_env("restarted", min_batch_allocation=0.5)
+    assert api.status_env(1)["unallocated_fraction"] == 0.5
+    if kind == "external":
+        api.get("/batch")
+        assert EnvironmentClient.objects.get(index=0).state == ClientState.LAPSED
+        assert api.status_env(1)["unallocated_fraction"] == 0.5
+    api.status_env(0)
+    assert api.status_env(1)["unallocated_fraction"] == 0.0, "it was not crashed, and counts again"
 
 
 UNKNOWN = {
@@ -269,6 +297,103 @@ def test_a_group_without_logprobs_to_compare_with_is_refused_to_a_trainer_that_d
     assert not ScoredGroup.objects.exists()
     rl_run(overrides={"algorithm.loss": {"type": "cross_entropy"}}).submit(inference_logprobs=logprobs)
     assert ScoredGroup.objects.exists()
+
+
+def trained(api: Api, epoch: int) -> list[TrainingRollout]:
+    """What the trainer gets of the first step."""
+    delivery = forming.fetch(api.run, epoch=epoch, step=0)
+    assert delivery is not None
+    return msgspec.msgpack.decode(delivery.body, type=TrainingBatch).rollouts
+
+
+ZERO = {"set_advantage_to_zero": True}
+
+
+def test_a_rollout_whose_advantage_is_set_to_zero_has_none_and_counts_for_the_others() -> None:
+    run, epoch = story.train(algorithm__advantage="mean")
+    api = Api(run)
+    overrides = [{}, ZERO, {"set_advantage_to_zero": False}, ZERO]
+    api.submit(size=4, scores=[1.0, 0.0, 0.5, 0.5], inference_logprobs=SAMPLED * 2, overrides=overrides)
+    rollouts = trained(api, epoch)
+    assert [each.advantage for each in rollouts] == [0.5, 0.0, 0.0, 0.0]
+    assert [each.reward for each in rollouts] == [1.0, 0.0, 0.5, 0.5]
+    assert rollouts[0].advantages is None
+
+
+def test_the_advantages_per_token_of_such_a_rollout_are_zero_too_and_are_exported_as_they_were_sent() -> None:
+    run, epoch = story.train()
+    api = Api(run)
+    sent = [[0.0, 0.5, 0.25], [0.0, -0.5, -0.7]] * 2
+    overrides = [{}, ZERO, ZERO, {}]
+    api.submit(size=4, inference_logprobs=SAMPLED * 2, advantages=sent, overrides=overrides)
+    got = [np.frombuffer(each.advantages or b"", "<f4").tolist() for each in trained(api, epoch)]
+    assert got == [sent[0], [0.0] * 3, [0.0] * 3, pytest.approx(sent[3])]
+    [group] = map(json.loads, exchange.export_groups(run))
+    assert (group["advantages"], group["overrides"]) == (sent, overrides)
+
+
+def test_a_group_in_which_every_advantage_is_set_to_zero_is_dropped_where_such_groups_are() -> None:
+    api = Api(story.launch(algorithm__filter_zero_advantage=True))
+    api.submit(inference_logprobs=SAMPLED, overrides=[ZERO, ZERO])
+    assert ScoredGroup.objects.get().state_reason.startswith("zero advantage: every rollout has 0")
+    api.submit(inference_logprobs=SAMPLED, overrides=[ZERO, {}])
+    assert ScoredGroup.objects.filter(state=GroupState.READY).count() == 1
+
+
+ONLY_OF_ATROPOS: list[tuple[JsonObject, str, str]] = [
+    (
+        {"overrides": [{"temperature": 0.5}, ZERO]},
+        "overrides",
+        "the overrides temperature, which only a trainer of Atrop",
+    ),
+    ({"overrides": [ZERO]}, "overrides", "1 overrides for 2 rollouts"),
+    (
+        {"group_overrides": {"sft": True, "group_size": 2}},
+        "group_overrides",
+        "the group_overrides sft, which only a tr",
+    ),
+    ({"advantages": [[0.5], [-0.5]]}, "advantages", "advantages are not one number per token"),
+    ({"ref_logprobs": [[-0.5]]}, "ref_logprobs", "ref_logprobs are not one number per token"),
+    ({"images": [None, ["data:image/png;base64,AAAA"]]}, "images", "It has images"),
+    ({"distill_token_ids": [[[1, 2]] * 3] * 2}, "distill_token_ids", "It has distill_token_ids"),
+    ({"distill_logprobs": [[[-0.5], [-0.5, -1.0]], []]}, "distill_logprobs", "It has distill_logprobs"),
+]
+
+
+@pytest.mark.parametrize(("asked", "key", "told"), ONLY_OF_ATROPOS)
+def test_what_only_a_trainer_of_atropos_knows_is_refused_to_one_of_ours(asked: JsonObject, key: str, told: str) -> None:
+    api = rl_run()
+    good = item(inference_logprobs=SAMPLED)
+    response = api.request("POST", "/scored_data_list", json=[good, good | asked])
+    assert response.status_code == 422
+    [fault] = response.json()["detail"]
+    assert fault["loc"] == ["body", 1, key]
+    assert told in fault["msg"]
+    assert fault["msg"].endswith("send it without, or to a run of kind external")
+    assert not ScoredGroup.objects.exists()
+    Api().submit(**asked)
+
+
+def test_every_key_at_fault_is_told_and_names_that_text_cannot_hold_are_repaired() -> None:
+    overrides = [{"\ud800" + "x" * 1000: 1}, {}]
+    body = json.dumps(item(overrides=overrides, images="a")).encode()
+    headers = {"Content-Type": "application/json"}
+    response = rl_run().request("POST", "/scored_data", content=body, headers=headers)
+    faults = {fault["loc"][-1]: fault["msg"] for fault in response.json()["detail"]}
+    assert faults.keys() == {"overrides", "images", "inference_logprobs"}
+    assert "\ufffd" + "x" * 99 + ", which" in faults["overrides"]
+
+
+def test_what_asks_for_nothing_is_taken_by_a_trainer_of_ours() -> None:
+    nothing: list[JsonObject] = [
+        {"overrides": [{}, {}], "group_overrides": {}, "images": [], "distill_token_ids": [], "distill_logprobs": []},
+        {"overrides": [], "group_overrides": {"group_size": 2, "sft": False}, "images": [None, []], "advantages": []},
+        {"overrides": [{"x": None}], "distill_token_ids": [[[]], [[]]], "distill_logprobs": [[], []], "images": ""},
+        {"generation_params": {"temperature": 0.5}, "ref_logprobs": [[-1.0] * 3] * 2},
+    ]
+    api = rl_run()
+    for each in nothing:
+        assert api.submit(inference_logprobs=SAMPLED, **each) == {"status": "received"}
 
 
 def test_a_run_of_ours_that_has_not_begun_makes_environments_wait() -> None:

@@ -160,6 +160,14 @@ def test_numbers_come_back_with_the_digits_that_were_sent(key: str) -> None:
     assert given_back(item(distill_logprobs=[[SHORT, SHORT]] * 2))["distill_logprobs"] == [[SHORT, SHORT]] * 2
 
 
+def test_advantages_that_overrides_set_to_zero_come_back_as_they_were_sent() -> None:
+    sent = item(advantages=[[0.7, -0.1, 1e-07]] * 2, overrides=[{"set_advantage_to_zero": True}, {}])
+    assert given_back(sent)["advantages"] == sent["advantages"]
+    advantages = pack_item(decode_one(json.dumps(sent).encode()), "e").arrays.advantages
+    assert advantages is not None
+    assert advantages.tolist() == [0.0, 0.0, 0.0, *np.array(sent["advantages"][1], "<f4").tolist()]
+
+
 def test_a_plain_item_is_parsed_to_memory() -> None:
     sent = item(inference_logprobs=[[1.0, -0.5, -0.25]] * 2, messages=None, generation_params={"n": [1]}, env_id=0)
     assert numbers.parse(json.dumps(sent).encode()) is not None
