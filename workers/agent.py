@@ -43,8 +43,6 @@ from workers.transfers import TransferError
 _POLL_S = 0.5
 _FILES = "files"
 """Of the control plane, on a node that does not share them: a directory below the job's own."""
-_BRINGING_S = 3600.0
-"""For which an agent waits for them."""
 _FETCHED_S = 300.0
 """For which it waits, after the end, until what is left was fetched."""
 _AWAY_S = 60.0
@@ -88,6 +86,7 @@ class Agent:
             network=described["network"],
             root=None if described["shared"] else own / _FILES,
             grace_s=described["grace_s"],
+            sends=described["sends"],
             serves=Path(described["serves"]) if described["serves"] and not node else None,
             asks=Path(described["asks"]) if described["asks"] and not node else None,
             url=described["url"],
@@ -133,9 +132,9 @@ class Agent:
         """Open the doors of the first node; returns where it listens, if it does."""
         depot, answers = self._depot, dict[str, Any]()
         if self._spec.asks is not None:
-            before = depot.before_announcing if depot is not None else None
+            held = doors.Held(depots.ANNOUNCEMENTS, depot.before_announcing) if depot is not None else None
             _show(self._spec.asks)
-            await opened.enter_async_context(doors.to_url(self._spec.url, self._spec.asks, before))
+            await opened.enter_async_context(doors.to_url(self._spec.url, self._spec.asks, held))
         if depot is not None:
             answers[depots.PREFIX] = depot.answer
         if self._meeting is not None:
@@ -165,12 +164,7 @@ class Agent:
         if self._first is not None:
             await self._first.bring(depot)
             return not self._asked.is_set()
-        waits = [asyncio.create_task(event.wait()) for event in (depot.begun, depot.stopped, self._asked)]
-        async with asyncio.timeout(_BRINGING_S):
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        for wait in waits:
-            wait.cancel()
-        return depot.begun.is_set() and not depot.stopped.is_set() and not self._asked.is_set()
+        return await depot.is_brought([each["path"] for each in self._spec.sends], unless=self._asked)
 
     async def _be_fetched(self, depot: Depot) -> None:
         """Stay until what is left of the replica was fetched."""
@@ -262,15 +256,25 @@ def address_of(interface: str) -> tuple[str, str]:
 
 
 def address_towards(url: str) -> tuple[str, str]:
-    """The address of this machine by which it reaches the host of a URL, and its interface. Sends nothing."""
+    """The address of this machine by which it reaches the host of a URL, and its interface. Sends nothing.
+
+    One of IPv4 where there is a way by that, as with `address_of`. Raises OSError.
+    """
     there = urlsplit(url)
     port = there.port or (443 if there.scheme == "https" else 80)
-    family, _, _, _, where = socket.getaddrinfo(there.hostname, port, type=socket.SOCK_DGRAM)[0]
-    with socket.socket(family, socket.SOCK_DGRAM) as way:
-        way.connect(where)
-        host: str = way.getsockname()[0]
-    named = (name for name, each in psutil.net_if_addrs().items() if any(one.address == host for one in each))
-    return host, next(named, "")
+    found = socket.getaddrinfo(there.hostname, port, type=socket.SOCK_DGRAM)
+    faults = list[OSError]()
+    for family, _, _, _, where in sorted(found, key=lambda each: each[0] != socket.AF_INET):
+        try:
+            with socket.socket(family, socket.SOCK_DGRAM) as way:
+                way.connect(where)
+                host: str = way.getsockname()[0]
+        except OSError as error:  # no route by this family
+            faults.append(error)
+            continue
+        named = (name for name, each in psutil.net_if_addrs().items() if any(one.address == host for one in each))
+        return host, next(named, "")
+    raise faults[0]
 
 
 def _own_place(key: str, node: int) -> Path:

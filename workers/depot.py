@@ -2,7 +2,7 @@
 fetches them.
 
     POST file?path&name&size&offset  what is brought, see below   POST arrived {path, entries}  all of it is there
-    GET  arriving?path               how much of it there is      GET  entries?path             what there is, by hash
+    GET  arriving?path&whole         how much of it there is      GET  entries?path             what there is, by hash
     GET  file?path&name              what is fetched              POST taken, drop {path}       fetched; of no more use
     POST status {logs}               how the replica is, what its POST begin, stop, leave       what it is to do
                                      logs have since, its offers  POST report?node&offset&code  by the other nodes, of
@@ -21,14 +21,15 @@ import json
 import os
 import socket
 import struct
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from environments import disk
-from workers import transfers
+from workers import doors, transfers
 from workers.launchers import accounts
 from workers.launchers.base import scratch
 from workers.transfers import Arrival, Listed, TransferError
@@ -42,7 +43,12 @@ _LOG_BYTES = 256 * 1024
 _REPORT_BYTES = 64 * 1024
 _OFFER_S = 500.0
 """For which an announcement waits until its files were fetched; trainers ask again for as long as that may take."""
-_ANNOUNCEMENTS = ("/policy-versions", "/checkpoints")
+ANNOUNCEMENTS = ("/policy-versions", "/checkpoints")
+"""How the paths end at which a trainer makes them."""
+_LOOK_S = 0.5
+_QUIET_S = 3600.0
+"""Without a byte of what the replica reads, after which nobody waits for the rest. Before the first of a file comes,
+the control plane reads and hashes all of its directory."""
 _REPORTS = ("agent.json", "started.json", "why.json", "exit.json")
 
 
@@ -60,7 +66,13 @@ class Depot:
         """Another node's part of the replica has ended, and not well."""
         self._offers: dict[str, asyncio.Event] = {}
         self._arrivals: dict[Path, Arrival] = {}
+        self._whole: dict[Path, list[Listed]] = {}
+        """What has arrived, as it was announced and found."""
+        self._finishing = asyncio.Lock()
+        """One arrival at a time is given its name: who asks again while it is would take away what is there."""
         self._brought: list[str] = []
+        self._came_at = time.monotonic()
+        """When the last byte came of what is brought."""
 
     def place(self, path: Path) -> Path:
         """Where a path of the control plane is on this node. Raises TransferError."""
@@ -100,37 +112,59 @@ class Depot:
         async with asyncio.timeout(_OFFER_S):
             await self._offers.setdefault(path, asyncio.Event()).wait()
 
-    async def before_announcing(self, request: web.BaseRequest, body: bytes) -> None:
+    async def before_announcing(self, body: bytes) -> None:
         """Have the files of what a trainer announces fetched before the announcement goes on."""
-        if request.method == "POST" and request.path.endswith(_ANNOUNCEMENTS):
-            try:
-                announced = json.loads(body)
-                path = str(announced["path"])
-                is_there = self.place(Path(path)).exists()
-            except (TransferError, ValueError, TypeError, KeyError, OSError, RecursionError):
-                return  # the control plane says what is wrong with it
-            if is_there:
-                await self.offer(path)
+        try:
+            announced = json.loads(body)
+            path = str(announced["path"])
+            is_there = self.place(Path(path)).exists()
+        except (TransferError, ValueError, TypeError, KeyError, OSError, RecursionError):
+            return  # the control plane says what is wrong with it
+        if is_there:
+            await self.offer(path)
+
+    async def is_brought(self, wanted: Sequence[str], *, unless: asyncio.Event) -> bool:
+        """Wait for what the replica reads, for as long as more of it comes; False where the job is to end first.
+        Raises TimeoutError with what is not there of what is wanted."""
+        waits = [asyncio.create_task(event.wait()) for event in (self.begun, self.stopped, unless)]
+        try:
+            while not (await asyncio.wait(waits, timeout=_LOOK_S, return_when=asyncio.FIRST_COMPLETED))[0]:
+                if time.monotonic() - self._came_at > _QUIET_S:
+                    raise TimeoutError(self._missing(wanted))
+        finally:
+            for wait in waits:
+                wait.cancel()
+        return self.begun.is_set() and not self.stopped.is_set() and not unless.is_set()
+
+    def _missing(self, wanted: Sequence[str]) -> str:
+        if missing := ", ".join(path for path in wanted if path not in self._brought):
+            return f"nothing came from the control plane for {_QUIET_S:.0f} s, and these are not here: {missing}"
+        return f"all was brought, and for {_QUIET_S:.0f} s the control plane has not said that it may begin"
 
     async def _take(self, request: web.BaseRequest) -> web.StreamResponse:
         incoming, name = self._arrival(self._named(request)), request.query["name"]
         size, offset = int(request.query["size"]), int(request.query["offset"])
-        if request.headers.get("Upgrade") != BARE or request.transport is None:
+        transport = request.transport
+        if request.headers.get("Upgrade") != BARE or transport is None:
             return web.Response(status=426, headers={"Upgrade": BARE})
         # Nothing has come yet: who brings a file waits for the answer.
-        request.transport.pause_reading()
+        transport.pause_reading()
         answer = web.StreamResponse(status=101, headers={"Upgrade": BARE, "Connection": "Upgrade"})
         await answer.prepare(request)
-        bare = socket.socket(fileno=os.dup(request.transport.get_extra_info("socket").fileno()))
+        bare = socket.socket(fileno=os.dup(transport.get_extra_info("socket").fileno()))
         bare.setblocking(True)
         bare.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", round(BARE_S), 0))
+
+        def read_into(room: memoryview) -> int:
+            if got := bare.recv_into(room, 0, socket.MSG_WAITALL):  # as much as fits, in one call
+                self._came_at = time.monotonic()
+            return got
 
         def take() -> None:
             with bare:
                 wrong = ""
                 try:
-                    # As much as fits, in one call.
-                    incoming.take(name, size, lambda room: bare.recv_into(room, 0, socket.MSG_WAITALL), offset=offset)
+                    incoming.take(name, size, read_into, offset=offset)
                 except (TransferError, OSError) as error:
                     wrong = str(error)
                 bare.sendall(f"{wrong}\n".encode())
@@ -138,7 +172,7 @@ class Depot:
         try:
             await asyncio.to_thread(take)
         finally:
-            request.transport.close()
+            transport.close()
         return answer
 
     async def _give(self, request: web.BaseRequest) -> web.StreamResponse:
@@ -149,25 +183,41 @@ class Depot:
         return answer
 
     async def _arriving(self, request: web.BaseRequest) -> web.StreamResponse:
-        incoming = self._arrival(self._named(request))
-        return web.json_response(await asyncio.to_thread(incoming.received))
+        target = self._named(request)
+        whole = self._whole.get(target)
+        if whole is not None and transfers.fingerprint(whole) == request.query.get("whole"):
+            return web.json_response({entry.name: entry.size for entry in whole})
+        return web.json_response(await asyncio.to_thread(self._arrival(target).received))
 
     async def _entries(self, request: web.BaseRequest) -> web.StreamResponse:
         found = await asyncio.to_thread(transfers.entries, self._named(request))
         return web.json_response([list(entry) for entry in found])
 
     async def _arrived(self, request: web.BaseRequest) -> web.StreamResponse:
-        body = json.loads(await request.read())
+        body = json.loads(await doors.read_whole(request))
         named = str(body["path"])
         target = self.place(Path(named))
         wanted = [Listed(*entry) for entry in body["entries"]]
+        async with self._finishing:
+            if self._whole.get(target) != wanted:
+                await self._finish(target, wanted)
+            await asyncio.to_thread(accounts.open_to, accounts.account_of_runs(), [target])
+        self._brought = [*(each for each in self._brought if each != named), named]
+        self._came_at = time.monotonic()
+        return web.json_response({})
+
+    async def _finish(self, target: Path, wanted: list[Listed]) -> None:
+        if wanted:  # it takes the place of what is there
+            self._forget(target)
         try:
             await asyncio.to_thread(self._arrival(target).finish, wanted)
         finally:
-            del self._arrivals[target]
-        await asyncio.to_thread(accounts.open_to, accounts.account_of_runs(), [target])
-        self._brought = [*(each for each in self._brought if each != named), named]
-        return web.json_response({})
+            self._arrivals.pop(target, None)
+        self._whole[target] = wanted
+
+    def _forget(self, target: Path) -> None:
+        """Count nothing as there any more that is, or lies in, what is replaced or taken away."""
+        self._whole = {place: found for place, found in self._whole.items() if not place.is_relative_to(target)}
 
     async def _tell_brought(self, _request: web.BaseRequest) -> web.StreamResponse:
         return web.json_response({"is_all": self.begun.is_set(), "paths": self._brought})
@@ -192,14 +242,18 @@ class Depot:
         if path in self._offers:
             self._offers.pop(path).set()
             # Nobody reads it here: who resumes from it is another job.
-            await asyncio.to_thread(disk.clear_away, self.place(Path(path)))
+            await self._clear_away(path)
         return web.json_response({})
 
     async def _drop(self, request: web.BaseRequest) -> web.StreamResponse:
         named = json.loads(await request.read())["path"]
-        await asyncio.to_thread(disk.clear_away, self.place(Path(named)))
+        await self._clear_away(named)
         self._brought = [each for each in self._brought if each != named]
         return web.json_response({})
+
+    async def _clear_away(self, named: str) -> None:
+        self._forget(self.place(Path(named)))
+        await asyncio.to_thread(disk.clear_away, self.place(Path(named)))
 
     async def _status(self, request: web.BaseRequest) -> web.StreamResponse:
         directory, told = self.place(self._directory), json.loads(await request.read())["logs"]

@@ -4,11 +4,13 @@ What runs in a sandbox has no network. An inference server listens on a socket, 
 address for those who know its key; a trainer asks the control plane over a socket, from which a door leads there.
 """
 
+import asyncio
 import hmac
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import aiohttp
 from aiohttp import web
@@ -17,6 +19,10 @@ from yarl import URL
 from environments.client.address import address
 
 _CONNECT_S = 10.0
+_LEAVE_S = 10.0
+"""For which a door that is closed waits for what goes on although nobody waits for its answer."""
+_WHOLE_BYTES = 64 * 2**20
+"""Of a request that is read whole: what the control plane takes, unless it was told otherwise."""
 _HOPS = frozenset(
     {
         "connection",
@@ -38,6 +44,24 @@ Answers = Mapping[str, Callable[[web.BaseRequest], Awaitable[web.StreamResponse]
 """What is answered here instead of behind a door, by how its path begins."""
 
 
+class Held(NamedTuple):
+    """What is read whole and goes on only after something else, also where whoever asked has hung up by then."""
+
+    ends: tuple[str, ...]
+    """Of their paths."""
+    before: Callable[[bytes], Awaitable[None]]
+    """Is awaited with the body of each."""
+
+    def holds(self, request: web.BaseRequest) -> bool:
+        """Whether this is one of them."""
+        return request.method == "POST" and request.path.endswith(self.ends)
+
+
+async def read_whole(request: web.BaseRequest) -> bytes:
+    """The body of a request that may be as large as the control plane takes one. Raises HTTPRequestEntityTooLarge."""
+    return await request.clone(client_max_size=_WHOLE_BYTES).read()
+
+
 @asynccontextmanager
 async def to_socket(
     socket: Path | None, key: str, host: str, answers: Answers = MappingProxyType({})
@@ -47,19 +71,14 @@ async def to_socket(
         site = web.TCPSite(runner, host, 0)
         await site.start()
         _, port = runner.addresses[0][:2]
-        yield f"http://{host}:{port}"
+        yield f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 @asynccontextmanager
-async def to_url(
-    url: str, socket: Path, before: Callable[[web.BaseRequest, bytes], Awaitable[None]] | None = None
-) -> AsyncIterator[None]:
+async def to_url(url: str, socket: Path, held: Held | None = None) -> AsyncIterator[None]:
     """Listen on a socket that leads to the API at a URL, and to nothing else there: the code of runs has no business
-    with pages and passwords. Who may enter its directory may use it.
-
-    `before`: is awaited with each request and its body, which then goes on.
-    """
-    async with _door(url, below="/api/", before=before) as runner, _at(socket, runner):
+    with pages and passwords. Who may enter its directory may use it."""
+    async with _door(url, below="/api/", held=held) as runner, _at(socket, runner):
         yield
 
 
@@ -92,16 +111,26 @@ async def _door(
     shows: str = "",
     below: str = "/",
     answers: Answers = MappingProxyType({}),
-    before: Callable[[web.BaseRequest, bytes], Awaitable[None]] | None = None,
+    held: Held | None = None,
 ) -> AsyncIterator[web.ServerRunner]:
-    """`key`: is asked for; `shows`: is shown to who answers behind it."""
+    """`key`: is asked for; `shows`: is shown to who answers behind it.
+
+    Whoever hangs up ends what was asked behind the door: a server would go on generating for nobody. What is answered
+    here and what is held goes on to its end: files are between two names, or were fetched for nothing.
+    """
     root, socket = address(url)
     connector = aiohttp.UnixConnector(socket, limit=0) if socket else aiohttp.TCPConnector(limit=0)
     shown = {"Authorization": f"Bearer {shows}"} if shows else {}
     timeout = aiohttp.ClientTimeout(total=None, connect=_CONNECT_S)  # how long an answer may take is for who asks
+    going_on = _GoingOn()
     async with aiohttp.ClientSession(
         connector=connector, timeout=timeout, auto_decompress=False, headers=shown
     ) as session:
+
+        async def hold(request: web.BaseRequest, held: Held) -> web.StreamResponse:
+            body = await read_whole(request)
+            await held.before(body)
+            return await _pass_on(request, session, root, body)
 
         async def passed_on(request: web.BaseRequest) -> web.StreamResponse:
             if key and not _is_known(request, key):
@@ -109,21 +138,42 @@ async def _door(
             if not request.path.startswith(below) or ".." in request.path:
                 return web.Response(status=404)
             if own := next((answer for prefix, answer in answers.items() if request.path.startswith(prefix)), None):
-                return await own(request)
+                return await going_on.to_its_end(own(request))
             if not url:
                 return web.Response(status=404)
-            body = None
-            if before is not None and request.method == "POST":
-                body = await request.read()
-                await before(request, body)
-            return await _pass_on(request, session, root, body)
+            if held is not None and held.holds(request):
+                return await going_on.to_its_end(hold(request, held))
+            return await _pass_on(request, session, root, None)
 
-        runner = web.ServerRunner(web.Server(passed_on))
+        runner = web.ServerRunner(web.Server(passed_on, handler_cancellation=True))
         await runner.setup()
         try:
             yield runner
         finally:
             await runner.cleanup()
+            await going_on.close()
+
+
+class _GoingOn:
+    """What goes on to its end, although whoever asked may have hung up."""
+
+    def __init__(self) -> None:
+        self._tasks = set[asyncio.Future[web.StreamResponse]]()
+
+    async def to_its_end(self, work: Awaitable[web.StreamResponse]) -> web.StreamResponse:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return await asyncio.shield(task)
+
+    async def close(self) -> None:
+        """Wait a while for what is not done yet, then end it."""
+        tasks = tuple(self._tasks)
+        if tasks:
+            await asyncio.wait(tasks, timeout=_LEAVE_S)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _is_known(request: web.BaseRequest, key: str) -> bool:

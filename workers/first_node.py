@@ -15,7 +15,6 @@ from workers.nodes import Node
 _POLL_S = 0.5
 _FOUND_S = 120.0
 """For which the first node may take to say where it listens."""
-_BROUGHT_S = 3600.0
 _CALL_S = 60.0
 
 
@@ -30,19 +29,19 @@ class FirstNode:
         self._told = 0
 
     async def bring(self, depot: Depot) -> None:
-        """Fetch what was brought to the first node, as it comes. Raises NodeAway, TransferError, TimeoutError."""
+        """Fetch what was brought to the first node, as it comes. For as long as that waits for more: it gives up where
+        nothing comes, and is away then. Raises NodeAway, TransferError."""
         here = set[str]()
-        async with asyncio.timeout(_BROUGHT_S):
-            while True:
-                brought = json.loads(await asyncio.to_thread(self._node.ask, "GET", "brought"))
-                for path in filter(lambda path: path not in here, brought["paths"]):
-                    place = depot.place(Path(path))
-                    await asyncio.to_thread(self._node.fetch, Path(path), place)
-                    await asyncio.to_thread(accounts.open_to, accounts.account_of_runs(), [place])
-                    here.add(path)
-                if brought["is_all"]:
-                    return
-                await asyncio.sleep(_POLL_S)
+        while True:
+            brought = json.loads(await asyncio.to_thread(self._node.ask, "GET", "brought"))
+            for path in filter(lambda path: path not in here, brought["paths"]):
+                place = depot.place(Path(path))
+                await asyncio.to_thread(self._node.fetch, Path(path), place)
+                await asyncio.to_thread(accounts.open_to, accounts.account_of_runs(), [place])
+                here.add(path)
+            if brought["is_all"]:
+                return
+            await asyncio.sleep(_POLL_S)
 
     def report(self, log: Path, code: int | None = None) -> bool:
         """Tell it what has been written into our log, and how our command has ended, if it has; returns whether the

@@ -24,12 +24,16 @@ class NodeAway(Exception):
     """An agent did not answer, or not as it should."""
 
 
+class NoAddress(NodeAway):
+    """Where an agent said that it listens is nowhere."""
+
+
 class Node:
     """The agent of a job. Not thread-safe."""
 
     def __init__(self, url: str, key: str) -> None:
-        there = urlsplit(url)
-        self._address = (there.hostname or "", there.port or 80)
+        """Raises NoAddress."""
+        self._address = _address(url)
         self._connection = self._connected()
         self._headers = {"Authorization": f"Bearer {key}"}
 
@@ -52,9 +56,10 @@ class Node:
 
     def send(self, path: Path, found: Iterable[Listed], *, follow_links: bool = False) -> None:
         """Bring a directory or a file to the node, where it has its name once all of it is there. Goes on where an
-        earlier attempt ended. Raises as `ask`."""
+        earlier attempt ended; of what has arrived as it is here no file is sent again. Raises as `ask`."""
         found = list(found)
-        there: dict[str, int] = json.loads(self.ask("GET", "arriving", path=str(path)))
+        whole = transfers.fingerprint(found)
+        there: dict[str, int] = json.loads(self.ask("GET", "arriving", path=str(path), whole=whole))
 
         def send(entry: Listed) -> None:
             self._send_file(path, entry, there.get(entry.name, 0), follow_links=follow_links)
@@ -113,6 +118,17 @@ class Node:
 
     def _connected(self) -> http.client.HTTPConnection:
         return http.client.HTTPConnection(*self._address, timeout=_CALL_S)
+
+
+def _address(url: str) -> tuple[str, int]:
+    try:
+        there = urlsplit(url)
+        host, port = there.hostname, there.port or 80
+    except ValueError as error:
+        raise NoAddress(f"its agent says that it listens at {url!r}: {error}") from None
+    if not host:
+        raise NoAddress(f"its agent says that it listens at {url!r}, which names no host")
+    return host, port
 
 
 def _at_once(act: Callable[[Listed], None], entries: Iterable[Listed]) -> None:

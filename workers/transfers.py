@@ -6,6 +6,7 @@ while they are read: only regular files are sent, and what arrives is written in
 
 import io
 import itertools
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable
@@ -61,6 +62,11 @@ def entries(path: Path, *, follow_links: bool = False) -> list[Listed]:
         raise TransferError(f"{path} has {len(found):,} files: not more than {_MAX_FILES:,} are sent")
     with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="hash") as pool:
         return list(pool.map(lambda name: _listed(path, name, follow_links=follow_links), found))
+
+
+def fingerprint(found: Iterable[Listed]) -> str:
+    """The same for the same files in the same order, and for nothing else."""
+    return xxh3_128(json.dumps(list(found)).encode()).hexdigest()
 
 
 def opened(path: Path, name: str, *, follow_links: bool = False) -> io.BufferedReader:
@@ -162,9 +168,16 @@ class Arrival:
             self._digests[name] = found.hexdigest()
 
     def finish(self, wanted: Iterable[Listed]) -> None:
-        """Look at all of it and give it its name; what was there under that name is replaced. Raises TransferError."""
+        """Look at all of it and give it its name; what was there under that name is replaced. Raises TransferError.
+
+        A directory in which there is nothing replaces none: what arrives by itself may lie in that, whole or in part.
+        """
         wanted = list(wanted)
         self._partial.parent.mkdir(parents=True, exist_ok=True)
+        if not wanted:
+            self.target.mkdir(exist_ok=True)
+            sync(self.target.parent)
+            return
         if not any(entry.name == "" for entry in wanted):
             self._partial.mkdir(exist_ok=True)
         wrong = [entry for entry in wanted if not self._has_arrived(entry)]

@@ -13,6 +13,7 @@ from unittest import mock
 
 import pytest
 
+from tests.patience import PATIENCE
 from tests.workers.test_transfers import filled
 from tests.workers.waiting import eventually
 from workers import depot, doors, transfers
@@ -128,6 +129,141 @@ def test_what_was_sent_before_the_network_went_away_is_not_sent_again(
     node.send(source, found)
     assert sent == [len(content) - 2 * 2**20]
     assert (on_node(there, source) / "weights").read_bytes() == content
+
+
+def forbidden(*_: object, **__: object) -> None:
+    raise AssertionError("no file is to be sent")
+
+
+def test_what_has_arrived_is_not_sent_again(
+    tmp_path: Path, there: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a hiccup of what is brought next."""
+    source = filled(tmp_path / "source")
+    found = transfers.entries(source)
+    node.send(source, found)
+    inode = on_node(there, source).stat().st_ino
+    with monkeypatch.context() as patch:
+        patch.setattr(Node, "_send_file", forbidden)
+        node.send(source, found)
+    assert on_node(there, source).stat().st_ino == inode, "nor is it replaced"
+    (source / "config.json").write_text("[]")
+    node.send(source, transfers.entries(source))
+    assert (on_node(there, source) / "config.json").read_text() == "[]"
+    node.ask("POST", "drop", {"path": str(source)})
+    node.send(source, transfers.entries(source))
+    assert transfers.entries(on_node(there, source)) == transfers.entries(source)
+
+
+def test_what_lies_in_a_directory_that_is_replaced_is_sent_again(tmp_path: Path, there: Path, node: Node) -> None:
+    above = filled(tmp_path / "above")
+    below = filled(above / "below")
+    node.send(below, transfers.entries(below))
+    (above / "below").rename(tmp_path / "aside")
+    node.send(above, transfers.entries(above))
+    assert not on_node(there, below).exists()
+    (tmp_path / "aside").rename(above / "below")
+    node.send(below, transfers.entries(below))
+    assert transfers.entries(on_node(there, below)) == transfers.entries(below)
+
+
+def test_directory_that_is_to_be_empty_takes_nothing_away(
+    tmp_path: Path, there: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server's `weights` is brought empty, before the version in it, and again after a hiccup of that."""
+    weights = tmp_path / "weights"
+    (weights / "step_3").mkdir(parents=True)
+    (weights / "step_3" / "model").write_bytes(bytes(2**20))
+    found = transfers.entries(weights / "step_3")
+    node.send(weights, [])
+    with monkeypatch.context() as patch:
+        patch.setattr(socket.socket, "sendfile", cut(2**19))
+        with pytest.raises(NodeAway, match="went away"):
+            node.send(weights / "step_3", found)
+    part = on_node(there, weights) / f"step_3{transfers.PARTIAL}" / "model"
+    eventually(lambda: part.exists() and part.stat().st_size == 2**19, what="what has come")
+    node.send(weights, [])
+    assert part.stat().st_size == 2**19
+    node.send(weights / "step_3", found)
+    node.send(weights, [])
+    assert transfers.entries(on_node(there, weights / "step_3")) == found
+    monkeypatch.setattr(Node, "_send_file", forbidden)
+    node.send(weights / "step_3", found)
+
+
+def test_listing_of_many_files_arrives(tmp_path: Path, there: Path, node: Node) -> None:
+    """It may be longer than a mebibyte."""
+    source = tmp_path / "source"
+    deep = source.joinpath(*(letter * 200 for letter in "abcd"))
+    deep.mkdir(parents=True)
+    for number in range(100):
+        (deep / f"{number:0200}").touch()
+    found = [*transfers.entries(source)] * 12
+    assert len(json.dumps(found)) > 2**20
+    node.send(source, found)
+    assert len(list(on_node(there, source).rglob("0*"))) == 100
+
+
+def test_arrival_whose_answer_was_lost_is_finished_once(
+    tmp_path: Path, there: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = filled(tmp_path / "source")
+    found = transfers.entries(source)
+    begun, goes_on, finished = threading.Event(), threading.Event(), list[int]()
+    finish = transfers.Arrival.finish
+
+    def slow(arrival: transfers.Arrival, wanted: list[Listed]) -> None:
+        begun.set()
+        assert goes_on.wait(30 * PATIENCE)
+        finish(arrival, wanted)
+        finished.append(len(wanted))
+
+    monkeypatch.setattr(transfers.Arrival, "finish", slow)
+    with closing(node._connected()) as hasty, monkeypatch.context() as patch:
+        hasty.timeout = 1.0
+        patch.setattr(node, "_connection", hasty)
+        with pytest.raises(NodeAway, match="timed out"):
+            node.send(source, found)
+    assert begun.is_set()
+    again = threading.Thread(target=node.send, args=(source, found))
+    again.start()
+    time.sleep(0.2)  # so that it asks while the first is finished
+    goes_on.set()
+    again.join(30 * PATIENCE)
+    assert finished == [len(found)]
+    assert transfers.entries(on_node(there, source)) == found
+
+
+def test_who_waits_for_files_waits_as_long_as_more_of_them_comes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depot, "_QUIET_S", 1.5)
+    monkeypatch.setattr(depot, "_LOOK_S", 0.05)
+    source = filled(tmp_path / "source")
+
+    def bring(url: str) -> None:
+        with closing(Node(url, KEY)) as node:
+            for round_of_it in range(5):
+                time.sleep(0.6)
+                (source / "config.json").write_text(str(round_of_it))
+                node.send(source, transfers.entries(source))
+
+    async def wait() -> str:
+        own, unless = Depot(tmp_path / "there", Path("/replica")), asyncio.Event()
+        async with doors.to_socket(None, KEY, "127.0.0.1", {PREFIX: own.answer}) as url:
+            since = time.monotonic()
+            bringing = asyncio.create_task(asyncio.to_thread(bring, url))
+            with pytest.raises(TimeoutError) as said:
+                await own.is_brought([str(source), "/models/late"], unless=unless)
+            await bringing
+            assert time.monotonic() - since > 4.0
+            own.begun.set()
+            assert await own.is_brought([], unless=unless)
+            unless.set()
+            assert not await own.is_brought([], unless=unless)
+            return str(said.value)
+
+    assert asyncio.run(wait()).endswith("these are not here: /models/late")
 
 
 def test_file_that_changed_since_it_was_listed_does_not_arrive(tmp_path: Path, there: Path, node: Node) -> None:
@@ -328,3 +464,19 @@ def test_what_is_carried_is_given_up_after_failures_in_a_row_alone(
         carrier.Carrier(tmp_path, KEY, lambda: url).run()
     assert list(looks) == [True, True]
     assert json.loads((tmp_path / "exit.json").read_text())["code"] == 1
+
+
+def test_address_that_is_none_ends_a_job_with_what_was_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    handle = Handle("token", tmp_path / "replica")
+    handle.directory.mkdir()
+    described = {"token": "token", "shared": False, "sends": [], "keeps": [], "nodes": 1}
+    (handle.directory / "job.json").write_text(json.dumps(described))
+    monkeypatch.setattr(carrier, "_PAUSE_S", 0.0)
+    job = Job("7", "RUNNING", "None", "n1", comment="http://2001:db8::5:40123")
+    monkeypatch.setattr("workers.slurm.queue.Queue.jobs", lambda queue: {"token": job})
+    launcher = SlurmLauncher(tmp_path, key_of=lambda token: KEY)
+    with pytest.raises(LaunchError, match=r"step_0 was not brought to its node: .*2001:db8::5"):
+        launcher.bring(handle, tmp_path / "step_0")
+    launcher.poll(handle)  # which has somebody carry its files
+    eventually((handle.directory / "exit.json").exists)
+    assert "it listens at 'http://2001:db8::5:40123'" in launcher.logs(handle, 5)

@@ -20,7 +20,7 @@ from typing import Any
 from workers import transfers
 from workers.launchers.base import scratch
 from workers.launchers.shepherd import write_json
-from workers.nodes import Node, NodeAway
+from workers.nodes import NoAddress, Node, NodeAway
 from workers.transfers import TransferError
 
 log = logging.getLogger(__name__)
@@ -71,7 +71,7 @@ class Carrier(threading.Thread):
                             failures = 0
                         time.sleep(_LOOK_S)
                 return
-            except TransferError as error:
+            except (TransferError, NoAddress) as error:
                 # Not to be had by asking again, but a file may have changed while it was read.
                 failures += 1
                 log.warning("%s: %s", self._directory.name, error)
