@@ -64,7 +64,7 @@ class ReasoningGym(Environment[ReasoningGymArgs]):
     Task: the question of the data set, with the answer in <answer> tags.
     Data: made by reasoning_gym (Apache-2.0) from seeds; an eighth of all questions is held out, by their text.
     Reward: the data set's own scorer, from 0 to 1. Nothing for answers of more than 10,000 characters, those that would
-    run code or are no number (NaN), and those on which the scorer fails or takes more than 3 s.
+    run code or are no number (NaN), and those on which the scorer fails or takes more than 3 s of the processor.
     Checked: the 102 data sets of 0.1.25 that are played, on 4 problems each. The answers of those that know one earn 1,
     those of other problems mostly nothing, hostile ones at most .33 (the share of an answer that is the right one), and
     nothing where they would have the scorer run code, or read there what it knows.
@@ -123,7 +123,8 @@ class ReasoningGym(Environment[ReasoningGymArgs]):
         is_code = _CODE.search(_HARMLESS.sub("(", said)) is not None
         if not said or len(said) > _MOST_ANSWER or is_code or _NO_NUMBER.search(said):
             return None
-        score = self._worker.score(self._item_of(problem), problem.messages[-1].text, said, _SCORING_S)
+        item, question = self._item_of(problem), problem.messages[-1].text
+        score = self._worker.score(item, question, said, making_s=_MAKING_S, deadline_s=_SCORING_S)
         return None if score is None else min(max(score, 0.0), 1.0)
 
     def _item_of(self, problem: Problem) -> PuzzleItem:

@@ -1,8 +1,9 @@
 """The process that makes the items of reasoning_gym and scores answers to them: one line of JSON in, one out.
 
 Some data sets depend on the order of sets of text, which another process has otherwise: this one is started with an
-order that is always the same. Some scorers take time without bound: whoever started it kills it at a deadline, and
-should that one be gone, an alarm does. An item is made anew to score it, since what scorers read there is not JSON.
+order that is always the same. Some scorers take time without bound: it dies of so many seconds of the processor, which
+are the same on a busy machine. Whoever started it kills it where it never gets those, and should that one be gone, an
+alarm does. An item is made anew to score it, since what scorers read there is not JSON: that is no time of the answer.
 """
 
 import json
@@ -26,6 +27,8 @@ _MOST_SETS = 8
 _MEMORY_BYTES = 3 * 2**30
 _START_S = 120.0
 """For the imports: seconds where nothing else runs."""
+_BUSY = 5
+"""Times its deadline that a scorer may take, where others want the processor too."""
 
 
 class PuzzleItem(msgspec.Struct, frozen=True, array_like=True):
@@ -57,29 +60,41 @@ class Worker:
             raise ValueError(entry["error"])
         return entry
 
-    def score(self, item: PuzzleItem, question: str, said: str, deadline_s: float) -> float | None:
-        """What the data set's scorer gives; None: it fails or takes longer. Raises ValueError: not that question."""
-        asked = {"item": msgspec.to_builtins(item), "question": question, "said": said}
-        scored = self._ask(asked, deadline_s)
-        if scored.get("is_other"):
-            raise ValueError("the item is another question than before: its seed alone does not decide it")
-        return scored.get("score")
+    def score(self, item: PuzzleItem, question: str, said: str, *, making_s: float, deadline_s: float) -> float | None:
+        """What the data set's scorer gives; None: it fails, or takes more of the processor than `deadline_s`.
+
+        Raises ValueError: there is no item to score within `making_s`, or it has not that question.
+        """
+        asked = {"item": msgspec.to_builtins(item)}
+        with self._lock:
+            made = self._told(asked, making_s)
+            if "error" in made:
+                raise ValueError(f"the item is not made again to score an answer: {made['error']}")
+            if made["question"] != question:
+                raise ValueError("the item is another question than before: its seed alone does not decide it")
+            scored = self._told({"said": said, "cpu_s": deadline_s}, _BUSY * deadline_s)
+            if scored.get("has_no_item"):
+                raise ValueError("the process that made the item to score an answer is gone")
+            return scored.get("score")
 
     def _ask(self, asked: JsonObject, deadline_s: float) -> JsonObject:
         with self._lock:
-            process = self._running()
-            assert process.stdin is not None
-            line = json.dumps(asked | {"alarm_s": math.ceil(deadline_s) + 1}).encode()
-            try:
-                process.stdin.write(line + b"\n")
-                answered = _line(process, deadline_s)
-            except BrokenPipeError:
-                answered = b""
-            if not answered:
-                self._end(process)
-                return {"error": f"it takes more than {deadline_s:g} s, or ended its process"}
-            told: JsonObject = json.loads(answered)
-            return told
+            return self._told(asked, deadline_s)
+
+    def _told(self, asked: JsonObject, deadline_s: float) -> JsonObject:
+        process = self._running()
+        assert process.stdin is not None
+        line = json.dumps(asked | {"alarm_s": math.ceil(deadline_s) + 1}).encode()
+        try:
+            process.stdin.write(line + b"\n")
+            answered = _line(process, deadline_s)
+        except BrokenPipeError:
+            answered = b""
+        if not answered:
+            self._end(process)
+            return {"error": f"it takes more than {deadline_s:g} s, or ended its process"}
+        told: JsonObject = json.loads(answered)
+        return told
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is not None and self._process.poll() is None:
@@ -112,7 +127,8 @@ class Worker:
 def main() -> None:
     """Answer until nobody asks any more."""
     # The default action, a death without a word, works inside C too, where a handler of Python's would wait.
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    for number in (signal.SIGALRM, signal.SIGPROF):
+        signal.signal(number, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     told = os.fdopen(os.dup(1), "w")
@@ -122,8 +138,10 @@ def main() -> None:
     told.flush()
     while line := sys.stdin.readline():  # iterating would read ahead
         asked = json.loads(line)
+        signal.setitimer(signal.ITIMER_PROF, asked.get("cpu_s", 0))
         signal.alarm(asked["alarm_s"])
         answered = sets.answered(asked)
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
         told.write(json.dumps(answered) + "\n")
         told.flush()
@@ -136,22 +154,31 @@ class _DataSets:
         self._factory = import_module("reasoning_gym.factory")
         reasoning_gym_answers.guard()
         self._made: dict[bytes, Any] = {}
+        self._newest: tuple[Any, Any] | None = None
+        """The last item that was made, and its data set: for one answer, since a scorer may change it."""
 
     def answered(self, asked: JsonObject) -> JsonObject:
         if "names" in asked:
             return {"names": sorted(self._factory.DATASETS)}
-        item = msgspec.convert(asked["item"], PuzzleItem)
+        if "said" in asked:
+            return self._scored(asked["said"])
+        return self._posed(msgspec.convert(asked["item"], PuzzleItem))
+
+    def _posed(self, item: PuzzleItem) -> JsonObject:
         try:
             data_set = self._of(item)
             entry = data_set[item.index]
         except Exception as exc:  # noqa: BLE001 - whatever the library has against the options
             return {"error": f"{type(exc).__name__}: {exc}"}
-        if "said" not in asked:
-            return {"question": entry["question"], "answer": entry["answer"]}
-        if entry["question"] != asked["question"]:
-            return {"is_other": True}
+        self._newest = (data_set, entry)
+        return {"question": entry["question"], "answer": entry["answer"]}
+
+    def _scored(self, said: str) -> JsonObject:
+        if self._newest is None:  # another process made it
+            return {"has_no_item": True}
+        (data_set, entry), self._newest = self._newest, None
         try:
-            score = float(data_set.score_answer(asked["said"], entry))
+            score = float(data_set.score_answer(said, entry))
         except Exception:  # noqa: BLE001 - several scorers raise for what is no answer at all
             return {}
         return {"score": score} if math.isfinite(score) else {}

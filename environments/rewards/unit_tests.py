@@ -25,8 +25,11 @@ async def unit_tests(
         str, Meta(description="Where problem.data has the tests: a list of Python texts, or of stdin and stdout.")
     ] = "tests",
     all_or_nothing: Annotated[bool, Meta(description="1 where every test is passed, else 0.")] = False,
-    test_s: Annotated[float, Meta(gt=0, le=60, description="For each call, and each program with stdin.")] = 2.0,
-    wall_s: Annotated[float, Meta(gt=0, le=120, description="For all tests of a reply.")] = 10.0,
+    test_s: Annotated[
+        float,
+        Meta(gt=0, le=60, description="Of the processor, for each call and program; of the clock five times as many."),
+    ] = 2.0,
+    wall_s: Annotated[float, Meta(gt=0, le=120, description="The same for all tests of a reply.")] = 10.0,
     memory_mib: Annotated[int, Meta(ge=64, le=2048, description="For all processes of a reply.")] = 512,
 ) -> float:
     """Share of tests passed by the code in the last reply's last fenced block, or in all of it where there is none.

@@ -42,8 +42,10 @@ class CodeArgs(MadeUpArgs, frozen=True, kw_only=True, forbid_unknown_fields=True
     ] = 0
     examples: Annotated[int, Meta(ge=0, le=10, description="Examples in the words of problems of our own.")] = 3
     partial: Annotated[float, Meta(ge=0, lt=1, description="Reward of passing nearly all tests.")] = 0.5
-    test_s: Annotated[float, Meta(gt=0, le=60, description="Seconds that a test may take.")] = 2.0
-    wall_s: Annotated[float, Meta(gt=0, le=120, description="Seconds that all tests may take together.")] = 10.0
+    test_s: Annotated[
+        float, Meta(gt=0, le=60, description="Seconds of the processor for a test; of the clock five times as many.")
+    ] = 2.0
+    wall_s: Annotated[float, Meta(gt=0, le=120, description="The same for all tests together.")] = 10.0
 
 
 class Code(Judged[CodeArgs], MadeUp[CodeArgs]):

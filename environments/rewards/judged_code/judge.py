@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from environments.rewards.judged_code.assertions import Assertion
-from environments.rewards.judged_code.runner import decoded, encoded
+from environments.rewards.judged_code.runner import BUSY, decoded, encoded
 from environments.sandbox.tools import SandboxLimits, run
 from environments.types import JsonObject
 
@@ -53,9 +53,9 @@ async def passed(
 ) -> list[bool | None]:
     """Whether code passes each of the tests; None: it was ended before it had answered all of that.
 
-    Each call and each program may take `test_s`, and all together `wall_s` seconds; `packages`: code may import more
-    than the standard library; `imported`: imports that it may do without; `holder`: a class whose methods are called
-    where code has it. Raises SandboxUnavailable.
+    Each call and each program may take `test_s`, and all together `wall_s` seconds of the processor, and of the clock
+    `BUSY` times as many; `packages`: code may import more than the standard library; `imported`: imports that it may do
+    without; `holder`: a class whose methods are called where code has it. Raises SandboxUnavailable.
     """
     calls = [
         call for test in tests if not isinstance(test, InputAndOutput) for assertion in test for call in assertion.calls
@@ -71,7 +71,7 @@ async def passed(
         files={"code_runner.py": _RUNNER},
         stdin=json.dumps(asked),
         limits=SandboxLimits(
-            wall_s=wall_s,
+            wall_s=BUSY * wall_s,
             cpu_s=wall_s,
             memory_bytes=memory_bytes,
             processes=_PROCESSES,

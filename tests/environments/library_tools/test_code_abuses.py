@@ -6,13 +6,17 @@ import time
 import pytest
 
 from environments import registry
+from environments.rewards.judged_code.runner import BUSY
 from environments.types import Message, Problem
 from tests.environments.library_tools.playing import scored
 from tests.environments.sandbox.programs import PATIENCE_S, needs_sandbox
 
 pytestmark = [needs_sandbox, pytest.mark.slow]
 
-WALL_S, TEST_S = 3.0, 0.5
+WALL_S, TEST_S = 1.5, 0.3
+"""Of the processor."""
+LIMIT_S = BUSY * WALL_S
+"""Of the clock, at which ends what waits."""
 TRIPLED = Problem(
     key="tripled",
     messages=[Message("user", "triple it, and add 1")],
@@ -234,7 +238,7 @@ def test_an_abuse_earns_nothing_and_ends_in_time(source: str) -> None:
     environment = registry.load("code", {"wall_s": WALL_S, "test_s": TEST_S})
     began = time.monotonic()
     [rollout] = scored(environment, TRIPLED, f"```python\n{textwrap.dedent(source)}\n```")
-    assert time.monotonic() - began < WALL_S + PATIENCE_S
+    assert time.monotonic() - began < LIMIT_S + PATIENCE_S
     assert rollout.reward == 0.0
     assert rollout.metrics["tests_passed"] == 0.0
 
@@ -263,7 +267,7 @@ def test_a_program_that_prints_something_else_earns_nothing(source: str) -> None
     environment = registry.load("code", {"wall_s": WALL_S, "test_s": TEST_S})
     began = time.monotonic()
     [rollout] = scored(environment, SHOUTED, f"```python\n{textwrap.dedent(source)}\n```")
-    assert time.monotonic() - began < WALL_S + PATIENCE_S
+    assert time.monotonic() - began < LIMIT_S + PATIENCE_S
     assert (rollout.reward, rollout.metrics["tests_passed"]) == (0.0, 0.0)
 
 

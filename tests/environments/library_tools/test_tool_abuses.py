@@ -22,6 +22,7 @@ from environments import registry
 from environments.config import SamplingParams
 from environments.env import Environment
 from environments.fakes import ScriptedPolicy
+from environments.rewards.judged_code.runner import BUSY
 from environments.runner import play_group
 from environments.sandbox import tools
 from environments.sandbox.call import SandboxCall, SandboxResult
@@ -34,6 +35,8 @@ from tests.environments.sandbox.programs import PATIENCE_S, left_of, needs_sandb
 pytestmark = [needs_sandbox, pytest.mark.slow]
 
 LIMIT_S = 2.0
+MOST_S = {"python": LIMIT_S, "code": BUSY * LIMIT_S}
+"""Of the clock; replies to `code` have so many more than of the processor, so that a busy machine fails nobody."""
 AT_ONCE = 4
 """Programs: more of those that bomb would measure the machine."""
 MISTAKEN = re.compile("(Name|Type|Attribute|Syntax|Index|Key)Error")
@@ -146,7 +149,9 @@ def test_none_of_the_abuses_succeeds_and_each_ends_in_time(facts: dict[str, Any]
     found = asyncio.run(all_ended(ABUSES, facts["told"], timing))
     assert [name for name, ended in found.items() if ESCAPED in ended.told or ended.reward > 0.1] == []
     assert [(name, ended.told) for name, ended in found.items() if MISTAKEN.search(ended.told)] == []
-    assert {name: ended.took_s for name, ended in found.items() if ended.took_s > LIMIT_S + PATIENCE_S} == {}
+    for way, most_s in MOST_S.items():
+        took_s = {name: ended.took_s for name, ended in found.items() if name.endswith(f"({way})")}
+        assert {name: seconds for name, seconds in took_s.items() if seconds > most_s + PATIENCE_S} == {}
     assert len(left_of(facts["marker"])) == 1  # the victim, which nobody killed
     assert facts["victim"].poll() is None
     assert Path(facts["path"]).read_text() == facts["secret"]

@@ -80,6 +80,24 @@ def test_a_call_that_hangs_costs_its_own_test_only() -> None:
 
 
 @needs_sandbox
+def test_a_busy_machine_makes_no_right_answer_wrong() -> None:
+    """A machine that gives processes no time is one that stops them: each call for longer than it may take, and all
+    together for longer than they may."""
+    code = """
+import os, signal, time
+def add(a, b):
+    me = os.getpid()
+    if not os.fork():
+        time.sleep(1.2)
+        os.kill(me, signal.SIGCONT)
+        os._exit(0)
+    os.kill(me, signal.SIGSTOP)
+    return a + b
+"""
+    assert scored(code, ADDS, test_s=1, wall_s=2.5) == 1
+
+
+@needs_sandbox
 def test_what_was_passed_before_all_time_was_used_counts() -> None:
     played = rollout(fenced("def add(a, b):\n    while a == -1: pass\n    return a + b"))
     assert score("unit_tests", problem(tests=ADDS), played, test_s=30, wall_s=2) == pytest.approx(1 / 3)
