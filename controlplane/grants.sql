@@ -61,7 +61,8 @@ GRANT UPDATE (token, taken_at, expires_at, sent_at, abandoned_at)
     ON rollouts_delivery TO {application};
 GRANT UPDATE (state, state_at, reason_code, reason_params, seen_at, lapsed_at)
     ON rollouts_environmentclient TO {application};
-GRANT UPDATE (state, state_at, reason_code, reason_params, cursor, reward_mean, figures, min_policy_version,
+-- Its problems are cut to those that there are where it was opened before anybody knew.
+GRANT UPDATE (state, state_at, reason_code, reason_params, problems, cursor, reward_mean, figures, min_policy_version,
               max_policy_version, finished_at)
     ON rollouts_evaluation TO {application};
 -- The path is emptied when the files are removed; the hash stays.

@@ -2,20 +2,25 @@
 
 All take `solved`: for each of P problems, the scores of its samples. Problems may have different numbers of samples.
 Intervals are percentile bootstraps over problems, since samples of one problem are not independent of each other
-(Efron and Tibshirani 1993, chapter 13); they are the same for the same input.
+(Efron and Tibshirani 1993, chapter 13); they are the same for the same input. Means of resamples of very many problems
+are as good as normal: there the interval is of that distribution, within the values that there are.
 """
 
 from collections.abc import Callable, Sequence
-from math import comb
+from math import comb, sqrt
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 Samples = Sequence[float]
 _RESAMPLES = 2_000
 _AT_ONCE = 1_000_000
 """Numbers that are drawn at a time; they are the same ones however many that is."""
 _LEVEL = 0.95
+_MOST_RESAMPLED = 20_000
+"""Problems. Resamples of 200,000 take minutes, and differ from the normal distribution by less than from each other."""
 
 
 class Estimate(NamedTuple):
@@ -93,12 +98,23 @@ def _over_problems(values: Sequence[float]) -> Estimate:
     if not values:
         raise ValueError("There is no problem to estimate from.")
     per_problem = np.asarray(values, dtype=np.float64)
+    tail = (1.0 - _LEVEL) / 2
+    interval = _normal if len(values) > _MOST_RESAMPLED else _resampled
+    low, high = interval(per_problem, [tail, 1.0 - tail])
+    return Estimate(float(per_problem.mean()), low, high)
+
+
+def _resampled(per_problem: npt.NDArray[np.float64], ends: Sequence[float]) -> tuple[float, ...]:
     rng = np.random.default_rng(0)
     rows = max(1, _AT_ONCE // len(per_problem))
     means = np.empty(_RESAMPLES)
     for block in np.split(means, range(rows, _RESAMPLES, rows)):
         chosen = rng.integers(0, len(per_problem), size=(len(block), len(per_problem)))  # [rows, P]
         block[:] = per_problem[chosen].mean(axis=1)
-    tail = (1.0 - _LEVEL) / 2
-    low, high = np.quantile(means, [tail, 1.0 - tail])
-    return Estimate(float(per_problem.mean()), float(low), float(high))
+    return tuple(np.quantile(means, ends).tolist())
+
+
+def _normal(per_problem: npt.NDArray[np.float64], ends: Sequence[float]) -> tuple[float, ...]:
+    spread = per_problem.std() / sqrt(len(per_problem))
+    reached = [per_problem.mean() + spread * NormalDist().inv_cdf(end) for end in ends]
+    return tuple(np.clip(reached, per_problem.min(), per_problem.max()).tolist())

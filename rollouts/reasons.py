@@ -134,6 +134,7 @@ class ReasonCode(TextChoices):
     RUN_ENDED = "run_ended", "the run was {state}"
     STEPS_COVERED = "steps_covered", "every step has its batch"
     EVALUATION_ENDED = "evaluation_ended", "its evaluation ended"
+    NO_SUCH_PROBLEM = "no_such_problem", "the environment has only {count} problems"
     EVALUATION_LATE = "evaluation_late", "only {settled} of {problems} problems were played in time"
     VERSION_SUPERSEDED = "version_superseded", "version {version} is live"
     NOT_KEPT = "not_kept", "only the newest {kept} are kept"

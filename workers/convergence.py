@@ -300,7 +300,7 @@ def _try_environment(run: Run, ref: EnvironmentRef) -> None:
         if to_train_on is not None:
             problems.note_count(run, ref, to_train_on)
     except TimeoutError:
-        late = "environment %s took more than %.0f s to load; the drivers will see"
+        late = "environment %s took more than %.0f s to load; the drivers will see, and count"
         log.warning(late, ref.run_name, _ENVIRONMENT_DEADLINE_S)
     except (DatabaseError, InterfaceError):
         raise  # nothing that the environment did

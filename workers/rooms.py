@@ -24,6 +24,7 @@ from environments.isolated import Isolated
 from environments.types import Problem, Split
 from rollouts.models import Run
 from rollouts.services import environment_sources
+from rollouts.services.groups import counts
 from trainers.run_config import EnvironmentRef
 from workers import isolation
 from workers.database import in_database
@@ -105,20 +106,32 @@ class Room:
 
     async def problem(self, environment: Environment[Any], split: Split, index: int) -> Problem:
         """Problem `index` of a split, counted around. Raises whatever the environment's code does, and TimeoutError."""
-        known = (str(environment.version), split)
         if not isinstance(environment, Isolated):
-            if known not in self._counts:
-                self._counts[known] = await asyncio.to_thread(environment.count, split)
-            return await asyncio.to_thread(environment.problem, split, index % self._counts[known])
+            count = await self._count(environment, split)
+            return await asyncio.to_thread(environment.problem, split, index % count)
         try:
-            if known not in self._counts:
-                self._counts[known] = await environment.ask_count(split, within_s=self._ref.timeout_s)
-            if self._counts[known] < 1:
+            count = await self._count(environment, split)
+            if count < 1:
                 raise ValueError(f"the environment has no problem for {split}")
-            return await environment.ask_problem(split, index % self._counts[known], within_s=self._ref.timeout_s)
+            return await environment.ask_problem(split, index % count, within_s=self._ref.timeout_s)
         except TimeoutError as late:
             await environment.end(str(late))  # a thread of its own hangs, and others will
             raise
+
+    async def _count(self, environment: Environment[Any], split: Split) -> int:
+        known = (str(environment.version), split)
+        if known not in self._counts:
+            if isinstance(environment, Isolated):
+                count = await environment.ask_count(split, within_s=self._ref.timeout_s)
+            else:
+                count = await asyncio.to_thread(environment.count, split)
+            try:
+                await in_database(counts.note, self._run, self._ref, split, count)
+            except (DatabaseError, InterfaceError) as error:
+                log.info("run %s: problems of %s are counted again (%s)", self._run.key, self._ref.run_name, error)
+                return count
+            self._counts[known] = count
+        return self._counts[known]
 
     async def aclose(self) -> None:
         """End every process."""

@@ -106,7 +106,7 @@ class Evaluation(Stateful):
     """Next problem to hand out."""
     reward_mean = models.FloatField(null=True)
     figures = models.JSONField(null=True)
-    """What it found (`environments.figures`), once it is closed; None before, and where nothing was played."""
+    """What it found (`environments.figures`), soon after it is closed; None before, and where nothing was played."""
     created_at = models.DateTimeField(auto_now_add=True)
     deadline_at = models.DateTimeField()
     finished_at = models.DateTimeField(null=True)

@@ -166,7 +166,8 @@ class RunEnvironment(models.Model):
     turn_time = models.FloatField(default=0.0)
     """Virtual time of its turns, had or passed, each 1 / weight long: see ``services.batches.mixture``."""
     problem_count = models.PositiveBigIntegerField(null=True)
-    """Problems of the split that evaluations play; None: nobody asked, or it did not say in time."""
+    """Problems of the split that evaluations play; None: nobody asked, or it did not say in time and no
+    driver has counted yet."""
     virtual_time = models.FloatField(default=0.0)
     """Rollouts batched so far over weight: see ``rollouts.formation``."""
 

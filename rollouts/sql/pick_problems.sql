@@ -1,7 +1,8 @@
 -- Choose which problems of an environment are handed out next, and note their turns. Every pool gives as many as it is
 -- asked for, the longest waiting first; what it lacks another gives, by preference, and only where nothing else is left
 -- one that was handed out a moment ago. One that was handed out and never scored, of which every rollout may fail for
--- ever, rests for as many turns as there are known problems: it has its part of them and no more.
+-- ever, rests for as many turns as there are known problems: it has its part of them and no more. What was handed out
+-- beyond the last problem, before anybody had counted them, was another one, and does not come again.
 -- Reads as many rows of each pool as are wanted altogether, however many there are.
 -- Locks: the environment's row, which the caller has; the rows of the problems chosen.
 -- Index: known_problem_queue, known_problem_once.
@@ -16,6 +17,7 @@ WITH pools AS (
     FROM pools CROSS JOIN LATERAL (
         SELECT problem_index, turn FROM rollouts_knownproblem
         WHERE environment_id = %(environment_id)s AND pool = pools.name
+          AND (%(problems)s::bigint IS NULL OR problem_index < %(problems)s::bigint)
         ORDER BY turn LIMIT %(count)s
     ) AS waiting
     UNION ALL

@@ -59,6 +59,31 @@ def test_an_interval_holds_the_truth_about_as_often_as_it_says() -> None:
     assert estimates.mean([[0.3], [0.9]]) == estimates.mean([[0.3], [0.9]])
 
 
+@pytest.mark.parametrize("share", [0.5, 0.02, 0.0005])
+def test_an_interval_over_very_many_problems_is_that_of_resamples_of_which_none_is_drawn(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import numpy as np
+
+    problems = 200_000
+    right = int(problems * share)
+    # The sum of a resample of zeros and ones is binomial.
+    means = np.random.default_rng(7).binomial(problems, share, size=200_000) / problems
+    low, high = np.quantile(means, [0.025, 0.975])
+    monkeypatch.delattr(np.random, "default_rng")
+    found = estimates.difference([[0.0]] * problems, [[1.0]] * right + [[0.0]] * (problems - right))
+    assert found.value == pytest.approx(share)
+    assert (found.low, found.high) == pytest.approx((low, high), abs=0.05 * (high - low))
+
+
+def test_an_interval_lies_within_the_values_that_there_are() -> None:
+    problems = 40_000
+    rare = estimates.mean([[1.0]] + [[0.0]] * (problems - 1))
+    assert rare.low == 0.0 < rare.value < rare.high
+    same = estimates.mean([[0.1]] * problems)
+    assert (same.low, same.high) == (0.1, 0.1)
+
+
 def test_an_interval_over_many_problems_is_that_of_all_resamples_at_once_in_less_memory() -> None:
     import numpy as np
 

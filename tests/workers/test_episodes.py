@@ -12,7 +12,18 @@ from django.db import connection, transaction
 from django.db.models import F
 
 from environments.library.reverse_text import ReverseText
-from rollouts.models import DriverLoad, Lease, MetricPoint, PolicyVersion, Purpose, Replica, Rollout, Run, ScoredGroup
+from rollouts.models import (
+    DriverLoad,
+    Evaluation,
+    Lease,
+    MetricPoint,
+    PolicyVersion,
+    Purpose,
+    Replica,
+    Rollout,
+    Run,
+    ScoredGroup,
+)
 from rollouts.services.groups import leases
 from rollouts.services.runs import life, policies, replicas
 from rollouts.states import GroupState, RunState
@@ -25,6 +36,7 @@ from workers.database import with_connection
 from workers.episodes import Driver
 from workers.fleet import replica_pool
 from workers.fleet.replica_pool import ReplicaPool
+from workers.launchers import confinement
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.slow]  # drivers live for seconds
 
@@ -308,3 +320,18 @@ def test_evaluated_problems_take_as_much_of_a_driver_as_they_have_rollouts(stub:
         stub.mode = "ok"
         eventually(lambda: count(run, GroupState.EVALUATED) == 50)
         eventually(ready(run, 2))
+
+
+@pytest.mark.parametrize("process", ["inline", "isolated"])
+def test_an_environment_that_nobody_has_counted_is_counted_by_whoever_plays_it(stub: StubServer, process: str) -> None:
+    own = {"name": "reverse_text", "process": process, "args": {"eval_count": 3, "train_count": 40}, "pools": {}}
+    if process == "isolated" and confinement.complaint():
+        pytest.skip(f"NO SANDBOX: {confinement.complaint()}")
+    run = make_started_run(environments=[own], evaluation={"problems": 20, "rollouts_per_problem": 1})
+    make_server(run, stub.url)
+    with driving(run):
+        eventually(ready(run, 1))
+    environment, evaluation = run.environments.get(), Evaluation.objects.get(run=run)
+    assert (environment.problem_count, environment.problems, evaluation.problems) == (3, 40, 3)
+    played = ScoredGroup.objects.filter(run=run, purpose=Purpose.EVAL, state=GroupState.EVALUATED)
+    assert set(played.values_list("problem_index", flat=True)) <= {0, 1, 2}

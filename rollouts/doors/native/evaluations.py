@@ -34,7 +34,7 @@ class EvaluationOut(msgspec.Struct, kw_only=True):
     """Problems that were begun."""
     reward_mean: float | None
     figures: dict[str, Any] | None
-    """Once it is closed: avg@k, pass@k and pass^k with the interval of each, truncation, errors, tokens."""
+    """A moment after it is closed: avg@k, pass@k and pass^k with the interval of each, truncation, errors, tokens."""
     created_at: str
     finished_at: str | None
 

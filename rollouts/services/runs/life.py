@@ -114,24 +114,25 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | N
     """Close a run for good: what is left of its groups becomes surplus, its leases and open evaluations end with it,
     and its GPUs are free.
 
-    Call it when no process of the run is alive. A claim or a settle that is on its way is waited for. Locks the run,
-    then in the order of ``services.groups.leases`` its environments, evaluations, leases and groups.
+    Call it when no process of the run is alive, and in no transaction. A claim or a settle that is on its way is waited
+    for. Its evaluations end before it does: what they found is worked out while nothing is locked. Then locks the run,
+    its gate, and in the order of ``services.groups.leases`` its environments, leases and groups. Raises StateConflict,
+    also for an evaluation that was opened meanwhile: end it again.
     """
     if to not in RUN_TERMINAL:
         raise ValueError(f"{to} is not an end")
     ended = Reason(ReasonCode.RUN_ENDED, state=str(to))
+    evaluations.end(run, ended, actor=actor)
     with transaction.atomic():
         Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         close_gate(run)
+        if Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists():
+            raise StateConflict(f"An evaluation of run {run.key} was opened while it ended.")
         list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
-        playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).order_by("id")
-        open_evaluations = list(playing.select_for_update(no_key=True, of=("self",)).select_related("environment"))
         leases.end_all(Lease.objects.filter(run=run))
         for state in (GroupState.PLAYING, *GROUP_WAITING, GroupState.BATCHED):
             left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
             columns: dict[str, Any] = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}
             transition(ScoredGroup, left, to=GroupState.SURPLUS, actor=actor, reason=ended, **columns)
-        for evaluation in open_evaluations:  # now that nothing of them can settle any more
-            evaluations.end(run, evaluation, EvaluationState.EXPIRED, ended, actor=actor)
         placements.release(run)
         return move(run, to=to, actor=actor, reason=reason, finished_at=DB_NOW)

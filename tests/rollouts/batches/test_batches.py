@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from django.db import IntegrityError, transaction
 
-from environments.types import StopReason
+from environments.types import PlayedGroup, StopReason
 from rollouts.errors import Conflict, NotFound, RunOver, StaleEpoch, StateConflict
 from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, Rollout, Run, ScoredGroup, Verb
 from rollouts.selectors.next_batch import Outlook, look
@@ -252,6 +252,33 @@ def test_formation_records_what_the_batch_is_made_of() -> None:
         "batch/groups": 2.0,
         "batch/failed_rollouts": 0.0,
     }
+
+
+def test_more_seats_than_metrics_may_name_refuse_no_batch_and_the_environments_are_told() -> None:
+    run, epoch = story.train(batch__batch_size=512)
+
+    def told(step: int, seats: int) -> set[str]:
+        """The keys of a step whose groups have so many seats."""
+        match = [story.rollout(float(at % 2), seat=f"player {at % seats}") for at in range(510)]
+        matches = PlayedGroup(environment="chess", problem_key="p", rollouts=match)
+        story.submit(run, [story.scored(), matches], actor="api:x")
+        story.ack(run, epoch, step, fetch(run, epoch, step).sha256)
+        return set(MetricPoint.objects.filter(run=run, step=step).values_list("key", flat=True))
+
+    few, many = told(0, seats=400), told(1, seats=510)
+    assert {"reward/mean", "reward/chess/mean", "reward/reverse_text/mean", "reward/chess/player 399/mean"} <= few
+    assert {key for key in many if key not in few} == set()
+    assert {key for key in few if key not in many} == {key for key in few if "player" in key}
+
+
+def test_names_as_long_as_they_may_be_refuse_no_batch_and_stand_for_nothing_else() -> None:
+    run, epoch = story.train()
+    long = ["e" * 99 + end for end in "ab"]
+    story.submit(run, [story.scored(environment=name) for name in long], actor="api:x")
+    fetch(run, epoch, 0)
+    keys = set(MetricPoint.objects.values_list("key", flat=True))
+    assert "reward/mean" in keys
+    assert not any(key.startswith("reward/eee") for key in keys), "cut, they would be one"
 
 
 def test_every_write_of_an_older_trainer_is_refused_and_changes_nothing() -> None:

@@ -16,7 +16,7 @@ from rollouts.services.batches import forming
 from rollouts.services.curation import examples, exchange
 from rollouts.services.curation.examples import Selection
 from rollouts.services.groups import evaluations, intake, leases
-from rollouts.states import GroupState
+from rollouts.states import EvaluationState, GroupState
 from tests.rollouts import story
 from trainers.config import ConfigError, resolve
 from trainers.wire import TrainingBatch
@@ -161,6 +161,17 @@ def test_an_evaluation_says_what_each_seat_won_and_what_its_environment_makes_of
     points = dict(MetricPoint.objects.filter(run=run, key__startswith="eval/").values_list("key", "value"))
     assert math.isclose(points["eval/kuhn_poker/exploitability"], 11 / 24)
     assert (points["eval/kuhn_poker/first/reward"], points["eval/kuhn_poker/second/reward"]) == (1.0, -1.0)
+
+
+def test_an_evaluation_of_more_seats_than_metrics_may_name_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = story.launch(environments=KUHN, evaluation={"problems": 1})
+    [claim] = story.claim(run, 1)
+    settle(claim, [1.0, -1.0] * claim.group_size)
+    monkeypatch.setattr("rollouts.services.metrics.MAX_KEYS", 3)
+    evaluations.conclude(run)
+    assert Evaluation.objects.get(run=run).state == EvaluationState.DONE
+    keys = MetricPoint.objects.filter(run=run, key__startswith="eval/").values_list("key", flat=True)
+    assert set(keys) == {"eval/kuhn_poker/reward", "eval/kuhn_poker/tokens"}
 
 
 @given(

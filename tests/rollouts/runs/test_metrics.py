@@ -62,6 +62,18 @@ def test_too_many_keys_are_refused() -> None:
         metrics.record(make_run(), step=0, values={f"k{number}": 1.0 for number in range(metrics.MAX_KEYS + 1)})
 
 
+def test_of_what_others_name_is_kept_what_fits_with_what_matters_most_first() -> None:
+    run = make_run()
+    half = metrics.MAX_KEYS // 2
+    first = {f"a/{number}": 1.0 for number in range(half)} | {"k" * 101: 1.0, "nan": math.nan, "b\u202e": 1.0}
+    second = {f"b/{number}": 2.0 for number in range(half)} | {"a/0": 2.0}
+    found = metrics.fitting(first, second, {"c": 3.0}, {"a/1": 4.0})
+    metrics.record(run, step=0, values=found)
+    assert len(found) == metrics.MAX_KEYS
+    assert (found["a/0"], found["a/1"]) == (1.0, 1.0), "the first says it"
+    assert metrics.fitting(first, second | {"b/more": 2.0}, {"c": 3.0}).keys() == {f"a/{at}" for at in range(half)}
+
+
 def test_a_short_series_is_given_point_by_point() -> None:
     run = make_run()
     make_metrics(run, "loss/mean", [3.0, 2.0, 1.0])
