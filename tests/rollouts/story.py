@@ -220,6 +220,13 @@ def behind(pool: ThreadPoolExecutor, act: Callable[[], Any]) -> Future[Any]:
     return future
 
 
+def wait_for_a_waiter() -> None:
+    """Until somebody waits for a lock, at most two seconds: who comes first or is never in the way does not."""
+    deadline = time.monotonic() + 2
+    while not _waiting() and time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
 def together(*acts: Callable[[], Any]) -> list[Any]:
     """Run acts at the same moment, each on a connection of its own; return their results, or what they raised."""
     barrier = threading.Barrier(len(acts))

@@ -3,8 +3,11 @@
     open ─► played through the gateway ─► finish, or the deadline ─► all of the group closed ─► groups.submit
 
 A rollout is durable the moment `finish` returns. A group closes when it has as many finished sessions as it wants, or
-when the deadline of each has passed; what was never finished is a failed rollout of it. Lock order: the group's
-sessions in id order, then what submitting locks.
+when the deadline of each has passed; what was never finished is a failed rollout of it. Lock order: the run's row, the
+group's sessions in id order, then what submitting locks.
+
+Of a group that lacks sessions another may be opened at any moment, and who waits for its rows does not see the new one.
+So only who holds the run's row may close it: `close_due`.
 """
 
 import hashlib
@@ -60,7 +63,7 @@ def open_session(
     owner: User,
     actor: str,
 ) -> OpenedSession:
-    """Open a session for one episode. Locks the group's sessions.
+    """Open a session for one episode. Locks the run's row, then the group's sessions.
 
     Raises Invalid, Conflict for a group that is of another problem or complete, QueueFull, RunOver, StateConflict for a
     run that has not been started yet.
@@ -137,8 +140,8 @@ def find_finished(key: str) -> AgentSession | None:
 def finish(session_id: int, rollout: PlayedRollout) -> bool:
     """Store what a session left; whether that completed its group. A second time changes nothing.
 
-    Locks the group's sessions. Raises Invalid for a rollout that cannot be stored, Conflict when its time is over,
-    RunOver.
+    Locks the group's sessions. Not the run's row, so it closes no group that may still get one. Raises Invalid for a
+    rollout that cannot be stored, Conflict when its time is over, RunOver.
     """
     row = AgentSession.objects.select_related("run").get(pk=session_id)
     _check(row, rollout)
@@ -149,31 +152,39 @@ def finish(session_id: int, rollout: PlayedRollout) -> bool:
             raise Conflict("The session was not finished in time: it is a failed rollout of its group.")
         if mine.finished_at is None:
             _store(mine, rollout)
-        return _submit_if_closed(row.run, members)
+        is_whole = len(members) == mine.group_size
+        return is_whole and _submit_if_closed(row.run, members)
 
 
 def close_due(run: Run) -> int:
-    """Fail the sessions whose deadline has passed, and submit the groups that are closed by that; how many were."""
+    """Fail the sessions whose deadline has passed, and submit the groups that are closed by that; how many were.
+
+    Group by group, in a transaction that locks the run's row, then the group's sessions.
+    """
     if run.state not in RUN_TRAINING:
         return 0
     due = AgentSession.objects.filter(run=run, grouped_at=None, expires_at__lt=Now())
-    submitted = 0
-    for group_key in sorted(set(due.values_list("group_key", flat=True))):
-        with transaction.atomic():
-            _lock_openings(run)
-            now = timezone.now()
-            for member in _members(run, group_key):
-                if member.finished_at is None and member.expires_at < now:
-                    _store(member, _unfinished(member))
+    return sum(_close(run, group_key) for group_key in sorted(set(due.values_list("group_key", flat=True))))
+
+
+def _close(run: Run, group_key: str) -> bool:
+    """Fail the sessions of a group whose deadline has passed; submit it if that closes it. Whether it did."""
+    with transaction.atomic():
+        # One transaction: between two, a session of the group could be opened that it would never get.
+        _lock_openings(run)
+        members = list(_members(run, group_key))
+        now = timezone.now()
+        for member in members:
+            if member.finished_at is None and member.expires_at < now:
+                _store(member, _unfinished(member))
         try:
             with transaction.atomic():
-                submitted += _submit_if_closed(run, list(_members(run, group_key)))
+                return _submit_if_closed(run, members)
         except (ControlPlaneError, msgspec.MsgspecError) as error:
             # One group that the run cannot take must not hold up the run.
             log.warning("run %s: the group %s of agents cannot be stored: %s", run.key, group_key, error)
-            finished = AgentSession.objects.filter(run=run, group_key=group_key, finished_at__isnull=False)
-            finished.update(grouped_at=Now())
-    return submitted
+            AgentSession.objects.filter(pk__in=[member.pk for member in members]).update(grouped_at=Now())
+            return False
 
 
 def _playable() -> models.QuerySet[AgentSession]:

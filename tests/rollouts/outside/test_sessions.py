@@ -1,12 +1,14 @@
 """Sessions of programs outside: durable when they are finished, submitted with their group exactly once."""
 
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from threading import Event
 from typing import Any
 
 import msgspec
 import pytest
 from django.contrib.auth.models import User
-from django.db import IntegrityError, ProgrammingError, transaction
+from django.db import IntegrityError, ProgrammingError, connection, transaction
 from django.db.models import F
 from django.db.models.functions import Now
 from django.utils import timezone
@@ -95,6 +97,66 @@ def test_a_group_never_gets_more_sessions_than_it_wants() -> None:
     results = story.together(*(lambda: opened(run) for _ in range(5)))
     assert [type(result) for result in results].count(OpenedSession) == 2
     assert all("has its 2 sessions" in str(result) for result in results if isinstance(result, Exception))
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_session_opened_while_the_deadline_closes_its_group_is_refused_or_of_the_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = story.launch()
+    opened(run)
+    let_time_pass(run)
+    asked = Event()
+
+    def open_another() -> OpenedSession | Conflict:
+        try:
+            with transaction.atomic():
+                another = opened(run)
+                asked.set()
+                story.wait_for_a_waiter()
+                return another
+        except Conflict as refusal:
+            return refusal
+        finally:
+            asked.set()
+            connection.close()
+
+    with ThreadPoolExecutor(1) as pool:
+        answers: list[Future[OpenedSession | Conflict]] = []
+
+        def let_open() -> None:
+            answers.append(pool.submit(open_another))
+            asked.wait(10)
+
+        def store_and_let_open(*stored: Any) -> None:
+            real_store(*stored)
+            transaction.on_commit(let_open)  # as soon as the failed rollout is durable
+
+        real_store = sessions._store
+        monkeypatch.setattr(sessions, "_store", store_and_let_open)
+        sessions.close_due(run)
+        [answer] = [answer.result(20) for answer in answers]
+    monkeypatch.undo()
+    if isinstance(answer, OpenedSession):
+        assert sessions.finish(answer.row.pk, story.rollout(1.0))
+    assert ScoredGroup.objects.get(run=run).rollout_count == AgentSession.objects.count()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_who_finishes_a_second_time_closes_no_group_that_is_just_getting_another_session() -> None:
+    run = story.launch()
+    one = opened(run)
+    sessions.finish(one.row.pk, story.rollout(1.0))
+    let_time_pass(run)
+    with store.beyond_rights():  # in time
+        AgentSession.objects.update(finished_at=F("finished_at") - timedelta(days=1))
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            other = opened(run)
+            again = story.behind(pool, lambda: sessions.finish(one.row.pk, story.rollout(1.0)))
+        assert again.result(10) is False
+    assert sessions.finish(other.row.pk, story.rollout(0.0))
+    assert ScoredGroup.objects.get(run=run).rollout_count == 2
 
 
 def test_what_was_never_finished_fails_at_its_deadline_and_the_others_of_its_group_count() -> None:
