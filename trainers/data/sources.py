@@ -22,6 +22,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from environments import disk
 from environments.library.data.layouts import DataFile, Layout, of_split, read_layout
 from trainers.data.examples import COLUMNS
 from trainers.errors import DataError, DataUnreachable
@@ -50,8 +51,8 @@ def find_files(
 ) -> list[Path]:
     """The data files behind `path` and `split` of a config section. Raises DataError, DataUnreachable.
 
-    `datasets`: where the control plane writes versions of datasets. `notes`: where the run notes what it was given for
-    a name of the hub.
+    `datasets`: where the control plane writes versions of datasets. `notes`: where the run notes what it was given: for
+    a name of the hub, and which files of a directory.
     """
     if (version := dataset_name(name)) is not None:
         place = None if datasets is None else datasets / version
@@ -64,9 +65,9 @@ def find_files(
     if path.is_file():
         return [path]
     if path.is_dir():
-        return _in_directory(path, _Asked(section, split))
+        return _noted(path, _Asked(section, split), notes)
     if is_hub_name(name):
-        return _in_directory(_download(name, section, notes), _Asked(section, split, name))
+        return _noted(_download(name, section, notes), _Asked(section, split, name), notes)
     raise DataError(f"{section}.path: there is no {name} on this machine (relative paths start at {Path.cwd()})")
 
 
@@ -89,6 +90,22 @@ def read_lines(path: Path) -> Iterator[bytes]:
         raise DataError(f"{path} cannot be read: {error}") from None
 
 
+def _noted(directory: Path, asked: _Asked, notes: Path | None) -> list[Path]:
+    """The files of a directory that a run began with: others may have come, and each has its place in the order."""
+    if notes is None:
+        return _in_directory(directory, asked)
+    note, key = notes / f"{asked.section}.files.json", [str(directory), asked.split]
+    if note.exists():
+        noted = json.loads(note.read_bytes())
+        if noted["of"] == key:
+            return [directory / name for name in noted["files"]]
+    found = _in_directory(directory, asked)
+    content = {"of": key, "files": [str(path.relative_to(directory)) for path in found]}
+    note.parent.mkdir(parents=True, exist_ok=True)
+    disk.write_file(note, json.dumps(content).encode())
+    return found
+
+
 def _in_directory(directory: Path, asked: _Asked) -> list[Path]:
     if (directory / "dataset_dict.json").is_file():
         splits = json.loads((directory / "dataset_dict.json").read_bytes())["splits"]
@@ -103,7 +120,7 @@ def _in_directory(directory: Path, asked: _Asked) -> list[Path]:
     except ValueError as error:
         raise DataError(f"{asked.section}.path: {error}") from None
     meant = _meant(layout)
-    found = of_split(meant, asked.split)
+    found = of_split(meant, asked.split, numbered=True)
     splits = sorted({file.bare(file.split) for file in meant if file.split})
     if not found and splits:
         raise _no_split(directory, splits, asked)

@@ -48,7 +48,12 @@ def read_declared(root: Path) -> Declared | None:
         default = name if config.get("default") is True else default
         below = _inside(str(config.get("data_dir") or "."))
         for split, pattern in _patterns(config.get("data_files")):
-            found += [DeclaredFile(path, name, split) for path in sorted(root.glob(f"{below / _inside(pattern)}"))]
+            inside = below / _inside(pattern)
+            try:
+                matching = sorted(root.glob(f"{inside}"))
+            except ValueError as error:
+                raise ValueError(f"{root / 'README.md'} names {pattern!r}: {error}") from None
+            found += [DeclaredFile(path, name, split) for path in matching]
     return Declared([each for each in found if not each.path.is_dir()], default) if found else None
 
 
@@ -64,8 +69,8 @@ def _configs(readme: Path) -> list[dict[str, Any]]:
     head = text.partition(f"{_MARK}\n")[2].partition(f"\n{_MARK}")[0] if text.startswith(_MARK) else ""
     try:
         told = yaml.safe_load(head)
-    except (yaml.YAMLError, RecursionError) as error:
-        raise ValueError(f"{readme} begins with what is no YAML: {str(error).splitlines()[0]}") from None
+    except (yaml.YAMLError, RecursionError):  # a rule above some words: it declares nothing
+        return []
     configs = told.get("configs") if isinstance(told, dict) else None
     return [each for each in configs or [] if isinstance(each, dict) and each.get("data_files")]
 

@@ -17,6 +17,8 @@ EVERY = "*"
 
 _PREFERRED = ("", "main", "default", "all")
 """Configs that are meant where none is named and there are several, the first that is there."""
+_MOST_FILES = 100_000
+"""Of a directory: a whole disk, named by mistake, must not be walked through."""
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+")
 
 
@@ -33,7 +35,7 @@ class DataFiles:
             self._files = [DataFile(root, "", "")]
             return
         try:
-            layout = read_layout(root, SUFFIXES)
+            layout = read_layout(root, SUFFIXES, most=_MOST_FILES)
         except ValueError as error:
             raise ValueError(f"data: {error}") from None
         otherwise = layout.default or otherwise

@@ -27,8 +27,6 @@ _COUNT = r"(?:part|shard|chunk)?[-_. ]?\d+"
 _BEHIND_WORD = "|".join(f"(?<={word})" for word in sorted(_SPLIT_WORDS))
 _NUMBER = re.compile(rf"^{_COUNT}[-_. ]+(?!\d)|(?:(?<!\d)[-_. ]+{_COUNT}|(?:{_BEHIND_WORD})\d+)$")
 """Of `train_1`, `train-part2`, `train3` and `00001-train`; not of `train-v1.1`, which may be another version."""
-_MOST_ENTRIES = 100_000
-"""Of a directory: a whole disk, named by mistake, must not be walked through."""
 
 
 class DataFile(NamedTuple):
@@ -74,22 +72,25 @@ class Layout(NamedTuple):
     """Config that the README means where none is named; empty: it does not say."""
 
 
-def read_layout(root: Path, suffixes: Sequence[str]) -> Layout:
-    """The data files below a directory, in order. Raises ValueError, which says what is wrong and the fix."""
+def read_layout(root: Path, suffixes: Sequence[str], *, most: int | None = None) -> Layout:
+    """The data files below a directory, in order. Raises ValueError, which says what is wrong and the fix: also where
+    it holds more than `most` files, of whatever kind."""
     declared = read_declared(root)
     files = [DataFile(*each) for each in declared.files if each.path.name.endswith(tuple(suffixes))] if declared else []
     if declared and files:
         return Layout(list(dict.fromkeys(files)), True, declared.default)  # patterns may overlap
-    return Layout([_described(root, path, suffixes) for path in _data_files(root, suffixes)], False, "")
+    return Layout([_described(root, path, suffixes) for path in _data_files(root, suffixes, most)], False, "")
 
 
-def of_split(files: Sequence[DataFile], split: str) -> list[DataFile]:
-    """Files that say just this split, else those that say it in other words or among others; maybe none.
+def of_split(files: Sequence[DataFile], split: str, *, numbered: bool = False) -> list[DataFile]:
+    """Files that say just this split, else those that say it with a number, else in other words or among others; maybe
+    none. With `numbered` the first two together: `test_500` beside `test` may be more of it, and may be a part.
 
     Each has as `split` the name that says it.
     """
     kin = _kin(split)
-    just = _saying(files, lambda file, name: split in (name, file.bare(name)))
+    just = [] if numbered else _saying(files, lambda _, name: name == split)
+    just = just or _saying(files, lambda file, name: split in (name, file.bare(name)))
     return just or _saying(files, lambda _, name: bool(kin & _words(name)))
 
 
@@ -98,10 +99,10 @@ def _saying(files: Sequence[DataFile], says: Callable[[DataFile, str], bool]) ->
     return [file._replace(split=name) for file, name in named if name is not None]
 
 
-def _data_files(root: Path, suffixes: Sequence[str]) -> list[Path]:
-    entries = list(islice(root.rglob("*"), _MOST_ENTRIES + 1))
-    if len(entries) > _MOST_ENTRIES:
-        raise ValueError(f"{root} holds more than {_MOST_ENTRIES:,} files: name a directory below it")
+def _data_files(root: Path, suffixes: Sequence[str], most: int | None) -> list[Path]:
+    entries = list(islice(root.rglob("*"), None if most is None else most + 1))
+    if most is not None and len(entries) > most:
+        raise ValueError(f"{root} holds more than {most:,} files: name a directory below it")
     found = [
         path
         for path in sorted(entries)
@@ -139,7 +140,7 @@ def _bare(name: str) -> str:
 
 def _names_config(part: str, stem: str) -> bool:
     """`auxiliary_train/race_train.csv` is of a split, `auxiliary_train/train-0.parquet` of a config."""
-    names_split = part in _SPLIT_WORDS if _bare(stem) in _SPLIT_WORDS else bool(_words(part) & _SPLIT_WORDS)
+    names_split = part in _SPLIT_WORDS if stem in _SPLIT_WORDS else bool(_words(part) & _SPLIT_WORDS)
     return part != "data" and not names_split
 
 

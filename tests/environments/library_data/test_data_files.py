@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from environments.library.data import layouts
+from environments.library.data import files as data_files
 from environments.library.data.files import EVERY, DataFiles
 
 
@@ -169,7 +169,7 @@ def test_what_is_not_there_is_refused_with_what_to_do(
 
 def test_a_directory_of_very_many_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     laid_out(tmp_path, *(f"{number}.txt" for number in range(20)))
-    monkeypatch.setattr(layouts, "_MOST_ENTRIES", 10)
+    monkeypatch.setattr(data_files, "_MOST_FILES", 10)
     with pytest.raises(ValueError, match="holds more than 10 files: name a directory below it"):
         DataFiles(str(tmp_path))
 
@@ -186,3 +186,24 @@ def test_a_split_that_is_not_there_is_refused_with_those_that_are(tmp_path: Path
     assert files.named("validation", "eval_split") == [tmp_path / "dev.jsonl"]
     with pytest.raises(ValueError, match=r"^eval_split: .* has no split 'hidden'; it has dev, train$"):
         files.named("hidden", "eval_split")
+
+
+def test_a_split_of_just_that_name_is_not_mixed_with_one_that_has_a_number(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "test.jsonl", "test_500.jsonl", "train_1.jsonl", "train_2.jsonl")
+    files = DataFiles(str(root))
+    assert files.of("test") == [root / "test.jsonl"]
+    assert files.of("test_500") == [root / "test_500.jsonl"]
+    assert files.of("train") == [root / "train_1.jsonl", root / "train_2.jsonl"]
+
+
+def test_directories_named_after_a_split_with_files_that_are_numbered_are_no_configs(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "train_data/train_1.jsonl", "test_data/test_1.jsonl")
+    files = DataFiles(str(root))
+    assert files.of("train") == [root / "train_data" / "train_1.jsonl"]
+    assert files.of("test") == [root / "test_data" / "test_1.jsonl"]
+
+
+def test_a_readme_that_begins_with_a_rule_declares_nothing(tmp_path: Path) -> None:
+    root = laid_out(tmp_path, "train.jsonl")
+    (root / "README.md").write_text("---\nCleaned by Bob: v2: final\n---\n")
+    assert DataFiles(str(root)).of("train") == [root / "train.jsonl"]

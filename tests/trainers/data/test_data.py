@@ -456,3 +456,12 @@ def test_a_bad_line_ends_the_run_at_its_start(tmp_path: Path) -> None:
     single = write(tmp_path / "one.jsonl", ROWS[:1])
     with pytest.raises(DataError, match="has one example, and none to hold out"):
         opened(tmp_path, single, validation__share=0.5)
+
+
+def test_a_run_goes_on_with_the_files_that_it_began_with(tmp_path: Path) -> None:
+    root, notes = laid_out(tmp_path / "set", "train-0.jsonl", "train-1.jsonl"), tmp_path / "notes"
+    began = find_files(str(root), "train", notes=notes)
+    laid_out(root, "train-2.jsonl")
+    assert find_files(str(root), "train", notes=notes) == began
+    assert find_files(str(root), "train", section="data.validation", notes=notes) != began
+    assert len(find_files(str(root), "train")) == 3
