@@ -64,9 +64,11 @@ async def math(
     for gold in replies.wanted_texts(problem, field):
         if not said or len(said) > _LONGEST:
             continue
-        if _normal(said) == _normal(gold):
+        is_prose = _is_prose(gold)
+        # Before words a "- " is no sign, wherever they stand.
+        if _normal(gold) in (_normal(said), _normal(said.removeprefix("- ")) if is_prose else None):
             return 1.0
-        if _is_prose(gold) or len(gold) > _LONGEST:
+        if is_prose or len(gold) > _LONGEST:
             continue
         decision = await workers().decide(_formula(gold), _formula(said), deadline_s)
         if decision is None:

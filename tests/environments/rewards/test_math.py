@@ -40,6 +40,7 @@ GONE_S = 15.0
         ("12 meters", r"\boxed{12}"),
         (r"-\frac{1}{2}", r"\boxed{- \frac{1}{2}}"),
         ("Monday", r"\boxed{\text{monday}}"),
+        ("Monday", "<answer>\n- Monday\n</answer>"),
         (["7", "8"], "8"),
     ],
 )
