@@ -304,8 +304,8 @@ def test_arguments_that_contradict_each_other_are_no_launch() -> None:
     assert found == {"environments.0.args": "min_length 9 is above max_length 3."}
 
 
-def judged_by(**args: Any) -> dict[str, Any]:
-    environments = [{"name": "reverse_text"}, {"name": "judge", "args": args}]
+def judged_by(*others: str, **args: Any) -> dict[str, Any]:
+    environments = [{"name": "judge", "args": args}, *({"name": name} for name in others)]
     return {"environments": environments, "policies": [{"name": "judge", "endpoint": "j"}]}
 
 
@@ -323,17 +323,20 @@ def test_an_evaluation_by_replies_of_one_policy_among_each_other_is_refused(
 ) -> None:
     asked = {"kind": kind, "evaluation": evaluation}
     found = problems_of(**asked, **judged_by())
-    assert found.keys() == {"environments.1.args.against"}
-    assert found["environments.1.args.against"].endswith(f"gives every policy .5. Set it to 'answer', {fix}")
+    assert found.keys() == {"environments.0.args.against"}
+    assert found["environments.0.args.against"].endswith(f"gives every policy .5. Set it to 'answer', {fix}")
     assert problems_of(**asked, **judged_by(mode="pairwise", against="group")) == found
     for measured in ({"against": "answer"}, {"mode": "rubric"}):
-        resolve(inline=MINIMAL, overrides=asked | judged_by(**measured))
+        config = resolve(inline=MINIMAL, overrides=asked | judged_by(**measured)).config
+        assert config.measured == {"judge"}
+    assert resolve(inline=MINIMAL, overrides=asked | judged_by("reverse_text")).config.measured == {"reverse_text"}
 
 
 def test_replies_of_one_policy_are_compared_where_nothing_is_measured() -> None:
     resolve(inline=MINIMAL, overrides=judged_by())
     for evaluation in ({"problems": 0}, {"split": "train", "rollouts_per_problem": 4}):
-        resolve(inline=MINIMAL, overrides={"kind": "eval", "evaluation": evaluation} | judged_by())
+        config = resolve(inline=MINIMAL, overrides={"kind": "eval", "evaluation": evaluation} | judged_by()).config
+        assert config.measured == {"judge"}
 
 
 @pytest.mark.parametrize(

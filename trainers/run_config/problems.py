@@ -151,7 +151,8 @@ def _environment_problems(tree: Mapping[str, Any], config: RunConfig | None) -> 
                     message = f"asks {policy!r}, whom nobody plays: name a policy {policy!r} in `policies`."
                     yield ConfigProblem(f"{at}.args.{key}", message, suggest(policy, named))
             yield from _seat_faults(at, name, row.get("seats"), named)
-            if config is not None and config.evaluation is not None and config.evaluation.measures:
+            # Of several environments those that measure are evaluated, and the others are not.
+            if config is not None and config.evaluation is not None and not config.measured:
                 fix = "" if config.kind == "eval" else " Or leave the section evaluation out."
                 for key, message in registry.unmeasured(name, args).items():
                     yield ConfigProblem(f"{at}.args.{key}", f"{message}{fix}")

@@ -6,6 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, ValidationInfo, model_validator
 
+from environments import registry
 from trainers.run_config.algorithm import AlgorithmConfig
 from trainers.run_config.data import DataConfig
 from trainers.run_config.model import ModelConfig
@@ -69,6 +70,14 @@ class RunConfig(Section):
         """How episodes of an environment are sampled, by its name in the run: as the run's, but for its own values."""
         ref = self.environment(environment)
         return self.sampling if ref is None else ref.sampling(self.sampling)
+
+    @property
+    def measured(self) -> frozenset[str]:
+        """Environments that evaluations are of, by their names in the run: none whose rewards measure no policy."""
+        of_all = self.evaluation is None or not self.evaluation.measures
+        return frozenset(
+            each.run_name for each in self.environments if of_all or not registry.unmeasured(each.name, each.args)
+        )
 
     def algorithm_of(self, environment: str) -> AlgorithmConfig:
         """What groups of an environment are trained by, by its name in the run: its own advantage is in it."""

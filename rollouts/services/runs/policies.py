@@ -154,7 +154,7 @@ def _open_evaluations(run: Run, before: int) -> None:
             problems=_least(plan.problems, environment.problem_count),
             deadline_at=Now() + timedelta(seconds=plan.deadline_s),
         )
-        for environment in run.environments.filter(name__in=run.environment_names).order_by("id")
+        for environment in run.environments.filter(name__in=run.parsed.measured).order_by("id")
     ]
     Evaluation.objects.bulk_create(rows)
     record_creation(rows, run_id=run.pk, state=EvaluationState.PLAYING, actor="reconciler")

@@ -247,3 +247,13 @@ def test_only_old_superseded_files_may_be_removed() -> None:
     policies.forget_files(prunable)
     assert policies.list_prunable(run) == []
     assert PolicyVersion.objects.get(version=0).path == "/models/tiny"
+
+
+def test_an_environment_that_measures_no_policy_is_not_evaluated_beside_others() -> None:
+    judge = {"name": "judge"}  # compares replies of one policy with each other
+    policies_too = [{"name": "judge", "endpoint": "j"}]
+    run = story.launch(
+        evaluation={"problems": 1}, environments=[{"name": "reverse_text"}, judge], policies=policies_too
+    )
+    assert run.environments.count() == 2
+    assert [each.environment.name for each in Evaluation.objects.filter(run=run)] == ["reverse_text"]
