@@ -152,8 +152,10 @@ def make_world(config: TrainerConfig) -> World:
     Raises ValueError when the ranks that torchrun started cannot be arranged as the config asks, RuntimeError for GPUs
     none of which works: nobody wants to see days later that a run trains on CPU.
     """
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if config.device == "auto" and given and not torch.cuda.is_available():
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    # -1 says none, as NoDevFiles of SLURM does.
+    is_given = given and not given.startswith(("-", "NoDevFiles"))
+    if config.device == "auto" and is_given and not torch.cuda.is_available():
         raise RuntimeError(f"CUDA does not work with GPU {given}: see nvidia-smi, or set trainer.device to 'cpu'")
     kind = config.device if config.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     chosen = torch.device("cpu")

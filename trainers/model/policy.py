@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -52,13 +53,15 @@ def load_policy(
     Weights stay in their mapped files until a rank copies its share of them; that alone becomes float32. The model's
     forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Without `dropout` the one
     that the model's own config names is 0: servers drop nothing, so its logprobs would not be those of the policy that
-    was sampled. Raises ModelUnsupported.
+    was sampled. What the config said stays in `kept_config`, for who writes the model. Raises ModelUnsupported.
     """
     trainer = trainer or TrainerConfig()
     transformers.utils.logging.disable_progress_bar()  # thousands of control characters in a log file
     register_packed_attention()
     with _loading(config.path):
-        model = _open_model(config, None if dropout else _without_dropout(config))
+        settings, kept = (None, {}) if dropout else _without_dropout(config)
+        model = _open_model(config, settings)
+    model.kept_config = kept  # type: ignore[assignment]
     _refuse_mixed_sequences(model)
     if config.lora.rank:
         add_adapter(model, config.lora)
@@ -69,19 +72,24 @@ def load_policy(
     return model.train()
 
 
-def _without_dropout(config: ModelConfig) -> PreTrainedConfig:
-    """A model's config that drops nothing. Not `eval()`: recomputing activations needs a model in training."""
+def _without_dropout(config: ModelConfig) -> tuple[PreTrainedConfig, dict[str, Any]]:
+    """A model's config that drops nothing, and what of it was otherwise. Not `eval()`: recomputing activations needs a
+    model in training."""
     settings: PreTrainedConfig = AutoConfig.from_pretrained(config.path, trust_remote_code=config.trust_remote_code)
-    for part in _parts(settings):
-        for name in filter(_DROPOUT.search, list(vars(part))):
-            if isinstance(getattr(part, name), float):
-                setattr(part, name, 0.0)
-    return settings
+    kept: dict[str, Any] = {}
+    for where, part in _parts(settings).items():
+        named = [name for name in vars(part) if _DROPOUT.search(name) and isinstance(getattr(part, name), float)]
+        own = {name: getattr(part, name) for name in named}
+        kept |= {where: own} if where else own
+        for name in named:
+            setattr(part, name, 0.0)
+    return settings, kept
 
 
-def _parts(settings: PreTrainedConfig) -> list[PreTrainedConfig]:
-    """A model's config, and those in it: of its text, say."""
-    return [settings, *filter(None, (getattr(settings, name, None) for name in settings.sub_configs))]
+def _parts(settings: PreTrainedConfig) -> dict[str, PreTrainedConfig]:
+    """A model's config, under no name, and those in it: of its text, say."""
+    named = ((name, getattr(settings, name, None)) for name in settings.sub_configs)
+    return {"": settings} | {name: part for name, part in named if part is not None}
 
 
 def _open_model(config: ModelConfig, settings: PreTrainedConfig | None) -> PreTrainedModel:
@@ -107,7 +115,7 @@ def _open_model(config: ModelConfig, settings: PreTrainedConfig | None) -> PreTr
     model = load(stored)
     if any(buffer.dtype == stored for _, buffer in model.named_non_persistent_buffers()):
         return load(torch.float32)
-    for part in _parts(model.config):
+    for part in _parts(model.config).values():
         part.dtype = torch.float32  # as its parameters will be
     return model
 

@@ -45,6 +45,8 @@ def write_weights(
     config_path = directory / "config.json"
     config = json.loads(config_path.read_bytes())
     config["dtype"] = str(dtype).removeprefix("torch.")  # save_pretrained names the master weights' type
+    for name, kept in getattr(model, "kept_config", {}).items():  # of whoever trains it next
+        config[name] = {**config.get(name, {}), **kept} if isinstance(kept, dict) else kept
     config_path.write_text(json.dumps(config, indent=2), encoding="utf-8")
 
 

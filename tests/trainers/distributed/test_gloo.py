@@ -12,11 +12,14 @@ from trainers.distributed.mesh import World, make_world
 from trainers.run_config import TrainerConfig
 
 
-def test_gpus_that_do_not_work_are_no_reason_to_train_on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gpus_that_do_not_work_are_no_reason_to_train_on_cpu(monkeypatch: pytest.MonkeyPatch, world: World) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1c0e")
     with pytest.raises(RuntimeError, match="CUDA does not work with GPU MIG-1c0e"):
         make_world(TrainerConfig(device="auto"))
+    for none in ("", "-1", "NoDevFiles"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", none)
+        assert make_world(TrainerConfig(device="auto")).device.type == "cpu"
 
 
 def threads(name: str) -> int:

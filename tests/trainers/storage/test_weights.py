@@ -7,7 +7,14 @@ from typing import Any
 import pytest
 import torch
 import transformers
-from transformers import AutoModelForCausalLM, PreTrainedModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    GPT2Config,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+    Qwen3MoeForCausalLM,
+)
 
 from tests.trainers.crew import Crew
 from tests.trainers.support import in_bfloat16
@@ -109,3 +116,15 @@ def test_no_rank_holds_more_than_its_share_and_a_piece_and_what_they_publish_is_
         assert rank["loading_bytes"] <= 4 * (largest / split + row)  # in float32
         if "trainer.tensor_parallel" not in options:
             assert rank["publishing_bytes"] <= 4 * PIECE
+
+
+def test_a_version_keeps_the_dropout_that_its_training_did_without(
+    model_dir: Path, world: World, tmp_path: Path
+) -> None:
+    settings = GPT2Config(vocab_size=256, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0.2)
+    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path / "start")
+    model = load_policy(ModelConfig(path=str(tmp_path / "start")), world, dropout=False)
+    assert (model.config.resid_pdrop, model.config.embd_pdrop) == (0.0, 0.0)
+    written(model, model_dir, tmp_path / "version", torch.float32)
+    kept = AutoConfig.from_pretrained(tmp_path / "version")
+    assert (kept.resid_pdrop, kept.embd_pdrop) == (0.2, 0.1)
