@@ -19,7 +19,7 @@ from environments.sandbox.engine import Engine
 from environments.sandbox.program import SandboxUnavailable
 
 MOST = SandboxLimits(
-    wall_s=120.0,
+    wall_s=600.0,  # of a machine that is busy, for as much of a processor
     cpu_s=120.0,
     memory_bytes=2 * 2**30,
     processes=256,

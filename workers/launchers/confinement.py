@@ -47,6 +47,8 @@ READABLE_VARIABLE = "ROLLYARD_SANDBOX_READABLE"
 """Paths, separated by colons, that every sandbox may read: libraries or data outside of /usr and the environment."""
 _PROBE_DEADLINE_S = 20.0
 _LOOKED_AT = 1_000
+_MOST_LINKS = 40
+"""On a way, as Linux has it."""
 
 
 def make(
@@ -132,10 +134,23 @@ def _straight(path: Path, places: Sequence[Path]) -> Path:
 
 
 def _refuse_way_out(path: Path, real: Path) -> None:
-    """Raise SandboxUnavailable where a path leads to what no run is shown and does not say so: it was looked at as the
-    run was launched, and may have become a link since. Where it says so somebody allowed it."""
-    if (fault := reserved(real)) and not reserved(path):
+    """Raise SandboxUnavailable where a link of somebody else leads to what no run is shown. What a path names was
+    looked at as the run was launched, and may have become a link since; where links are root's or ours, or the path
+    says where it leads, somebody allowed it."""
+    if (fault := reserved(real)) and not reserved(path) and not _is_ours(path, real):
         raise SandboxUnavailable(f"{path} is a link, or behind one. {fault}")
+
+
+def _is_ours(path: Path, real: Path) -> bool:
+    """Whether the way to `path` leads to `real` by links alone that root or this account made."""
+    for _ in range(_MOST_LINKS):
+        link = next((each for each in reversed((path, *path.parents)) if each.is_symlink()), None)
+        if link is None:
+            return path == real  # or it was turned elsewhere while we looked
+        if link.lstat().st_uid not in (0, os.geteuid()):
+            return False
+        path = Path(os.path.normpath(link.parent / link.readlink() / path.relative_to(link)))
+    return False
 
 
 def closed_to_runs(path: Path, ours: Iterable[Path]) -> str:
