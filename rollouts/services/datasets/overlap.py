@@ -20,6 +20,10 @@ from rollouts.services.datasets.statistics import Overlap
 from rollouts.sql import load, streamed
 
 _PAGE = 200
+_ASSISTANT = '"assistant"'
+"""In a conversation in which it stands once, nobody has to ask the masks, which are as long as all tokens, for whose it
+is."""
+_ALL_OF_IT: list[int | None] = [None]
 
 
 class _Message(msgspec.Struct):
@@ -73,10 +77,12 @@ def _prompts(statement: str, **values: Any) -> Iterator[tuple[_Asked, set[bytes]
     for rows in streamed(load(statement), values, _PAGE):
         page = [_Asked(*row) for row in rows]
         own = sampled_masks.replies(
-            (each.group_id, each.index, each.branches) for each in page if each.index is not None
+            (each.group_id, each.index, each.branches)
+            for each in page
+            if each.index is not None and (each.messages or "").count(_ASSISTANT) > 1
         )
         for each in page:
-            whose = None if each.index is None else own[each.group_id, each.index][0]
+            whose = None if each.index is None else own.get((each.group_id, each.index), _ALL_OF_IT)[0]
             yield each, _hashes(each.messages, 0 if each.is_prompt else whose)
 
 
