@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from threading import BoundedSemaphore
 
-from django.db import DatabaseError, InterfaceError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError, connection
 from django.utils import timezone
 
 from environments.errors import RegistryError
@@ -302,7 +302,7 @@ def _try_environment(run: Run, ref: EnvironmentRef) -> None:
     except TimeoutError:
         late = "environment %s took more than %.0f s to load; the drivers will see, and count"
         log.warning(late, ref.run_name, _ENVIRONMENT_DEADLINE_S)
-    except (DatabaseError, InterfaceError):
+    except (OperationalError, InterfaceError):
         raise  # nothing that the environment did
     except (RegistryError, Invalid) as error:
         raise UnrecoverableError(Reason(ReasonCode.ENVIRONMENT_REFUSED, error=str(error))) from error
