@@ -184,7 +184,7 @@ class Depot:
 
     async def _arriving(self, request: web.BaseRequest) -> web.StreamResponse:
         target = self._named(request)
-        whole = self._whole.get(target)
+        whole = self._found_whole(target)
         if whole is not None and transfers.fingerprint(whole) == request.query.get("whole"):
             return web.json_response({entry.name: entry.size for entry in whole})
         return web.json_response(await asyncio.to_thread(self._arrival(target).received))
@@ -199,7 +199,7 @@ class Depot:
         target = self.place(Path(named))
         wanted = [Listed(*entry) for entry in body["entries"]]
         async with self._finishing:
-            if self._whole.get(target) != wanted:
+            if self._found_whole(target) != wanted:
                 await self._finish(target, wanted)
             await asyncio.to_thread(accounts.open_to, accounts.account_of_runs(), [target])
         self._brought = [*(each for each in self._brought if each != named), named]
@@ -214,6 +214,10 @@ class Depot:
         finally:
             self._arrivals.pop(target, None)
         self._whole[target] = wanted
+
+    def _found_whole(self, target: Path) -> list[Listed] | None:
+        """What has arrived there, unless somebody took it away since."""
+        return self._whole.get(target) if target.exists() else None
 
     def _forget(self, target: Path) -> None:
         """Count nothing as there any more that is, or lies in, what is replaced or taken away."""
