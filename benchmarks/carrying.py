@@ -4,12 +4,15 @@
 
 Both in turns, on one machine, so the network is its loopback: what is left is what carrying costs, two hashes of every
 byte among it. A copy is `cp -r` and a sync of every file; a carried directory is whole, looked at and synced too.
-Prints each round and one JSON object at the end.
+Before each, the machine is made to have the memory in which files are kept: a virtual machine whose host takes back
+what is free pays up to two seconds for each GiB of it anew, whichever way it is that comes first. Prints each round
+and one JSON object at the end.
 """
 
 import argparse
 import asyncio
 import json
+import mmap
 import os
 import shutil
 import statistics
@@ -26,6 +29,7 @@ from workers.nodes import Node
 
 KEY = "of-nobody"
 SHARDS = 4
+ONE_MIB = bytes(2**20)
 
 
 def main() -> int:
@@ -74,6 +78,7 @@ def measure(directory: Path, gib: float, rounds: int) -> dict[str, object]:
                 ("carried", lambda: node.send(source, transfers.entries(source))),
             ]
             for name, act in acts if at % 2 else reversed(acts):
+                have_memory(2 * size)
                 began = time.monotonic()
                 act()
                 ways[name].append(time.monotonic() - began)
@@ -107,6 +112,14 @@ def fill(place: Path, gib: float) -> None:
         with (place / f"model-{shard}.safetensors").open("wb") as file:
             for _ in range(max(1, int(gib * 1024 / SHARDS))):
                 file.write(os.urandom(2**20))
+
+
+def have_memory(size: int) -> None:
+    """Write to so many bytes and let go of them, by pages so large that the host is asked for whole blocks."""
+    with mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as memory:
+        memory.madvise(mmap.MADV_HUGEPAGE)
+        for _ in range(size // len(ONE_MIB)):
+            memory.write(ONE_MIB)
 
 
 def copy(source: Path, target: Path) -> None:
