@@ -43,8 +43,6 @@ from workers.transfers import TransferError
 _POLL_S = 0.5
 _FILES = "files"
 """Of the control plane, on a node that does not share them: a directory below the job's own."""
-_FETCHED_S = 300.0
-"""For which it waits, after the end, until what is left was fetched."""
 _AWAY_S = 60.0
 """Without a word from the first node, after which another ends what it runs."""
 _COMMENT_CHARACTERS = 300
@@ -116,7 +114,7 @@ class Agent:
                 if not await self._is_brought(self._depot):
                     return 1
                 if not self._node:
-                    opened.push_async_callback(self._be_fetched, self._depot)
+                    opened.push_async_callback(self._depot.be_fetched)
             try:
                 handle = await asyncio.to_thread(self._launcher.start, self._spec)
             except (LaunchError, OSError) as error:
@@ -165,12 +163,6 @@ class Agent:
             await self._first.bring(depot)
             return not self._asked.is_set()
         return await depot.is_brought([each["path"] for each in self._spec.sends], unless=self._asked)
-
-    async def _be_fetched(self, depot: Depot) -> None:
-        """Stay until what is left of the replica was fetched."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FETCHED_S):
-                await depot.left.wait()
 
     async def _stay(self, handle: Handle) -> int:
         while (seen := self._launcher.poll(handle)).alive:

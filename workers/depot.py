@@ -22,7 +22,8 @@ import os
 import socket
 import struct
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,11 @@ _OFFER_S = 500.0
 """For which an announcement waits until its files were fetched; trainers ask again for as long as that may take."""
 ANNOUNCEMENTS = ("/policy-versions", "/checkpoints")
 """How the paths end at which a trainer makes them."""
+_LISTED_S = 20.0
+"""For which whoever asks what there is waits before it is told to ask again: all of it is read, and may be large."""
 _LOOK_S = 0.5
+_FETCHED_S = 300.0
+"""Without a file on its way, after which what is left of a replica that has ended is given up."""
 _QUIET_S = 3600.0
 """Without a byte of what the replica reads, after which nobody waits for the rest. Before the first of a file comes,
 the control plane reads and hashes all of its directory."""
@@ -73,6 +78,9 @@ class Depot:
         self._brought: list[str] = []
         self._came_at = time.monotonic()
         """When the last byte came of what is brought."""
+        self._listings: dict[Path, asyncio.Future[list[Listed]]] = {}
+        self._going = 0
+        """What is being fetched, or read for who fetches it."""
 
     def place(self, path: Path) -> Path:
         """Where a path of the control plane is on this node. Raises TransferError."""
@@ -136,6 +144,17 @@ class Depot:
                 wait.cancel()
         return self.begun.is_set() and not self.stopped.is_set() and not unless.is_set()
 
+    async def be_fetched(self) -> None:
+        """Wait until nothing here is of use any more, for as long as more of it goes."""
+        went_at = time.monotonic()
+        while time.monotonic() - went_at < _FETCHED_S:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await self.left.wait()
+                    return
+            if self._going:
+                went_at = time.monotonic()
+
     def _missing(self, wanted: Sequence[str]) -> str:
         if missing := ", ".join(path for path in wanted if path not in self._brought):
             return f"nothing came from the control plane for {_QUIET_S:.0f} s, and these are not here: {missing}"
@@ -176,7 +195,8 @@ class Depot:
         return answer
 
     async def _give(self, request: web.BaseRequest) -> web.StreamResponse:
-        with await asyncio.to_thread(transfers.opened, self._named(request), request.query["name"]) as file:
+        file = await asyncio.to_thread(transfers.opened, self._named(request), request.query["name"])
+        with self._is_going(), file:
             # By its descriptor: what has its name may be another by now.
             answer = web.FileResponse(f"/proc/self/fd/{file.fileno()}")
             await answer.prepare(request)
@@ -190,8 +210,16 @@ class Depot:
         return web.json_response(await asyncio.to_thread(self._arrival(target).received))
 
     async def _entries(self, request: web.BaseRequest) -> web.StreamResponse:
-        found = await asyncio.to_thread(transfers.entries, self._named(request))
-        return web.json_response([list(entry) for entry in found])
+        target = self._named(request)
+        if target not in self._listings:
+            self._listings[target] = asyncio.ensure_future(asyncio.to_thread(transfers.entries, target))
+        listing = self._listings[target]
+        with self._is_going():
+            if not (await asyncio.wait([listing], timeout=_LISTED_S))[0]:
+                return web.Response(status=202)
+        if self._listings.get(target) is listing:  # who asks for it again wants what there is then
+            del self._listings[target]
+        return web.json_response([list(entry) for entry in listing.result()])
 
     async def _arrived(self, request: web.BaseRequest) -> web.StreamResponse:
         body = json.loads(await doors.read_whole(request))
@@ -288,6 +316,14 @@ class Depot:
             return web.json_response({})
 
         return set_it
+
+    @contextmanager
+    def _is_going(self) -> Iterator[None]:
+        self._going += 1
+        try:
+            yield
+        finally:
+            self._going -= 1
 
     def _arrival(self, target: Path) -> Arrival:
         return self._arrivals.setdefault(target, Arrival(target))

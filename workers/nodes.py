@@ -3,6 +3,7 @@
 import http.client
 import json
 import socket
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -15,9 +16,12 @@ from workers.depot import BARE, BARE_S, PREFIX
 from workers.transfers import Arrival, Listed, TransferError
 
 _CALL_S = 60.0
+_LISTED_S = 3600.0
+"""For which a node may read what there is to fetch."""
 _AT_ONCE = 4
 """Files on their way."""
 _MAX_LINE = 4096
+_ANSWERS = (http.client.OK, http.client.ACCEPTED)
 
 
 class NodeAway(Exception):
@@ -50,7 +54,7 @@ class Node:
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             raise NodeAway(f"{type(error).__name__}: {error}") from None
-        if answer.status == 200:
+        if answer.status in _ANSWERS:
             return given
         raise _refusal(answer.status, given)
 
@@ -70,7 +74,7 @@ class Node:
     def fetch(self, path: Path, to: Path | None = None) -> None:
         """Bring a directory or a file here, under its own name or another, unless it is here. Raises as `ask`."""
         target = to or path
-        wanted = [Listed(*entry) for entry in json.loads(self.ask("GET", "entries", path=str(path)))]
+        wanted = self._listed(path)
         if all(transfers.has(target, entry) for entry in wanted):  # also where there is nothing
             return
         incoming = Arrival(target)
@@ -81,6 +85,14 @@ class Node:
 
         _at_once(fetch, (entry for entry in wanted if there.get(entry.name, 0) < entry.size))
         incoming.finish(wanted)
+
+    def _listed(self, path: Path) -> list[Listed]:
+        """What there is on the node, which answers nothing for as long as it still reads."""
+        give_up_at = time.monotonic() + _LISTED_S
+        while not (listed := self.ask("GET", "entries", path=str(path))):
+            if time.monotonic() > give_up_at:
+                raise NodeAway(f"it has read for {_LISTED_S:.0f} s and does not know yet what is in {path}")
+        return [Listed(*entry) for entry in json.loads(listed)]
 
     def _send_file(self, path: Path, entry: Listed, offset: int, *, follow_links: bool) -> None:
         where = _path("file", {"path": path, "name": entry.name, "size": entry.size, "offset": offset})

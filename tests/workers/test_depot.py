@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from shutil import rmtree
 from unittest import mock
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -266,6 +267,61 @@ def test_who_waits_for_files_waits_as_long_as_more_of_them_comes(
             return str(said.value)
 
     assert asyncio.run(wait()).endswith("these are not here: /models/late")
+
+
+def test_what_takes_long_to_read_is_read_once_and_fetched(
+    tmp_path: Path, there: Path, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depot, "_LISTED_S", 0.05)
+    source = filled(on_node(there, tmp_path / "step_1"))
+    asked, read = list[str](), list[Path]()
+    ask, entries = Node.ask, transfers.entries
+
+    def note(self: Node, method: str, route: str, *args: object, **query: object) -> bytes:
+        asked.append(route)
+        return ask(self, method, route, *args, **query)
+
+    def read_slowly(path: Path) -> list[Listed]:
+        read.append(path)
+        eventually(lambda: len(asked) > 3, what=lambda: str(asked))
+        return entries(path)
+
+    with mock.patch.object(transfers, "entries", read_slowly), mock.patch.object(Node, "ask", note):
+        node.fetch(tmp_path / "step_1")
+    assert read == [source]
+    assert entries(tmp_path / "step_1") == entries(source)
+
+
+def test_an_agent_stays_for_as_long_as_what_is_left_is_on_its_way(
+    tmp_path: Path, there: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(depot, "_FETCHED_S", 0.5)
+    monkeypatch.setattr(depot, "_LOOK_S", 0.05)
+    place = on_node(there, tmp_path / "step_1")
+    place.mkdir(parents=True)
+    (place / "weights").write_bytes(bytes(2**26))  # more than the buffers of a connection hold
+
+    async def stay() -> None:
+        own = Depot(there, Path("/replica"))
+        async with doors.to_socket(None, KEY, "127.0.0.1", {PREFIX: own.answer}) as url:
+            address = urlsplit(url)
+            reader, writer = await asyncio.open_connection(address.hostname, address.port)
+            query = f"file?path={tmp_path / 'step_1'}&name=weights"
+            lines = [f"GET {PREFIX}{query} HTTP/1.1", "Host: node", f"Authorization: Bearer {KEY}", "", ""]
+            writer.write("\r\n".join(lines).encode())
+            await reader.readexactly(2**20)
+            staying = asyncio.create_task(own.be_fetched())
+            assert not (await asyncio.wait([staying], timeout=1.5))[0], "it is on its way"
+            await reader.readexactly(2**26 - 2**20)
+            async with asyncio.timeout(30):
+                await staying
+            staying = asyncio.create_task(own.be_fetched())
+            own.left.set()
+            async with asyncio.timeout(30):
+                await staying
+            writer.close()
+
+    asyncio.run(stay())
 
 
 def test_file_that_changed_since_it_was_listed_does_not_arrive(tmp_path: Path, there: Path, node: Node) -> None:
