@@ -7,7 +7,8 @@ from django.test import Client
 from django.urls import reverse
 
 from frontend.visible import visible_html
-from tests.factories import make_batch, make_event, make_group, make_run
+from rollouts.services.curation import labels
+from tests.factories import make_batch, make_event, make_group, make_run, somebody
 
 SCRIPT = "</pre><script>alert('x')</script><img src=x onerror=alert(1)>"
 
@@ -24,6 +25,14 @@ def test_markup_in_prompts_completions_keys_and_reasons_stays_text(client: Clien
         assert "<script>alert" not in page
         assert "<img src=x" not in page
         assert "&lt;script&gt;" in page
+
+
+def test_a_long_name_is_cut_before_its_hidden_characters_are_marked(client: Client) -> None:
+    run = make_run()
+    group = make_group(run, problem_key=f"1234567\u200b{'9' * 40}")
+    labels.say(group, user=somebody(), actor="user:ada", verdict="accept")
+    page = client.get(reverse("run-people", args=[run.key])).content.decode()
+    assert f'>1234567<span class="control" title="ZERO WIDTH SPACE">U+200B</span>{"9" * 31}…</a>' in page
 
 
 @pytest.mark.parametrize("key", ["a/b", "a/", "a\nb", "a?b#c", "%2e", "a b", "\u202ea"])
