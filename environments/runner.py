@@ -1,6 +1,6 @@
 """Play one group: G episodes of one problem, scored together. Every failure becomes data on its rollout.
 
-    problem ── render ──▶ prompt tokens ── one request, n = G ──▶ G first replies
+    problem ── render ──▶ prompt tokens ── one call, n = G ─────▶ G first replies
                                                                        │ each episode goes its own way
                      session ◀── stop, length, turns ── environment.step ◀──▶ ask
                         │                or, all of it: environment.play(problem, session)

@@ -104,6 +104,67 @@ def test_a_clients_stops_are_asked_for_and_further_ends_of_turns_are_not_taken_f
     assert (asked[0]["stop"], asked[0]["stop_token_ids"]) == (["x"], [9])
 
 
+def refusing(server: Server, limit: Callable[[dict[str, Any]], int]) -> list[int]:
+    """As vLLM: more replies than its limit are refused. How many each request asks for."""
+    asked: list[int] = []
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        wanted = body["sampling_params"]
+        asked.append(wanted["n"])
+        if wanted["n"] > limit(wanted):
+            return 400, b'{"error": {"message": "n is too large"}}'
+        return 200, json.dumps({"choices": [choice()] * wanted["n"]}).encode()
+
+    server.answer = answer
+    return asked
+
+
+def test_a_server_that_is_greedy_for_one_reply_at_a_time_gives_as_many_as_are_wanted(server: Server) -> None:
+    asked = refusing(server, lambda wanted: 1 if wanted["temperature"] == 0 else 1_000)
+
+    async def ask(temperature: float) -> int:
+        async with OpenAIPolicy(server.url, "policy") as policy:
+            return len(await policy.sample([1, 2], 3, SamplingParams(max_tokens=4, temperature=temperature)))
+
+    assert [asyncio.run(ask(temperature)) for temperature in (0.0, 1.0)] == [3, 3]
+    assert asked == [1, 1, 1, 3]
+
+
+@pytest.mark.parametrize(("known", "limit", "n", "parts"), [(4, 4, 10, [2, 4, 4]), (0, 64, 130, [2, 64, 64])])
+def test_no_request_asks_for_more_replies_than_a_server_samples_at_a_time(
+    server: Server, known: int, limit: int, n: int, parts: list[int]
+) -> None:
+    asked = refusing(server, lambda _: limit)
+
+    async def ask() -> int:
+        async with OpenAIPolicy(server.url, "policy", max_num_seqs=known) as policy:
+            return len(await policy.sample([1, 2], n, SAMPLING))
+
+    assert (asyncio.run(ask()), sorted(asked)) == (n, parts)
+
+
+def test_where_one_of_several_requests_fails_nobody_waits_for_the_others(server: Server) -> None:
+    release, asked = threading.Event(), []
+
+    def answer(path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+        asked.append(path)
+        if len(asked) == 1:
+            return 500, b"died"
+        release.wait(30)
+        return 200, json.dumps({"choices": [choice()]}).encode()
+
+    async def ask() -> None:
+        async with OpenAIPolicy(server.url, "policy", timeout_s=20) as policy:
+            await policy.sample([1, 2], 3, SamplingParams(max_tokens=4, temperature=0))
+
+    server.answer = answer
+    try:
+        with pytest.raises(PolicyUnavailable, match="died"):
+            asyncio.run(asyncio.wait_for(ask(), 15))
+    finally:
+        release.set()
+
+
 @pytest.mark.parametrize("spans", [None, [], [{"version": "default", "start": 0, "end": 2}]])
 def test_a_server_that_was_never_labelled_gives_no_versions(server: Server, spans: object) -> None:
     (completion,) = sample(server, [choice(weight_versions=spans)])

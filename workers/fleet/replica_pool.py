@@ -144,7 +144,8 @@ class ReplicaPool(PolicyPool[OpenAIPolicy]):
         timeout_s = request_timeout_s or longest_request_s(run)
 
         def client(replica: Replica) -> OpenAIPolicy:
-            return OpenAIPolicy(replica.base_url, SERVED_MODEL, api_key=api_key(replica), timeout_s=timeout_s)
+            most, key = run.parsed.inference.max_num_seqs, api_key(replica)
+            return OpenAIPolicy(replica.base_url, SERVED_MODEL, api_key=key, timeout_s=timeout_s, max_num_seqs=most)
 
         super().__init__(run, "", client)
 
