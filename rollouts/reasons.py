@@ -149,6 +149,7 @@ class ReasonCode(TextChoices):
     RESET = "reset", "archived by a reset of attempt {number}"
     RESET_BEFORE = "reset_before", "archived by a reset before attempt {number}"
     ARRIVED_BEFORE_RESET = "arrived_before_reset", "it had arrived when attempt {number} was reset"
+    ARRIVED_BEFORE_END = "arrived_before_end", "it had arrived when the run was {state}"
     LEFT_BEHIND = "left_behind", "its trainer had not acknowledged it when attempt {number} went on"
     MORE_ASKED_FOR = "more_asked_for", "the trainer asked for more, which is how it acknowledges"
     LAST_BATCH_SENT = "last_batch_sent", "the last batch was sent"

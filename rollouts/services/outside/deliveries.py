@@ -18,16 +18,16 @@ from django.db.models import QuerySet
 from django.db.models.functions import Now
 
 from rollouts.errors import Conflict
-from rollouts.models import Attempt, Batch, BatchEncoding, Delivery, Run, RunKind, ScoredGroup
+from rollouts.models import Attempt, BatchEncoding, Delivery, Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.clients import silent
 from rollouts.selectors.next_batch import Outlook, look_for, next_step
 from rollouts.services.batches import forming
 from rollouts.services.batches.forming import Outgoing
 from rollouts.services.outside import attempts, clients
-from rollouts.services.runs import trainer_writes
-from rollouts.services.transitions import DB_NOW, transition
-from rollouts.states import AttemptState, BatchState, GroupState, RunState
+from rollouts.services.runs import arrivals
+from rollouts.services.transitions import transition
+from rollouts.states import AttemptState, GroupState, RunState
 
 TERM_S = 15
 """A lease that was not renewed for so long has expired: the next request gets the batch."""
@@ -53,7 +53,7 @@ def take(run: Run) -> Outgoing | None:
     with suppress(forming.Overtaken), transaction.atomic():
         run, attempt = attempts.enter_open(run)
         clients.lapse_silent(attempt)
-        acknowledge_sent(run, reason=Reason(ReasonCode.MORE_ASKED_FOR))
+        arrivals.acknowledge_sent(run, actor=attempts.TRAINER, reason=Reason(ReasonCode.MORE_ASKED_FOR))
         return _repeat(attempt) or _form(run, attempt, outlook if attempt == seen else None)
     return None
 
@@ -84,7 +84,7 @@ def conclude(run: Run) -> None:
     with transaction.atomic():
         run = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         if run.state == RunState.RUNNING:
-            acknowledge_sent(run, reason=Reason(ReasonCode.LAST_BATCH_SENT))
+            arrivals.acknowledge_sent(run, actor=attempts.TRAINER, reason=Reason(ReasonCode.LAST_BATCH_SENT))
 
 
 def _held(outgoing: Outgoing) -> QuerySet[Delivery]:
@@ -92,34 +92,6 @@ def _held(outgoing: Outgoing) -> QuerySet[Delivery]:
     return Delivery.objects.filter(
         batch=outgoing.batch, token=outgoing.token, sent_at__isnull=True, abandoned_at__isnull=True
     )
-
-
-def acknowledge_sent(run: Run, *, reason: Reason) -> None:
-    """Count batches that were sent completely as trained, in the order of their steps. The run is locked.
-
-    One that is still being sent holds up those after it; one that a reset abandoned is passed over. When the last step
-    of the run is behind, its training is over.
-    """
-    behind, arrived = 0, []
-    for delivery in (
-        _unsettled(run).order_by("batch__step").values("batch_id", "batch__step", "sent_at", "abandoned_at")
-    ):
-        is_over = delivery["sent_at"] or delivery["abandoned_at"]
-        if delivery["batch__step"] != run.next_step + behind or not is_over:
-            break
-        behind += 1
-        if delivery["sent_at"]:
-            arrived.append(delivery["batch_id"])
-    if not behind:
-        return
-    actor = attempts.TRAINER
-    transition(Batch, arrived, to=BatchState.TRAINED, actor=actor, reason=reason, trained_at=DB_NOW)
-    groups = ScoredGroup.objects.filter(batch_items__batch__in=arrived).values_list("pk", flat=True)
-    transition(ScoredGroup, groups, to=GroupState.TRAINED, actor=actor, reason=reason)
-    run.next_step += behind
-    run.save(update_fields=["next_step"])
-    if run.next_step >= run.max_steps:
-        trainer_writes.finish_training(run, epoch=run.epoch)
 
 
 def abandon(run: Run, attempt: Attempt, *, reason: Reason) -> None:
@@ -134,10 +106,6 @@ def abandon(run: Run, attempt: Attempt, *, reason: Reason) -> None:
     Delivery.objects.filter(pk__in=broken).update(abandoned_at=Now(), token=uuid.uuid4())
 
 
-def _unsettled(run: Run) -> QuerySet[Delivery]:
-    return Delivery.objects.filter(batch__run=run, batch__step__gte=run.next_step)
-
-
 def _under_way(attempt: Attempt) -> QuerySet[Delivery]:
     return Delivery.objects.filter(attempt=attempt, sent_at__isnull=True, abandoned_at__isnull=True)
 
@@ -146,7 +114,7 @@ def _has_to_write(run: Run, attempt: Attempt) -> bool:
     """Whether there is something to write down or to repeat, whatever waits. Trainers ask many times a second."""
     if attempt.state == AttemptState.OPEN or run.state == RunState.STARTING:
         return True
-    if _unsettled(run).filter(batch__step=run.next_step).exclude(sent_at=None, abandoned_at=None).exists():
+    if arrivals.unsettled(run).filter(batch__step=run.next_step).exclude(sent_at=None, abandoned_at=None).exists():
         return True
     return _under_way(attempt).filter(expires_at__lt=Now()).exists() or silent(attempt).exists()
 

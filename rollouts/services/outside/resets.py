@@ -9,6 +9,7 @@ from rollouts.models import Run, RunKind, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.groups.intake import close_gate
 from rollouts.services.outside import attempts, deliveries
+from rollouts.services.runs import arrivals
 from rollouts.services.transitions import transition
 from rollouts.states import GROUP_WAITING, GroupState
 
@@ -38,7 +39,7 @@ def reset(run: Run) -> None:
             return
         deliveries.abandon(run, attempt, reason=reason)
         arrived = Reason(ReasonCode.ARRIVED_BEFORE_RESET, number=attempt.number)
-        deliveries.acknowledge_sent(run, reason=arrived)
+        arrivals.acknowledge_sent(run, actor=attempts.TRAINER, reason=arrived)
         attempts.close(attempt, actor=ACTOR)
         run.epoch += 1
         run.save(update_fields=["epoch"])

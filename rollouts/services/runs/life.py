@@ -21,7 +21,7 @@ from rollouts.reasons import WAITS, Reason, ReasonCode
 from rollouts.services.datasets import learning
 from rollouts.services.groups import evaluations, leases
 from rollouts.services.groups.intake import close_gate
-from rollouts.services.runs import addresses, forks, placements
+from rollouts.services.runs import addresses, arrivals, forks, placements
 from rollouts.services.transitions import DB_NOW, move, record_creation, record_note, stored, transition
 from rollouts.states import (
     GROUP_WAITING,
@@ -112,7 +112,7 @@ def start(run: Run, *, actor: str = "reconciler") -> Run:
 
 def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | None = None) -> Run:
     """Close a run for good: what is left of its groups becomes surplus, its leases and open evaluations end with it,
-    and its GPUs are free.
+    and its GPUs are free. Batches that reached a trainer which cannot acknowledge were trained.
 
     Call it when no process of the run is alive, and in no transaction. A claim or a settle that is on its way is waited
     for. Its evaluations end before it does: what they found is worked out while nothing is locked. Then locks the run,
@@ -124,12 +124,13 @@ def end(run: Run, *, to: RunState, actor: str = "reconciler", reason: Reason | N
     ended = Reason(ReasonCode.RUN_ENDED, state=str(to))
     evaluations.end(run, ended, actor=actor)
     with transaction.atomic():
-        Run.objects.select_for_update(no_key=True).get(pk=run.pk)
+        locked = Run.objects.select_for_update(no_key=True).get(pk=run.pk)
         close_gate(run)
         if Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING).exists():
             raise StateConflict(f"An evaluation of run {run.key} was opened while it ended.")
         list(RunEnvironment.objects.select_for_update(no_key=True).filter(run=run).order_by("id"))
         leases.end_all(Lease.objects.filter(run=run))
+        arrivals.acknowledge_sent(locked, actor=actor, reason=Reason(ReasonCode.ARRIVED_BEFORE_END, state=str(to)))
         for state in (GroupState.PLAYING, *GROUP_WAITING, GroupState.BATCHED):
             left = ScoredGroup.objects.filter(run=run, state=state).values_list("pk", flat=True)
             columns: dict[str, Any] = {"settled_at": DB_NOW} if state == GroupState.PLAYING else {}

@@ -315,3 +315,38 @@ def test_a_trainer_of_a_run_that_was_stopped_is_told_why() -> None:
     assert response.status_code == 410
     assert "is stopping" in response.json()["message"]
     assert api.request("POST", "/register", json=registration()).status_code == 410
+
+
+def test_a_stopped_run_has_trained_what_reached_its_trainer() -> None:
+    """Nobody asks for more after a stop, which is how the last batch would have been acknowledged."""
+    api = started(batch_size=2)
+    for _ in range(2):
+        api.submit()
+    api.get("/batch")
+    run = life.end(life.request_stop(Run.objects.get(), actor="user:ada"), to=RunState.STOPPED)
+    assert (run.state, run.next_step) == (RunState.STOPPED, 1)
+    assert [str(group.reason) for group in ScoredGroup.objects.filter(state=GroupState.TRAINED)] == [
+        "it had arrived when the run was stopped"
+    ]
+    assert Counter(ScoredGroup.objects.values_list("state", flat=True)) == {"trained": 1, "surplus": 1}
+    assert Batch.objects.get().state == BatchState.TRAINED
+
+
+def test_the_last_batch_of_a_run_that_fails_was_trained_if_it_had_arrived() -> None:
+    api = Api(make_external_run(max_steps=1))
+    api.start(batch_size=2)
+    for _ in range(2):
+        api.submit()
+    with patch.object(deliveries, "conclude"):
+        api.get("/batch")
+    run = life.end(Run.objects.get(), to=RunState.FAILED)
+    assert (run.state, run.next_step) == (RunState.FAILED, 1)
+    assert Counter(ScoredGroup.objects.values_list("state", flat=True)) == {"trained": 1, "surplus": 1}
+
+
+def test_a_batch_that_had_not_arrived_when_its_run_was_stopped_is_surplus() -> None:
+    api = started(batch_size=2)
+    api.submit()
+    assert deliveries.take(api.run) is not None
+    run = life.end(life.request_stop(Run.objects.get(), actor="user:ada"), to=RunState.STOPPED)
+    assert (run.next_step, ScoredGroup.objects.get().state) == (0, GroupState.SURPLUS)
