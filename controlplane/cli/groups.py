@@ -14,11 +14,13 @@ from controlplane.cli import (
     exports,
     models,
     synthesis,
+    tokens,
     trust,
     workers,
 )
 
 _GROUPS = (
+    tokens,
     data,
     checkpoints,
     curation,

@@ -6,7 +6,7 @@ uses; they find it where the settings say (DATABASE_URL, or the embedded server 
 
 import os
 import sys
-from datetime import timedelta
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,12 +34,11 @@ from controlplane.home import Home
 app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["--help", "-h"]},
     help="Rollyard: reinforcement learning of language models. Any command of Django works too, such as `migrate`.",
 )
 runs_app = typer.Typer(no_args_is_help=True, help="Look at runs and stop them.")
-token_app = typer.Typer(no_args_is_help=True, help="Credentials for machines.")
 app.add_typer(runs_app, name="runs")
-app.add_typer(token_app, name="token")
 
 
 def main() -> None:
@@ -47,7 +46,7 @@ def main() -> None:
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     ours = {each.name for each in app.registered_commands} | {each.name for each in app.registered_groups}
     word = sys.argv[1] if len(sys.argv) > 1 else "--help"
-    if word in {*ours, "--help", "--install-completion", "--show-completion"}:
+    if word in {*ours, "--help", "-h", "--version", "--install-completion", "--show-completion"}:
         app(prog_name=Path(sys.argv[0]).name)
         return
     import django
@@ -61,6 +60,22 @@ def main() -> None:
         say(f"error: no command {word!r}.{f' Did you mean {meant}?' if meant else ''}", err=True)
         sys.exit(2)
     execute_from_command_line(sys.argv)
+
+
+def _print_version(is_asked: bool) -> None:
+    if is_asked:
+        say(f"rollyard {version('rollyard')}")
+        raise typer.Exit
+
+
+ShowVersion = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Say which it is.")
+]
+
+
+@app.callback()
+def rollyard(is_asked: ShowVersion = False) -> None:
+    """Take the options that stand before a command."""
 
 
 @app.command("up")
@@ -131,39 +146,6 @@ def login_link(
         fail(f"no active user {user!r}")
     url = settings.ROLLYARD_URL + login.issue(found)
     print_json({"login_url": url}) if as_json else say(url)
-
-
-@token_app.command("create")
-def create_token(
-    name: Annotated[str, typer.Argument(help="What it is for.")],
-    scope: Annotated[list[str], typer.Option(help="read, curate, launch, submit, play or train; repeat for more.")],
-    user: Annotated[str, typer.Option(help="Whose rights it borrows.")] = "admin",
-    project: Project = "default",
-    days: Annotated[int, typer.Option(min=1, max=3650, help="Days until it expires.")] = 90,
-    as_json: Json = False,
-) -> None:
-    """Make an API token and print it: it is stored hashed and cannot be read again."""
-    connect()
-    from django.contrib.auth.models import User
-
-    from rollouts.errors import ControlPlaneError
-    from rollouts.models import Scope
-    from rollouts.services.runs import tokens
-
-    if unknown := set(scope) - set(Scope.values):
-        known = f"Known: {', '.join(Scope.values)}."
-        raise typer.BadParameter(f"unknown: {', '.join(sorted(unknown))}. {known}", param_hint="--scope")
-    owner = User.objects.filter(username=user, is_active=True).first()
-    if owner is None:
-        fail(f"no active user {user!r}")
-    scopes = [Scope(each) for each in scope]
-    try:
-        token = tokens.create(
-            user=owner, project=project_of(project), name=name, scopes=scopes, ttl=timedelta(days=days)
-        )
-    except ControlPlaneError as error:
-        fail(complaint(error))
-    print_json({"token": token}) if as_json else say(token)
 
 
 @app.command("launch")

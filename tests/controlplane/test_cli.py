@@ -2,6 +2,7 @@
 
 import json
 import os
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,15 @@ def test_a_command_looks_for_runs_where_the_up_of_its_home_keeps_them(
         monkeypatch.setenv(f"ROLLYARD_{name}", value)
     terminal.connect(check_database=False)
     assert Home.from_environ().runs == Path("/disk/runs")
+
+
+@commits
+def test_help_and_version_are_those_of_the_program(rollyard: Rollyard) -> None:
+    assert rollyard.process("--version").stdout.split() == ["rollyard", version("rollyard")]
+    for words in (["-h"], ["--help"], ["launch", "-h"]):
+        done = rollyard.process(*words)
+        assert (done.returncode, "Usage: " in done.stdout) == (0, True)
+    assert "launch" in rollyard.process("-h").stdout
 
 
 @commits
