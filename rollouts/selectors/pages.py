@@ -32,6 +32,7 @@ from rollouts.states import REPLICA_ALIVE, RUN_ACTIVE, EvaluationState, RunState
 
 RECENT_STEPS = 20
 """How many of the newest steps the speed of a run is measured over."""
+_FAR_S = 10 * 365 * 86_400  # a run may be meant to go on for ever, beyond any date that there is
 
 STATE_FILTERS: dict[str, frozenset[str]] = {
     "active": frozenset(map(str, RUN_ACTIVE)),
@@ -58,7 +59,7 @@ class Progress:
 
     @property
     def ends_at(self) -> datetime | None:
-        return None if self.left_s is None else timezone.now() + timedelta(seconds=self.left_s)
+        return None if self.left_s is None or self.left_s > _FAR_S else timezone.now() + timedelta(seconds=self.left_s)
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,6 @@ _NAMED: dict[str, type[PolicyVersion | Checkpoint | Evaluation | Replica | Attem
     "environmentclient": EnvironmentClient,
     "trial": Trial,
 }
-
 
 _PREFIXES = {"policyversion": "policy ", "environmentclient": "environment "}
 _UNNAMED = {"policyversion": "policy version", "environmentclient": "environment"}

@@ -53,6 +53,15 @@ def test_a_running_run_shows_its_progress_and_when_it_ends(client: Client) -> No
     assert "policy v40 is live" in page
 
 
+def test_a_run_that_is_to_go_on_for_ever_has_pages_and_no_date_of_its_end(client: Client) -> None:
+    endless = make_run(next_step=5, max_steps=2**31 - 1)
+    make_metrics(endless, "time/step", [130.0] * 5)
+    assert pages.progress(endless).ends_at is None
+    page = body(client, endless)
+    assert "2 min 10 s per step" in page
+    assert "done about" not in page
+
+
 def test_no_policy_of_a_run_that_is_over_is_said_to_be_live(client: Client) -> None:
     run = make_lively_run(steps=40)
     Run.objects.filter(pk=run.pk).update(state=RunState.STOPPED, finished_at=run.created_at)
