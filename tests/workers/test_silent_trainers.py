@@ -1,6 +1,7 @@
 """A trainer is taken for hung once it has not called for long, whatever it trains and waits for."""
 
 import os
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -25,13 +26,14 @@ pytestmark = pytest.mark.django_db
 
 
 @pytest.fixture(autouse=True)
-def alive(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> None:
+def alive(monkeypatch: pytest.MonkeyPatch, settings: Any, tmp_path: Path) -> Mock:
     """Its shepherd's heart beats, whatever the trainer does."""
     settings.ROLLYARD_RUNS_DIR = tmp_path / "runs"
     launcher = Mock(LocalLauncher)
     launcher.poll.return_value = Observation(True, heartbeat_age_s=1.0)
     launcher.stop.return_value = Observation(False, -9)
     monkeypatch.setattr(lifecycle, "launcher_of", lambda _: launcher)
+    return launcher
 
 
 def silent(run: Run) -> tuple[Replica, int]:
@@ -67,6 +69,20 @@ def test_a_trainer_has_the_time_that_its_files_take(tmp_path: Path) -> None:
     assert tended(run, writing).state == ReplicaState.READY
     Replica.objects.update(answered_at=timezone.now() - timedelta(seconds=training.step_deadline_s(run) + 60))
     assert tended(run, writing).reason_code == ReasonCode.EJECTED_STUCK
+
+
+def test_a_trainer_that_was_suspended_has_the_time_for_its_step_anew(
+    alive: Mock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = story.launch()
+    alive.poll.return_value = Observation(True, heartbeat_age_s=7200.0)
+    suspended, _ = silent(run)
+    assert tended(run, suspended).state == ReplicaState.READY
+    alive.poll.return_value = Observation(True, heartbeat_age_s=1.0)
+    assert tended(run, suspended).state == ReplicaState.READY, "it was resumed"
+    later = time.monotonic() + training.step_deadline_s(run) + 60
+    monkeypatch.setattr(training.time, "monotonic", lambda: later)
+    assert tended(run, suspended).reason_code == ReasonCode.EJECTED_STUCK
 
 
 def test_a_launcher_that_does_not_answer_costs_a_run_no_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ from rollouts.services.runs import replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
 from workers.fleet import accelerators, commands, hub, jobs
 from workers.fleet.commands import Command
+from workers.fleet.hearts import Hearts
 from workers.fleet.keys import key_of
 from workers.launchers.base import (
     End,
@@ -50,7 +51,8 @@ GRACE_S = 15.0
 """Below the deadline, so that a replica that does not end by itself still leaves its exit file."""
 SWEEP_DEADLINE_S = 2.0
 HEARTBEAT_DEADLINE_S = 60.0
-"""A replica counts as dead when its shepherd has written no heartbeat for so long."""
+"""A replica counts as dead when its shepherd was seen to write no heartbeat for so long."""
+_HEARTS = Hearts()
 _MAX_CHARACTERS = 300
 _MAX_FAULT_BYTES = 64 * 1024
 _LAST_LINES = 3
@@ -182,9 +184,10 @@ def is_away(last: Replica | None) -> bool:
 
 
 def observe(replica: Replica) -> Observation:
-    """Poll its process; it counts as dead when its shepherd's heartbeat is older than HEARTBEAT_DEADLINE_S."""
+    """Poll its process; it counts as dead when its heart was seen not to beat for HEARTBEAT_DEADLINE_S."""
     seen = launcher_of(replica).poll(handle_of(replica))
-    if seen.alive and (seen.heartbeat_age_s or 0.0) > HEARTBEAT_DEADLINE_S:
+    silent_s = _HEARTS.silent_s(str(replica.token), seen.heartbeat_at if seen.alive else None)
+    if silent_s > HEARTBEAT_DEADLINE_S:
         return replace(seen, alive=False, exit_code=None, end=End.SILENT)
     return seen
 

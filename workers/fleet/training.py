@@ -8,6 +8,8 @@ One that died of its input, and said so, is not started again: the run fails wit
 """
 
 import logging
+import math
+import time
 from datetime import datetime
 
 from django.utils import timezone
@@ -36,6 +38,8 @@ _WRITTEN = 8
 moments, a version, and where it starts from."""
 EXIT_DEADLINE_S = 60.0
 """Between saying that it has finished and its exit."""
+_slept_at: dict[int, float] = {}
+"""When the heart of a trainer was last seen not to have beaten for long. It may be lost."""
 
 
 def tend(run: Run) -> None:
@@ -45,7 +49,7 @@ def tend(run: Run) -> None:
         seen = lifecycle.observe(replica)
         if seen.alive:
             if replica.state == ReplicaState.STOPPING or lifecycle.has_begun(replica, seen):
-                _watch(run, replica)
+                _watch(run, replica, awake_s=_awake_s(replica, seen))
             return
         _record_exit(run, replica, seen)
     run.refresh_from_db()
@@ -58,18 +62,27 @@ def is_gone(run: Run) -> bool:
     return not fleet.list_alive(run, ReplicaKind.TRAINER).exists()
 
 
-def _watch(run: Run, replica: Replica) -> None:
+def _watch(run: Run, replica: Replica, *, awake_s: float) -> None:
     if replica.state == ReplicaState.STOPPING:
         lifecycle.end([replica], reason=replica.reason)
     elif run.trainer_finished_at is not None:
         if _age_s(run.trainer_finished_at) > EXIT_DEADLINE_S:
             lifecycle.end([replica], reason=Reason(ReasonCode.EXIT_OVERDUE))
-    elif replica.state == ReplicaState.STARTING and _age_s(replica.begun_at or replica.created_at) > START_DEADLINE_S:
-        _eject(run, replica, Reason(ReasonCode.EJECTED_UNREGISTERED, deadline_s=START_DEADLINE_S))
+    elif replica.state == ReplicaState.STARTING:
+        if min(awake_s, _age_s(replica.begun_at or replica.created_at)) > START_DEADLINE_S:
+            _eject(run, replica, Reason(ReasonCode.EJECTED_UNREGISTERED, deadline_s=START_DEADLINE_S))
     elif replica.state == ReplicaState.READY:
-        silent_s = _age_s(replica.answered_at or replica.state_at)
+        silent_s = min(awake_s, _age_s(replica.answered_at or replica.state_at))
         if silent_s > STEP_DEADLINE_S and silent_s > (deadline_s := step_deadline_s(run)):
             _eject(run, replica, Reason(ReasonCode.EJECTED_STUCK, step=run.next_step, deadline_s=deadline_s))
+
+
+def _awake_s(replica: Replica, seen: Observation) -> float:
+    """For how long its heart has beaten since it last had not for long: while a job is suspended it does nothing, and
+    then it has all of its time again."""
+    if (seen.heartbeat_age_s or 0.0) > lifecycle.HEARTBEAT_DEADLINE_S:
+        _slept_at[replica.pk] = time.monotonic()
+    return time.monotonic() - _slept_at.get(replica.pk, -math.inf)
 
 
 def step_deadline_s(run: Run) -> float:

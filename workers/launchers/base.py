@@ -114,7 +114,7 @@ class End(StrEnum):
     """Its shepherd died without writing an exit file."""
     UNSTARTED = "unstarted"
     SILENT = "silent"
-    """Its shepherd's heartbeat is too old."""
+    """Its shepherd's heart was not seen to beat for too long."""
     LIMIT = "limit"
     """It used more than it may, see `Observation.excess`."""
     TIME_LIMIT = "time_limit"
@@ -150,6 +150,8 @@ class Observation:
     """The number of its job, where it is one."""
     node: str = ""
     """Where it is, the first of its nodes; empty until that is known."""
+    heartbeat_at: float | None = None
+    """When its heart last beat, by the clock of whoever wrote that; None where the next beat need not come now."""
 
 
 class Launcher(Protocol):

@@ -66,7 +66,8 @@ class LocalLauncher:
         return Handle(spec.token, place)
 
     def poll(self, handle: Handle) -> Observation:
-        heartbeat_age_s = _age_s(handle.directory / "heartbeat")
+        heartbeat_at = _written_at(handle.directory / "heartbeat")
+        heartbeat_age_s = None if heartbeat_at is None else max(0.0, time.time() - heartbeat_at)
         alive = _shepherd(handle) is not None
         # Read after looking at the process: it writes the file before it ends, so dead without a file is final.
         exit_file = _read_json(handle.directory / "exit.json")
@@ -74,7 +75,7 @@ class LocalLauncher:
             end, excess = End(exit_file.get("end", "")), exit_file.get("excess", {})
             return Observation(False, exit_file["code"], heartbeat_age_s, end, excess, node=platform.node())
         if alive:
-            return Observation(True, None, heartbeat_age_s, node=platform.node())
+            return Observation(True, None, heartbeat_age_s, node=platform.node(), heartbeat_at=heartbeat_at)
         started = (handle.directory / "started.json").exists()
         end = End.UNWATCHED if started else End.UNSTARTED
         return Observation(False, None, heartbeat_age_s, end, node=platform.node())
@@ -143,9 +144,9 @@ def _shepherd(handle: Handle) -> tuple[int, int] | None:
     return (pid, started) if start_time(pid) == started else None
 
 
-def _age_s(path: Path) -> float | None:
+def _written_at(path: Path) -> float | None:
     try:
-        return max(0.0, time.time() - path.stat().st_mtime)
+        return path.stat().st_mtime
     except FileNotFoundError:
         return None
 

@@ -80,13 +80,13 @@ def judge(
         end = _ENDS.get(job.state) or written.end or (without_a_word if written.has_begun else End.UNSTARTED)
         return Observation(False, None, age_s, end)
     if job.state == "RUNNING" and written.has_begun:
-        return Observation(True, None, age_s, base_url=written.base_url)
+        return Observation(True, None, age_s, base_url=written.base_url, heartbeat_at=written.heartbeat_at)
     # Both: the heart of one that was suspended has not beaten for long, and it may yet write its end.
     if job.state == "COMPLETING" and min(completing_s, written.silent_s or 0.0) > ABSENT_S:
         return Observation(False, None, written.silent_s, End.SILENT)
     if job.state in ("COMPLETING", "SUSPENDED", "STOPPED") and written.has_begun:
         # Its heart does not beat, and that says nothing.
-        return Observation(True, base_url=written.base_url)
+        return Observation(True, None, age_s, base_url=written.base_url)
     if unheard_s > START_S:
         return Observation(False, end=End.UNSTARTED, words=_of_unheard(job, unheard_s))
     return Observation(True, waiting=words_for(job))
