@@ -4,14 +4,15 @@ import html
 import json
 import re
 from typing import Any
+from urllib.parse import parse_qsl
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
 from frontend import differing
-from rollouts.models import DatasetMember, Label, LabelQueue, Role, Rollout, Run
-from rollouts.services.curation import filters, labels, queues
+from rollouts.models import DatasetMember, Label, LabelQueue, QueueItem, Role, Rollout, Run
+from rollouts.services.curation import filters, labels, queues, reviews
 from tests.factories import somebody
 from tests.frontend.test_queues import begin, read, send, signed_in
 from tests.rollouts import story
@@ -192,11 +193,28 @@ def test_a_line_of_the_calibration_leads_to_its_words_and_to_a_queue_of_them(cur
     page = html.unescape(answer.content.decode())
     assert "said of a0" in page
     assert "said of a1" not in page
-    assert f"run={run.key}&project=words&unit=rollout&min_reward=0.5&max_reward=1.0#make" in page
+    assert f"run={run.key}&project=words&unit=rollout&groups=b%2C+a#make" in page
     for nonsense in ({"min_reward": "nan", "max_version": "x"}, {"min_reward": "9" * 400}):
         answer = curator.get(reverse("run-people", args=[run.key]), nonsense)
         assert answer.status_code == 200
         assert "Only where" not in answer.content.decode()
+
+
+@pytest.mark.parametrize("review", [{"rewards": "verdicts"}, {"rewards": "scores"}])
+def test_what_people_reject_for_all_its_reward_is_in_the_queue_of_its_line(
+    curator: Client, review: dict[str, Any]
+) -> None:
+    run = story.launch(environments=[{"name": "reverse_text", "review": review}])
+    story.submit(run, [story.scored("a", rewards=(0.9, 0.9))], actor="api:t")
+    group = run.groups.get()
+    for rollout in (0, 1, None):
+        reviews.say(group, user=somebody(), actor="user:s", verdict="reject", rollout=rollout)
+    line = {"min_reward": "0.9", "max_reward": "0.9"}
+    page = curator.get(reverse("run-people", args=[run.key]), line).content.decode()
+    [link] = re.findall(r'href="[^"?]*\?([^"#]*)#make">make a queue of these', page)
+    send(curator, "queue-make", name="q", **dict(parse_qsl(html.unescape(link))))
+    items = QueueItem.objects.filter(group=group).order_by("id")
+    assert list(items.values_list("rollout__index", flat=True)) == [0, 1]
 
 
 def test_texts_are_compared_word_by_word_and_long_ones_not_at_all() -> None:

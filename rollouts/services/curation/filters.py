@@ -58,7 +58,8 @@ class QueueFilter(msgspec.Struct, forbid_unknown_fields=True, frozen=True, kw_on
     """Only these, by their keys, of which a run has one each: so `run` says whose. Empty: all."""
     environment: str = ""
     state: FilterState | Literal[""] = ""
-    """Empty: any but rejected, and of a run that trains none of its evaluations' that ``groups`` does not name."""
+    """Empty: any that ``groups`` names; of others none that is rejected, and of a run that trains none of its
+    evaluations'."""
     min_version: int | None = None
     max_version: int | None = None
     """The newest policy version that played: step n trains on what version n and those before it played."""
@@ -106,11 +107,11 @@ def candidates(queue: LabelQueue, *, with_rejected: bool = False) -> QuerySet[Sc
         groups = groups.filter(environment__name=chosen.environment)
     if chosen.state:
         groups = groups.filter(state__in=[chosen.state, *([GroupState.REJECTED] if with_rejected else [])])
-    else:
+    elif not chosen.groups:
         if not with_rejected:
             groups = groups.exclude(state=GroupState.REJECTED)
-        if not chosen.groups:  # Evaluations settle first, and nobody learns from words on what they played.
-            groups = groups.filter(~Q(purpose=Purpose.EVAL) | Q(run__kind=RunKind.EVAL))
+        # Evaluations settle first, and nobody learns from words on what they played.
+        groups = groups.filter(~Q(purpose=Purpose.EVAL) | Q(run__kind=RunKind.EVAL))
     if chosen.equal_rewards:
         groups = groups.filter(reward_std__lt=ROUNDING)
     if chosen.min_deviation is not None:

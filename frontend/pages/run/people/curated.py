@@ -4,12 +4,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlencode
 
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
 from frontend.access import may_curate
-from rollouts.models import QueueUnit, Run
+from rollouts.models import Label, QueueUnit, Run
 from rollouts.selectors import calibration, curation, next_batch
 from rollouts.selectors.calibration import Acceptance
+from rollouts.services.curation.filters import MOST_NAMED
 from rollouts.storable import MAX_INT
 
 SHOWN = 100
@@ -33,7 +35,7 @@ def of_run(request: HttpRequest, run: Run) -> dict[str, Any]:
         "acts": curation.acts(run)[:SHOWN],
         "words": words,
         "where": where,
-        "queue_of_them": _queue_of(run, where, words),
+        "queue_of_them": _queue_of(run, where, said) if where else "",
         "calibration": found,
         "lines": {
             "reward": _linked(found.by_reward),
@@ -64,7 +66,13 @@ def _where(request: HttpRequest) -> dict[str, Any]:
     return found
 
 
-def _queue_of(run: Run, where: dict[str, Any], words: Sequence[Any]) -> str:
-    """The query that fills in the form of a queue of what the words are on."""
-    unit = QueueUnit.ROLLOUT if any(said.rollout_id for said in words) else QueueUnit.GROUP
-    return urlencode({"run": run.key, "project": run.project.slug, "unit": unit.value} | where)
+def _queue_of(run: Run, where: dict[str, Any], said: QuerySet[Label]) -> str:
+    """The query that fills in the form of a queue of the groups that words are on, the newest of many.
+
+    By their keys: rewards are the environment's here, and in a queue those that people gave. What people rejected for
+    all its reward is what the rewards of a queue would leave out.
+    """
+    unit = QueueUnit.ROLLOUT if said.filter(rollout__isnull=False).exists() else QueueUnit.GROUP
+    keys = said.order_by("-group_id").values_list("group__key", flat=True).distinct()[:MOST_NAMED]
+    chosen = {"groups": ", ".join(keys)} if keys else where
+    return urlencode({"run": run.key, "project": run.project.slug, "unit": unit.value} | chosen)
