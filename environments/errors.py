@@ -29,10 +29,11 @@ A class's docstring is its message when none is given. Environment authors raise
 whatever escapes the class of the boundary it crossed.
 """
 
+import math
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from environments.types import ErrorKind, RolloutError
 
@@ -179,6 +180,17 @@ def boundary(kind: ErrorKind) -> Iterator[None]:
         raise
     except Exception as exc:
         raise _BY_KIND[kind](f"{type(exc).__name__}: {words_of(exc)}") from exc
+
+
+def finite(value: Any, what: str) -> float:
+    """A reward or a metric as a plain float: numpy's numbers are numbers too. Raises RewardError."""
+    try:
+        number = math.nan if isinstance(value, str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        number = math.nan
+    if not math.isfinite(number):
+        raise RewardError(f"{what} is {value!r}, not a finite number.")
+    return number
 
 
 def words_of(error: BaseException) -> str:

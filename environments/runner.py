@@ -14,7 +14,6 @@ nothing but cancellation leaves `play_group`.
 """
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar, TypeVarTuple
@@ -32,6 +31,7 @@ from environments.errors import (
     TurnsOver,
     as_data,
     boundary,
+    finite,
 )
 from environments.policy import Policy
 from environments.session import Gateway, PolicyVersion, Session
@@ -122,9 +122,9 @@ class _Group:
                 with boundary(ErrorKind.REWARD):
                     if isinstance(score, Exception):
                         raise score
-                    episode.rollout.reward = _finite(score, "The reward")
+                    episode.rollout.reward = finite(score, "The reward")
                     for key, value in episode.rollout.metrics.items():
-                        episode.rollout.metrics[key] = _finite(value, f"Metric {key!r}")
+                        episode.rollout.metrics[key] = finite(value, f"Metric {key!r}")
             except EpisodeError as error:
                 episode.rollout.metrics = {}
                 episode.fail(error)
@@ -251,9 +251,3 @@ async def _guard(episodes: Sequence[_Episode], work: Callable[[*Ts], Awaitable[T
 def _fail(episodes: Sequence[_Episode], error: EpisodeError) -> None:
     for episode in episodes:
         episode.fail(error)
-
-
-def _finite(value: float, what: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise RewardError(f"{what} is {value!r}, not a finite number.")
-    return float(value)

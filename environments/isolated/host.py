@@ -17,6 +17,7 @@ import msgspec
 
 from environments import others, registry
 from environments.env import Environment, SessionAddress
+from environments.errors import finite
 from environments.isolated.forwarding import Forwarding
 from environments.isolated.frames import (
     LENGTH_BYTES,
@@ -121,7 +122,7 @@ class Host:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(doing, self._loop))
 
     def _send(self, number: int, result: Any, fault: RemoteFault | None) -> None:
-        self._writer.write(framed(msgspec.msgpack.encode([number, result, fault])))
+        self._writer.write(framed(msgspec.msgpack.encode([number, result, fault], enc_hook=_plain)))
         self._writer.flush()
 
     @property
@@ -178,12 +179,7 @@ class Host:
     async def _score_group(self, problem: dict[str, Any], rollouts: list[dict[str, Any]]) -> list[Score]:
         played = [msgspec.convert(rollout, FinishedRollout) for rollout in rollouts]
         scores = await self._made.score_group(msgspec.convert(problem, Problem), played)
-        return [
-            Score(None, rollout.metrics, fault_of(score))
-            if isinstance(score, Exception)
-            else Score(float(score), rollout.metrics)
-            for rollout, score in zip(played, scores, strict=True)
-        ]
+        return [_scored(rollout, score) for rollout, score in zip(played, scores, strict=True)]
 
     async def _cancel(self, number: int) -> None:
         """Nobody waits for that call any more."""
@@ -242,6 +238,24 @@ class RemoteOthers:
         """As `others.reply`."""
         ask = AskOther(self._call, name, list(messages), list(tools), max_tokens, temperature, seed)
         return msgspec.convert(await self._host.ask(ask, self._turn), ChatAnswer)
+
+
+def _plain(value: Any) -> Any:
+    """A number of numpy's, as Python has it."""
+    if not callable(item := getattr(value, "item", None)):
+        raise NotImplementedError
+    return item()
+
+
+def _scored(rollout: FinishedRollout, score: Any) -> Score:
+    """What cannot be written down of one rollout is its fault alone."""
+    try:
+        if isinstance(score, Exception):
+            raise score
+        metrics = {str(key): finite(value, f"Metric {key!r}") for key, value in rollout.metrics.items()}
+        return Score(finite(score, "The reward"), metrics)
+    except Exception as error:  # noqa: BLE001 - the boundary to the environment's code
+        return Score(None, {}, fault_of(error))
 
 
 async def _serve(reader: BinaryIO, writer: BinaryIO) -> None:

@@ -87,14 +87,18 @@ def encodable(problems: Sequence[Problem]) -> Finding:
         try:
             if through_json(problem) != msgspec.structs.replace(problem, data=_with_lists(problem.data)):
                 wrong.append(f"{problem.key} comes back another one (a set? a key that is no text? NaN?)")
-        except (TypeError, ValueError, RecursionError) as exc:
+        except (TypeError, ValueError, OverflowError, RecursionError) as exc:
             wrong.append(f"{problem.key}: {exc}")
     return finding(wrong, "Problems are JSON and come back the same.", "Problems have to be JSON")
 
 
 def through_json(problem: Problem) -> Problem:
-    """What arrives of a problem where another process scores it. Raises what msgspec does of what is no JSON."""
-    return msgspec.json.decode(msgspec.json.encode(problem), type=Problem)
+    """What arrives of a problem where another process scores it. Raises what msgspec does of what is no JSON.
+
+    It goes there as MessagePack, whose integers have 64 bits.
+    """
+    sent = msgspec.msgpack.decode(msgspec.msgpack.encode(problem), type=Problem)
+    return msgspec.json.decode(msgspec.json.encode(sent), type=Problem)
 
 
 def tell_fingerprint(place: str, args: JsonObject, count: int) -> None:

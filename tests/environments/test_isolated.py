@@ -1,16 +1,25 @@
-"""What the driver makes of an environment's process that answers, but nothing that can be read."""
+"""What is said between a driver and an environment's process: numbers of any make, and what cannot be read at all."""
 
 import asyncio
+import io
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
+from environments.env import Environment, NoArgs, PolicySession
 from environments.isolated import EnvironmentDied, Isolated, framed
-from environments.isolated.frames import fault_of
-from environments.types import Split
+from environments.isolated.frames import LENGTH_BYTES, RemoteAnswer, RemoteCall, RemotePlay, Score, fault_of
+from environments.isolated.host import Host
+from environments.types import FinishedRollout, Problem, Split
+
+PROBLEM = Problem(key="p", messages=[])
+PLAYED = FinishedRollout(token_ids=[], loss_mask=[], inference_logprobs=[])
 
 DEEP = b"\x91" * 200_000 + b"\xc0"
 """A list in a list in a list, as MessagePack."""
@@ -85,3 +94,71 @@ def test_what_one_goes_on_writing_keeps_nobody_from_its_end() -> None:
         return process.returncode
 
     assert asyncio.run(asyncio.wait_for(act(), 60)) == -9
+
+
+class ByNumpy(Environment[NoArgs]):
+    """Its scores are those of its problem's data, by name."""
+
+    name = "by_numpy"
+    scores: dict[str, list[Any]] = {
+        "numpy's": [np.float64(0.5), np.float32(0.25), np.int64(1), True],
+        "one none": [0.5, None, 0.25, 1.0],
+    }
+
+    def count(self, split: Split) -> int:
+        return 1
+
+    def problem(self, split: Split, index: int) -> Problem:
+        return PROBLEM
+
+    async def play(self, problem: Problem, session: PolicySession) -> None:
+        session.note({"share": np.float64(0.5), "times": [np.int64(3)]})
+
+    async def score_group(self, problem: Problem, rollouts: Sequence[FinishedRollout]) -> list[Any]:
+        for rollout in rollouts:
+            rollout.metrics["share"] = np.float64(0.5)
+        rollouts[-1].metrics["words"] = problem.data.get("words", 3)
+        return self.scores[problem.data["scores"]]
+
+
+def answered(*calls: RemoteCall) -> RemoteAnswer:
+    """The last answer of a process to calls, after it has loaded the environment above."""
+
+    async def act() -> bytes:
+        writer = io.BytesIO()
+        host = Host(writer)
+        for call in (RemoteCall(1, "load", [f"{__name__}:ByNumpy", {}]), *calls):
+            writer.seek(0)
+            writer.truncate()
+            await host.answer(call)
+        return writer.getvalue()[LENGTH_BYTES:]
+
+    return msgspec.msgpack.decode(asyncio.run(asyncio.wait_for(act(), 60)), type=RemoteAnswer)
+
+
+def scored(**data: Any) -> list[Score]:
+    problem = msgspec.to_builtins(msgspec.structs.replace(PROBLEM, data=data))
+    answer = answered(RemoteCall(2, "score_group", [problem, [msgspec.to_builtins(PLAYED)] * 4]))
+    assert answer.fault is None, answer.fault
+    return msgspec.msgpack.decode(answer.result, type=list[Score])
+
+
+def test_numbers_of_numpys_are_scores_metrics_and_notes_as_any_others_are() -> None:
+    scores = scored(scores="numpy's")
+    assert [score.reward for score in scores] == [0.5, 0.25, 1.0, 1.0]
+    assert [score.metrics for score in scores] == [{"share": 0.5}] * 3 + [{"share": 0.5, "words": 3.0}]
+    answer = answered(RemoteCall(2, "play", [msgspec.to_builtins(PROBLEM), {"": 7}]))
+    played = msgspec.msgpack.decode(answer.result, type=RemotePlay)
+    assert played.notes == {7: {"share": 0.5, "times": [3]}}
+
+
+def test_a_score_or_metric_that_is_no_number_is_the_fault_of_its_rollout_alone() -> None:
+    scores = scored(scores="one none", words="three")
+    assert [score.reward for score in scores] == [0.5, None, 0.25, None]
+    faults = [score.fault and (score.fault.type, score.fault.message) for score in scores]
+    assert faults == [
+        None,
+        ("RewardError", "The reward is None, not a finite number."),
+        None,
+        ("RewardError", "Metric 'words' is 'three', not a finite number."),
+    ]

@@ -96,6 +96,12 @@ class NoJson(Doubling):
         return Problem(key=found.key, messages=found.messages, data=found.data | {"by_number": {1: 2}})
 
 
+class Unsendable(Doubling):
+    def problem(self, split: Split, index: int) -> Problem:
+        found = super().problem(split, index)
+        return Problem(key=found.key, messages=found.messages, data=found.data | {"a": 2**70})
+
+
 class Comparing(Doubling):
     """Its scoring fails once a tuple has become a list."""
 
@@ -163,6 +169,7 @@ def failing(report: Report) -> list[str]:
         (OneSplitByAnotherName, ["Held-out problems are trained on (40 such)"]),
         (Telling, ["The messages show what scoring knows (1 such): data['answer']"]),
         (NoJson, ["Problems have to be JSON (8 such): 1000 comes back another one"]),
+        (Unsendable, ["Problems have to be JSON (8 such): 1000: can't serialize ints"]),
         (Comparing, ["Solving does not pay (1 such): the solving player earns 0.000"]),
         (Generous, ["Solving does not pay", "Hostile replies pay (1.000 at best"]),
         (Infinite, ["Episodes fail (8 such): reward: RewardError: Metric 'share' is inf", "Solving does not pay"]),
