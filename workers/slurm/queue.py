@@ -202,6 +202,7 @@ def _ask(argv: Sequence[str], given: str = "", environ: Mapping[str, str] | None
             env={**os.environ, "SLURM_TIME_FORMAT": "%s", **(environ or {})},
             capture_output=True,
             text=True,
+            errors="replace",  # jobs of others may have any name
             timeout=_CALL_S,
             check=False,
         )
