@@ -97,14 +97,15 @@ def choose(
         return Stuck(_why_stuck(candidates, demand))
     wanted = _wanted(queues, demand, turns)
     amounts = _apportion(sums, wanted, total)
-    chosen = sorted(
-        (candidate for key, queue in queues.items() for candidate in _oldest(queue, amounts[key])),
-        key=lambda candidate: candidate.group_id,
-    )
+    chosen = {key: _oldest(queue, amounts[key]) for key, queue in queues.items() if amounts[key]}
+    group_ids = sorted(candidate.group_id for queue in chosen.values() for candidate in queue)
     turns = _Turns(shares, clock)
-    for candidate in chosen:
-        turns.take(candidate.environment_id, candidate.rollouts)
-    return Chosen([candidate.group_id for candidate in chosen], turns.times, turns.clock)
+    while chosen:  # in the order of turns: a group of who is ahead would forgive the others what they are behind
+        key = turns.next_of(chosen)
+        turns.take(key, chosen[key].pop(0).rollouts)
+        if not chosen[key]:
+            del chosen[key]
+    return Chosen(group_ids, turns.times, turns.clock)
 
 
 class _Turns:

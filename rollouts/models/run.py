@@ -164,7 +164,8 @@ class RunEnvironment(models.Model):
     passed = models.PositiveBigIntegerField(default=0)
     """Turns that it let others have, because the groups it had were all that a driver would play of it."""
     turn_time = models.FloatField(default=0.0)
-    """Virtual time of its turns, had or passed, each 1 / weight long: see ``services.batches.mixture``."""
+    """Virtual time of its turns, had or passed, each as long as its group's rollouts / weight: see
+    ``services.batches.mixture``."""
     problem_count = models.PositiveBigIntegerField(null=True)
     """Problems of the split that evaluations play; None: nobody asked, or it did not say in time and no
     driver has counted yet."""

@@ -1,9 +1,9 @@
 """What the mixture of a run remembers from one batch to the next, and the weights that hold until then.
 
 Every environment has two virtual times: that of its rollouts in batches (`rollouts.formation`) and that of its turns to
-hand out a problem (`services.groups.leases`), each over its weight. Under a small weight one turn is a long time. So
-where a weight changes, what the environment is ahead of the clock or behind it is kept in rollouts and turns, not in
-time: else it would wait that long, or have all turns until it has caught up, under a weight that says otherwise.
+hand out a problem (`services.groups.leases`), both in rollouts over its weight. Under a small weight one turn is a
+long time. So where a weight changes, what the environment is ahead of the clock or behind it is kept in rollouts, not
+in time: else it would wait that long, or have all turns until it has caught up, under a weight that says otherwise.
 """
 
 from math import fsum
@@ -43,7 +43,7 @@ def reweigh(run: Run, *, step: int, clock: float) -> None:
     if not scheduled:
         return
     environments = list(_locked(run))
-    # Turns in all over weights in all: where everybody would be if turns could be divided.
+    # Rollouts in all over weights in all: where everybody would be if turns could be divided.
     turns = fsum(row.turn_time * row.weight for row in environments) / fsum(row.weight for row in environments)
     for row in environments:
         before, row.weight = row.weight, scheduled.get(row.name, row.weight)

@@ -49,6 +49,8 @@ class Capacity(msgspec.Struct, frozen=True):
     live_version: int
     capacity: int
     """Rollouts, or tokens, that may still be claimed for training; not above 0: none."""
+    abundant: list[int]
+    """Ids of the environments whose groups wait for longer than generation may run ahead."""
 
 
 def capacity(run: Run) -> Capacity:
@@ -105,7 +107,7 @@ def claim(
         created = _evaluation_groups(run, open_evaluations, room, left, in_a_slot=evaluated_in_a_slot)
         if run.kind == RunKind.RL:
             room -= -(-len(created) // evaluated_in_a_slot)
-            created += _training_groups(run, environments, room, now.capacity, left)
+            created += _training_groups(run, environments, room, now, left)
         by_id = {row.pk: row for row in environments}
         for group in created:
             group.environment = by_id[group.environment_id]
@@ -231,23 +233,27 @@ def _evaluation_groups(
 
 
 def _training_groups(
-    run: Run, environments: list[RunEnvironment], room: int, amount: int, left: dict[int, int]
+    run: Run, environments: list[RunEnvironment], room: int, now: Capacity, left: dict[int, int]
 ) -> list[ScoredGroup]:
-    """The next problems of each environment, environments in proportion to their weights: at most `room` groups, until
-    they have the `amount` of what batches are measured in.
+    """The next problems of each environment, environments in proportion to their weights by the rollouts that they
+    have: at most `room` groups, up to the capacity.
 
-    A turn takes an environment 1 / weight of virtual time, and it has the turn that would end first. Whose turn it is
-    and who has no room left passes: what it could not have is lost to it, or it would have all turns once it recovers.
+    A turn takes an environment its group's rollouts / weight of virtual time, and it has the turn that would end first.
+    Whose turn it is and who has no room left, or is abundant while others are not, passes: what it did not have is lost
+    to it, or it would have all turns once it recovers.
     """
-    sizes, turns = measure_of(run).groups, list[RunEnvironment]()
+    sizes, turns, amount = measure_of(run).groups, list[RunEnvironment](), now.capacity
     environments = [environment for environment in environments if environment.name in sizes]
-    while amount > 0 and len(turns) < room and any(left[environment.pk] > 0 for environment in environments):
-        with_room = [environment for environment in environments if left[environment.pk] > 0]
-        environment = min(with_room, key=lambda env: (env.turn_time + 1 / env.weight, env.pk))
-        environment.turn_time += 1 / environment.weight
+    lasts = {each: run.parsed.group_rollouts[each.name] / each.weight for each in environments}
+    while amount > 0 and len(turns) < room and (with_room := [each for each in environments if left[each.pk] > 0]):
+        playing = [each for each in with_room if each.pk not in now.abundant] or with_room
+        environment = min(playing, key=lambda each: (each.turn_time + lasts[each], each.pk))
+        environment.turn_time += lasts[environment]
         for other in environments:
-            if left[other.pk] <= 0:
-                _pass_turns(other, until=environment.turn_time)
+            if other not in playing:
+                missed = max(0, floor((environment.turn_time - other.turn_time) / lasts[other]))
+                other.turn_time += missed * lasts[other]
+                other.passed += 0 if left[other.pk] > 0 else missed
         left[environment.pk] -= 1
         turns.append(environment)
         amount -= sizes[environment.name]
@@ -259,13 +265,6 @@ def _training_groups(
         for environment in turns
         if (index := next(indexes[environment], None)) is not None
     ]
-
-
-def _pass_turns(environment: RunEnvironment, *, until: float) -> None:
-    """Let the turns of an environment go by that would have ended until then, all at once however many they are."""
-    missed = max(0, floor((until - environment.turn_time) * environment.weight))
-    environment.passed += missed
-    environment.turn_time += missed / environment.weight
 
 
 def _leases_of(group_ids: list[int]) -> list[Lease]:

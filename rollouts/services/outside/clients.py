@@ -16,6 +16,7 @@ from rollouts.errors import Invalid
 from rollouts.models import Attempt, EnvironmentClient, Run, RunEnvironment, RunKind
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors.clients import ALLOCATION_LAPSE_S, silent
+from rollouts.services.batches.mixture import rescaled
 from rollouts.services.groups.intake import MAX_ENVIRONMENTS
 from rollouts.services.outside import attempts
 from rollouts.services.transitions import DB_NOW, record_creation, transition
@@ -61,8 +62,10 @@ def register(run: Run, introduction: Introduction) -> EnvironmentClient | None:
         name = named(introduction.desired_name)
         environment = _environment(run, name[:MAX_ENVIRONMENT] or UNNAMED)
         if run.kind == RunKind.EXTERNAL:
+            before = environment.weight
             environment.weight = min(max(introduction.weight, SMALLEST_WEIGHT), LARGEST_WEIGHT)
-            environment.save(update_fields=["weight"])
+            environment.virtual_time = rescaled(environment.virtual_time, run.mixture_clock, before, environment.weight)
+            environment.save(update_fields=["weight", "virtual_time"])
         clients = EnvironmentClient.objects.filter(attempt=attempt)
         # Of all attempts: whoever did not hear of a reset still goes by its old one.
         newest: int | None = EnvironmentClient.objects.filter(attempt__run=run).aggregate(newest=Max("index"))["newest"]

@@ -2,6 +2,7 @@
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,19 +68,29 @@ def test_too_little_waits_and_says_how_much_there_is() -> None:
     assert choose([], Demand(rollouts=8), {}, 0.0) == Waiting("0 of 8 rollouts are ready")
 
 
-def test_weights_steer_the_mixture_over_many_batches() -> None:
-    mixture = {1: MixtureShare("heavy", 3.0), 2: MixtureShare("light", 1.0)}
-    clock, served = 0.0, Counter[int]()
-    candidates = queue(*[(1 + at % 2, 4) for at in range(400)])
-    for _ in range(25):
-        result = choose(candidates, Demand(rollouts=8, exact=True), mixture, clock)
+@pytest.mark.parametrize(
+    ("weights", "rollouts", "groups"),
+    [((3.0, 1.0), 8, (4, 4)), ((3.0, 1.0), 64, (8, 8)), ((1.0, 5.0), 64, (8, 8)), ((1.0, 1.0), 64, (4, 16))],
+)
+def test_weights_steer_the_mixture_over_many_batches(
+    weights: tuple[float, float], rollouts: int, groups: tuple[int, int]
+) -> None:
+    """However many groups a batch has, and in whatever order they came."""
+    mixture = {key: MixtureShare(str(key), weight) for key, weight in enumerate(weights)}
+    clock, batched, waiting, number = 0.0, Counter[int](), list[Candidate](), 0
+    for _ in range(100):
+        for key, size in enumerate(groups):  # of each there is enough for a batch
+            while sum(each.rollouts for each in waiting if each.environment_id == key) < rollouts:
+                waiting.append(Candidate(number := number + 1, key, size, 10))
+        result = choose(waiting, Demand(rollouts=rollouts, exact=True), mixture, clock)
         assert isinstance(result, Chosen)
         clock = result.clock
         mixture = {key: MixtureShare(old.name, old.weight, result.virtual_times[key]) for key, old in mixture.items()}
         taken = set(result.group_ids)
-        served += Counter(each.environment_id for each in candidates if each.group_id in taken)
-        candidates = [each for each in candidates if each.group_id not in taken]
-    assert abs(served[1] - 3 * served[2]) <= 4
+        for each in waiting:
+            batched[each.environment_id] += each.rollouts * (each.group_id in taken)
+        waiting = [each for each in waiting if each.group_id not in taken]
+    assert batched[0] / batched.total() == pytest.approx(weights[0] / sum(weights), abs=0.01)
 
 
 def test_an_environment_that_was_away_neither_waits_nor_catches_up() -> None:

@@ -1,6 +1,7 @@
 """Environments of one run that differ: in their groups, in how these are compared, and in weights that change."""
 
 from collections import Counter
+from statistics import fmean
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from trainers.config import resolve
 
 pytestmark = pytest.mark.django_db
 
+STEPS = 20
 GROUPS = 10
 """Groups of two rollouts in a batch of a run whose weights change."""
 
@@ -104,6 +106,64 @@ def test_problems_of_pools_rest_by_the_groups_of_their_own_environment() -> None
     )
     seen = [claim.problem_index for claim in story.claim(run)]
     assert seen == [0, 1, 2, 3]
+
+
+def lags_of(run: Run) -> dict[str, list[int]]:
+    """By how many versions the groups of each environment had been overtaken when they were batched."""
+    items = BatchItem.objects.filter(batch__run=run).values_list(
+        "group__environment__name", "batch__step", "group__min_policy_version"
+    )
+    found: dict[str, list[int]] = {}
+    for name, step, version in items:
+        assert version is not None
+        found.setdefault(name, []).append(step - version)
+    return found
+
+
+def train_steps(run: Run, epoch: int, steps: int, *, unsolved: str = "") -> None:
+    """Play on and on while a trainer takes its steps; of one environment every second group tells nothing."""
+    played = Counter[str]()
+    for number in range(steps):
+        while claims := story.claim(run):
+            for claim in claims:
+                played[claim.environment] += 1
+                is_equal = claim.environment == unsolved and played[unsolved] % 2
+                story.settle(claim, [1.0] * claim.group_size if is_equal else None)
+        delivery = forming.fetch(run, epoch=epoch, step=number)
+        assert delivery is not None
+        story.ack(run, epoch, number, delivery.sha256)
+        story.announce(run, epoch, number + 1)
+        story.publish(run)
+
+
+@pytest.mark.parametrize(
+    ("light", "unsolved"),
+    [({"group_size": 4}, ""), ({}, "heavy")],
+    ids=["whose groups are larger", "whose groups are kept where others are dropped"],
+)
+def test_no_environment_grows_stale_for_what_others_bring(light: dict[str, int], unsolved: str) -> None:
+    run, epoch = story.train(
+        environments=[ref("heavy", weight=3.0), ref("light", weight=1.0) | light],
+        batch__batch_size=16,
+        max_steps=STEPS,
+        optimizer__warmup_steps=0,
+        algorithm__max_async_level=2,
+        algorithm__max_off_policy_steps=100,
+        algorithm__filter_zero_advantage=True,
+    )
+    train_steps(run, epoch, STEPS, unsolved=unsolved)
+    lags = lags_of(run)
+    assert abs(fmean(lags["light"]) - fmean(lags["heavy"])) < 1.6
+    of_light = BatchItem.objects.filter(batch__run=run, group__environment__name="light")
+    rollouts = sum(len(item.advantages) for item in of_light)
+    assert rollouts / (STEPS * 16) == pytest.approx(0.25, abs=0.04)
+
+
+def test_what_comes_from_outside_keeps_nobody_from_playing() -> None:
+    run = story.launch(environments=[ref("own")], batch__batch_size=8, algorithm__max_async_level=1, max_steps=9)
+    story.submit(run, [story.scored(f"group-{at}", environment="outside") for at in range(40)], actor="api:x")
+    assert len(story.claim(run)) == 4, "its half of the two batches that may be ahead"
+    assert story.claim(run) == []
 
 
 def moving(*points: tuple[int, float, float]) -> list[dict[str, Any]]:

@@ -97,7 +97,10 @@ def test_no_more_is_given_up_than_was_begun_too_much_nor_what_is_for_later_batch
 
 @pytest.mark.parametrize(("size", "state"), [(2, GroupState.SURPLUS), (4, GroupState.PLAYING)])
 def test_a_group_that_has_more_than_was_begun_too_much_is_not_given_up(size: int, state: GroupState) -> None:
-    environments = [{"name": "reverse_text", "group_size": size}, {"name": "other", "group_size": 4}]
+    environments = [
+        {"name": "reverse_text", "group_size": size},
+        {"name": "other", "group_size": 4, "weight": 4 / size},  # a group of each in turn
+    ]
     run, epoch = story.train(environments=environments, batch__oversampling=1.5, algorithm__max_async_level=0)
     slow, other = story.claim(run, 2)
     assert (slow.group_size, other.group_size) == (size, 4)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from django.db.models.functions import Now
 
-from rollouts.models import EnvironmentClient, Event, Run, RunEnvironment, ScoredGroup
+from rollouts.models import Batch, BatchItem, EnvironmentClient, Event, Run, RunEnvironment, ScoredGroup
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.batches import forming
 from rollouts.services.curation import exchange
@@ -45,6 +45,23 @@ def test_the_newest_weight_is_the_one_of_the_mixture() -> None:
     for weight, expected in ((2.0, 2.0), (0.0, 1e-6), (-3.0, 1e-6), (2e9, 1e9)):
         api.register_env(weight=weight)
         assert RunEnvironment.objects.get().weight == pytest.approx(expected)
+
+
+def test_an_environment_that_comes_back_with_another_weight_has_its_share_from_then() -> None:
+    api = started(batch_size=4)
+    light, other = (api.register_env(name, weight=each)["env_id"] for name, each in (("light", 0.01), ("other", 1.0)))
+
+    def batch_of(*senders: int) -> set[str]:
+        for each in senders:
+            api.submit(env_id=each)
+        assert api.get("/batch")["batch"] is not None
+        newest = BatchItem.objects.filter(batch=Batch.objects.latest("step"))
+        return set(newest.values_list("group__environment__name", flat=True))
+
+    assert batch_of(light, other) == {"light", "other"}
+    assert batch_of(light, other, other) == {"other"}, "it has had its share for long"
+    again = api.register_env("light", weight=1.0)["env_id"]
+    assert batch_of(again, other, other) == {"light", "other"}
 
 
 @pytest.mark.parametrize("name", ["", "\0", "x" * 300, "émoji 🙂", "a/b"])
