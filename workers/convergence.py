@@ -69,6 +69,8 @@ class Convergence:
         """Run id -> monotonic time since which every pass over it raised."""
         self._at_work: dict[int, datetime] = {}
         """Run id -> when one of its jobs was last seen at work."""
+        self._brought: set[int] = set()
+        """Ids of runs that have all that they start from, and wait for something else. May be lost."""
 
     def converge(self, run_id: int) -> None:
         """Make one pass over a run, and another at once when its state changed. Blocks while it probes."""
@@ -99,11 +101,32 @@ class Convergence:
 
     def _step(self, run: Run) -> None:
         if run.state == RunState.PENDING:
-            _begin(run)
+            self._begin(run)
         elif run.state == RunState.STOPPING:
             _end(run, to=RunState.STOPPED, reason=run.reason)
         elif run.state in RUN_GENERATING:
             self._tend(run)
+
+    def _begin(self, run: Run) -> None:
+        _ask_for_leave(run)
+        # Nothing of an external run is started here.
+        if run.kind != RunKind.EXTERNAL and (complaint := confinement.complaint_here()):
+            raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
+        if run.pk not in self._brought:  # for days, perhaps: the hub is not asked at every pass
+            if not _bring(run):
+                return
+            self._brought.add(run.pk)
+        if not placing.place(run) or not _would_be_taken(run):
+            return
+        _make_model(run)
+        if run.parsed.is_played:
+            for ref in run.parsed.environments:
+                _try_environment(run, ref)
+            if not PolicyVersion.objects.filter(run=run).exists():
+                weights = commands.start_weights(run.parsed)
+                policies.register_initial(run, path=weights, size_bytes=hub.size_bytes(weights))
+        life.start(run)
+        self._brought.discard(run.pk)
 
     def _tend(self, run: Run) -> None:
         _ask_for_leave(run)
@@ -173,28 +196,11 @@ class Convergence:
             _end(run, to=RunState.FAILED, reason=reason)
 
 
-def _begin(run: Run) -> None:
-    _ask_for_leave(run)
-    # Nothing of an external run is started here.
-    if run.kind != RunKind.EXTERNAL and (complaint := confinement.complaint_here()):
-        raise UnrecoverableError(Reason(ReasonCode.NO_SANDBOX, error=complaint))
-    if not _bring(run) or not placing.place(run) or not _would_be_taken(run):
-        return
-    _make_model(run)
-    if run.parsed.is_played:
-        for ref in run.parsed.environments:
-            _try_environment(run, ref)
-        if not PolicyVersion.objects.filter(run=run).exists():
-            weights = commands.start_weights(run.parsed)
-            policies.register_initial(run, path=weights, size_bytes=hub.size_bytes(weights))
-    life.start(run)
-
-
 def _bring(run: Run) -> bool:
     """Fetch and export what the run starts from, and write what it learns from, which may take hours; False where its
     turn has not come yet.
 
-    Each pass asks again. The rest of the reconciler's threads are for runs that are under way. Raises
+    Each pass asks until it has all. The rest of the reconciler's threads are for runs that are under way. Raises
     UnrecoverableError, and StateConflict where somebody stops it meanwhile.
     """
     if not hub.names_of(run.parsed) and run.forked_from is None and not run.datasets.exists():

@@ -60,11 +60,29 @@ def test_what_the_hub_does_not_give_fails_the_run_with_its_name() -> None:
     run = make_run(model__path="org/name")
     with pytest.raises(UnrecoverableError) as raised:
         fetching.fetch(run, look=lambda: None)
+    assert raised.value.reason.code is ReasonCode.NOT_FETCHED
+    assert "org/name" in str(raised.value.reason)
+
+
+@pytest.mark.django_db
+def test_only_what_takes_long_to_fetch_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, may_end, fetcher = tmp_path / "asked", tmp_path / "may-end", tmp_path / "fetcher"
+    fetcher.write_text(f"#!/bin/sh\necho $4 >> {asked}\nuntil test -e {may_end}; do sleep 0.05; done\n")
+    fetcher.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fetcher))
+    monkeypatch.setattr(fetching, "_LOOK_EVERY_S", 0.1)
+    monkeypatch.setattr(fetching, "_SHORT_S", 0.2)
+    run = make_run(model__path="org/name")
+    noted = Event.objects.filter(object_kind="run", object_id=run.pk, reason_code=ReasonCode.FETCHING)
+    fetching.fetch(run, look=lambda: noted.exists() and may_end.touch())
     assert runs.health(run).sentence == (
         "Not begun yet: its model org/name is being fetched from the hub, for at most 6 hours."
     )
-    assert raised.value.reason.code is ReasonCode.NOT_FETCHED
-    assert "org/name" in str(raised.value.reason)
+    monkeypatch.setattr(fetching, "_SHORT_S", 60.0)
+    again = make_run(model__path="org/name")
+    fetching.fetch(again, look=lambda: None)
+    assert asked.read_text() == "org/name\n" * 2
+    assert not Event.objects.filter(object_id=again.pk, reason_code=ReasonCode.FETCHING).exists()
 
 
 @pytest.mark.django_db

@@ -5,14 +5,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from rollouts.models import PlacementKind, Run
+from rollouts.models import Event, PlacementKind, Run
+from rollouts.reasons import WAITS, ReasonCode
 from rollouts.selectors import runs
 from rollouts.services.runs import life, placements
 from rollouts.states import RunState
 from tests.workers.making import make_run
 from trainers.config import resolve
 from workers import convergence
-from workers.fleet import accelerators, commands, placing
+from workers.fleet import accelerators, commands, fetching, placing
 
 
 @pytest.fixture(autouse=True)
@@ -42,6 +43,26 @@ def test_a_second_run_waits_for_the_gpus_of_the_first_and_says_so() -> None:
     life.end(first, to=RunState.FAILED)
     assert converged(second).state == RunState.STARTING
     assert placements.held(second, PlacementKind.GPU) == ["0", "1"]
+
+
+@pytest.mark.django_db
+def test_a_run_that_waits_for_gpus_is_fetched_once_and_says_only_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fetched: list[str] = []
+    monkeypatch.setattr(fetching, "fetch", lambda run, **_: fetched.append(run.key))
+    holder, waiting = make_run(inference__replicas=2), make_run(model__path="org/name")
+    assert converged(holder).state == RunState.STARTING
+    reconciler = convergence.Convergence()
+    for _ in range(3):
+        reconciler.converge(waiting.pk)
+    assert fetched == [waiting.key]
+    noted = Event.objects.filter(object_kind="run", object_id=waiting.pk, reason_code__in=WAITS)
+    assert [event.reason_code for event in noted] == [ReasonCode.GPUS_TAKEN]
+    life.end(holder, to=RunState.FAILED)
+    reconciler.converge(waiting.pk)
+    assert Run.objects.get(pk=waiting.pk).state == RunState.STARTING
+    assert fetched == [waiting.key]
 
 
 @pytest.mark.django_db
