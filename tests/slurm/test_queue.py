@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from workers.slurm import queue
 from workers.slurm.queue import Job, Queue
 
 TOKEN = "0b1c2d3e-0000-4000-8000-00000000000a"
@@ -28,3 +29,18 @@ def test_a_job_of_somebody_whose_name_is_no_text_hides_none_of_ours(program: Pro
     ours = f"7|RUNNING|None|rollyard-{TOKEN}|n1|N/A||"
     program("squeue", f"printf '6|RUNNING|None|caf\\351|n1|N/A||\\n{ours}\\n'")
     assert Queue().jobs() == {TOKEN: Job("7", "RUNNING", "None", "n1")}
+
+
+def test_a_control_plane_in_an_allocation_gives_nothing_of_it_to_its_jobs(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours = {"SLURM_CONF": "/etc/slurm/a.conf", "SLURM_CLUSTERS": "a", "SLURM_JWT": "b", "ROLLYARD_JOB": "{}"}
+    theirs = {"SLURM_MEM_PER_CPU": "1", "SLURM_JOB_ID": "7", "SBATCH_PARTITION": "low", "SQUEUE_ACCOUNT": "lab"}
+    for name, value in {**ours, **theirs, "SLURM_TIME_FORMAT": "relative"}.items():
+        monkeypatch.setenv(name, value)
+    program("sbatch", f"env > {tmp_path}/env; echo 8")
+    assert queue.submit([], "", {"ROLLYARD_JOB": "{}"}) == "8"
+    given = dict(line.partition("=")[::2] for line in (tmp_path / "env").read_text().splitlines())
+    assert given.keys() & theirs.keys() == set()
+    assert ours.items() <= given.items()
+    assert given["SLURM_TIME_FORMAT"] == "%s"

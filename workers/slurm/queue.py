@@ -39,6 +39,10 @@ _ENDED = frozenset(
     }
 )
 _MAX_WORDS = 300
+_ASKING = ("SBATCH_", "SCANCEL_", "SCONTROL_", "SINFO_", "SLURM_", "SQUEUE_")
+"""How variables begin that say to SLURM's programs what options do, and to a job how large it is."""
+_FINDING = ("SLURM_CLUSTERS", "SLURM_CONF", "SLURM_CONF_SERVER", "SLURM_JWT")
+"""Those of them that say where SLURM is, and who asks."""
 
 
 class SlurmAway(Exception):
@@ -199,7 +203,7 @@ def _ask(argv: Sequence[str], given: str = "", environ: Mapping[str, str] | None
         done = subprocess.run(
             argv,
             input=given,
-            env={**os.environ, "SLURM_TIME_FORMAT": "%s", **(environ or {})},
+            env={**_environ(), **(environ or {})},
             capture_output=True,
             text=True,
             errors="replace",  # jobs of others may have any name
@@ -214,6 +218,12 @@ def _ask(argv: Sequence[str], given: str = "", environ: Mapping[str, str] | None
         return done.stdout
     told = _words(done.stderr) or f"{argv[0]} ended with {done.returncode}"
     raise SlurmAway(told) if _is_away(told) else SlurmRefused(told)
+
+
+def _environ() -> dict[str, str]:
+    """Without what asks for anything, as of an allocation in which we may be: `sbatch` would pass it on to our jobs."""
+    given = {name: value for name, value in os.environ.items() if not name.startswith(_ASKING) or name in _FINDING}
+    return {**given, "SLURM_TIME_FORMAT": "%s"}
 
 
 def _words(complaint: str) -> str:
