@@ -17,9 +17,9 @@ from typing import BinaryIO
 
 import torch
 from huggingface_hub import split_torch_state_dict_into_shards
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import WeightConverter, revert_weight_conversion
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME
+from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from trainers.distributed.spread import SpreadTensors
 from trainers.storage.safetensors_file import header
@@ -37,9 +37,9 @@ def write_weights(
     """Fill an empty directory. `tensors` are those that training may change; the other ranks give them in `dtype`."""
     names = _names_on_disk(model, tensors.shapes)
     if names is None:
-        model.save_pretrained(directory, state_dict=tensors.whole(dtype))
+        _save(directory, model, tensors.whole(dtype))
     else:
-        model.save_pretrained(directory, state_dict={})
+        _save(directory, model, {})
         _write_files(directory, model, tensors, names, dtype)
     tokenizer.save_pretrained(directory)
     config_path = directory / "config.json"
@@ -48,6 +48,21 @@ def write_weights(
     for name, kept in getattr(model, "kept_config", {}).items():  # of whoever trains it next
         config[name] = {**config.get(name, {}), **kept} if isinstance(kept, dict) else kept
     config_path.write_text(json.dumps(config, indent=2), encoding="utf-8")
+
+
+def _save(directory: Path, model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
+    """As transformers does, but with the sampling values that the model came with: it refuses to write any that stand
+    without `do_sample`, and engines take those all the same.
+    """
+    if not model.can_generate():
+        model.save_pretrained(directory, state_dict=state)
+        return
+    kept, model.generation_config = model.generation_config, GenerationConfig()
+    try:
+        model.save_pretrained(directory, state_dict=state)
+    finally:
+        model.generation_config = kept
+    kept.to_json_file(directory / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
 
 
 def _names_on_disk(model: PreTrainedModel, shapes: Mapping[str, torch.Size]) -> dict[str, str] | None:

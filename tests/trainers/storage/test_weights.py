@@ -1,6 +1,7 @@
 """Published weights are byte for byte what transformers writes of the whole model, wherever its parts are."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -128,3 +129,19 @@ def test_a_version_keeps_the_dropout_that_its_training_did_without(
     written(model, model_dir, tmp_path / "version", torch.float32)
     kept = AutoConfig.from_pretrained(tmp_path / "version")
     assert (kept.resid_pdrop, kept.embd_pdrop) == (0.2, 0.1)
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+def test_a_version_keeps_sampling_values_that_stand_without_do_sample(
+    model_dir: Path, tmp_path: Path, file: str
+) -> None:
+    source = tmp_path / "source"
+    shutil.copytree(model_dir, source)
+    (source / "generation_config.json").unlink()
+    before = json.loads((source / file).read_text()) if (source / file).exists() else {}
+    (source / file).write_text(json.dumps(before | {"temperature": 0.9, "top_p": 0.6}))
+    model = AutoModelForCausalLM.from_pretrained(source)
+    found = written(model, source, tmp_path / "version", torch.float32)
+    told = json.loads(found["generation_config.json"])
+    assert (told["temperature"], told["top_p"]) == (0.9, 0.6)
+    assert model.generation_config.temperature == 0.9
