@@ -89,9 +89,19 @@ _UNDECODABLE = (msgspec.MsgspecError, ValueError, RecursionError)
 class EndpointClient:
     """One endpoint. Belongs to one event loop; safe for many requests at once."""
 
-    def __init__(self, endpoint: ChatEndpoint, key: str = "", *, tries: int = TRIES, kind: str = "Endpoint") -> None:
-        """`key`: what its reference stands for. `kind`: what errors call it, before its name."""
+    def __init__(
+        self,
+        endpoint: ChatEndpoint,
+        key: str = "",
+        *,
+        tries: int = TRIES,
+        kind: str = "Endpoint",
+        tool_choice: str = "",
+    ) -> None:
+        """`key`: what its reference stands for. `kind`: what errors call it, before its name. `tool_choice` goes along
+        with tools; empty: the server's own."""
         self.endpoint = endpoint
+        self._tool_choice = {"tool_choice": tool_choice} if tool_choice else {}
         self._key = key
         self._tries = tries
         self._name = f"{kind} {endpoint.name}"
@@ -119,7 +129,7 @@ class EndpointClient:
             "temperature": sampling.temperature,
         }
         if tools:
-            wanted["tools"] = list(tools)
+            wanted |= {"tools": list(tools), **self._tool_choice}
         if sampling.stops.strings:
             wanted["stop"] = list(sampling.stops.strings)
         if seed is not None:

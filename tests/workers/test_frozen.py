@@ -76,6 +76,20 @@ def test_a_frozen_model_is_asked_over_its_server_and_counted_and_kept_as_an_endp
     assert {(body["model"], body["max_tokens"], "seed" in body) for body in rival.chats} == {("policy", 2048, False)}
 
 
+def test_a_frozen_model_is_shown_tools_for_which_its_server_needs_no_parser(counted: Counter[str]) -> None:
+    tool = {"type": "function", "function": {"name": "add", "parameters": {}}}
+
+    async def act(group: GroupOthers) -> list[ChatAnswer]:
+        return [await group.reply("rival", HELLO, tools) for tools in ([tool], [])]
+
+    run = make_started_run(policies=[RIVAL])
+    with stub_server() as rival:
+        make_server(run, rival.url, policy="rival")
+        asking(run, act, counted)
+    told = [{key: body[key] for key in ("tools", "tool_choice") if key in body} for body in rival.chats]
+    assert told == [{"tools": [tool], "tool_choice": "none"}, {}]
+
+
 def test_who_asks_a_server_that_is_not_ready_yet_waits_for_it(counted: Counter[str]) -> None:
     run = make_started_run(policies=[RIVAL])
 

@@ -115,5 +115,6 @@ def _client(replica: Replica, timeout_s: float) -> EndpointClient:
         max_in_flight=_MOST_IN_FLIGHT,
         timeout_s=timeout_s,
     )
-    # Another replica may answer before this one would at a second try.
-    return EndpointClient(target, api_key(replica), tries=1, kind="Server")
+    # Another replica may answer before this one would at a second try. Tools are told of, not parsed for: for anything
+    # but `none` a server wants to know its parser.
+    return EndpointClient(target, api_key(replica), tries=1, kind="Server", tool_choice="none")

@@ -65,6 +65,7 @@ def test_tools_are_offered_and_calls_come_back() -> None:
     with serving(lambda body: completion(None, tool_calls=[call])) as server:
         (answer,) = ask(server, tools=[tool])
     assert server.asked[0]["tools"] == [tool]
+    assert "tool_choice" not in server.asked[0]
     assert answer.message.tool_calls == [ToolCall("c", FunctionCall("add", "{}"))]
 
 
