@@ -1,15 +1,20 @@
 """The model's own chat template, rendered by the inference server: knows every model, and none of them closely.
 
-A reply is text and nothing else: tools are told, their calls are not recognised. A further turn goes on exactly where
-the template closes turns with the token that replies end on; otherwise each of them starts a branch, and so does what
-follows a reply that was cut.
+A reply is text, but for a thought that the template itself has opened: tools are told, their calls are not recognised.
+A further turn goes on exactly where the template closes turns with the token that replies end on; otherwise each of
+them starts a branch, and so does what follows a reply that was cut.
 """
 
+import asyncio
 from collections.abc import Sequence
 
-from environments.errors import UnfollowableTurn
+from environments.errors import PolicyRefused, UnfollowableTurn
 from environments.policy import Completion, Policy
 from environments.types import JsonObject, Message
+
+_OPEN, _CLOSED = "<think>", "</think>"
+_PROBES = ("?", _OPEN, f"{_OPEN}\n.", _CLOSED)
+"""What is asked to see tokens: those that two prompts do not share are the words'. White space at an end may be cut."""
 
 
 class TemplateChat:
@@ -17,9 +22,15 @@ class TemplateChat:
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
+        self._opened: list[list[int]] | None = None
+        """Tokens of an open thought at the end of a prompt. None: not known yet."""
+        self._closed: list[int] = []
+        """Tokens of its end."""
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
-        return await self._policy.render(messages, tools)
+        prompt = await self._policy.render(messages, tools)
+        await self._look()
+        return prompt
 
     async def extend(
         self,
@@ -32,9 +43,38 @@ class TemplateChat:
         if not sampled.ended_its_turn:
             return None  # which token would end it is not known
         try:
-            return await self._policy.extend(token_ids, messages, added, tools)
+            prompt = await self._policy.extend(token_ids, messages, added, tools)
         except UnfollowableTurn:
             return None
+        await self._look()
+        return prompt
 
-    def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject]) -> Message:
-        return Message("assistant", completion.text)
+    def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject] | None) -> Message:
+        text = completion.text
+        if not any(prompt_token_ids[-len(tokens) :] == tokens for tokens in self._opened or ()):
+            return Message("assistant", text)
+        thought, is_closed, said = text.partition(_CLOSED)
+        if not is_closed and len(self._closed) == 1 and self._closed[0] in completion.token_ids:
+            return Message("assistant", text)  # its end is a control token, which no text has: who knows where it was
+        return Message("assistant", said.lstrip("\n") if is_closed else None, reasoning_content=thought.strip("\n"))
+
+    async def _look(self) -> None:
+        """Find out, once, how a prompt ends in an open thought."""
+        if self._opened is not None:
+            return
+        asked = [[Message("user", words)] for words in _PROBES]
+        try:
+            other, *found = await asyncio.gather(*(self._policy.render(messages) for messages in asked))
+        except PolicyRefused:  # a template that wants more than a question
+            self._opened = []
+            return
+        opened, opened_line, self._closed = (_apart(tokens, other) for tokens in found)
+        self._opened = [tokens for tokens in (opened, opened_line[:-1]) if tokens]
+
+
+def _apart(one: list[int], other: list[int]) -> list[int]:
+    """What is between the tokens at the beginning and at the end that both have."""
+    shorter = min(len(one), len(other))
+    before = next((at for at in range(shorter) if one[at] != other[at]), shorter)
+    behind = next((at for at in range(shorter - before) if one[-1 - at] != other[-1 - at]), shorter - before)
+    return one[before : len(one) - behind]

@@ -16,6 +16,7 @@ from transformers import AutoTokenizer
 
 from environments.chat import files, rendered
 from environments.chat.rendered import RenderedChat
+from environments.chat.template import TemplateChat
 from environments.chat.tokenizer import MARK, ChatTokenizer
 from environments.config import SamplingParams
 from environments.errors import PolicyRefused
@@ -163,6 +164,58 @@ def test_a_conversation_with_tools_goes_on_over_the_sampled_tokens(directory: Pa
         "<|im_start|>user\nthanks<|im_end|>\n<|im_start|>assistant\n<think>\nHm<|im_end|>\n"
         "<|im_start|>user\nbye<|im_end|>\n<|im_start|>assistant\nbye<|im_end|>"
     )
+
+
+def opening(text: str) -> Any:
+    """A tokenizer whose template begins the reply itself."""
+    tokenizer = tool_tokenizer()
+    asking = "'<|im_start|>assistant\\n' }}{%- endif %}"
+    assert tokenizer.chat_template.endswith(asking)
+    tokenizer.chat_template = tokenizer.chat_template.replace(asking, asking.replace("' }}", f"{text}' }}}}"))
+    return tokenizer
+
+
+@pytest.mark.parametrize(
+    ("opened", "text", "content", "thought"),
+    [
+        ("<think>\\n", "so \\boxed{18}", None, "so \\boxed{18}"),
+        ("<think>", "so \\boxed{18}", None, "so \\boxed{18}"),
+        ("<think>\\n", "Hm.\n</think>\n\n18<|im_end|>", "18", "Hm."),
+        ("<think>\\n", "Hm.</think><|im_end|>", "", "Hm."),
+        ("<think>\\n\\n</think>\\n\\n", "so \\boxed{18}", "so \\boxed{18}", None),
+        ("", "so \\boxed{18}", "so \\boxed{18}", None),
+        ("\\n", "so \\boxed{18}", "so \\boxed{18}", None),
+    ],
+)
+def test_behind_a_thought_that_a_template_opens_nothing_is_said_before_it_ends(
+    opened: str, text: str, content: str | None, thought: str | None
+) -> None:
+    tokenizer = opening(opened)
+    sampled = tokenizer.encode(text)
+    policy = Templated(tokenizer, [sampled, sampled])
+
+    async def play() -> PlayedRollout:
+        session = Session(Problem(key="p", messages=ASKED), policy, TemplateChat(policy), SamplingParams(max_turns=9))
+        first = await session.reply()
+        await session.reply([*ASKED, first, Message("user", "and?")])
+        return session.end()
+
+    rollout = asyncio.run(play())
+    replies = [message for message in rollout.messages if message.role == "assistant"]
+    assert [(reply.content, reply.reasoning_content) for reply in replies] == [(content, thought)] * 2
+    assert sum(rollout.loss_mask) == 2 * len(sampled), "what is trained are the tokens, as ever"
+
+
+def test_an_end_of_a_thought_that_no_text_shows_is_an_end() -> None:
+    tokenizer = opening("<think>\\n")
+    sampled = tokenizer.encode("Hm.</think>18")
+    said = Completion(token_ids=sampled, logprobs=[-0.5] * len(sampled), text="Hm.18", finish_reason="stop")
+
+    async def play() -> Message:
+        chat = TemplateChat(Templated(tokenizer))
+        return chat.parse(await chat.render(ASKED, []), said, [])
+
+    assert asyncio.run(play()) == Message("assistant", "Hm.18")
 
 
 def test_behind_a_reply_that_was_cut_the_end_of_the_turn_is_given(directory: Path, chat: RenderedChat) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from environments.errors import InvalidArguments
 from environments.fakes import ScriptedPolicy
 from environments.library.splits import is_held_out
 from environments.runner import play_group
-from environments.types import Split
+from environments.types import Split, StopReason
 from tests.environments.library_data.tables import asked, loaded, problems, score, solved, write
 from tests.environments.rewards.replying import HOSTILE
 
@@ -230,6 +231,23 @@ def test_an_episode_is_played_and_scored(data: Path) -> None:
     rollouts = asyncio.run(group)
     assert [(rollout.reward, rollout.error) for rollout in rollouts] == [(1.0, None)] * 2
     assert all(rollout.metrics["reward/math"] == 1.0 for rollout in rollouts)
+
+
+@pytest.mark.parametrize(
+    ("said", "reward"), [("so ANSWER", 0.0), ("so \\boxed{1}</think>ANSWER", 1.0), ("ANSWER</think>So there.", 0.0)]
+)
+def test_a_thought_that_the_template_opens_is_no_answer(data: Path, said: str, reward: float) -> None:
+    class Thinking(ScriptedPolicy):
+        async def render(self, *told: Any) -> list[int]:
+            return [*await super().render(*told), *b"<think>\n"]
+
+    environment = loaded("gsm8k", data)
+    problem = environment.problem(Split.EVAL, 0)
+    reply = said.replace("ANSWER", rf"\boxed{{{problem.data['answer']}}}")
+    policy = Thinking([reply])
+    group = play_group(environment, problem, policy, SamplingParams(max_tokens=len(reply)), 1, deadline_s=20)
+    [rollout] = asyncio.run(group)
+    assert (rollout.reward, rollout.stop_reason) == (reward, StopReason.LENGTH)
 
 
 def test_its_solutions_are_lines_to_train_on(data: Path) -> None:
