@@ -1,12 +1,15 @@
 """How SLURM's programs are asked, and what they say is read: stand-ins for them, in a directory."""
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from workers.launchers.base import LauncherAway, LaunchError, LaunchSpec
 from workers.slurm import queue
+from workers.slurm.launcher import SlurmLauncher
 from workers.slurm.queue import Job, Queue
 
 TOKEN = "0b1c2d3e-0000-4000-8000-00000000000a"
@@ -44,3 +47,43 @@ def test_a_control_plane_in_an_allocation_gives_nothing_of_it_to_its_jobs(
     assert given.keys() & theirs.keys() == set()
     assert ours.items() <= given.items()
     assert given["SLURM_TIME_FORMAT"] == "%s"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)",
+        "Required partition not available (inactive or drain)",
+        "Unable to create job record, try again",
+        "System submissions disabled",
+        "Invalid user id",
+        "what a plugin of the cluster says",
+    ],
+)
+def test_a_job_that_slurm_may_take_another_time_is_tried_again(program: Program, tmp_path: Path, words: str) -> None:
+    program("sbatch", f'echo "sbatch: error: Batch job submission failed: {words}" >&2; exit 1')
+    with pytest.raises(LauncherAway, match=re.escape(f"not take the job now: Batch job submission failed: {words}")):
+        SlurmLauncher(tmp_path).start(LaunchSpec("token", tmp_path / "replica", ["true"], template="default"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Batch job submission failed: Invalid account or account/partition combination specified",
+        "Batch job submission failed: Invalid feature specification",
+        "Batch job submission failed: Invalid partition name specified",
+        "Batch job submission failed: Invalid qos specification",
+        "Batch job submission failed: Node count specification invalid",
+        "Batch job submission failed: Requested node configuration is not available",
+        "Batch job submission failed: Requested time limit is invalid (missing or exceeds some limit)",
+        "Batch job submission failed: User's group not permitted to use this partition",
+        "Invalid generic resource (gres) specification",
+        "Memory specification can not be satisfied",
+    ],
+)
+def test_a_job_that_slurm_will_never_take_is_not(program: Program, tmp_path: Path, words: str) -> None:
+    banner = "welcome to this cluster " * 20
+    program("sbatch", f'echo "{banner}" >&2; echo "sbatch: error: {words}" >&2; exit 1')
+    with pytest.raises(LaunchError, match=re.escape(words)) as refused:
+        SlurmLauncher(tmp_path).start(LaunchSpec("token", tmp_path / "replica", ["true"], template="default"))
+    assert not isinstance(refused.value, LauncherAway)

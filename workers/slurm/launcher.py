@@ -77,6 +77,8 @@ class SlurmLauncher:
         script = templates.script(template, spec.need, templates.agent(template, spec.directory))
         try:
             number = _submit(template, spec, script, secrets)
+        except queue.SlurmPutOff as error:
+            raise LauncherAway(f"SLURM does not take the job now: {error}") from None
         except queue.SlurmRefused as error:
             raise LaunchError(f"SLURM refused the job: {error}") from None
         except queue.SlurmAway as error:

@@ -53,6 +53,10 @@ class SlurmRefused(Exception):
     """SLURM does not take this job; the message is its own."""
 
 
+class SlurmPutOff(SlurmRefused):
+    """It does not take this job now, and may another time: a limit is reached, a partition is closed for a while."""
+
+
 class Job(NamedTuple):
     """What `squeue` says of one."""
 
@@ -217,7 +221,8 @@ def _ask(argv: Sequence[str], given: str = "", environ: Mapping[str, str] | None
     if done.returncode == 0:
         return done.stdout
     told = _words(done.stderr) or f"{argv[0]} ended with {done.returncode}"
-    raise SlurmAway(told) if _is_away(told) else SlurmRefused(told)
+    kind = SlurmAway if _is_away(told) else SlurmRefused if _FINAL.search(told) else SlurmPutOff
+    raise kind(told[-_MAX_WORDS:])  # why is said last
 
 
 def _environ() -> dict[str, str]:
@@ -229,7 +234,33 @@ def _environ() -> dict[str, str]:
 def _words(complaint: str) -> str:
     """What SLURM's program said, without its own name before every line."""
     lines = (re.sub(r"^\w+: (error: )?", "", line.strip()) for line in complaint.splitlines())
-    return "; ".join(line for line in lines if line)[:_MAX_WORDS]
+    return "; ".join(line for line in lines if line)
+
+
+_FINAL = re.compile(
+    "|".join(
+        [
+            r"\binvalid\b(?! (?:user|group|job) id)",
+            "access/permission denied",
+            "can not be satisfied",
+            "is not a valid",
+            "memory required by task",
+            "more processors requested than permitted",
+            "no partition specified",
+            "not permitted to use this partition",
+            "not supported|unsupported",
+            "parameter too long",
+            "requested more tasks than available processors",
+            "requested node configuration is not available",
+            "requested nodes not in this partition",
+            "time limit specification required",
+            "unrecognized option",
+        ]
+    ),
+    re.IGNORECASE,
+)
+"""What SLURM says of a job that it will not take tomorrow either. Of all else that it says a job may wait for the end:
+one like it was taken when the run began, and the words are on the run's page."""
 
 
 def _is_away(told: str) -> bool:
