@@ -68,6 +68,7 @@ def import_labels(
 
 
 def export_sft(
+    context: typer.Context,
     source: exports.Source,
     output: exports.Output = None,
     pairs: Annotated[bool, typer.Option("--pairs", help="Best beside worst of each group, for DPO.")] = False,
@@ -95,6 +96,7 @@ def export_sft(
     if "@" in source or name:
         if pairs:
             fail("pairs of a version are written by export-dpo")
+        exports.refuse_to_choose(context, source)
         recipe: dict[str, Any] = {"best": best or None, "min_reward": min_reward}
         recipe |= {"truncated": truncated, "environment": environment or ""}
         exports.export("sft", source, recipe, state, name, output, split, file_format, push, project, as_json=as_json)

@@ -17,6 +17,7 @@ from controlplane.cli.terminal import (
     complaint,
     connect,
     fail,
+    options_given,
     print_json,
     project_of,
     run_of,
@@ -66,6 +67,9 @@ Source = Annotated[
     str, typer.Argument(metavar="NAME@VERSION | RUN", help="A version of a dataset; or a run, of which one is made.")
 ]
 
+_CHOOSING = {"best", "min_reward", "min_gap", "unwanted_below", "truncated", "state", "environment", "name"}
+"""Parameters that say which rollouts of a run a version is made of, and what it is called."""
+
 
 def register(app: typer.Typer) -> None:
     """Add the commands to a program, also under the names that commands of Django have."""
@@ -75,6 +79,7 @@ def register(app: typer.Typer) -> None:
 
 
 def export_dpo(
+    context: typer.Context,
     source: Source,
     output: Output = None,
     best: Best = 1,
@@ -91,12 +96,14 @@ def export_dpo(
     as_json: Json = False,
 ) -> None:
     """Write pairs of a better and a worse answer; stdout without a file. Interrupted, the same command goes on."""
+    refuse_to_choose(context, source)
     recipe: dict[str, Any] = {"best": best or None, "min_reward": min_reward, "min_gap": min_gap}
     recipe |= {"truncated": truncated, "environment": environment or ""}
     export("dpo", source, recipe, state, name, output, split, file_format, push, project, as_json=as_json)
 
 
 def export_kto(
+    context: typer.Context,
     source: Source,
     output: Output = None,
     best: Best = 0,
@@ -115,6 +122,7 @@ def export_kto(
     as_json: Json = False,
 ) -> None:
     """Write examples with whether each is wanted; stdout without a file. Interrupted, the same command goes on."""
+    refuse_to_choose(context, source)
     recipe: dict[str, Any] = {
         "best": best or None,
         "min_reward": min_reward,
@@ -123,6 +131,13 @@ def export_kto(
     }
     recipe |= {"truncated": truncated, "environment": environment or ""}
     export("kto", source, recipe, state, name, output, split, file_format, push, project, as_json=as_json)
+
+
+def refuse_to_choose(context: typer.Context, source: str) -> None:
+    """End the program where options would choose from a version, which is written as it was made."""
+    if "@" in source and (given := options_given(context, _CHOOSING)):
+        less = f"`rollyard datasets make NAME --version {source}` makes one that has less"
+        raise typer.BadParameter(f"a version is written as it was made: leave it out, or {less}", param_hint=given)
 
 
 def export(

@@ -13,10 +13,14 @@ from controlplane.cli.terminal import (
     Project,
     connect,
     fail,
+    options_given,
     print_json,
     run_of,
     say,
 )
+
+_LAUNCHED_WITH = {"env", "problems", "samples", "temperature", "max_tokens", "max_turns", "name", "override"}
+"""Parameters of the run; what its file has is chosen each time that one is written."""
 
 
 def register(app: typer.Typer) -> None:
@@ -25,6 +29,7 @@ def register(app: typer.Typer) -> None:
 
 
 def synthesize(
+    context: typer.Context,
     teacher: Annotated[
         str,
         typer.Argument(metavar="TEACHER", help="A model, RUN@STEP, endpoint:NAME; or the key of a synthesis to go on."),
@@ -53,8 +58,8 @@ def synthesize(
 ) -> None:
     """Let a teacher play training problems, and write its best rollouts as data for SFT, each with where it is from.
 
-    It is an eval run on the training split: it goes on when this command is interrupted. The same command with the
-    run's key in place of the teacher follows it to its end and writes the file.
+    It is an eval run on the training split: it goes on when this command is interrupted. The command with the run's key
+    in place of the teacher, and without what it was launched with, follows it to its end and writes the file.
     """
     _check_place(output)
     connect()
@@ -69,8 +74,8 @@ def synthesize(
 
     if Run.objects.filter(key=teacher).exists():
         run = run_of(teacher)
-        if env or override or name:
-            fail(f"run {run.key} is a synthesis that was launched: its environments, values and name stay as they are")
+        if given := options_given(context, _LAUNCHED_WITH):
+            raise typer.BadParameter(f"run {run.key} stays what it was launched as: leave it out", param_hint=given)
     else:
         run = launched(
             teacher,

@@ -5,7 +5,7 @@ import getpass
 import json
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -129,6 +129,13 @@ def port_of(given: str) -> int | None:
     if not given.isdecimal() or int(given) > _LAST_PORT:
         raise ValueError(f"give a number up to {_LAST_PORT}, or auto")
     return int(given)
+
+
+def options_given(context: typer.Context, names: Collection[str]) -> list[str]:
+    """Which options of these parameters stand on the command line, as they are written there."""
+    sources = {name: context.get_parameter_source(name) for name in names}
+    given = {name for name, source in sources.items() if source is not None and source.name == "COMMANDLINE"}
+    return [max(option.opts, key=len) for option in context.command.params if option.name in given]
 
 
 def actor() -> str:

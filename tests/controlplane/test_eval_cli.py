@@ -153,8 +153,9 @@ def test_a_synthesis_that_was_interrupted_is_gone_on_with_by_its_key(
     assert len({each["problem_key"] for each in sources}) == 4
     for line in lines:
         parse_example(line, "line", ["assistant"])
-    refused = rollyard("synthesize", run.key, "-o", path, "--env", "calculator")
-    assert (refused.returncode, "stay as they are" in refused.stderr) == (1, True)
+    for option, value in (("--env", "calculator"), ("--samples", "4"), ("--temperature", "1.0"), ("--max-tokens", "9")):
+        refused = rollyard("synthesize", run.key, "-o", path, option, value)
+        assert (refused.returncode, f"'{option}'" in refused.stderr) == (2, True)
     more = rollyard("synthesize", run.key, "-o", path, "--min-reward", "0.5", "--best", "0", "--json")
     assert json.loads(more.stdout)["examples"] == 8
     none = rollyard("synthesize", run.key, "-o", path, "--min-reward", "1.5")

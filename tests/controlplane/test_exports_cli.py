@@ -69,3 +69,23 @@ def test_what_is_not_there_or_cannot_be_is_one_sentence(rollyard: Rollyard, run:
         assert done.returncode == 1, done.output
         assert told in done.stderr
     assert rollyard("export-sft", "good@1", "--push", "me/good").returncode == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("export-kto", ["--unwanted-below", "0.5"]),
+        ("export-sft", ["--min-reward", "1"]),
+        ("export-sft", ["--as", "better"]),
+        ("export_dpo", ["--min-gap", "0.2"]),
+    ],
+)
+def test_what_chooses_of_a_run_is_refused_of_a_version(
+    rollyard: Rollyard, run: Run, tmp_path: Path, command: str, options: list[str]
+) -> None:
+    make(run)
+    done = rollyard(command, "good@1", "-o", tmp_path / "a.jsonl", *options)
+    assert done.returncode == 2, done.output
+    assert f"'{options[0]}'" in done.stderr
+    assert "rollyard datasets make" in done.stderr
+    assert not list(tmp_path.iterdir())
