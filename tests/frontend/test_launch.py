@@ -3,6 +3,7 @@
 import re
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from tests.frontend.conftest import signed_in
 from tests.model_files import make_model, make_warm, whole_model
 from tests.rollouts import story
 from trainers.config import resolve
+from trainers.origins import OriginKind
 from trainers.wire import CheckpointIn
 
 
@@ -165,6 +167,26 @@ def test_toml_overrides_win_over_the_fields(client: Client) -> None:
     run = Run.objects.get()
     assert run.parsed.optimizer.lr == 5e-5
     assert str(run.origins["optimizer.lr"]) == "launch form, TOML"
+
+
+REVERSED = '[[environments]]\nname = "reverse_text"\nargs = {words = 2}\n'
+SECOND = '[[environments]]\nname = "reverse_text"\nlabel = "other"\nweight = 3.0\n'
+JUDGES = "".join(f'[[policies]]\nname = "{name}"\nmodel = "start"\n' for name in ("rival", "judge"))
+MASKED = '[algorithm.loss]\nratio_low = 0.25\ntype = "masked_is"\n'
+
+
+@pytest.mark.parametrize("toml", [REVERSED, REVERSED + SECOND, JUDGES, MASKED, "evaluation.every = 7\n"])
+def test_toml_in_the_form_gives_what_the_same_gives_in_a_file(
+    client: Client, warm: Model, tmp_path: Path, toml: str
+) -> None:
+    (tmp_path / "more.toml").write_text(toml)
+    of_file = resolve("reverse-text-rl", [tmp_path / "more.toml"], {"model.path": warm.source})
+    response = post(client, toml=toml)
+    assert response.status_code == 302, response.context["filled"].errors
+    run = Run.objects.get()
+    assert run.config == of_file.config.model_dump(mode="json")
+    typed = {key for key, origin in run.origins.items() if str(origin) == "launch form, TOML"}
+    assert typed == {key for key, origin in of_file.origins.items() if origin.kind is OriginKind.FILE}
 
 
 @pytest.mark.parametrize(

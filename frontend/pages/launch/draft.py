@@ -192,7 +192,7 @@ def _read_environments(request: LaunchRequest, posted: Mapping[str, str]) -> lis
 
 def _read_toml(request: LaunchRequest) -> dict[str, Any]:
     try:
-        return dict(leaves(read_table(request.toml))) if request.toml.strip() else {}
+        return read_table(request.toml) if request.toml.strip() else {}
     except ValueError as error:
         request.toml_error = f"This is not TOML: {error}."
         return {}
