@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from workers.launchers.base import LauncherAway, LaunchError, LaunchSpec
+from workers.launchers.base import JobSize, LauncherAway, LaunchError, LaunchSpec
 from workers.slurm import queue
 from workers.slurm.launcher import SlurmLauncher
 from workers.slurm.queue import Job, Queue
@@ -87,3 +87,17 @@ def test_a_job_that_slurm_will_never_take_is_not(program: Program, tmp_path: Pat
     with pytest.raises(LaunchError, match=re.escape(words)) as refused:
         SlurmLauncher(tmp_path).start(LaunchSpec("token", tmp_path / "replica", ["true"], template="default"))
     assert not isinstance(refused.value, LauncherAway)
+
+
+@pytest.mark.parametrize(
+    ("template", "is_taken"),
+    [("", True), ("partition = 'a'", False), ("partition = 'b'", True), ("partition = 'a,b'", True)],
+)
+def test_a_job_that_no_node_can_have_is_refused_unless_others_of_its_partition_are_down(
+    program: Program, tmp_path: Path, template: str, is_taken: bool
+) -> None:
+    (tmp_path / "cluster.toml").write_text(f"[templates.default]\n{template}\n")
+    program("sbatch", "echo 'allocation failure: Requested node configuration is not available' >&2; exit 1")
+    program("sinfo", "echo 'a|idle|3'; echo 'b|idle|2'; echo 'b|drained|1'")
+    complaint = SlurmLauncher(tmp_path).complaint("default", [JobSize()])
+    assert (complaint == "") == is_taken

@@ -23,6 +23,7 @@ def test_job_cancelled_by_somebody_says_so(launcher: SlurmLauncher, spec: Launch
 def test_held_job_waits_and_says_for_whom(launcher: SlurmLauncher, spec: LaunchSpec, cluster: Cluster) -> None:
     cluster.ask("scontrol", "update", "NodeName=n[1-3]", "State=DRAIN", "Reason=test")
     try:
+        assert launcher.complaint("default", [JobSize(), JobSize(nodes=2)]) == "", "it may be queued, as here"
         handle = launcher.start(spec)
         number = number_of(cluster, spec)
         seen = wait_for(launcher, handle, lambda seen: "drained" in seen.waiting)

@@ -172,8 +172,20 @@ def submit(options: Sequence[str], script: str, secrets: Mapping[str, str]) -> s
 
 
 def would_take(options: Sequence[str], script: str) -> None:
-    """Ask whether a job could be queued. Raises SlurmRefused, SlurmAway."""
-    _ask(["sbatch", "--test-only", *options], script)
+    """Ask whether a job could be queued; while nodes that it may have are down, that cannot be told of all. Raises
+    SlurmRefused, SlurmAway."""
+    try:
+        _ask(["sbatch", "--test-only", *options], script)
+    except SlurmRefused as error:
+        # So it says of nodes that are up alone. A job waits for the others, unless those would not do either.
+        if _NO_NODE not in str(error) or not _are_nodes_down(options):
+            raise
+
+
+def _are_nodes_down(options: Sequence[str]) -> bool:
+    """Whether some are in the partitions that a job names, or in any where it names none."""
+    named = [word.removeprefix("--partition=").split(",") for word in options if word.startswith("--partition=")]
+    return any(up < nodes for name, (up, nodes) in partitions().items() if not named or name in named[0])
 
 
 def partitions() -> dict[str, tuple[int, int]]:
@@ -237,6 +249,7 @@ def _words(complaint: str) -> str:
     return "; ".join(line for line in lines if line)
 
 
+_NO_NODE = "Requested node configuration is not available"
 _FINAL = re.compile(
     "|".join(
         [
@@ -251,7 +264,7 @@ _FINAL = re.compile(
             "not supported|unsupported",
             "parameter too long",
             "requested more tasks than available processors",
-            "requested node configuration is not available",
+            _NO_NODE,
             "requested nodes not in this partition",
             "time limit specification required",
             "unrecognized option",
