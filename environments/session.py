@@ -170,7 +170,7 @@ class Session:
     ) -> Asked:
         """The same of a client that renders itself. What it said beside the replies is known as tokens only."""
         parent = self.turns.find_tokens(prompt_token_ids)
-        return await self._sample(parent, [], prompt_token_ids, [], [], n, max_tokens, stops, own=n)
+        return await self._sample(parent, [], prompt_token_ids, [], None, n, max_tokens, stops, own=n)
 
     def deliver(self, asked: Asked) -> list[Turn]:
         """Record the replies of a request: somebody has them now. Raises SessionOver."""
@@ -214,7 +214,7 @@ class Session:
         added: list[Message],
         prompt_token_ids: list[int],
         messages: Sequence[Message],
-        tools: list[JsonObject],
+        tools: list[JsonObject] | None,
         n: int,
         max_tokens: int | None,
         stops: Stops,
@@ -250,7 +250,7 @@ class Session:
             added=added,
             prompt_token_ids=prompt_token_ids,
             given=prompt_token_ids[known:],
-            tools=tools,
+            tools=tools or [],
             completions=completions,
             replies=replies,
             sent=sent,
@@ -263,7 +263,7 @@ class Session:
         self,
         prompt_token_ids: list[int],
         messages: Sequence[Message],
-        tools: list[JsonObject],
+        tools: list[JsonObject] | None,
         n: int,
         sampling: SamplingParams,
     ) -> tuple[list[Completion], list[Message]]:

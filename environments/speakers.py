@@ -80,11 +80,11 @@ class SpokenSession(Session):
         self,
         prompt_token_ids: list[int],
         messages: Sequence[Message],
-        tools: list[JsonObject],
+        tools: list[JsonObject] | None,
         n: int,
         sampling: SamplingParams,
     ) -> tuple[list[Completion], list[Message]]:
-        answers = await asyncio.gather(*(self._speaker.speak(messages, tools, sampling) for _ in range(n)))
+        answers = await asyncio.gather(*(self._speaker.speak(messages, tools or [], sampling) for _ in range(n)))
         self._prompt_tokens += sum(answer.prompt_tokens for answer in answers)
         return [_completion(answer) for answer in answers], [answer.message for answer in answers]
 

@@ -28,6 +28,6 @@ class Chat(Protocol):
         """
         ...
 
-    def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject]) -> Message:
-        """Return the reply as a message of the assistant."""
+    def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject] | None) -> Message:
+        """Return the reply as a message of the assistant. `tools` that it was told of; None: that is not known."""
         ...

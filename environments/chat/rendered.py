@@ -21,7 +21,7 @@ from environments.types import FunctionCall, JsonObject, Message, ToolCall
 from environments.visible import visible_line
 
 if TYPE_CHECKING:  # it takes a second to load, and most processes that know of it speak with no model
-    from renderers.base import ParsedToolCall, RenderedTokens, Renderer
+    from renderers.base import ParsedResponse, ParsedToolCall, RenderedTokens, Renderer
 
     from environments.policy import Completion, Policy
 
@@ -152,10 +152,14 @@ class RenderedChat:
         # Of a reply with an end of a turn in its middle the bridge keeps what is before that: it is rendered anew.
         return found if found[: len(token_ids)] == token_ids else None
 
-    def parse(self, prompt_token_ids: list[int], completion: "Completion", tools: Sequence[JsonObject]) -> Message:
+    def parse(
+        self, prompt_token_ids: list[int], completion: "Completion", tools: Sequence[JsonObject] | None
+    ) -> Message:
         said = self._before_stop(completion)
         try:
-            parsed = self._renderer.parse_response(said, tools=list(tools) or None, prompt_ids=prompt_token_ids)
+            parsed = self._renderer.parse_response(said, tools=list(tools or ()) or None, prompt_ids=prompt_token_ids)
+            if parsed.tool_calls and not self._may_call(parsed.tool_calls[0], tools):
+                return self._uncalled(said, parsed)
             calls = [_call(each) for each in parsed.tool_calls]
         except Exception as error:  # noqa: BLE001 - a policy may have sampled anything, and one odd reply is no failure
             log.info("a reply that cannot be parsed as %s stays text: %s", self.family, error)
@@ -163,6 +167,23 @@ class RenderedChat:
         reasoning = parsed.reasoning_content
         content = parsed.content if parsed.content or not (calls or reasoning is not None) else None
         return Message("assistant", content, tool_calls=calls, reasoning_content=reasoning)
+
+    def _may_call(self, call: "ParsedToolCall", tools: Sequence[JsonObject] | None) -> bool:
+        """Whether a call is one. Llama 3's is JSON like any other, and only the name of a tool tells it."""
+        if tools is None:
+            return True
+        if self.family == "llama-3":
+            return call.name in [tool["function"]["name"] for tool in tools]
+        return bool(tools)
+
+    def _uncalled(self, said: list[int], parsed: "ParsedResponse") -> Message:
+        """A reply whose calls are text: nobody told it of a tool."""
+        span = parsed.tool_calls[0].token_span
+        if span is None:
+            return self._as_text(said)
+        rest = self._as_text(said[span[0] :]).text
+        content = f"{parsed.content}\n{rest}" if parsed.content else rest
+        return Message("assistant", content, reasoning_content=parsed.reasoning_content)
 
     def _before_stop(self, completion: "Completion") -> list[int]:
         """The tokens of a reply without a client's stop. A string may begin inside of a token: that is parted."""

@@ -35,7 +35,7 @@ class _Numbered(TemplateChat):
         super().__init__(policy)
         self._messages = messages
 
-    def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject]) -> Message:
+    def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject] | None) -> Message:
         return self._messages[int(completion.text)]
 
 

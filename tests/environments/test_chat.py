@@ -106,6 +106,46 @@ def completion(chat_tokenizer: ChatTokenizer, text: str) -> Completion:
     return Completion(token_ids=token_ids, logprobs=[-0.5] * len(token_ids), text=text, finish_reason="stop")
 
 
+LLAMA = (
+    "<|begin_of_text|>",
+    "<|start_header_id|>",
+    "<|end_header_id|>",
+    "<|eot_id|>",
+    "<|end_of_text|>",
+    "<|eom_id|>",
+)
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> RenderedChat:
+    made = tmp_path_factory.mktemp("llama")
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_special_tokens({"additional_special_tokens": list(LLAMA)})
+    tokenizer.save_pretrained(made)
+    return RenderedChat(ChatTokenizer(made), "llama-3")
+
+
+def test_json_of_llama_3_is_a_call_where_it_names_a_tool_and_text_elsewhere(llama: RenderedChat) -> None:
+    person = '{"name": "Ada Lovelace", "born": 1815}'
+    call = '{"name": "add", "parameters": {"a": 1}}'
+
+    def said(text: str, tools: list[JsonObject] | None) -> Message:
+        return llama.parse([], completion(llama._tokenizer, f"{text}<|eot_id|>"), tools)
+
+    for tools in ([], [TOOL]):
+        assert said(person, tools) == Message("assistant", person)
+    assert said(call, []) == Message("assistant", call)
+    for told in ([TOOL], None):  # None: of a client that renders itself
+        reply = said(call, told)
+        assert (reply.content, [each.function.name for each in reply.tool_calls]) == (None, ["add"])
+
+
+def test_a_call_is_text_behind_what_else_was_said_where_no_tool_was_told(directory: Path, chat: RenderedChat) -> None:
+    sampled = completion(ChatTokenizer(directory), f"<think>\nI add.\n</think>\n\nSo:\n{CALL}<|im_end|>")
+    assert chat.parse([], sampled, []) == Message("assistant", f"So:\n{CALL}", reasoning_content="I add.")
+    assert [call.function.name for call in chat.parse([], sampled, None).tool_calls] == ["add"]
+
+
 CALL = '<tool_call>\n{"name": "add", "arguments": {"a": 1, "b": 2}}\n</tool_call>'
 
 
