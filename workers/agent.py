@@ -10,14 +10,16 @@ plane.
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 import psutil
@@ -33,12 +35,15 @@ from workers.depot import Depot
 from workers.directories import OwnDirectory
 from workers.first_node import FirstNode, find, tell
 from workers.launchers import accounts
-from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec, scratch, sockets_of
+from workers.launchers.base import JOB_VARIABLE, End, Handle, LaunchError, LaunchSpec, Observation, scratch, sockets_of
 from workers.launchers.local import LocalLauncher
 from workers.launchers.shepherd import SUPERVISOR_VARIABLE, write_json
 from workers.meeting import Meeting
 from workers.nodes import NodeAway
 from workers.transfers import TransferError
+
+log = logging.getLogger(__name__)
+_T = TypeVar("_T")
 
 _POLL_S = 0.5
 _FILES = "files"
@@ -97,6 +102,8 @@ class Agent:
         self._why: End | None = None
         self._is_taken = False
         """Whether SLURM takes the node back now."""
+        self._was_away = False
+        """Whether the disk was, which is said once."""
         self._asked = asyncio.Event()
 
     async def run(self) -> int:
@@ -165,14 +172,14 @@ class Agent:
         return await depot.is_brought([each["path"] for each in self._spec.sends], unless=self._asked)
 
     async def _stay(self, handle: Handle) -> int:
-        while (seen := self._launcher.poll(handle)).alive:
+        while (seen := self._look(handle)).alive:
             if self._why is None and await self._is_stopped():
                 self._why = End.ASKED
             if self._why is None and self._depot is not None and self._depot.failed.is_set():
                 self._why = End.DIED
             if self._why is not None:
                 if not self._node:
-                    self._write("why.json", end=self._why)
+                    self._unless_away(lambda: self._write("why.json", end=self._why), None)
                 if self._why is End.TIME_LIMIT and not self._is_server:
                     await self._let_save(handle)
                 seen = await asyncio.to_thread(self._launcher.stop, handle, _LEAVE_S)
@@ -196,7 +203,7 @@ class Agent:
             with contextlib.suppress(OSError):
                 write_file(scratch(self._place()) / _TIME_OVER, b"")
         give_up_at = time.monotonic() + _SAVE_S
-        while self._launcher.poll(handle).alive and time.monotonic() < give_up_at:
+        while self._look(handle).alive and time.monotonic() < give_up_at:
             if self._is_taken or await self._is_stopped():
                 break
             await asyncio.sleep(_POLL_S)
@@ -204,13 +211,27 @@ class Agent:
     async def _is_stopped(self) -> bool:
         """Whether the control plane wants the replica to end; where the first node alone hears that, its agent says."""
         if self._depot is None:
-            return (self._directory / "stop").exists()
+            return self._unless_away((self._directory / "stop").exists, False)
         if self._first is None:
             return self._depot.stopped.is_set()
         if (is_stopped := await self._report(self._first)) is not None:
             self._heard_at = time.monotonic()
             return is_stopped
         return time.monotonic() - self._heard_at > _AWAY_S
+
+    def _look(self, handle: Handle) -> Observation:
+        return self._unless_away(lambda: self._launcher.poll(handle), Observation(True))
+
+    def _unless_away(self, ask: Callable[[], _T], otherwise: _T) -> _T:
+        """What the disk says; while it is away, as a shared home may be for a while, what is said in its place. So the
+        replica goes on, and SLURM can still end it."""
+        try:
+            return ask()
+        except OSError as error:
+            if not self._was_away:
+                log.warning("%s: the replica goes on all the same: %s", socket.gethostname(), error)
+            self._was_away = True
+            return otherwise
 
     async def _report(self, first: FirstNode, code: int | None = None) -> bool | None:
         """Tell the first node what is new here; returns whether the replica is to end, None where it did not answer."""
