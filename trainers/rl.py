@@ -22,6 +22,7 @@ gc.disable()  # What is being loaded is no garbage: a fifth of a start would go 
 
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean
 
@@ -34,7 +35,7 @@ from trainers.link import RunLink
 from trainers.metrics.log import MetricLog
 from trainers.metrics.token_values import TokenWatch
 from trainers.objective.step import rl_objective
-from trainers.packing import batch_sequences, count_cut, count_rollouts
+from trainers.packing import TrainingSequence, batch_sequences, count_cut, count_rollouts
 from trainers.run_config import RunConfig
 from trainers.wire import TrainingBatch
 
@@ -51,6 +52,7 @@ def train() -> None:
     log = MetricLog(config.tracking, registration.run, Path(registration.run_dir), is_main=link.is_main)
     objective = rl_objective(config)
     echo, seq_len = config.algorithm.terms.echo > 0, config.trainer.seq_len
+    vocabulary = learner.model.config.get_text_config().vocab_size
 
     while learner.step < config.max_steps:
         step, begin = learner.step, time.perf_counter()
@@ -68,6 +70,7 @@ def train() -> None:
         if cut and not sequences:
             fix = "Raise it, or lower sampling.max_tokens or what environments say"
             raise DataError(f"trainer.seq_len: what was sampled for step {step} lies behind {seq_len} tokens. {fix}.")
+        _check_vocabulary(sequences, vocabulary)
 
         watch = TokenWatch(batch, sequences, config.tracking.token_values_share, world)
         metrics = learner.train_step(sequences, objective, batch.temperature, watch)
@@ -89,6 +92,16 @@ def train() -> None:
             learner.checkpoint()
     link.finish()
     log.close()
+
+
+def _check_vocabulary(sequences: Sequence[TrainingSequence], vocabulary: int) -> None:
+    """Raise DataError for tokens that the model has no embedding of: the next start would have the same batch."""
+    for sequence in sequences:
+        if (token := int(sequence.token_ids_T.max())) >= vocabulary:
+            raise DataError(
+                f"rollout {sequence.index} of group {sequence.group} has the token {token}, and the model knows "
+                f"{vocabulary}: its environment has the tokenizer of another model. Give it that of model.path."
+            )
 
 
 if __name__ == "__main__":

@@ -77,18 +77,18 @@ def optimizer_state(model: torch.nn.Module, optimizer: torch.optim.Optimizer) ->
     }
 
 
-def random_batch(step: int, rollouts: int = 8) -> TrainingBatch:
+def random_batch(step: int, rollouts: int = 8, vocabulary: int = 256) -> TrainingBatch:
     """Rollouts of random tokens: enough to move the weights, and a function of the step alone."""
     rng = np.random.default_rng(step)
     return TrainingBatch(
         run=RUN,
         step=step,
         temperature=1.0,
-        rollouts=[_random_rollout(rng, index) for index in range(rollouts)],
+        rollouts=[_random_rollout(rng, index, vocabulary) for index in range(rollouts)],
     )
 
 
-def _random_rollout(rng: np.random.Generator, index: int) -> TrainingRollout:
+def _random_rollout(rng: np.random.Generator, index: int, vocabulary: int) -> TrainingRollout:
     size, prompt = int(rng.integers(20, 60)), 10
     mask = np.arange(size) >= prompt
     return TrainingRollout(
@@ -96,7 +96,7 @@ def _random_rollout(rng: np.random.Generator, index: int) -> TrainingRollout:
         index=index % 4,
         environment="reverse_text",
         problem_key="p",
-        token_ids=rng.integers(0, 256, size).astype("<u4").tobytes(),
+        token_ids=rng.integers(0, vocabulary, size).astype("<u4").tobytes(),
         loss_mask=mask.astype(np.uint8).tobytes(),
         inference_logprobs=np.where(mask, -5.5 + rng.normal(0, 0.1, size), 0).astype("<f4").tobytes(),
         advantage=float(rng.normal()),

@@ -272,6 +272,16 @@ def test_a_batch_of_which_seq_len_leaves_nothing_ends_the_trainer_by_that_key(
     assert (plane.versions, plane.ack_log) == ({}, [])
 
 
+def test_a_token_that_the_model_does_not_know_ends_the_trainer_by_the_group_that_has_it(
+    crew: Crew, model_dir: Path, tmp_path: Path
+) -> None:
+    plane = make_plane(tmp_path, model_dir)
+    plane.make_batch = partial(random_batch, vocabulary=10**6)
+    with serving(plane) as url, pytest.raises(CrewError, match=r"DataError: rollout \d+ of group .* has the token \d+"):
+        crew.train("rl", url, 2)
+    assert (plane.versions, plane.ack_log) == ({}, [])
+
+
 def test_a_batch_that_is_masked_whole_is_a_step(crew: Crew, model_dir: Path, tmp_path: Path) -> None:
     plane = make_plane(tmp_path, model_dir, max_steps=1)
     plane.make_batch = partial(random_batch, rollouts=0)
