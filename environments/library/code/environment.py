@@ -1,20 +1,15 @@
 """code: write a function or a program that passes tests which the policy does not see, run in a sandbox."""
 
-from functools import cached_property
 from typing import Annotated
 
 from msgspec import Meta
 
 from environments.library.code import families as code_families
 from environments.library.code.families import FUNCTION, LEVELS, STEPS, Chains
-from environments.library.code.rows import CodeRow
-from environments.library.data import rows
-from environments.library.data.files import DataFiles
-from environments.library.data.rows import Rows
+from environments.library.code.rows import CodeRow, CodeRows
 from environments.library.draws import of_split
 from environments.library.judged import Judged
 from environments.library.made_up import MadeUp, MadeUpArgs
-from environments.library.splits import is_held_out
 from environments.rewards.judged_code import judge as code_judge
 from environments.rewards.judged_code.assertions import Assertion
 from environments.rewards.judged_code.judge import InputAndOutput, Test
@@ -53,7 +48,8 @@ class Code(Judged[CodeArgs], MadeUp[CodeArgs]):
 
     Task: a description and some examples; the reply has the code in its last fenced block.
     Data: 17 families of functions and chains of steps, made up by seed, in 4 levels, of this project (Apache-2.0); or
-        rows of your own file in the layouts of MBPP, HumanEval and APPS, whose licence is theirs.
+        rows of your own files in the layouts of MBPP, HumanEval and APPS, whose licence is theirs: split as their names
+        say it, else an eighth is held out.
     Arguments: levels and steps or a file, the limits of time, the reward of passing some tests.
     Reward: 1 for all tests, else `partial` times the share passed; nothing where a constant would pass as many.
     Checked: by running them. The solution of each of 40 held-out problems gives 1; random text, no code and constants
@@ -61,23 +57,19 @@ class Code(Judged[CodeArgs], MadeUp[CodeArgs]):
     """
 
     name = "code"
-    version = "3"
+    version = "4"
     args_type = CodeArgs
 
     def __init__(self, args: CodeArgs) -> None:
         super().__init__(args)
-        for split in Split if args.data else ():
-            if not self._numbers[split]:
-                raise ValueError(f"data {args.data} has no problem for the {split} split: it needs more rows")
+        self._rows = CodeRows(args.data, skip_unusable=args.skip_unusable) if args.data else None
 
     def count(self, split: Split) -> int:
-        if self.args.data:
-            return len(self._numbers[split])
-        return super().count(split)
+        return super().count(split) if self._rows is None else self._rows.count(split)
 
     def problem(self, split: Split, index: int) -> Problem:
-        if self.args.data:
-            return _of_row(CodeRow(self._file[self._numbers[split][index]]))
+        if self._rows is not None:
+            return _of_row(self._rows.row(split, index))
         levels = (self.args.min_level, self.args.max_level)
         chains = Chains(self.args.min_steps, self.args.max_steps, self.args.number)
         seed = f"code/{self.args.seed}/{split}/{index}"
@@ -126,29 +118,6 @@ class Code(Judged[CodeArgs], MadeUp[CodeArgs]):
         if not (source := problem.data["solution"].strip()):
             return None
         return [*problem.messages, Message("assistant", f"```python\n{source}\n```")]
-
-    @cached_property
-    def _file(self) -> Rows:
-        return rows.read(DataFiles(self.args.data).paths)
-
-    @cached_property
-    def _numbers(self) -> dict[Split, list[int]]:
-        """Of the rows of each split."""
-        found: dict[Split, list[int]] = {split: [] for split in Split}
-        keys = set[str]()
-        for number, told in enumerate(self._file):
-            try:
-                row = CodeRow(told)
-                if row.key in keys:
-                    raise ValueError(f"another row has its key, {row.key}")
-            except (ValueError, TypeError) as error:
-                if self.args.skip_unusable:
-                    continue
-                reason = f"data {self.args.data}, row {number + 1}: {error}; skip_unusable leaves such rows out"
-                raise ValueError(reason) from error
-            keys.add(row.key)
-            found[Split.EVAL if is_held_out(row.words) else Split.TRAIN].append(number)
-        return found
 
 
 def _of_row(row: CodeRow) -> Problem:

@@ -9,12 +9,14 @@ import os
 import re
 from pathlib import Path
 
+from environments.errors import InvalidArguments
 from environments.library.data.layouts import DataFile, of_split, read_layout
 
 SUFFIXES = (".jsonl", ".json", ".csv", ".jsonl.gz", ".json.gz", ".csv.gz", ".parquet", ".arrow")
 EVERY = "*"
 """As a config: all of them together."""
 
+_EVAL_SPLITS = ("test", "validation")
 _PREFERRED = ("", "main", "default", "all")
 """Configs that are meant where none is named and there are several, the first that is there."""
 _MOST_FILES = 100_000
@@ -63,6 +65,23 @@ class DataFiles:
             return found
         known = ", ".join(self.splits) or "none that its files are named after, so leave it out"
         raise ValueError(f"{argument}: {self.data} has no split {split!r}; it has {known}")
+
+    def sources(self, train_split: str = "", eval_split: str = "") -> tuple[list[Path], list[Path]]:
+        """Files to train on and files that are held out, maybe none; the same ones where they are to be divided.
+
+        Raises ValueError for a split that is named and not there.
+        """
+        train = self.named(train_split, "train_split") if train_split else self.of("train")
+        if eval_split:
+            return train, self.named(eval_split, "eval_split")
+        if not self.splits:
+            return self.paths, self.paths
+        return train, next(filter(None, map(self.of, _EVAL_SPLITS)), train)
+
+    def nothing_to_train_on(self, fix: str) -> InvalidArguments:
+        """What to raise where a problem to train on is asked for; `fix`: what else to do than to evaluate."""
+        only = ", ".join(self.splits) or "what is held out"
+        return InvalidArguments(f"data: {self.data} has nothing to train on, only {only}: evaluate on it, or {fix}")
 
 
 def hub_cache() -> Path:

@@ -15,12 +15,10 @@ from abc import abstractmethod
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Annotated, ClassVar, NamedTuple, TypeVar
 
 from msgspec import Meta
 
-from environments.errors import InvalidArguments
 from environments.library.data.files import DataFiles
 from environments.library.data.rows import Rows, read
 from environments.library.splits import digest, is_held_out
@@ -28,7 +26,6 @@ from environments.rewards.rewarded import Rewarded, RewardedArgs
 from environments.types import JsonObject, Message, Problem, Split
 
 _logger = logging.getLogger(__name__)
-_EVAL_SPLITS = ("test", "validation")
 _MOST_LEFT_OUT = 0.5
 """Share of rows without what is needed: beyond it this is another kind of data set."""
 _KEY_CHARACTERS = 16
@@ -94,7 +91,10 @@ class DataSetEnvironment(Rewarded[ArgsT]):
         self.files = DataFiles(args.data, args.config, otherwise=self.default_config)
         self.left_out: Counter[str] = Counter()
         """Rows that are no problem, by reason."""
-        train, held_out = self._sources()
+        train, held_out = self.files.sources(args.train_split, args.eval_split)
+        if not held_out:
+            known = ", ".join(self.files.splits)
+            raise ValueError(f"eval_split: set it to one of the splits that {args.data} has: {known}")
         self.rows = {Split.TRAIN: read(train) if train else Rows([]), Split.EVAL: read(held_out)}
         asked = self._asked(self.rows[Split.EVAL])
         if train == held_out:
@@ -121,11 +121,7 @@ class DataSetEnvironment(Rewarded[ArgsT]):
     def count(self, split: Split) -> int:
         found = len(self._numbers[split])
         if not found and split is Split.TRAIN:
-            only = ", ".join(self.files.splits) or "what is held out"
-            raise InvalidArguments(
-                f"data: {self.args.data} has nothing to train on, only {only}: evaluate on it, or set train_split and "
-                "eval_split to one split, which is divided then"
-            )
+            raise self.files.nothing_to_train_on("set train_split and eval_split to one split, which is divided then")
         return found
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -153,19 +149,6 @@ class DataSetEnvironment(Rewarded[ArgsT]):
         """A text with the instruction below it."""
         instruction = self.default_instruction if self.args.instruction is None else self.args.instruction
         return f"{text}\n\n{instruction}" if instruction else text
-
-    def _sources(self) -> tuple[list[Path], list[Path]]:
-        """Files to train on, maybe none, and files that are held out; the same ones where they are to be divided."""
-        files, args = self.files, self.args
-        train = files.named(args.train_split, "train_split") if args.train_split else files.of("train")
-        if args.eval_split:
-            return train, files.named(args.eval_split, "eval_split")
-        if not files.splits:
-            return files.paths, files.paths
-        held_out = next(filter(None, map(files.of, _EVAL_SPLITS)), train)
-        if not held_out:
-            raise ValueError(f"eval_split: set it to one of the splits that {args.data} has: {', '.join(files.splits)}")
-        return train, held_out
 
     def _asked(self, rows: Rows) -> list[_Asked]:
         """The rows that are problems. Raises ValueError where most cannot be."""

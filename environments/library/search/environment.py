@@ -5,6 +5,7 @@ import json
 import re
 from collections import Counter
 from functools import cached_property
+from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -15,11 +16,11 @@ from environments.library.data.files import DataFiles
 from environments.library.draws import Draws
 from environments.library.made_up import RangedArgs
 from environments.library.search import world as search_world
-from environments.library.search.world import HOPS, HopQuestion, InventedWorld
+from environments.library.search.world import HOPS, HopQuestion
 from environments.library.splits import digest, is_held_out
 from environments.library.tool_calls import FAILED, answer_calls, answers_of, text_argument, tool
 from environments.rewards.replies import answer, in_tag
-from environments.types import FinishedRollout, FunctionCall, Message, Problem, Split, ToolCall
+from environments.types import FinishedRollout, FunctionCall, JsonObject, Message, Problem, Split, ToolCall
 
 _SYSTEM = (
     "Answer with a few words in <answer></answer>. The tool search returns the paragraphs that fit a query best, the "
@@ -59,7 +60,7 @@ class Search(Environment[SearchArgs]):
     Task: a question that takes one to three paragraphs; calls of `search(query)` and `read(title)`, then a few words in
         `<answer>`.
     Data: rivers, towns, companies and people, made up by seed, of this project (Apache-2.0); or your own paragraphs and
-        questions.
+        questions, split as the names of their files say it, else an eighth is held out.
     Arguments: size of the world, paragraphs that an answer takes, paragraphs that a search returns.
     Reward: 1 for the answer, but for case, articles and punctuation; else .3 times the share of its words (F1).
     Checked: the solution of each of 400 held-out problems gives 1 and finds every paragraph with the real index; random
@@ -67,20 +68,28 @@ class Search(Environment[SearchArgs]):
     """
 
     name = "search"
-    version = "2"
+    version = "3"
     args_type = SearchArgs
 
     def __init__(self, args: SearchArgs) -> None:
         super().__init__(args)
         hops = (args.min_hops, args.max_hops)
-        self._world = _of_rows(args.data) if args.data else search_world.made(str(args.seed), args.paragraphs, hops)
-        self._questions = _split(self._world.questions, hops, args.seed)
-        for split, questions in self._questions.items():
-            if not questions:
+        self._files = DataFiles(args.data) if args.data else None
+        if self._files is None:
+            self._paragraphs, questions = search_world.made(str(args.seed), args.paragraphs, hops)
+            train, held_out = questions, questions
+        else:
+            self._paragraphs, train, held_out = _of_rows(self._files)
+        self._questions = _split(train, held_out, hops, args.seed)
+        for split, fitting in self._questions.items():
+            if not fitting and (train or split is Split.EVAL):
                 raise ValueError(f"data {args.data} has no question for the {split} split: it needs more")
 
     def count(self, split: Split) -> int:
-        return len(self._questions[split])
+        found = len(self._questions[split])
+        if not found and self._files is not None:
+            raise self._files.nothing_to_train_on("name one of its files, which is divided then")
+        return found
 
     def problem(self, split: Split, index: int) -> Problem:
         question = self._questions[split][index]
@@ -124,7 +133,7 @@ class Search(Environment[SearchArgs]):
 
     @cached_property
     def _titles(self) -> list[str]:
-        return list(self._world.paragraphs)
+        return list(self._paragraphs)
 
     @cached_property
     def _index(self) -> Any:
@@ -132,7 +141,7 @@ class Search(Environment[SearchArgs]):
         import bm25s  # type: ignore[import-untyped]
 
         index = bm25s.BM25()
-        texts = [f"{title} {text}" for title, text in self._world.paragraphs.items()]
+        texts = [f"{title} {text}" for title, text in self._paragraphs.items()]
         index.index([_words(text) for text in texts], show_progress=False)
         return index
 
@@ -141,7 +150,7 @@ class Search(Environment[SearchArgs]):
         if (query := text_argument(function, "search", "query")) is not None:
             return self._found(query[:_LONGEST_QUERY])
         if (title := text_argument(function, "read", "title")) is not None:
-            return self._shown(title) if title in self._world.paragraphs else f"{FAILED} no paragraph has this title"
+            return self._shown(title) if title in self._paragraphs else f"{FAILED} no paragraph has this title"
         return f"{FAILED} call search with a text, query, or read with a text, title"
 
     def _found(self, query: str) -> str:
@@ -154,36 +163,64 @@ class Search(Environment[SearchArgs]):
         return "\n\n".join(map(self._shown, best)) or "No paragraph fits."
 
     def _shown(self, title: str) -> str:
-        return f"{_heading(title)}\n{self._world.paragraphs[title][:_SHOWN]}"
+        return f"{_heading(title)}\n{self._paragraphs[title][:_SHOWN]}"
 
 
 def _heading(title: str) -> str:
     return f"# {title}"
 
 
-def _split(questions: list[HopQuestion], hops: tuple[int, int], seed: int) -> dict[Split, list[HopQuestion]]:
-    """In an order of their own, each where its words say."""
-    fitting = [each for each in questions if hops[0] <= each.hops <= hops[1]]
-    mixed = Draws(f"search/order/{seed}").sample(fitting, len(fitting))
-    return {split: [each for each in mixed if is_held_out(each.words) == (split is Split.EVAL)] for split in Split}
+def _split(
+    train: list[HopQuestion], held_out: list[HopQuestion], hops: tuple[int, int], seed: int
+) -> dict[Split, list[HopQuestion]]:
+    """In an order of their own. Where both are the same ones each goes where its words say; none is in both."""
+
+    def mixed(questions: list[HopQuestion]) -> list[HopQuestion]:
+        fitting = [each for each in questions if hops[0] <= each.hops <= hops[1]]
+        return Draws(f"search/order/{seed}").sample(fitting, len(fitting))
+
+    if train is held_out:
+        both = mixed(train)
+        return {split: [each for each in both if is_held_out(each.words) == (split is Split.EVAL)] for split in Split}
+    held = {each.words for each in held_out}
+    return {Split.TRAIN: mixed([each for each in train if each.words not in held]), Split.EVAL: mixed(held_out)}
 
 
-def _of_rows(data: str) -> InventedWorld:
-    """Rows with a `text` are paragraphs, those with a `question` questions; `titles`: where the answer stands."""
-    paragraphs, questions = {}, []
-    for number, row in enumerate(rows.read(DataFiles(data).paths), 1):
+def _of_rows(files: DataFiles) -> tuple[dict[str, str], list[HopQuestion], list[HopQuestion]]:
+    """Paragraphs of all files by title, questions to train on and held-out questions.
+
+    Rows with a `text` are paragraphs, those with a `question` questions; `titles`: where the answer stands.
+    """
+    paragraphs = {}
+    for number, row in enumerate(rows.read(files.paths), 1):
         if row.get("text"):
             paragraphs[str(row.get("title") or number)] = str(row["text"])
-        elif row.get("question") and _words(str(row.get("answer") or "")):
-            titles = [str(title) for title in row.get("titles") or []]
-            questions.append(
-                HopQuestion(str(row["question"]), str(row["answer"]), titles, max(min(len(titles), HOPS), 1))
+        elif not _is_question(row):
+            raise ValueError(
+                f"data {files.data}, row {number}: it needs a title and a text, or a question and an answer"
             )
-        else:
-            raise ValueError(f"data {data}, row {number}: it needs a title and a text, or a question and an answer")
     if not paragraphs:
-        raise ValueError(f"data {data} has no paragraph: rows with a title and a text")
-    return InventedWorld(paragraphs, questions)
+        raise ValueError(f"data {files.data} has no paragraph: rows with a title and a text")
+    train, held_out = files.sources()
+    if not held_out:
+        known = ", ".join(files.splits)
+        raise ValueError(f"data {files.data} has neither a train nor a test split but {known}: name one of its files")
+    questions = _questions(held_out)
+    return paragraphs, questions if train == held_out else _questions(train), questions
+
+
+def _questions(paths: list[Path]) -> list[HopQuestion]:
+    found = []
+    for row in rows.read(paths) if paths else ():
+        if not row.get("text") and _is_question(row):
+            titles = [str(title) for title in row.get("titles") or []]
+            hops = max(min(len(titles), HOPS), 1)
+            found.append(HopQuestion(str(row["question"]), str(row["answer"]), titles, hops))
+    return found
+
+
+def _is_question(row: JsonObject) -> bool:
+    return bool(row.get("question")) and bool(_words(str(row.get("answer") or "")))
 
 
 def _words(text: str) -> list[str]:

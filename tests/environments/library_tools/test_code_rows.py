@@ -1,6 +1,7 @@
 """Programming problems of files: the layouts that data sets have, and what is wrong with a row."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +173,48 @@ def test_a_key_that_two_rows_have_is_refused(tmp_path: Path) -> None:
     path.write_text("\n".join(json.dumps(row) for row in (MBPP, MBPP | {"text": "Another one."})))
     with pytest.raises(InvalidArguments, match="row 2: another row has its key, 7"):
         registry.load("code", {"data": str(path)})
+
+
+def split(directory: Path, **rows: Sequence[dict[str, Any]]) -> str:
+    """A file for each split, of which each numbers its rows from 0."""
+    for name, of_split in rows.items():
+        numbered = [row | {"id": number} for number, row in enumerate(of_split)]
+        (directory / f"{name}.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in numbered))
+    return str(directory)
+
+
+def numbered(first: int, last: int) -> list[dict[str, Any]]:
+    return [PLAIN | {"prompt": f"Add a and b, number {number}."} for number in range(first, last)]
+
+
+def posed(environment: Environment[Any], of: Split) -> set[str]:
+    problems = [environment.problem(of, index) for index in range(environment.count(of))]
+    assert len({problem.key for problem in problems}) == len(problems)
+    return {problem.messages[1].text.partition("\n")[0] for problem in problems}
+
+
+def test_what_the_files_of_a_data_set_hold_out_is_never_trained_on(tmp_path: Path) -> None:
+    data = split(tmp_path, train=numbered(0, 20), test=numbered(18, 30), validation=numbered(30, 40))
+    environment = registry.load("code", {"data": data})
+    assert posed(environment, Split.EVAL) == {f"Add a and b, number {number}." for number in range(18, 30)}
+    assert posed(environment, Split.TRAIN) == {f"Add a and b, number {number}." for number in range(18)}
+    keys = [{environment.problem(of, n).key for n in range(environment.count(of))} for of in Split]
+    assert not keys[0] & keys[1]
+
+
+def test_a_data_set_of_a_test_split_alone_is_evaluated_on_and_its_file_is_divided(tmp_path: Path) -> None:
+    data = split(tmp_path, test=numbered(0, 30))
+    environment = registry.load("code", {"data": data})
+    assert environment.count(Split.EVAL) == 30
+    with pytest.raises(InvalidArguments, match=r"nothing to train on, only test: .* name one of its files"):
+        environment.count(Split.TRAIN)
+    assert all(registry.load("code", {"data": f"{data}/test.jsonl"}).count(of) for of in Split)
+
+
+def test_a_data_set_of_a_train_split_alone_is_divided(tmp_path: Path) -> None:
+    environment = registry.load("code", {"data": split(tmp_path, train=numbered(0, 30))})
+    assert environment.count(Split.TRAIN) + environment.count(Split.EVAL) == 30
+    assert not posed(environment, Split.TRAIN) & posed(environment, Split.EVAL)
 
 
 @needs_sandbox

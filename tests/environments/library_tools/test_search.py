@@ -174,6 +174,27 @@ def test_paragraphs_and_questions_come_from_a_file(tmp_path: Path) -> None:
     assert rollout.metrics["found"] == 1.0
 
 
+def test_questions_that_the_files_hold_out_are_never_trained_on(tmp_path: Path) -> None:
+    def write(name: str, rows: list[dict[str, Any]]) -> None:
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+
+    def posed(environment: Environment[Any], split: Split) -> set[str]:
+        return {environment.problem(split, index).messages[1].text for index in range(environment.count(split))}
+
+    asked = [
+        {"question": f"How many doors has hall {n}?", "answer": n * 7, "titles": [f"Hall {n}"]} for n in range(1, 9)
+    ]
+    write("halls", [{"title": f"Hall {n}", "text": f"Hall {n} has {n * 7} doors."} for n in range(40)])
+    write("test", asked[:4])
+    with pytest.raises(InvalidArguments, match=r"nothing to train on, only test: .* name one of its files"):
+        search(data=str(tmp_path)).count(Split.TRAIN)
+    write("train", asked[3:])
+    environment = search(data=str(tmp_path))
+    assert posed(environment, Split.EVAL) == {str(row["question"]) for row in asked[:4]}
+    assert posed(environment, Split.TRAIN) == {str(row["question"]) for row in asked[4:]}
+    assert reward_of_solution(environment, environment.problem(Split.EVAL, 0)) == 1.0
+
+
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
