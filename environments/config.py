@@ -31,3 +31,5 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """Prompt, replies and environment messages of a rollout together; the server's context length. None: unchecked."""
     stops: Stops = Stops()
     """Of one request: a client's."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end a turn in the chat format, whether or not a server knows them. The policy's own, and no stops."""

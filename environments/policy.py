@@ -209,8 +209,9 @@ class OpenAIPolicy:
         }
         if sampling.stops.strings:
             wanted["stop"] = sampling.stops.strings
-        if sampling.stops.token_ids:
-            wanted["stop_token_ids"] = sampling.stops.token_ids
+        # A model's files may name none of the tokens that end a turn in its chat format, as those of base models do.
+        if ends := dict.fromkeys([*sampling.stops.token_ids, *sampling.ends]):
+            wanted["stop_token_ids"] = list(ends)
         body = {
             "model": self._model,
             "token_ids": prompt_token_ids,
@@ -272,7 +273,7 @@ def _completion(choice: _Choice, sampling: SamplingParams) -> Completion:
         raise InvalidAnswer(f"The server ended the reply with {choice.finish_reason!r}.")
     if len(choice.token_ids) > sampling.max_tokens:
         raise InvalidAnswer(f"{len(choice.token_ids)} tokens came, {sampling.max_tokens} were allowed.")
-    # A server names further end-of-turn tokens of the model here too: those are nobody's stops.
+    # A server names all but one of the tokens that end a turn here too: those are nobody's stops.
     asked = (*sampling.stops.strings, *sampling.stops.token_ids)
     spans = choice.weight_versions or []
     if any(span.version == LOADING_LABEL for span in spans):

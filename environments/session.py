@@ -233,7 +233,7 @@ class Session:
                 f"{sampling.max_total_tokens} tokens."
             )
         limit = int(min(sampling.max_tokens, room, math.inf if max_tokens is None else max_tokens))
-        asked = msgspec.structs.replace(sampling, max_tokens=limit, stops=stops)
+        asked = msgspec.structs.replace(sampling, max_tokens=limit, stops=stops, ends=self._chat.ends)
         began = time.monotonic()
         self.in_flight += own
         try:

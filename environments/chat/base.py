@@ -10,6 +10,11 @@ from environments.types import JsonObject, Message
 class Chat(Protocol):
     """The chat format of one model. Implementations raise `PolicyError`."""
 
+    @property
+    def ends(self) -> tuple[int, ...]:
+        """The tokens that end a turn, as far as they are known."""
+        ...
+
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
         """Return the prompt tokens that tell of the tools and ask for the next reply."""
         ...

@@ -100,7 +100,7 @@ class RenderedChat:
         # By default a further question drops the reasoning behind, and with it the tokens that were sampled.
         kind: Any = type(config_from_name(family))
         self._renderer: Renderer = create_renderer(tokenizer, kind(thinking_retention="all"))
-        self._stops = set(self._renderer.get_stop_token_ids())
+        self.ends = tuple(self._renderer.get_stop_token_ids())
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
         said, told = self._plain(messages), self._tokenizer.marked(list(tools))
@@ -140,7 +140,7 @@ class RenderedChat:
             bridged = self._bridge(prompt, reply, said, told)
         if bridged is not None:
             found = list(bridged.token_ids)
-        elif reply[-1] in self._stops:
+        elif reply[-1] in self.ends:
             # A stop inside of reasoning. What follows an end of a turn does not depend on what is before it.
             stop = reply[-1:]
             bridged = self._bridge(stop, stop, said, told)
@@ -202,7 +202,7 @@ class RenderedChat:
 
     def _as_text(self, token_ids: list[int]) -> Message:
         """A reply with a call that is none: it would vanish from the message, and whoever plays has to see it."""
-        return Message("assistant", self._tokenizer.decode([token for token in token_ids if token not in self._stops]))
+        return Message("assistant", self._tokenizer.decode([token for token in token_ids if token not in self.ends]))
 
     def _plain(self, messages: Sequence[Message]) -> list[Any]:
         # Content as one text: some renderers write parts as the JSON that they are, and "None" where there is none.

@@ -20,6 +20,8 @@ _PROBES = ("?", _OPEN, f"{_OPEN}\n.", _CLOSED)
 class TemplateChat:
     """See the module."""
 
+    ends: tuple[int, ...] = ()
+
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
         self._opened: list[list[int]] | None = None

@@ -21,9 +21,10 @@ from environments.chat.tokenizer import MARK, ChatTokenizer
 from environments.config import SamplingParams
 from environments.errors import PolicyRefused
 from environments.fakes import ScriptedPolicy
-from environments.policy import Completion
+from environments.policy import Completion, OpenAIPolicy
 from environments.session import Session
 from environments.types import FunctionCall, JsonObject, Message, PlayedRollout, Problem, TextPart, ToolCall
+from tests import http_server
 from trainers.model.tiny import tiny_tokenizer
 from trainers.model.tiny_tools import tool_tokenizer
 
@@ -256,6 +257,50 @@ def test_an_end_of_a_thought_that_no_text_shows_is_an_end() -> None:
         return chat.parse(await chat.render(ASKED, []), said, [])
 
     assert asyncio.run(play()) == Message("assistant", "Hm.18")
+
+
+def test_a_turn_ends_where_the_format_ends_it_whatever_the_models_files_say(tmp_path: Path) -> None:
+    """As of base models: their EOS ends a text, and turns end on another token."""
+    made = tool_tokenizer()
+    made.eos_token = "<|endoftext|>"
+    made.save_pretrained(tmp_path)
+    tokenizer = ChatTokenizer(tmp_path)
+    end = tokenizer.convert_tokens_to_ids("<|im_end|>")
+    assert end not in (None, tokenizer.eos_token_id)
+    asked: list[dict[str, Any]] = []
+
+    class Engine(http_server.Handler):
+        """Samples until a token on which it was told to stop, as vLLM does."""
+
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            token_ids = tokenizer.encode("3<|im_end|>\n<|im_start|>user\nthanks<|endoftext|>")
+            ends = [tokenizer.eos_token_id, *asked[-1]["sampling_params"].get("stop_token_ids", ())]
+            place = min(token_ids.index(token) for token in ends)
+            reason = None if token_ids[place] == ends[0] else token_ids[place]
+            choice = {
+                "token_ids": token_ids[: place + 1],
+                "text": tokenizer.decode(token_ids[:place], skip_special_tokens=True),
+                "finish_reason": "stop",
+                "stop_reason": reason,
+                "logprobs": {"content": [{"logprob": -0.5}] * (place + 1)},
+            }
+            self.answer(200, json.dumps({"choices": [choice]}).encode())
+
+    async def play(url: str) -> PlayedRollout:
+        async with OpenAIPolicy(f"{url}/v1", "policy") as policy:
+            chat = RenderedChat(tokenizer, "qwen3")
+            session = Session(Problem(key="p", messages=ASKED), policy, chat, SamplingParams(max_turns=2))
+            first = await session.reply()
+            assert session.turns.newest.completion.ended_its_turn
+            await session.reply([*ASKED, first, Message("user", "And more?")])
+            return session.end()
+
+    with http_server.serving(Engine) as url:
+        rollout = asyncio.run(play(url))
+    assert [end in body["sampling_params"]["stop_token_ids"] for body in asked] == [True, True]
+    assert [message.text for message in rollout.messages] == ["1 + 2?", "3", "And more?", "3"]
+    assert (rollout.branch_lengths, sum(rollout.loss_mask)) == ([], 2 * len(tokenizer.encode("3<|im_end|>")))
 
 
 def test_behind_a_reply_that_was_cut_the_end_of_the_turn_is_given(directory: Path, chat: RenderedChat) -> None:

@@ -97,11 +97,11 @@ def test_a_clients_stops_are_asked_for_and_further_ends_of_turns_are_not_taken_f
 
     async def ask() -> list[Completion]:
         async with OpenAIPolicy(server.url, "policy") as policy:
-            return await policy.sample([1, 2], 4, SamplingParams(max_tokens=4, stops=stops))
+            return await policy.sample([1, 2], 4, SamplingParams(max_tokens=4, stops=stops, ends=(6, 9)))
 
     server.answer = answer
     assert [each.stopped_by for each in asyncio.run(ask())] == ["x", 9, None, None]
-    assert (asked[0]["stop"], asked[0]["stop_token_ids"]) == (["x"], [9])
+    assert (asked[0]["stop"], asked[0]["stop_token_ids"]) == (["x"], [9, 6])
 
 
 def refusing(server: Server, limit: Callable[[dict[str, Any]], int]) -> list[int]:
