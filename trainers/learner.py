@@ -32,7 +32,7 @@ from trainers.link import RunLink
 from trainers.metrics.throughput import FlopCounter, peak_flops, peak_memory_gib
 from trainers.metrics.token_values import TokenWatch
 from trainers.model.lm_head import TokenScores
-from trainers.model.lora import write_adapter
+from trainers.model.lora import adapter_tensors, write_adapter
 from trainers.model.pipeline import forward_backward, share_gradient
 from trainers.model.policy import DTYPES, load_policy, load_tokenizer
 from trainers.objective.step import Objective
@@ -229,7 +229,7 @@ class Learner:
         existing = self._link.do_on_main(lambda: find_directory(parent, self.step))
         if self._link.broadcast(int(existing is not None)):
             return existing
-        tensors = SpreadTensors(trained_tensors(self.model), self._world)
+        tensors = SpreadTensors((adapter_tensors if lora.rank else trained_tensors)(self.model), self._world)
 
         def write(directory: Path) -> None:
             if lora.rank:

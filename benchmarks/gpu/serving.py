@@ -28,7 +28,7 @@ from environments.policy import Completion, OpenAIPolicy
 from environments.types import Message
 from trainers.distributed.mesh import World
 from trainers.distributed.spread import SpreadTensors
-from trainers.model.lora import write_adapter
+from trainers.model.lora import adapter_tensors, write_adapter
 from trainers.model.policy import DTYPES, load_policy, load_tokenizer, score_tokens
 from trainers.optimizers.build import build_optimizer
 from trainers.packing import pack, training_sequence
@@ -142,7 +142,7 @@ def main() -> None:
         published = asked.work / ("adapter" if asked.lora else "weights")
         published.mkdir()
         begin = time.perf_counter()
-        tensors = SpreadTensors(trained_tensors(model), world)
+        tensors = SpreadTensors((adapter_tensors if asked.lora else trained_tensors)(model), world)
         if asked.lora:
             write_adapter(published, lora, str(path), tensors.whole(), DTYPES[asked.dtype])
         else:

@@ -52,6 +52,11 @@ def add_adapter(model: torch.nn.Module, config: LoraConfig) -> None:
         _load(model, config)
 
 
+def adapter_tensors(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """What of a model with an adapter is trained: the adapter, and none of the model's buffers."""
+    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+
+
 def write_adapter(
     directory: Path, config: LoraConfig, base: str, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype
 ) -> None:
@@ -110,7 +115,7 @@ def _load(model: torch.nn.Module, config: LoraConfig) -> None:
     for key, theirs, ours in (("rank", found.get("r"), config.rank), ("alpha", found.get("lora_alpha"), config.alpha)):
         if theirs != ours:
             raise AdapterUnsuitable(f"{directory} has {key} {theirs}: set model.lora.{key}={theirs} (it is {ours})")
-    parameters = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    parameters = adapter_tensors(model)
     expected = {_name_on_disk(name): value.shape for name, value in parameters.items()}
     if different := sorted(name for name, _ in {k: v.shape for k, v in tensors.items()}.items() ^ expected.items()):
         raise AdapterUnsuitable(

@@ -9,13 +9,16 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import AutoModelForCausalLM, PreTrainedModel
+from transformers import ApertusConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
+from tests.trainers.publish_alone import publish_alone
 from tests.trainers.support import gather_model, in_bfloat16
 from trainers.distributed.mesh import World
+from trainers.distributed.spread import PIECE
 from trainers.errors import AdapterUnsuitable
 from trainers.model.lora import add_adapter, write_adapter
 from trainers.model.policy import load_policy, score_tokens
+from trainers.model.tiny import tiny_tokenizer
 from trainers.optimizers.build import build_optimizer, optimizer_step
 from trainers.packing import micro_batch, training_sequence
 from trainers.run_config import LoraConfig, ModelConfig, OptimizerConfig
@@ -139,6 +142,28 @@ def test_training_starts_from_an_adapter(model_dir: Path, world: World, tmp_path
     second = Adapted(lora(model_dir, path=path), world)
     for name, tensor in gather_model(first.model).items():
         assert torch.equal(gather_model(second.model)[name], tensor)
+
+
+SMALL: dict[str, Any] = {
+    "vocab_size": 259, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 16,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", [ApertusConfig(**SMALL)], ids=lambda config: config.model_type)
+def test_a_published_adapter_holds_a_and_b_of_linear_layers_alone_and_loads_back(
+    world: World, tmp_path: Path, config: PreTrainedConfig
+) -> None:
+    source = tmp_path / "source"
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(source)
+    tiny_tokenizer().save_pretrained(source)
+    assert list(model.buffers())
+    publish_alone(str(source), str(tmp_path), {"model.lora.rank": 8}, PIECE)
+    version = tmp_path / "weights" / "step_0"
+    names = load_file(version / "adapter_model.safetensors").keys()
+    assert {name.split(".")[-2] for name in names} == {"lora_A", "lora_B"}
+    add_adapter(plain(source), LoraConfig(rank=8, path=str(version)))
 
 
 @pytest.mark.parametrize(
