@@ -1,11 +1,12 @@
 """The data of a run: which lines each step trains on, and which are held out."""
 
+from array import array
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 
-from trainers.data.examples import parse_example, parse_pair
+from trainers.data.examples import parse_example, parse_pair, problem_of
 from trainers.data.order import batch_indices, hold_out
 from trainers.data.solutions import write_solutions
 from trainers.data.sources import find_files
@@ -69,9 +70,13 @@ def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = Non
     data = config.data
     assert data is not None, "the config refuses SFT runs without data"
     parse = parse_example if data.preference is None else parse_pair
+    held_out = data.validation if data.validation is not None and not data.validation.path else None
+    problems = array("Q")
 
     def check(line: bytes, where: str) -> None:
         parse(line, where, data.roles)
+        if held_out is not None:
+            problems.append(problem_of(line) if held_out.hold_out == "problems" else len(problems))
 
     if data.trains_on_solutions:
         found = [write_solutions(config, spool_dir)]
@@ -85,5 +90,8 @@ def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = Non
         return TrainingData(config, Part(train), Part(Table(files, spool_dir, check)))
     if len(train) < 2:
         raise DataError(f"data.validation.share: {found[0]} has one example, and none to hold out. Give more data.")
-    kept, held = hold_out(len(train), data.validation.share, config.seed)
+    if min(problems) == max(problems):
+        fix = "Give more data, or set data.validation.hold_out to 'lines'."
+        raise DataError(f"data.validation.share: {found[0]} has one problem, and none to hold out. {fix}")
+    kept, held = hold_out(np.frombuffer(problems, np.uint64), data.validation.share, config.seed)
     return TrainingData(config, Part(train, kept), Part(train, held))

@@ -7,9 +7,10 @@
     {"prompt": ..., "chosen": ..., "rejected": ...}     pair, each in one of these forms; without a prompt, what the
                                                         two have in common at their beginning is the prompt
 
-Messages are in the OpenAI chat format. Other keys are ignored.
+Messages are in the OpenAI chat format. `problem_key` names the problem, if there is one. Other keys are ignored.
 """
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -69,6 +70,7 @@ class _Line(msgspec.Struct):
     token_ids: list[int] | None = None
     loss_mask: list[int] | None = None
     tools: list[dict[str, Any]] | str | None = None
+    problem_key: Any = None
 
 
 COLUMNS = frozenset(_Line.__struct_fields__)
@@ -117,6 +119,22 @@ def parse_pair(line: bytes, where: str, roles: Sequence[str]) -> Pair:
     for name, example in (("chosen", pair.chosen), ("rejected", pair.rejected)):
         _check(example, f"{where}: {name}", roles)
     return pair
+
+
+def problem_of(line: bytes) -> int:
+    """Which problem a line that was parsed is of, as 64 bits: its key, else its prompt, else what the user says first.
+
+    The control plane puts rows into splits by the same.
+    """
+    fields = _decoder.decode(line)
+    named: tuple[Any, ...] = (fields.problem_key, fields.prompt)
+    problem: Any = next((each for each in named if each not in (None, "", [])), None)
+    if problem is None:
+        told = fields.messages or fields.chosen
+        said = told if isinstance(told, list) else []
+        problem = next((message.get("content") for message in said if message.get("role") == "user"), None)
+    content = line if problem is None else msgspec.json.encode(problem, order="sorted")
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest())
 
 
 def _decode(line: bytes, where: str) -> tuple[_Line, list[dict[str, Any]] | None]:

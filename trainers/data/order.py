@@ -1,7 +1,7 @@
 """Which examples a step trains on: a function of the seed and the step, so that a resumed run needs no stored position.
 
 Positions 0, 1, 2, ... run through whole shuffled passes, one after another; step n takes the positions from
-n * batch_size on. Shapes: E examples.
+n * batch_size on. Shapes: E examples, P problems.
 """
 
 import functools
@@ -15,14 +15,27 @@ def batch_indices(count: int, batch_size: int, step: int, seed: int) -> list[int
     return [int(_order(count, seed, at // count)[at % count]) for at in range(first, first + batch_size)]
 
 
-def hold_out(count: int, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def hold_out(problems_E: np.ndarray, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Indices to train on and indices never to train on, int64, each ascending; there is at least one of both.
 
-    Needs two examples.
+    `problems_E` says which problem each example is of, in any numbers: its examples are all on one side. Needs two
+    problems. As near to the share as their sizes allow, and never more, unless none is so small.
     """
-    held = min(count - 1, max(1, round(count * share)))
-    order_E = _shuffled(count, [seed, 1])
-    return np.sort(order_E[held:]), np.sort(order_E[:held])
+    _, firsts_P, of_E, sizes_P = np.unique(problems_E, return_index=True, return_inverse=True, return_counts=True)
+    by_appearance_P = np.argsort(firsts_P)
+    order_P = by_appearance_P[_shuffled(len(sizes_P), [seed, 1])]
+    left = min(len(problems_E) - 1, max(1, round(len(problems_E) * share)))
+    is_held_P = np.zeros(len(sizes_P), bool)
+    for problem in order_P:
+        if sizes_P[problem] <= left:
+            is_held_P[problem] = True
+            left -= sizes_P[problem]
+        if not left:
+            break
+    if not is_held_P.any():
+        is_held_P[order_P[np.argmin(sizes_P[order_P])]] = True
+    is_held_E = is_held_P[of_E]
+    return np.flatnonzero(~is_held_E), np.flatnonzero(is_held_E)
 
 
 @functools.lru_cache(maxsize=2)

@@ -1,11 +1,11 @@
 """What a supervised run trains on, and how."""
 
 import re
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationInfo, model_validator
 
-from trainers.run_config.section import ConfigProblem, CrossFieldError, Section
+from trainers.run_config.section import ConfigProblem, CrossFieldError, Section, is_stored
 
 DATA_SUFFIXES = (".jsonl", ".json", ".jsonl.gz", ".json.gz", ".parquet", ".arrow")
 """Ends of the names of data files."""
@@ -40,9 +40,18 @@ class ValidationConfig(Section):
     split: str = Field(default="validation", pattern=_SPLIT)
     """Which split of that path, as `data.split`."""
     share: float = Field(default=0.0, ge=0, lt=1)
-    """Share of the training data to hold out instead; the seed chooses which examples."""
+    """Share of the training data to hold out instead; the seed chooses which of it."""
+    hold_out: Literal["problems", "lines"] = "problems"
+    """What a share is of. `problems` keeps lines of one problem together: those with the same `problem_key`, else the
+    same prompt. `lines` takes each for itself, for data whose lines all have one prompt."""
     every: int = Field(default=50, ge=1)
     """Steps between measurements; the last step is always measured."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hold_out_what_was_held_out(cls, values: Any, info: ValidationInfo) -> Any:
+        """Runs of before there was a choice go on with their lines."""
+        return {"hold_out": "lines", **values} if is_stored(info) and isinstance(values, dict) else values
 
     @model_validator(mode="after")
     def _need_one_source(self) -> Self:

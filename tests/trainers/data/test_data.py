@@ -25,6 +25,7 @@ from trainers.data.order import batch_indices, hold_out
 from trainers.data.sources import find_files
 from trainers.data.table import Table
 from trainers.errors import DataError
+from trainers.run_config import RunConfig
 
 CALL = {"type": "function", "function": {"name": "add", "arguments": {"a": 1}}}
 
@@ -409,9 +410,28 @@ def test_the_order_is_the_same_in_every_version() -> None:
 
 @pytest.mark.parametrize(("count", "share", "held"), [(100, 0.1, 10), (2, 0.9, 1), (100, 0.001, 1)])
 def test_held_out_examples_are_never_trained_on(count: int, share: float, held: int) -> None:
-    train, validation = hold_out(count, share, seed=1)
+    train, validation = hold_out(np.arange(count), share, seed=1)
     assert len(validation) == held
     assert sorted([*train, *validation]) == list(range(count))
+
+
+def test_which_examples_are_held_out_is_the_same_in_every_version() -> None:
+    for problems in (np.arange(10), np.arange(10)[::-1]):
+        assert list(hold_out(problems, 0.3, seed=7)[1]) == [6, 8, 9]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_examples_of_one_problem_are_all_held_out_or_none(seed: int) -> None:
+    problems = np.array([0] * 30 + [1, 1, 1, 2, 3, 3] * 5 + [*range(4, 44)])
+    train, validation = hold_out(problems, 0.1, seed)
+    assert not set(problems[train]) & set(problems[validation])
+    assert sorted([*train, *validation]) == list(range(100))
+    assert len(validation) == 10
+
+
+@pytest.mark.parametrize(("problems", "held"), [([5, 5, 5, 9, 9], [3, 4]), ([1, 2, 2, 2], [0])])
+def test_the_smallest_problem_is_held_out_where_none_fits_into_the_share(problems: list[int], held: list[int]) -> None:
+    assert list(hold_out(np.array(problems), 0.01, seed=0)[1]) == held
 
 
 # --- a run's data -----------------------------------------------------------------------------------------------------
@@ -441,6 +461,57 @@ def test_a_held_out_share_is_validated_on_and_not_trained_on(tmp_path: Path) -> 
     assert [dataset.is_validated_after(step) for step in range(5)] == [False, True, False, True, True]
     assert not any(opened(tmp_path, path).is_validated_after(step) for step in range(5))
     assert list(opened(tmp_path, path).validation_batches()) == []
+
+
+def numbers_of(where: list[str]) -> list[int]:
+    return [int(each.rpartition(":")[2]) - 1 for each in where]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+@pytest.mark.parametrize("form", ["messages", "prompt", "key", "pairs", "tokens"])
+def test_lines_of_one_problem_are_on_one_side(tmp_path: Path, name: str, form: str) -> None:
+    def line(number: int) -> dict[str, Any]:
+        question, answer = f"what is {number // 4}?", f"it is {number}"
+        asked = [{"role": "system", "content": "be brief"}, {"role": "user", "content": question}]
+        said = {"role": "assistant", "content": answer}
+        forms: dict[str, dict[str, Any]] = {
+            "messages": {"messages": [*asked, said]},
+            "prompt": {"prompt": question, "completion": answer},
+            "key": {"messages": [{"role": "user", "content": f"{number}"}, said], "problem_key": question},
+            "pairs": {"chosen": [*asked, said], "rejected": [*asked, said | {"content": "no"}]},
+            "tokens": {"token_ids": [1, number], "loss_mask": [0, 1], "problem_key": question},
+        }
+        return forms[form]
+
+    path = write(tmp_path / name, [line(number) for number in range(80)])
+    more = {"preference__beta": 0.1} if form == "pairs" else {}
+    dataset = opened(tmp_path, path, validation__share=0.1, **more)
+    held = numbers_of([where for batch in dataset.validation_batches() for _, where in batch])
+    trained = numbers_of([where for step in range(20) for _, where in dataset.batch(step)])
+    assert len(held) == 8
+    assert not {number // 4 for number in held} & {number // 4 for number in trained}
+    assert {*held, *trained} == set(range(80))
+
+
+def test_lines_without_a_prompt_are_problems_of_their_own(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"prompt": "", "completion": f"text {number}"} for number in range(20)])
+    dataset = opened(tmp_path, path, validation__share=0.1)
+    assert sum(len(batch) for batch in dataset.validation_batches()) == 2
+
+
+def test_data_of_one_prompt_says_how_it_is_held_out(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.jsonl", [{"prompt": "a poem:", "completion": f"text {number}"} for number in range(20)])
+    with pytest.raises(DataError, match=r"has one problem.* set data.validation.hold_out to 'lines'"):
+        opened(tmp_path, path, validation__share=0.1)
+    dataset = opened(tmp_path, path, validation__share=0.1, validation__hold_out="lines")
+    assert sum(len(batch) for batch in dataset.validation_batches()) == 2
+
+
+def test_a_run_of_before_there_was_a_choice_goes_on_holding_out_its_lines() -> None:
+    stored = resolve("reverse-text-sft", overrides={"data.validation.share": 0.1}).config.model_dump(mode="json")
+    assert RunConfig.stored(stored).data.validation.hold_out == "problems"  # type: ignore[union-attr]
+    del stored["data"]["validation"]["hold_out"]
+    assert RunConfig.stored(stored).data.validation.hold_out == "lines"  # type: ignore[union-attr]
 
 
 def test_a_held_out_file_is_validated_on_whole(tmp_path: Path) -> None:
