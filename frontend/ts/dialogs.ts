@@ -27,7 +27,8 @@ export function startDialogs(): void {
     }
   });
   window.addEventListener("pageshow", () => {
-    for (const button of document.querySelectorAll<HTMLButtonElement>("form[method=post] button:disabled")) {
+    const sent = "form[method=post] button:disabled:not([hidden])"; // what is hidden keeps Enter from sending
+    for (const button of document.querySelectorAll<HTMLButtonElement>(sent)) {
       button.disabled = false;
     }
   });

@@ -65,6 +65,22 @@ def test_items_are_worked_through_by_keys(watched: Watched, theme: str) -> None:
     expect(page.get_by_role("button", name="Close…")).to_have_count(0)
 
 
+def test_enter_in_a_field_says_nothing_of_an_item(watched: Watched) -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("g0")], actor="api:t")
+    queue = queues.create(run.project, name="Loops", actor="user:ada")
+    page = watched.open(f"/queues/{queue.key}/annotate/")
+    page.keyboard.press("Enter")
+    look_at(page, "g0")
+    sent = watched.forms_sent()
+    page.locator("#say-score").fill("0.5")
+    page.locator("#say-score").press("Enter")
+    page.get_by_role("button", name="Skip").click()
+    expect(page.get_by_text("Nothing is yours now")).to_be_visible()
+    assert sent == [f"/queues/{queue.key}/say/"]
+    assert list(Label.objects.values_list("verdict", "score")) == [("skip", 0.5)]
+
+
 @pytest.mark.parametrize("width", [1280, 390])
 def test_no_page_of_queues_scrolls_sideways(watched: Watched, width: int) -> None:
     run = story.launch()

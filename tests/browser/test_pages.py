@@ -107,6 +107,17 @@ def test_a_session_that_ends_while_a_form_is_filled_in_takes_nothing_of_it(
     assert not watched.was_reloaded
 
 
+def test_enter_in_a_field_makes_no_model(watched: Watched) -> None:
+    page = watched.open("/runs/new/?preset=reverse-text-rl")
+    expect(page.get_by_role("button", name="Make reverse-text-warm")).to_be_visible()
+    sent = watched.forms_sent()
+    page.locator("#id-name").press("Enter")
+    page.get_by_label("Batch size").fill("100")
+    expect(page.locator("#launch-summary")).to_contain_text("not a multiple")
+    assert set(sent) == {"/runs/new/check/"}
+    assert not Run.objects.exists()
+
+
 def test_a_model_that_is_missing_is_made_from_the_form_which_then_is_ready(watched: Watched) -> None:
     page = watched.open("/runs/new/?preset=reverse-text-rl")
     page.get_by_label("Batch size").fill("64")

@@ -4,7 +4,7 @@ import pytest
 from playwright.sync_api import expect
 
 from rollouts import bell
-from rollouts.models import ScoredGroup, Verb
+from rollouts.models import Act, Label, ScoredGroup, Verb
 from rollouts.services.curation import acts
 from tests.browser.watched import Watched
 from tests.factories import somebody
@@ -44,3 +44,18 @@ def test_a_group_is_rejected_and_the_act_is_undone(watched: Watched, theme: str)
     bell.ring_after_commit(run.pk)
     expect(page.get_by_role("row", name="while it is watched")).to_be_visible()
     assert not watched.was_reloaded
+
+
+def test_enter_in_a_field_says_and_does_nothing(watched: Watched) -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("g")], actor="api:t")
+    page = watched.open(f"/runs/{run.key}/groups/g/")
+    sent = watched.forms_sent()
+    for field in ("Why", "Note"):
+        page.get_by_label(field).fill("it is seen")
+        page.get_by_label(field).press("Enter")
+    page.get_by_role("button", name="Skip").click()
+    expect(page.locator(".people-note")).to_have_text("it is seen")
+    assert sent == [f"/runs/{run.key}/label/"]
+    assert list(Label.objects.values_list("verdict", "note")) == [("skip", "it is seen")]
+    assert not Act.objects.exists()

@@ -67,6 +67,12 @@ class Watched:
         self.page.evaluate("window.notReloaded = true")
         return self.page
 
+    def forms_sent(self) -> list[str]:
+        """The paths that forms are sent to from now on, filled as they are."""
+        sent: list[str] = []
+        self.page.on("request", lambda each: sent.append(urlsplit(each.url).path) if each.method == "POST" else None)
+        return sent
+
     @property
     def was_reloaded(self) -> bool:
         """Whether the document that `open` left is gone."""
