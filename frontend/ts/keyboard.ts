@@ -23,7 +23,9 @@ export function startKeyboard(): void {
     if (event.repeat && event.key !== "j" && event.key !== "k") {
       return;
     }
-    if (pressKey(event.key) || handle(event.key)) {
+    // Enter on a focused control is the control's own.
+    const isOfControl = event.key === "Enter" && document.activeElement !== document.body;
+    if ((!isOfControl && pressKey(event.key)) || handle(event.key)) {
       event.preventDefault();
     }
   });

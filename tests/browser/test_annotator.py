@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from playwright.sync_api import Page, expect
 
-from rollouts.models import Label
+from rollouts.models import Label, QueueTurn
 from rollouts.services.curation import queues, turns
 from tests.browser.watched import Watched
 from tests.factories import somebody
@@ -63,6 +63,16 @@ def test_items_are_worked_through_by_keys(watched: Watched, theme: str) -> None:
         page.get_by_role("dialog").get_by_role("button", name=answer).click()
     expect(page.get_by_text("nothing is given out any more")).to_be_visible()
     expect(page.get_by_role("button", name="Close…")).to_have_count(0)
+
+
+def test_enter_on_a_link_follows_it_and_takes_no_item(watched: Watched) -> None:
+    run = story.launch()
+    story.submit(run, [story.scored("g0")], actor="api:t")
+    queue = queues.create(run.project, name="Loops", actor="user:ada")
+    page = watched.open(f"/queues/{queue.key}/annotate/")
+    page.get_by_role("link", name="Queues").last.press("Enter")
+    expect(page).to_have_url(f"{watched.base_url}/queues/")
+    assert not QueueTurn.objects.exists()
 
 
 def test_enter_in_a_field_says_nothing_of_an_item(watched: Watched) -> None:
