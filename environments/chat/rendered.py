@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from environments.chat.tokenizer import ChatTokenizer
-from environments.errors import PolicyRefused, words_of
+from environments.errors import ContextFull, PolicyRefused, words_of
 from environments.types import FunctionCall, JsonObject, Message, ToolCall
 from environments.visible import visible_line
 
@@ -269,12 +269,12 @@ def _speaking(tokenizer: ChatTokenizer, expected: list[list[int] | None]) -> Ren
 
 
 async def _templated(policy: "Policy") -> list[list[int] | None]:
-    """The tokens that the model's template makes of the probes; None where it refuses one."""
+    """The tokens that the model's template makes of the probes; None where it refuses one, or has no room for it."""
     found: list[list[int] | None] = []
     for messages, tools in PROBES:
         try:
             found.append(await policy.render(messages, tools))
-        except PolicyRefused:
+        except (PolicyRefused, ContextFull):
             found.append(None)
     return found
 

@@ -19,7 +19,7 @@ from environments.chat.rendered import RenderedChat
 from environments.chat.template import TemplateChat
 from environments.chat.tokenizer import MARK, ChatTokenizer
 from environments.config import SamplingParams
-from environments.errors import PolicyRefused
+from environments.errors import ContextFull, PolicyRefused
 from environments.fakes import ScriptedPolicy
 from environments.policy import Completion, OpenAIPolicy
 from environments.session import Session
@@ -100,6 +100,16 @@ def test_a_template_that_differs_in_one_character_is_not_taken_for_the_familys(d
     other = tool_tokenizer()
     other.chat_template = other.chat_template.replace("\\n<tool_response>", "\\n\\n<tool_response>")
     assert asyncio.run(rendered.find(Templated(other), directory)) is None
+
+
+def test_of_a_model_whose_context_holds_no_probe_the_template_is_used(directory: Path) -> None:
+    class Small(Templated):
+        async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+            if tools:
+                raise ContextFull("of 64 tokens")
+            return await super().render(messages, tools)
+
+    assert asyncio.run(rendered.find(Small(tool_tokenizer()), directory)) is None
 
 
 def completion(chat_tokenizer: ChatTokenizer, text: str) -> Completion:
