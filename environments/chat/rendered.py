@@ -7,6 +7,7 @@ a system prompt, tools, a call and its result.
 import asyncio
 import json
 import logging
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -41,10 +42,12 @@ FAMILIES = (
     "kimi-k2",
     "nemotron-3",
     "llama-3",
-    "gpt-oss",
     "hy3",
 )
-"""Names of `renderers`, of text models, in the order in which they are tried."""
+"""Names of `renderers`, of text models, in the order in which they are tried. Without gpt-oss: its renderer begins the
+policy's reasoning, which servers leave to the policy."""
+_DATE = re.compile("Today Date: ([^\n]{1,40})\n")
+"""Llama 3's prompts have a date, and the templates of some write that of the day."""
 _LARGE = 50_000
 """Characters of a conversation that is rendered in a thread, so that others are not held up by it."""
 _MAX_WORDS = 500
@@ -91,15 +94,15 @@ def _refusals() -> Iterator[None]:
 class RenderedChat:
     """The format of one family, with one model's tokenizer."""
 
-    def __init__(self, tokenizer: ChatTokenizer, family: str) -> None:
-        """Raises whatever the renderer raises for a tokenizer that lacks the family's tokens."""
+    def __init__(self, tokenizer: ChatTokenizer, family: str, **options: Any) -> None:
+        """Raises whatever the renderer raises for a tokenizer that lacks the family's tokens, or for its options."""
         from renderers import config_from_name, create_renderer
 
         self.family = family
         self._tokenizer = tokenizer
         # By default a further question drops the reasoning behind, and with it the tokens that were sampled.
         kind: Any = type(config_from_name(family))
-        self._renderer: Renderer = create_renderer(tokenizer, kind(thinking_retention="all"))
+        self._renderer: Renderer = create_renderer(tokenizer, kind(thinking_retention="all", **options))
         self.ends = tuple(self._renderer.get_stop_token_ids())
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
@@ -260,12 +263,21 @@ def _speaking(tokenizer: ChatTokenizer, expected: list[list[int] | None]) -> Ren
     """The first format that makes of the probes what the template does."""
     for family in FAMILIES:
         try:
-            chat = RenderedChat(tokenizer, family)
+            chat = RenderedChat(tokenizer, family, **_options(tokenizer, family, expected))
             if chat.probed() == expected:
                 return chat
         except Exception as error:  # noqa: BLE001 - a renderer says by whatever it raises that it is of another model
             log.debug("%s does not speak %s: %s", tokenizer.name_or_path, family, error)
     return None
+
+
+def _options(tokenizer: ChatTokenizer, family: str, expected: list[list[int] | None]) -> dict[str, str]:
+    """What the renderer has to know of the model's template. The date stays that of this look: no turn of a session may
+    say another one than the turns before."""
+    if family != "llama-3" or expected[0] is None:
+        return {}
+    found = _DATE.search(tokenizer.decode(expected[0]))
+    return {"date_string": found[1]} if found else {}
 
 
 async def _templated(policy: "Policy") -> list[list[int] | None]:

@@ -136,6 +136,26 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> RenderedChat:
     return RenderedChat(ChatTokenizer(made), "llama-3")
 
 
+def test_llama_3_is_found_on_any_day_and_its_prompts_stay_of_the_day_on_which_it_was_found(llama: RenderedChat) -> None:
+    class Dated(ScriptedPolicy):
+        """As a server that renders Llama 3.2's template."""
+
+        today = "31 Dec 2030"
+
+        async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+            on_that_day = RenderedChat(llama._tokenizer, "llama-3", date_string=self.today)
+            return await on_that_day.render(messages, tools)
+
+    async def find() -> tuple[RenderedChat | None, list[int]]:
+        server = Dated([])
+        return await rendered.find(server, Path(llama._tokenizer.name_or_path)), await server.render(ASKED, [TOOL])
+
+    found, prompt = asyncio.run(find())
+    assert found is not None
+    assert (found.family, asyncio.run(found.render(ASKED, [TOOL]))) == ("llama-3", prompt)
+    assert "Today Date: 31 Dec 2030\n" in found._tokenizer.decode(prompt)
+
+
 def test_json_of_llama_3_is_a_call_where_it_names_a_tool_and_text_elsewhere(llama: RenderedChat) -> None:
     person = '{"name": "Ada Lovelace", "born": 1815}'
     call = '{"name": "add", "parameters": {"a": 1}}'
