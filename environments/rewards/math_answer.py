@@ -1,7 +1,8 @@
 r"""`math`: whether the answer is mathematically the right one, as `math-verify` sees it.
 
-What counts of a reply is the last `\boxed{...}`, else the last `<answer>`, else all of it where it is nothing but a
-formula, else its last number or fraction. Only that reaches the process that parses it, see `math_workers`.
+What counts of a reply is the last `\boxed{...}` that is closed and not blank, else the last `<answer>`, else all of it
+where it is nothing but a formula, else its last number or fraction. Only that reaches the process that parses it, see
+`math_workers`.
 """
 
 import re
@@ -24,8 +25,8 @@ _WORD = re.compile(
 """A word of prose: variables stand alone, commands have a backslash, most functions have three letters."""
 _NUMBER_OR_FRACTION = re.compile(rf"(?:{replies.NUMBER.pattern})(?:/[0-9]+)?")
 _NO_UNIT = (
-    r"hundred\w*|thousand\w*|\w+illion\w*|dozen\w*|tens|grand|hal(?:f|ves)|quarters?|thirds?|fifths?|eighths?|ninths?"
-    r"|(?:four|six|seven|ten)ths?|squared|cubed|factorial|pi|point|and|but|not|or|out"
+    r"hundred\w*|thousand\w*|lakhs?|crores?|\w+illion\w*|[mb]n|dozen\w*|tens|grand|hal(?:f|ves)|quarters?|thirds?"
+    r"|fifths?|eighths?|ninths?|(?:four|six|seven|ten)ths?|squared|cubed|factorial|pi|point|and|but|not|or|out"
     r"|(?:to|by|less|fewer|more|over|under|above|below) (?:than|zero)"
 )
 """What makes another number of the one before it, among the words behind that."""
@@ -37,7 +38,8 @@ _AMOUNT = re.compile(
     re.IGNORECASE,
 )
 """A number with what it counts, in up to four words. The first is not one letter, which may be a variable."""
-_TEXT = re.compile(r"\\(?:text|textbf|mathrm|mathbf)\{([^{}]*)\}")
+_TEXT = re.compile(r"\\(?:text(?:bf|it|rm|sf)?|math(?:bf|it|rm|sf)|mbox)\{([^{}]*)\}")
+_SPACE = re.compile(r"\\(?:[ ,:;!]|q?quad\b)|~")
 
 
 async def math(
@@ -93,8 +95,10 @@ def answered(text: str, tag: str = "answer") -> str:
 
 def _counted(said: str) -> str:
     """The number, where the answer is one with what it counts; else the answer."""
-    is_amount = len(said) <= _BARE and _AMOUNT.fullmatch(" ".join(said.split()))
-    return replies.last_number(said) or said if is_amount else said
+    if len(said) > _BARE:
+        return said
+    plain = " ".join(_SPACE.sub(" ", _untexted(said)).split())
+    return replies.last_number(plain) or said if _AMOUNT.fullmatch(plain) else said
 
 
 def _unmarked(text: str) -> str:
@@ -111,5 +115,12 @@ def _formula(text: str) -> str:
     return " ".join(text.replace("$", " ").split())
 
 
+def _untexted(text: str) -> str:
+    """Without the commands around words, also around one another."""
+    while (inner := _TEXT.sub(r"\1", text)) != text:
+        text = inner
+    return text
+
+
 def _normal(text: str) -> str:
-    return " ".join(_TEXT.sub(r"\1", text).replace("$", " ").casefold().split()).rstrip(". ")
+    return " ".join(_untexted(text).replace("$", " ").casefold().split()).rstrip(". ")

@@ -12,6 +12,7 @@ from environments.types import FinishedRollout, Message, Problem
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 # A minus behind a number or a bracket takes away and is no sign.
 NUMBER = re.compile(rf"(?:(?<![\w)\]}}])[-−])?(?:{_DIGITS})(?:[eE][-+]?[0-9]{{1,3}}(?![0-9]))?")
+_BRACE = re.compile(r"\\boxed\{|(?<!\\)[{}]")
 WINDOW = 16_384
 """Characters at the end among which a last number is looked for, and most in a box."""
 
@@ -68,15 +69,20 @@ def in_fence(text: str) -> str | None:
 
 
 def in_box(text: str) -> str | None:
-    r"""What stands in the last whole `\boxed{...}`, braces counted; None: there is none."""
-    start = text.rfind(r"\boxed{")
-    depth = 0
-    for position in range(start + 6, min(start + WINDOW, len(text))) if start >= 0 else ():
-        if text[position] in "{}" and text[position - 1] != "\\":
-            depth += 1 if text[position] == "{" else -1
-            if depth == 0:
-                return text[start + 7 : position]
-    return None
+    r"""What stands in the last whole `\boxed{...}`, braces counted, but for blank ones; None: there is no whole one."""
+    found: str | None = None
+    at = -1
+    opened: list[int] = []  # where that begins of each open brace; -1 of one that is no box
+    for brace in _BRACE.finditer(text, first) if (first := text.find(r"\boxed{")) >= 0 else ():
+        if brace[0] != "}":
+            opened.append(-1 if brace[0] == "{" else brace.end())
+        elif opened and at < (begin := opened.pop()) and brace.start() < begin + WINDOW:
+            inside = text[begin : brace.start()]
+            if inside.strip():
+                found, at = inside, begin
+            elif found is None:
+                found = inside
+    return found
 
 
 def last_line(text: str) -> str:

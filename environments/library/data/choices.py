@@ -79,7 +79,7 @@ class Choices(DataSetEnvironment[ChoicesArgs]):
     """
 
     name = "choices"
-    version = "3"
+    version = "4"
     args_type = ChoicesArgs
     default_config = ""
     default_rewards = (RewardPart(name="choice"),)

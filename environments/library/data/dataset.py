@@ -41,7 +41,7 @@ class AnyDataSet(DataSetEnvironment[DatasetArgs]):
     """
 
     name = "dataset"
-    version = "3"
+    version = "4"
     args_type = DatasetArgs
     default_rewards = (RewardPart(name="exact"),)
 

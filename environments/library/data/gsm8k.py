@@ -29,7 +29,7 @@ class Gsm8k(DataSetEnvironment[Gsm8kArgs]):
     """
 
     name = "gsm8k"
-    version = "4"
+    version = "5"
     args_type = Gsm8kArgs
     default_rewards = (RewardPart(name="math", args={"amounts": True}),)
     default_instruction = r"Reason step by step, and put the final number into \boxed{}."

@@ -49,7 +49,7 @@ class Math(DataSetEnvironment[MathArgs]):
     """
 
     name = "math"
-    version = "3"
+    version = "4"
     args_type = MathArgs
     default_config = EVERY
     default_rewards = (RewardPart(name="math"),)

@@ -79,6 +79,14 @@ def test_the_last_whole_block_of_code_counts(text: str, found: str | None) -> No
         (r"\boxed{\{1\}}", r"\{1\}"),
         (r"\boxed{1", None),
         ("1}", None),
+        (r"\boxed{10} and \boxed{", "10"),
+        (r"\boxed{10} and \boxed{1{2}", "10"),
+        (r"\boxed{10} goes into \boxed{}, or \boxed{ }", "10"),
+        (r"\boxed{\boxed{10}}", "10"),
+        (r"\boxed{}", ""),
+        (r"} \boxed{1}", "1"),
+        (r"{ \boxed{1}", "1"),
+        (r"\boxed{1" + "2" * 20_000 + "}", None),
     ],
 )
 def test_the_last_box_counts_with_its_braces(text: str, found: str | None) -> None:
