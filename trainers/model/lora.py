@@ -8,20 +8,25 @@ changes nothing.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.pytorch_utils import Conv1D
 
 from trainers.errors import AdapterUnsuitable
 from trainers.run_config import LoraConfig
 
+_log = logging.getLogger(__name__)
+
 _CONFIG, _TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
 _NAME_IN_MODEL = ".default.weight"
+_UNKNOWN = "model"
 _FOREIGN = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_pattern", "layers_to_transform")
 """Kinds of adapters that are not made of A and B alone, or not alike in every layer."""
 
@@ -29,25 +34,25 @@ _FOREIGN = ("use_dora", "use_rslora", "modules_to_save", "rank_pattern", "alpha_
 def add_adapter(model: torch.nn.Module, config: LoraConfig) -> None:
     """Freeze the model and give its target modules an adapter, in place: `config.path`'s, or a fresh one.
 
-    Comes before sharding. A is drawn from torch's global generator: seed it alike on every rank.
-    Raises AdapterUnsuitable.
+    Of them only linear layers get one, and each that is called so. Comes before sharding. A is drawn from torch's
+    global generator: seed it alike on every rank. Raises AdapterUnsuitable.
     """
     # Here, since it takes a third of a second, and most runs have no adapter.
     from peft import LoraConfig as PeftLoraConfig
     from peft import inject_adapter_in_model
 
+    # In a model that it knows for a mixture, PEFT would take the names for those of experts, which are one tensor here
+    # and in no adapter that vLLM loads.
+    unknown = torch.nn.ModuleDict({_UNKNOWN: model})
     peft_config = PeftLoraConfig(
         r=config.rank,
         lora_alpha=config.alpha,
         lora_dropout=config.dropout,
-        target_modules=config.target_modules,
+        target_modules=[f"{_UNKNOWN}.{name}" for name in _targets(model, config.target_modules)],
         task_type="CAUSAL_LM",
     )
-    try:
-        with _seen_as_float32(model):
-            inject_adapter_in_model(peft_config, model)
-    except ValueError as error:  # none of the target modules is there
-        raise AdapterUnsuitable(f"model.lora.target_modules: {error}") from error
+    with _seen_as_float32(model):
+        inject_adapter_in_model(peft_config, unknown)
     if config.path:
         _load(model, config)
 
@@ -61,6 +66,7 @@ def write_adapter(
     directory: Path, config: LoraConfig, base: str, tensors: Mapping[str, torch.Tensor], dtype: torch.dtype
 ) -> None:
     """Fill `directory` with an adapter that PEFT and vLLM load. `tensors` are full, under their names in the model."""
+    adapted = {name.partition(".lora_")[0] for name in tensors}
     description: dict[str, Any] = {
         "peft_type": "LORA",
         "task_type": "CAUSAL_LM",
@@ -68,7 +74,7 @@ def write_adapter(
         "r": config.rank,
         "lora_alpha": config.alpha,
         "lora_dropout": config.dropout,
-        "target_modules": config.target_modules,
+        "target_modules": [target for target in config.target_modules if _called(target, adapted)],
         "bias": "none",
         "inference_mode": True,
     }
@@ -88,6 +94,26 @@ def merge_adapter(model: torch.nn.Module) -> None:
         if isinstance(module, BaseTunerLayer):
             module.merge()
             model.set_submodule(name, module.get_base_layer())
+
+
+def _targets(model: torch.nn.Module, names: Iterable[str]) -> list[str]:
+    """Linear layers that are called by one of the names, in full. Raises AdapterUnsuitable where there are none."""
+    linear = [name for name, module in model.named_modules() if isinstance(module, (torch.nn.Linear, Conv1D))]
+    found = {target: _called(target, linear) for target in names}
+    if not any(found.values()):
+        known = ", ".join(sorted({name.rpartition(".")[2] for name in linear} - {"lm_head"}))
+        raise AdapterUnsuitable(
+            f"model.lora.target_modules: {type(model).__name__} has no linear layer called {' or '.join(found)}. "
+            f"Name some of {known}"
+        )
+    if absent := [target for target, layers in found.items() if not layers]:
+        _log.warning("no linear layer is called %s: none of them gets an adapter", " or ".join(absent))
+    wanted = set().union(*found.values())
+    return [name for name in linear if name in wanted]
+
+
+def _called(target: str, modules: Iterable[str]) -> list[str]:
+    return [name for name in modules if f".{name}".endswith(f".{target}")]
 
 
 @contextmanager

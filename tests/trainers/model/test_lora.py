@@ -9,7 +9,14 @@ import pytest
 import torch
 from peft import PeftModel
 from safetensors.torch import load_file
-from transformers import ApertusConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
+from transformers import (
+    ApertusConfig,
+    AutoModelForCausalLM,
+    Glm4MoeConfig,
+    PreTrainedConfig,
+    PreTrainedModel,
+    Qwen3MoeConfig,
+)
 
 from tests.trainers.publish_alone import publish_alone
 from tests.trainers.support import gather_model, in_bfloat16
@@ -150,19 +157,37 @@ SMALL: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("config", [ApertusConfig(**SMALL)], ids=lambda config: config.model_type)
+MIXTURE = SMALL | {"num_experts_per_tok": 2, "moe_intermediate_size": 16}
+ATTENTION = {"q_proj", "k_proj", "v_proj", "o_proj"}
+
+
+@pytest.mark.parametrize(
+    ("config", "adapted"),
+    [
+        (ApertusConfig(**SMALL), {*ATTENTION, "mlp.up_proj", "mlp.down_proj"}),
+        (Qwen3MoeConfig(**MIXTURE, num_experts=4), ATTENTION),
+        (
+            Glm4MoeConfig(**MIXTURE, n_routed_experts=4),  # whose first layer is dense, and whose others share experts
+            ATTENTION | {f"{of}.{name}_proj" for of in ("mlp", "shared_experts") for name in ("gate", "up", "down")},
+        ),
+    ],
+    ids=["apertus", "qwen3_moe", "glm4_moe"],
+)
 def test_a_published_adapter_holds_a_and_b_of_linear_layers_alone_and_loads_back(
-    world: World, tmp_path: Path, config: PreTrainedConfig
+    world: World, tmp_path: Path, config: PreTrainedConfig, adapted: set[str]
 ) -> None:
     source = tmp_path / "source"
-    model = AutoModelForCausalLM.from_config(config)
-    model.save_pretrained(source)
+    AutoModelForCausalLM.from_config(config).save_pretrained(source)
     tiny_tokenizer().save_pretrained(source)
-    assert list(model.buffers())
     publish_alone(str(source), str(tmp_path), {"model.lora.rank": 8}, PIECE)
     version = tmp_path / "weights" / "step_0"
     names = load_file(version / "adapter_model.safetensors").keys()
-    assert {name.split(".")[-2] for name in names} == {"lora_A", "lora_B"}
+    assert {".".join(name.split(".")[-2:]) for name in names} == {"lora_A.weight", "lora_B.weight"}
+    layers = {name.rpartition(".lora_")[0] for name in names}
+    assert all(any(layer.endswith(f".{name}") for name in adapted) for layer in layers)
+    assert all(any(layer.endswith(f".{name}") for layer in layers) for name in adapted)
+    told = json.loads((version / "adapter_config.json").read_text())
+    assert set(told["target_modules"]) == {name.rpartition(".")[2] for name in adapted}
     add_adapter(plain(source), LoraConfig(rank=8, path=str(version)))
 
 
