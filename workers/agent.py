@@ -172,14 +172,14 @@ class Agent:
         return await depot.is_brought([each["path"] for each in self._spec.sends], unless=self._asked)
 
     async def _stay(self, handle: Handle) -> int:
-        while (seen := self._look(handle)).alive:
+        while (seen := await self._look(handle)).alive:
             if self._why is None and await self._is_stopped():
                 self._why = End.ASKED
             if self._why is None and self._depot is not None and self._depot.failed.is_set():
                 self._why = End.DIED
             if self._why is not None:
                 if not self._node:
-                    self._unless_away(lambda: self._write("why.json", end=self._why), None)
+                    await self._unless_away(lambda: self._write("why.json", end=self._why), None)
                 if self._why is End.TIME_LIMIT and not self._is_server:
                     await self._let_save(handle)
                 seen = await asyncio.to_thread(self._launcher.stop, handle, _LEAVE_S)
@@ -203,7 +203,7 @@ class Agent:
             with contextlib.suppress(OSError):
                 write_file(scratch(self._place()) / _TIME_OVER, b"")
         give_up_at = time.monotonic() + _SAVE_S
-        while self._look(handle).alive and time.monotonic() < give_up_at:
+        while (await self._look(handle)).alive and time.monotonic() < give_up_at:
             if self._is_taken or await self._is_stopped():
                 break
             await asyncio.sleep(_POLL_S)
@@ -211,7 +211,7 @@ class Agent:
     async def _is_stopped(self) -> bool:
         """Whether the control plane wants the replica to end; where the first node alone hears that, its agent says."""
         if self._depot is None:
-            return self._unless_away((self._directory / "stop").exists, False)
+            return await self._unless_away((self._directory / "stop").exists, False)
         if self._first is None:
             return self._depot.stopped.is_set()
         if (is_stopped := await self._report(self._first)) is not None:
@@ -219,14 +219,14 @@ class Agent:
             return is_stopped
         return time.monotonic() - self._heard_at > _AWAY_S
 
-    def _look(self, handle: Handle) -> Observation:
-        return self._unless_away(lambda: self._launcher.poll(handle), Observation(True))
+    async def _look(self, handle: Handle) -> Observation:
+        return await self._unless_away(lambda: self._launcher.poll(handle), Observation(True))
 
-    def _unless_away(self, ask: Callable[[], _T], otherwise: _T) -> _T:
+    async def _unless_away(self, ask: Callable[[], _T], otherwise: _T) -> _T:
         """What the disk says; while it is away, as a shared home may be for a while, what is said in its place. So the
-        replica goes on, and SLURM can still end it."""
+        replica goes on, and SLURM can still end it. Where the disk hangs, the doors do not."""
         try:
-            return ask()
+            return await asyncio.to_thread(ask)
         except OSError as error:
             if not self._was_away:
                 log.warning("%s: the replica goes on all the same: %s", socket.gethostname(), error)

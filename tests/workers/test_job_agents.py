@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import sys
+import threading
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,11 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     eventually(lambda: not carriers(token))
 
 
+def is_up(directory: Path) -> bool:
+    """Whether the command is, which else dies of being asked to end."""
+    return "up" in (directory / "log.txt").read_text()
+
+
 def test_a_home_that_is_away_for_a_while_ends_no_command(
     agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -49,7 +55,7 @@ def test_a_home_that_is_away_for_a_while_ends_no_command(
                 looks.append(real.__name__)
                 if looks.count(real.__name__) <= 3:
                     raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
-                if looks.count("exists") > 3:
+                if looks.count("exists") > 3 and is_up(stop.parent):
                     stop.touch()
             return real(*args)
 
@@ -62,3 +68,29 @@ def test_a_home_that_is_away_for_a_while_ends_no_command(
     assert (end["code"], end["end"]) == (0, "asked"), "by the file, not by the end of its agent"
     assert looks.count("exists") > 3
     assert caplog.text.count("the replica goes on all the same: [Errno 116] Stale file handle") == 1
+
+
+def test_while_a_home_hangs_the_doors_of_a_job_do_not(
+    agent: Agent, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stop, exists = tmp_path / "replica" / "stop", Path.exists
+    hangs, answers = threading.Event(), threading.Event()
+
+    def hang(path: Path) -> bool:
+        if path == stop:
+            hangs.set()
+            assert answers.wait(20), "nothing else was done meanwhile"
+            eventually(lambda: is_up(stop.parent))
+            stop.touch()
+        return exists(path)
+
+    async def serve() -> None:
+        while not hangs.is_set():
+            await asyncio.sleep(0.01)
+        answers.set()
+
+    async def both() -> int:
+        return (await asyncio.gather(agent.run(), serve()))[0]
+
+    monkeypatch.setattr(Path, "exists", hang)
+    assert asyncio.run(both()) == 0
