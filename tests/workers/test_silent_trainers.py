@@ -81,7 +81,7 @@ def test_a_trainer_that_was_suspended_has_the_time_for_its_step_anew(
     alive.poll.return_value = Observation(True, heartbeat_age_s=1.0)
     assert tended(run, suspended).state == ReplicaState.READY, "it was resumed"
     later = time.monotonic() + training.step_deadline_s(run) + 60
-    monkeypatch.setattr(training.time, "monotonic", lambda: later)
+    monkeypatch.setattr(time, "monotonic", lambda: later)
     assert tended(run, suspended).reason_code == ReasonCode.EJECTED_STUCK
 
 
