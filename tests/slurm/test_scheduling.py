@@ -9,6 +9,7 @@ from tests.slurm.jobs import START_S, begin, has_ended, number_of, running, wait
 from tests.workers.test_launchers import POLITE
 from tests.workers.waiting import eventually
 from workers.launchers.base import End, JobSize, LaunchSpec
+from workers.launchers.shepherd import HEARTBEAT_S
 from workers.slurm.launcher import SlurmLauncher
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow]
@@ -34,6 +35,20 @@ def test_held_job_waits_and_says_for_whom(launcher: SlurmLauncher, spec: LaunchS
         assert launcher.stop(handle, deadline_s=10).end is End.CANCELLED
     finally:
         cluster.resume()
+
+
+def test_heart_of_a_suspended_job_need_not_beat_and_beats_again(
+    launcher: SlurmLauncher, spec: LaunchSpec, cluster: Cluster
+) -> None:
+    handle = begin(launcher, running(spec, POLITE), "up")
+    number = number_of(cluster, spec)
+    wait_for(launcher, handle, lambda seen: seen.heartbeat_at is not None)
+    cluster.ask("scontrol", "suspend", number)
+    assert wait_for(launcher, handle, lambda seen: seen.heartbeat_at is None).alive
+    wait_for(launcher, handle, lambda seen: (seen.heartbeat_age_s or 0.0) > 2 * HEARTBEAT_S)
+    cluster.ask("scontrol", "resume", number)
+    seen = wait_for(launcher, handle, lambda seen: seen.heartbeat_at is not None)
+    wait_for(launcher, handle, lambda later: later.heartbeat_at not in (None, seen.heartbeat_at))
 
 
 def test_job_avoids_nodes_while_there_are_others(launcher: SlurmLauncher, spec: LaunchSpec) -> None:
