@@ -1,6 +1,7 @@
 """A policy version's weights as a model that vLLM and transformers load, written a piece at a time.
 
     config.json, generation_config.json, the tokenizer's files    as transformers writes them
+    preprocessor_config.json and its kin                          as they lie beside the model that training starts from
     model.safetensors                                             byte for byte what transformers would write
 
 Each tensor is filled in as it comes (`trainers/storage/safetensors_file.py`), and whoever writes holds no more than a
@@ -9,6 +10,7 @@ have other tensors than the model itself, such as one for each expert where the 
 state put together for transformers to take apart.
 """
 
+import fnmatch
 import json
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -19,12 +21,16 @@ import torch
 from huggingface_hub import split_torch_state_dict_into_shards
 from transformers import GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.core_model_loading import WeightConverter, revert_weight_conversion
-from transformers.utils import GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
+from transformers.utils import CONFIG_NAME, GENERATION_CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
+from transformers.utils.hub import cached_file
 
+from environments.chat.files import MAX_CONFIG_BYTES, MAX_ENTRIES
+from environments.disk import ForeignDirectory
 from trainers.distributed.spread import SpreadTensors
 from trainers.storage.safetensors_file import header
 
 _MAX_FILE = "50GB"
+_OF_PROCESSORS = ("*processor*.json", "chat_template.json")
 
 
 def write_weights(
@@ -42,6 +48,7 @@ def write_weights(
         _save(directory, model, {})
         _write_files(directory, model, tensors, names, dtype)
     tokenizer.save_pretrained(directory)
+    _copy_processor(model.name_or_path, directory)
     config_path = directory / "config.json"
     config = json.loads(config_path.read_bytes())
     config["dtype"] = str(dtype).removeprefix("torch.")  # save_pretrained names the master weights' type
@@ -63,6 +70,16 @@ def _save(directory: Path, model: PreTrainedModel, state: dict[str, torch.Tensor
     finally:
         model.generation_config = kept
     kept.to_json_file(directory / GENERATION_CONFIG_NAME, keys_to_pop=["compile_config"])
+
+
+def _copy_processor(model: str, directory: Path) -> None:
+    """Copy what a processor is loaded from: without it engines refuse a model that can see, also for text alone."""
+    beside = cached_file(model, CONFIG_NAME)
+    assert beside is not None, "it raises where there is none"
+    with ForeignDirectory(Path(beside).parent, closed=(), most=MAX_ENTRIES) as files:
+        for pattern in _OF_PROCESSORS:
+            for name in fnmatch.filter(files.names - {path.name for path in directory.iterdir()}, pattern):
+                (directory / name).write_bytes(files.read(name, MAX_CONFIG_BYTES))
 
 
 def _names_on_disk(model: PreTrainedModel, shapes: Mapping[str, torch.Size]) -> dict[str, str] | None:

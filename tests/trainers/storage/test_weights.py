@@ -11,6 +11,7 @@ import transformers
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    Gemma3Config,
     GPT2Config,
     PreTrainedModel,
     Qwen3MoeConfig,
@@ -145,3 +146,20 @@ def test_a_version_keeps_sampling_values_that_stand_without_do_sample(
     told = json.loads(found["generation_config.json"])
     assert (told["temperature"], told["top_p"]) == (0.9, 0.6)
     assert model.generation_config.temperature == 0.9
+
+
+def test_a_version_has_what_the_processor_of_its_start_model_is_loaded_from(tmp_path: Path) -> None:
+    source, version = tmp_path / "source", tmp_path / "version"
+    size = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    text = {**size, "vocab_size": 270, "num_key_value_heads": 2, "head_dim": 16}
+    sees = {**size, "image_size": 28, "patch_size": 14}
+    config = Gemma3Config(text_config=text, vision_config=sees, mm_tokens_per_image=4, image_token_index=262)
+    AutoModelForCausalLM.from_config(config).save_pretrained(source)
+    tiny_tokenizer().save_pretrained(source)
+    processors = {"processor_config.json": b'{"a": 1}', "preprocessor_config.json": b'{"b": 2}'}
+    for name, content in processors.items():
+        (source / name).write_bytes(content)
+    (source / "notes.json").write_text("{}")
+    found = written(AutoModelForCausalLM.from_pretrained(source), source, version, torch.bfloat16)
+    assert {name: found.get(name) for name in processors} == processors
+    assert "notes.json" not in found
