@@ -86,6 +86,7 @@ class JudgeEnvironment(Environment[JudgeArgs]):
     """
 
     name = "judge"
+    version = "2"
     args_type = JudgeArgs
 
     def __init__(self, args: JudgeArgs) -> None:

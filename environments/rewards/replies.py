@@ -4,6 +4,7 @@ Reasoning is no answer: neither `reasoning_content` nor what stands in `<think>`
 """
 
 import re
+import textwrap
 from decimal import Decimal
 from typing import Any
 
@@ -12,6 +13,11 @@ from environments.types import FinishedRollout, Message, Problem
 _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 # A minus behind a number or a bracket takes away and is no sign.
 NUMBER = re.compile(rf"(?:(?<![\w)\]}}])[-−])?(?:{_DIGITS})(?:[eE][-+]?[0-9]{{1,3}}(?![0-9]))?")
+_ENTRY = re.compile(r"[ \t]*(?:[-*+]|[0-9]{1,9}[.)])[ \t]+")
+"""Of a list, up to its text."""
+_LANGUAGE = re.compile(r"[\w+#.-]*")
+_BEYOND = 3
+"""Spaces that a line of backticks may be indented further than the text around it."""
 _BRACE = re.compile(r"\\boxed\{|(?<!\\)[{}]")
 WINDOW = 16_384
 """Characters at the end among which a last number is looked for, and most in a box."""
@@ -59,13 +65,50 @@ def in_tag(text: str, tag: str) -> str | None:
 
 
 def in_fence(text: str) -> str | None:
-    """What stands in the last whole block between lines of three backticks; None: there is none."""
+    """What stands in the last whole block between lines of three backticks; None: there is none.
+
+    Such lines may be indented as a list is, and words may stand before the first of a block.
+    """
     parts = f"\n{text}".split("\n```")
     whole = (len(parts) - 1) // 2
-    if not whole:
-        return None
     # Text and code alternate; the first line of the code names its language.
-    return parts[2 * whole - 1].partition("\n")[2]
+    found = parts[2 * whole - 1].partition("\n")[2] if whole else None
+    if found is not None and "```" not in found and len(parts) % 2:
+        return found
+    elsewhere = _in_any_fence(text.split("\n")) if "```" in text else None
+    return found if elsewhere is None else elsewhere
+
+
+def _in_any_fence(lines: list[str]) -> str | None:
+    """The same, of blocks that are indented or begin behind words too; indented code loses its indentation."""
+    found: str | None = None
+    begin, most = 0, 0  # the first line of an open block; how far its last may be indented, 0 of one at the margin
+    listed = 0  # where text of the list's entry begins
+    for number, line in enumerate(lines):
+        if not begin and (entry := _ENTRY.match(line)):
+            listed = entry.end()
+        words, fence, told = line.partition("```")
+        depth, told = _depth(words), told.lstrip("`").strip()
+        if not fence:
+            continue
+        if words.strip():
+            if not begin and _LANGUAGE.fullmatch(told) and number + 1 < len(lines):
+                begin, most = number + 1, _depth(lines[number + 1]) + _BEYOND
+        elif begin and depth <= most and not (told and most):
+            body = lines[begin:number]
+            found, begin = _dedented(body, most - _BEYOND) if most else "\n".join(body), 0
+        # What names a language begins a block, also in one that has no end then.
+        elif (not begin or (told and most)) and depth <= listed + _BEYOND and not (depth and "`" in told):
+            begin, most = number + 1, depth + _BEYOND if depth else 0
+    return found
+
+
+def _dedented(lines: list[str], depth: int) -> str:
+    return textwrap.dedent("\n".join(line[min(_depth(line), depth) :] for line in lines))
+
+
+def _depth(line: str) -> int:
+    return len(line) - len(line.lstrip(" \t"))
 
 
 def in_box(text: str) -> str | None:

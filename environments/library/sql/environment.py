@@ -55,7 +55,7 @@ class Sql(Judged[SqlArgs], MadeUp[SqlArgs]):
     """
 
     name = "sql"
-    version = "2"
+    version = "3"
     args_type = SqlArgs
 
     def problem(self, split: Split, index: int) -> Problem:

@@ -150,6 +150,13 @@ def test_the_last_block_counts_and_none_in_the_thoughts() -> None:
 
 
 @needs_sandbox
+def test_code_in_a_list_and_behind_words_is_code() -> None:
+    listed = "1. The function:\n\n   ```python\n   def solve(n):\n       return 2 * n\n   ```\n\n2. It doubles."
+    behind = "The function: ```python\ndef solve(n):\n    return 2 * n\n```"
+    assert [rollout.reward for rollout in scored(code(), DOUBLED, listed, behind)] == [1.0, 1.0]
+
+
+@needs_sandbox
 @hostile
 def test_nonsense_is_worth_nothing_and_costs_nothing(reply: str) -> None:
     began = time.monotonic()

@@ -74,6 +74,46 @@ def test_the_last_whole_block_of_code_counts(text: str, found: str | None) -> No
 @pytest.mark.parametrize(
     ("text", "found"),
     [
+        ("1. Code:\n\n   ```python\n   def f():\n       return 1\n   ```\n\n2. Done.", "def f():\n    return 1"),
+        ("1. One:\n   ```py\n   a\n   ```\n2. Two:\n   ```py\n   b\n\n   c\n   ```", "b\n\nc"),
+        ("- It is\n  - this:\n      ```\n      a\n       b\n      ```", "a\n b"),
+        ("1. Code:\n   ```\n   a\n```", "a"),
+        ("10. Code:\n    ```\n    a\n    ```", "a"),
+        ("- ```py\n  a\n  ```", "a"),
+        ("  ```\n  a = '''\nb'''\n  ```", "a = '''\nb'''"),
+        ("Here it is: ```python\na\n    b\n```\nDone.", "a\n    b"),
+        ("1. Here: ```python\n   a\n   ```", "a"),
+        ("First: ```py\na\n```\nthen: ```py\nb\n```", "b"),
+        ("First: ```py\na\n```\nthen\n```py\nb\n```", "b"),
+        ("1. One:\n   ```\n   a\n   ```\n\nAll:\n```\nb\n```", "b"),
+        ("1. One:\n   ```\n   a\n```\n\nAll:\n```\nb\n```", "b"),
+        ("It begins with ```\n```py\na\n```", "a"),
+        ("1. Open:\n   ```\n   a", None),
+        ("1. Use ```a``` or\n   ```b``` there", None),
+    ],
+)
+def test_a_block_of_code_may_stand_in_a_list_and_begin_behind_words(text: str, found: str | None) -> None:
+    assert replies.in_fence(text) == found
+
+
+@pytest.mark.parametrize(
+    "code", ['def f():\n    """\n    ```\n    f()\n    ```\n    """', "a = 1\n    ```\n    b\n    ```\nc = 2"]
+)
+def test_backticks_in_code_end_no_block_and_begin_none(code: str) -> None:
+    assert replies.in_fence(f"```py\n{code}\n```") == code
+    assert replies.in_fence(code) is None
+
+
+@given(st.lists(st.sampled_from(["a", "", "  b", "```", "```py", "```py x"]), max_size=12))
+def test_what_stands_between_lines_at_the_margin_alternates(lines: list[str]) -> None:
+    fences = [at for at, line in enumerate(lines) if line.startswith("```")]
+    begin, end = fences[len(fences) // 2 * 2 - 2 : len(fences) // 2 * 2] or (None, None)
+    assert replies.in_fence("\n".join(lines)) == (None if begin is None else "\n".join(lines[begin + 1 : end]))
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
         (r"\boxed{1} then \boxed{2}", "2"),
         (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
         (r"\boxed{\{1\}}", r"\{1\}"),
