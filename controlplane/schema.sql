@@ -2004,7 +2004,7 @@ CREATE INDEX label_by_run ON public.rollouts_label USING btree (run_id, id DESC)
 
 CREATE UNIQUE INDEX label_first_word_once ON public.rollouts_label USING btree (person_id, group_id, rollout_id, other_id, queue_id) NULLS NOT DISTINCT WHERE (supersedes_id IS NULL);
 
-CREATE UNIQUE INDEX placement_promised_once ON public.rollouts_placement USING btree (host, kind, unit) WHERE (released_at IS NULL);
+CREATE UNIQUE INDEX placement_promised_once ON public.rollouts_placement USING btree (kind, unit) WHERE (released_at IS NULL);
 
 CREATE UNIQUE INDEX policy_version_one_live_per_run ON public.rollouts_policyversion USING btree (run_id) WHERE ((state)::text = 'live'::text);
 
@@ -2570,4 +2570,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0049_checkpoints_come_back', now()),
     ('rollouts', '0050_trainers_are_heard', now()),
     ('rollouts', '0051_event_shown_by_run', now()),
+    ('rollouts', '0052_promised_on_one_machine', now()),
     ('sessions', '0001_initial', now());

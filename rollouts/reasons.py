@@ -66,6 +66,11 @@ class ReasonCode(TextChoices):
         "each of its servers computes on {wanted} GPUs (inference.tensor_parallel and its like), and {host} has "
         "{there}",
     )
+    PROMISE_GONE = (
+        "promise_gone",
+        "it was promised {units} of {host}, which may not be used there any more: a fork of its newest checkpoint goes "
+        "on with others",
+    )
     NODES_GIVEN_BACK = (
         "nodes_given_back",
         "its jobs ({jobs}) had nothing to do for {idle_s:.0f} s, and launcher.idle_limit_s is {limit_s:.0f}: their "

@@ -16,10 +16,11 @@ class PlacementKind(models.TextChoices):
 
 
 class Placement(models.Model):
-    """A unit of a machine that a run has for itself, from before it begins until nothing of it is left."""
+    """A unit of this machine that a run has for itself, from before it begins until nothing of it is left."""
 
     run = models.ForeignKey(Run, on_delete=models.CASCADE, related_name="placements")
     host = models.CharField(max_length=255)
+    """What the machine was called: a container that is made again has another name, and the same GPUs."""
     kind = models.CharField(max_length=8, choices=PlacementKind.choices)
     unit = models.CharField(max_length=64)
     """A GPU as CUDA_VISIBLE_DEVICES names it, a core by its number; GiB are numbered too, though they have no place."""
@@ -29,7 +30,7 @@ class Placement(models.Model):
     class Meta:
         constraints = [
             models.UniqueConstraint(
-                fields=["host", "kind", "unit"], condition=Q(released_at__isnull=True), name="placement_promised_once"
+                fields=["kind", "unit"], condition=Q(released_at__isnull=True), name="placement_promised_once"
             ),
             models.CheckConstraint(condition=Q(kind__in=PlacementKind.values), name="placement_kind_known"),
         ]

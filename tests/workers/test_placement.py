@@ -1,5 +1,7 @@
 """A run begins when the machine has GPUs for it, and its processes see its own alone."""
 
+import platform
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -13,7 +15,9 @@ from rollouts.states import RunState
 from tests.workers.making import make_run
 from trainers.config import resolve
 from workers import convergence
-from workers.fleet import accelerators, commands, fetching, placing
+from workers.fleet import accelerators, commands, fetching, lifecycle, placing, training
+from workers.fleet.lifecycle import UnrecoverableError
+from workers.fleet.serving import Servers
 
 
 @pytest.fixture(autouse=True)
@@ -43,6 +47,37 @@ def test_a_second_run_waits_for_the_gpus_of_the_first_and_says_so() -> None:
     life.end(first, to=RunState.FAILED)
     assert converged(second).state == RunState.STARTING
     assert placements.held(second, PlacementKind.GPU) == ["0", "1"]
+
+
+@pytest.mark.django_db
+def test_a_machine_that_got_another_name_has_the_gpus_that_it_had(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = make_run(), make_run(inference__replicas=2)
+    monkeypatch.setattr(platform, "node", lambda: "a")
+    assert converged(first).state == RunState.STARTING
+    monkeypatch.setattr(platform, "node", lambda: "b")
+    assert "it wants 3 GPUs of b, of which 1 are free" in runs.health(converged(second)).sentence
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("tend", [Servers().tend, training.tend])
+def test_nothing_of_a_run_starts_on_a_gpu_that_was_taken_out_of_the_list(
+    tend: Callable[[Run], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = converged(make_run())
+    assert placements.held(run, PlacementKind.GPU) == ["0", "1"]
+    monkeypatch.setattr(lifecycle, "launch", lambda *_, **__: None)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,2")
+    told = f"it was promised GPU 1 of {platform.node()}, which may not be used there any more"
+    with pytest.raises(UnrecoverableError, match=told):
+        tend(run)
+
+
+@pytest.mark.django_db
+def test_gpus_whose_driver_is_not_awake_yet_are_the_runs_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = converged(make_run())
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setattr(accelerators, "list_gpus", list)
+    assert placing.held(run, PlacementKind.GPU) == ["0", "1"]
 
 
 @pytest.mark.django_db

@@ -1,5 +1,6 @@
 """Give a run its share of this machine, or say what it waits for; whoever can never begin here is told at once."""
 
+import os
 import platform
 
 from rollouts.models import PlacementKind, Run
@@ -28,6 +29,23 @@ def place(run: Run) -> bool:
     if wait is not None:
         life.note_wait(run, wait)
     return wait is None
+
+
+def held(run: Run, kind: PlacementKind) -> list[str]:
+    """What of a kind a run has for a replica that is about to start: its GPUs, or its cores.
+
+    Raises UnrecoverableError where an administrator has given some of it to others since.
+    """
+    promised = placements.held(run, kind)
+    if kind == PlacementKind.CORE:
+        there = accelerators.list_cores()
+    elif accelerators.VISIBLE in os.environ:
+        there = accelerators.list_gpus()
+    else:  # they are counted by files, which a driver that nobody has used yet has not made
+        there = promised
+    if gone := [f"{kind.label} {unit}" for unit in promised if unit not in there]:
+        raise UnrecoverableError(Reason(ReasonCode.PROMISE_GONE, units=", ".join(gone), host=platform.node()))
+    return promised
 
 
 _TOO_LITTLE = {

@@ -23,9 +23,9 @@ from environments.client.address import SCHEME
 from rollouts.models import PlacementKind, PolicyVersion, Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services.runs import placements, replica_loads, replicas
+from rollouts.services.runs import replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
-from workers.fleet import adapters, commands, hub, jobs, lifecycle
+from workers.fleet import adapters, commands, hub, jobs, lifecycle, placing
 from workers.fleet.inference import (
     EngineLoad,
     InferenceError,
@@ -295,8 +295,8 @@ def _launch(replica: Replica, slot: commands.Slot, target: PolicyVersion, *, aft
         socket=socket,
         caches=settings.HOME.caches / str(run.project_id),
         api_key=api_key(replica),
-        gpus=placements.held(run, PlacementKind.GPU),
-        held=placements.held(run, PlacementKind.CORE),
+        gpus=placing.held(run, PlacementKind.GPU),
+        held=placing.held(run, PlacementKind.CORE),
         cores=jobs.cores_of(run, ReplicaKind.INFERENCE),
     )
     lifecycle.launch(replica, command, after=after)

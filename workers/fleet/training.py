@@ -17,10 +17,10 @@ from django.utils import timezone
 from rollouts.models import PlacementKind, Replica, ReplicaKind, Run, Scope
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
-from rollouts.services.runs import placements, projects, replicas, tokens, trainer_writes
+from rollouts.services.runs import projects, replicas, tokens, trainer_writes
 from rollouts.states import ReplicaState
 from trainers.client import SLOWEST_BYTES_PER_S
-from workers.fleet import commands, hub, jobs, lifecycle
+from workers.fleet import commands, hub, jobs, lifecycle, placing
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.launchers.base import End, Observation
 
@@ -141,8 +141,8 @@ def _start(run: Run) -> None:
         url=jobs.way_here(replica),
         token=token,
         resumes_from=run.forked_from.path if run.forked_from and run.fork_optimizer else "",
-        gpus=placements.held(run, PlacementKind.GPU),
-        held=placements.held(run, PlacementKind.CORE),
+        gpus=placing.held(run, PlacementKind.GPU),
+        held=placing.held(run, PlacementKind.CORE),
         cores=jobs.cores_of(run, ReplicaKind.TRAINER),
     )
     failed = past.filter(state=ReplicaState.LOST).exclude(reason_code__in=lifecycle.OUTSIDE_REASONS)[:failures]

@@ -1,4 +1,7 @@
-"""Promise GPUs, cores and memory to runs, and take them back: none is two runs'."""
+"""Promise GPUs, cores and memory of this machine to runs, and take them back: none is two runs'.
+
+There is one machine, that of the reconciler, whatever it was called when something was promised.
+"""
 
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +23,7 @@ _TAKEN = {
 
 
 class Wish(NamedTuple):
-    """What a run wants of a machine."""
+    """What a run wants of the machine."""
 
     kind: PlacementKind
     there: Sequence[str]
@@ -46,7 +49,9 @@ def held(run: Run, kind: PlacementKind) -> list[str]:
 
 
 def promise(run: Run, host: str, wishes: Sequence[Wish]) -> Reason | None:
-    """Promise a run what it wants of a machine; returns what it waits for, or None when it has it.
+    """Promise a run what it wants of the machine; returns what it waits for, or None when it has it.
+
+    ``host`` is what the machine is called, for people.
 
     All or nothing, and runs that wait have their turn in the order in which they were launched: a large one is not
     passed for ever by small ones that want the same.
@@ -54,7 +59,7 @@ def promise(run: Run, host: str, wishes: Sequence[Wish]) -> Reason | None:
     wishes = [wish for wish in wishes if wish.number]
     if not wishes or Placement.objects.filter(run=run, released_at=None).exists():
         return None
-    found = [_look(run, host, wish) for wish in wishes]
+    found = [_look(run, wish) for wish in wishes]
     if all(each.is_there for each in found):
         with suppress(IntegrityError), transaction.atomic():  # one of them was promised to another just now
             Placement.objects.bulk_create(
@@ -74,12 +79,18 @@ def promise(run: Run, host: str, wishes: Sequence[Wish]) -> Reason | None:
     )
 
 
-def _look(run: Run, host: str, wish: Wish) -> _Found:
-    taken = Placement.objects.filter(host=host, kind=wish.kind, released_at=None, unit__in=wish.there)
-    of_runs = taken.values_list("unit", "run__key", "run__project")
-    busy = {unit: _named(key, project, run) for unit, key, project in of_runs}
-    free = [unit for unit in wish.there if unit not in busy]
-    return _Found(wish, free, busy, _waits_before(run, host, wish.kind))
+def _look(run: Run, wish: Wish) -> _Found:
+    taken = Placement.objects.filter(kind=wish.kind, released_at=None).values_list("unit", "run__key", "run__project")
+    are_numbers = {unit.isdigit() for unit in wish.there}
+    busy = {
+        unit: _named(key, project, run)
+        for unit, key, project in taken
+        if unit in wish.there or unit.isdigit() not in are_numbers
+    }
+    # A GPU that somebody has by its number may be any of those that are listed by their UUIDs now.
+    is_told_apart = busy.keys() <= set(wish.there)
+    free = [unit for unit in wish.there if unit not in busy] if is_told_apart else []
+    return _Found(wish, free, busy, _waits_before(run, wish.kind))
 
 
 def _named(key: str, project: int, reader: Run) -> str:
@@ -92,11 +103,9 @@ def release(run: Run) -> None:
     Placement.objects.filter(run=run, released_at=None).update(released_at=Now())
 
 
-def _waits_before(run: Run, host: str, kind: PlacementKind) -> Run | None:
-    """The run that was launched first of those that wait for such of the machine, unless it is this one."""
-    noted = Event.objects.filter(
-        object_kind="run", object_id=OuterRef("pk"), reason_code=_TAKEN[kind], reason_params__host=host
-    )
+def _waits_before(run: Run, kind: PlacementKind) -> Run | None:
+    """The run that was launched first of those that wait for such, unless it is this one."""
+    noted = Event.objects.filter(object_kind="run", object_id=OuterRef("pk"), reason_code=_TAKEN[kind])
     served = Placement.objects.filter(run=OuterRef("pk"), released_at=None)
     waiting = Run.objects.filter(Exists(noted), ~Exists(served), state=RunState.PENDING)
     return waiting.filter(pk__lt=run.pk).order_by("pk").first()

@@ -23,9 +23,11 @@ def pending() -> Run:
     return make_run(state=RunState.PENDING)
 
 
-def promise(run: Run, wanted: int, *, cores: int = 0, gib: int = 0, host: str = HOST) -> Reason | None:
+def promise(
+    run: Run, wanted: int, *, cores: int = 0, gib: int = 0, host: str = HOST, gpus: list[str] = GPUS
+) -> Reason | None:
     """As the reconciler asks: what it waits for is noted."""
-    wishes = [Wish(GPU, GPUS, wanted), Wish(CORE, CORES, cores), Wish(PlacementKind.MEMORY, MEMORY, gib)]
+    wishes = [Wish(GPU, gpus, wanted), Wish(CORE, CORES, cores), Wish(PlacementKind.MEMORY, MEMORY, gib)]
     wait = placements.promise(run, host, wishes)
     if wait is not None:
         life.note_wait(run, wait)
@@ -54,10 +56,33 @@ def test_a_large_run_is_not_passed_by_small_ones_that_were_launched_later() -> N
     assert promise(holder, 1) is None
     assert promise(large, 4) is not None
     assert str(promise(small, 1)).endswith(f"; run {large.key} was launched before it and has its turn first")
-    assert promise(small, 1, host="another") is None, "of which nobody waits"
     life.end(large, to=RunState.FAILED)
     assert promise(small, 1) is None
     assert promise(pending(), 2) is None
+
+
+@pytest.mark.django_db
+def test_what_was_promised_stays_so_when_the_machine_has_another_name() -> None:
+    holder, large, small = (pending() for _ in range(3))
+    assert promise(holder, 2) is None
+    assert promise(large, 4) is not None
+    told = f"it wants 4 GPUs of another-name, of which 2 are free; others belong to run {holder.key}"
+    assert str(promise(large, 4, host="another-name")) == told
+    assert str(promise(small, 1, host="another-name")).endswith(
+        f"; run {large.key} was launched before it and has its turn first"
+    )
+
+
+@pytest.mark.django_db
+def test_gpus_that_are_listed_by_other_names_are_nobody_elses_until_they_are_given_back() -> None:
+    holder, second = pending(), pending()
+    assert promise(holder, 1) is None
+    by_uuid = ["GPU-5a5a", "GPU-b7b7"]
+    told = f"it wants 1 GPUs of {HOST}, of which 0 are free; others belong to run {holder.key}"
+    assert str(promise(second, 1, gpus=by_uuid)) == told
+    life.end(holder, to=RunState.FAILED)
+    assert promise(second, 1, gpus=by_uuid) is None
+    assert placements.held(second, GPU) == ["GPU-5a5a"]
 
 
 @pytest.mark.django_db
@@ -110,7 +135,7 @@ def test_memory_is_promised_by_the_gib() -> None:
 def test_the_store_refuses_a_gpu_that_is_promised() -> None:
     assert promise(pending(), 1) is None
     with pytest.raises(IntegrityError, match="placement_promised_once"), transaction.atomic():
-        Placement.objects.create(run=pending(), host=HOST, kind="gpu", unit="0")
+        Placement.objects.create(run=pending(), host="another-name", kind="gpu", unit="0")
 
 
 @pytest.mark.slow

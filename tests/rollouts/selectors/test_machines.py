@@ -189,10 +189,10 @@ def test_drivers_say_what_they_do_and_hold_leases(user: User, theirs: Run) -> No
 
 def test_machines_say_whose_gpus_are_whose_and_of_others_only_that_they_have_them(user: User, theirs: Run) -> None:
     run, second = make_run(), make_run()
-    for holder, host, gpu in [(run, "a", "0"), (run, "a", "1"), (theirs, "a", "2"), (second, "b", "0")]:
+    for holder, host, gpu in [(run, "a", "0"), (run, "a", "1"), (theirs, "a", "2"), (second, "b", "4")]:
         Placement.objects.create(run=holder, host=host, kind="gpu", unit=gpu)
     Placement.objects.create(run=run, host="a", kind="gpu", unit="3", released_at=timezone.now())
-    Placement.objects.create(run=theirs, host="only-theirs", kind="gpu", unit="0")
+    Placement.objects.create(run=theirs, host="only-theirs", kind="gpu", unit="5")
     make_replica(run, host="a", gpus=1)
     make_replica(theirs, host="a")
     make_replica(theirs, slot=1, host="a", state="lost")
@@ -201,7 +201,7 @@ def test_machines_say_whose_gpus_are_whose_and_of_others_only_that_they_have_the
     found = fleet(user)
     assert [(each.host, each.gpus, len(each.replicas), each.others) for each in found.machines] == [
         ("a", [("0", run), ("1", run), ("2", None)], 1, 1),
-        ("b", [("0", second)], 0, 0),
+        ("b", [("4", second)], 0, 0),
         ("n1", [], 1, 0),
     ]
     assert [(each.run, each.number, each.hosts, each.replicas) for each in found.gpus] == [
