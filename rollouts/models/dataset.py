@@ -8,6 +8,7 @@ from django.db.models.functions import Now
 from environments.types import Split
 from rollouts.models.access import Project
 from rollouts.models.group import Rollout, ScoredGroup
+from rollouts.models.ordered import OrderedJSONField
 from rollouts.models.run import new_key
 from rollouts.storable import MAX_KEY
 
@@ -100,7 +101,7 @@ class DatasetMember(models.Model):
     step = models.PositiveIntegerField(null=True)
     """Of the batch that had trained its group when the version was made; None: none had, and what comes later does not
     count."""
-    row = models.JSONField(null=True)
+    row = OrderedJSONField(null=True)
     """Of a file: the line as it was."""
 
     class Meta:

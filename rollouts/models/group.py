@@ -9,6 +9,7 @@ from django.db.models.functions import Coalesce, Length
 from django.db.models.lookups import Exact
 
 from environments.types import ErrorKind, StopReason
+from rollouts.models.ordered import OrderedJSONField
 from rollouts.models.run import Run, RunEnvironment
 from rollouts.models.stateful import Stateful, known_state, set_exactly_in
 from rollouts.states import GroupState
@@ -212,8 +213,8 @@ class Rollout(models.Model):
     """None exactly when the episode failed."""
     metrics = models.JSONField(default=dict)
     messages = models.JSONField(default=list)
-    tools = models.JSONField(null=True)
-    """What the policy was told it may call; None: nothing."""
+    tools = OrderedJSONField(null=True)
+    """What the policy was told it may call, as it was told; None: nothing."""
     earlier_branches = models.JSONField(null=True)
     """Messages of each branch but the last, whose are `messages`; None: there is one branch, or nobody kept them."""
     stop_reason = models.CharField(max_length=8, choices=[(s.value, s.value) for s in StopReason])

@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import Q
 from django.db.models.functions import Now
 
+from rollouts.models.ordered import OrderedJSONField
 from rollouts.models.run import Run
 from rollouts.storable import MAX_ENVIRONMENT, MAX_ENVIRONMENT_VERSION, MAX_KEY
 
@@ -27,7 +28,7 @@ class AgentSession(models.Model):
     group_size = models.PositiveSmallIntegerField()
     environment = models.CharField(max_length=MAX_ENVIRONMENT)
     environment_version = models.CharField(max_length=MAX_ENVIRONMENT_VERSION, blank=True)
-    problem = models.JSONField()
+    problem = OrderedJSONField()
     """`key`, `messages` and `tools`."""
     owner = models.ForeignKey(settings.AUTH_USER_MODEL, null=True, on_delete=models.SET_NULL, related_name="+")
     """Who opened it, and answers for it: it is played for as long as they may operate the run."""

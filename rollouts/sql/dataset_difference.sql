@@ -5,7 +5,7 @@
 -- Index: dataset_member_position_once.
 WITH members AS (
     SELECT version_id, position, split, is_wanted, rollout_id, correction_id, least(rollout_id, other_id) AS one,
-           greatest(rollout_id, other_id) AS two, sha256(convert_to(row::text, 'UTF8')) AS digest
+           greatest(rollout_id, other_id) AS two, sha256(convert_to(row::jsonb::text, 'UTF8')) AS digest
     FROM rollouts_datasetmember
     WHERE version_id IN (%(before)s, %(after)s)
 ),

@@ -4,7 +4,7 @@
 WITH rewarded AS (
     SELECT CASE
                WHEN member.row IS NULL THEN coalesce(scored.given_rewards[rollout.index + 1], rollout.reward)
-               WHEN jsonb_typeof(member.row -> 'reward') = 'number'
+               WHEN json_typeof(member.row -> 'reward') = 'number'
                    THEN CASE WHEN abs((member.row ->> 'reward')::numeric) < 1e38 THEN (member.row ->> 'reward')::float8 END
            END AS reward
     FROM rollouts_datasetmember AS member

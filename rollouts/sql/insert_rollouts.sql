@@ -18,7 +18,7 @@ INSERT INTO rollouts_rollout (
 )
 SELECT group_id, index, seat, reward, metrics::jsonb, messages::jsonb, stop_reason, error_kind, error::jsonb, token_count,
        trained_token_count, dispatch_policy_version, first_policy_version, last_policy_version, replica, worker,
-       generation_s, tools::jsonb, earlier_branches::jsonb, spans::jsonb
+       generation_s, tools::json, earlier_branches::jsonb, spans::jsonb
 FROM unnest(
     %(of_groups)b::bigint[], %(indexes)b::smallint[], %(seats)b::text[], %(rewards)b::float8[], %(metrics)b::text[], %(messages)b::text[],
     %(stop_reasons)b::text[], %(error_kinds)b::text[], %(errors)b::text[], %(rollout_lengths)b::int[], %(trained)b::int[],

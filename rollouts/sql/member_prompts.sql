@@ -10,12 +10,14 @@ SELECT member.position, environment.name, scored.problem_key, member.group_id, r
                WHEN 'string' THEN jsonb_build_array(jsonb_build_object('role', 'user', 'content', given.prompt))
                ELSE given.prompt
            END,
-           member.row -> 'chosen'
+           given.chosen
        )::text AS messages,
        rollout.id IS NULL AND given.messages IS NULL AND given.prompt IS NOT NULL AS is_prompt
 FROM rollouts_datasetmember AS member
 CROSS JOIN LATERAL (
-    SELECT nullif(member.row -> 'messages', 'null') AS messages, nullif(member.row -> 'prompt', 'null') AS prompt
+    SELECT nullif(asked -> 'messages', 'null') AS messages, nullif(asked -> 'prompt', 'null') AS prompt,
+           asked -> 'chosen' AS chosen
+    FROM (SELECT member.row::jsonb AS asked) AS parsed
 ) AS given
 LEFT JOIN rollouts_scoredgroup AS scored ON scored.id = member.group_id
 LEFT JOIN rollouts_runenvironment AS environment ON environment.id = scored.environment_id

@@ -13,7 +13,7 @@ EXACT = 2**53
 def storable(message: JsonObject) -> JsonObject:
     """The message as it is shown and exported. It equals the original unless something had to be changed."""
     shown = {
-        displayable(str(key)): _plain(value, depth=1)
+        displayable(str(key)): _plain(_calls(value) if key == "tool_calls" else value, depth=1)
         for key, value in message.items()
         if value is not None and key not in {"role", "content"}
     }
@@ -29,6 +29,18 @@ def _text(value: Any) -> str:
     if isinstance(value, list):
         return "\n".join(_text(part.get("text", part) if isinstance(part, dict) else part) for part in value)
     return _json(value)
+
+
+def _calls(value: Any) -> Any:
+    """Calls with arguments as text, as a policy writes them: the database sorts the keys of an object."""
+    return [_call(each) for each in value] if isinstance(value, list) else value
+
+
+def _call(call: Any) -> Any:
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(arguments := function.get("arguments"), dict):
+        return call
+    return call | {"function": function | {"arguments": _json(arguments)}}
 
 
 def _plain(value: Any, depth: int) -> Any:

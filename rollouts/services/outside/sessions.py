@@ -21,7 +21,7 @@ import msgspec
 from django.contrib.auth.models import User
 from django.db import models, transaction
 from django.db.models import Exists, OuterRef, Q
-from django.db.models.functions import Now
+from django.db.models.functions import Cast, Now
 from django.utils import timezone
 
 from environments.types import ErrorKind, PlayedGroup, PlayedRollout, Problem, RolloutError, StopReason
@@ -97,8 +97,10 @@ def open_session(
         if ScoredGroup.objects.filter(run=run, key=group_key).exists():
             raise Conflict(f"The run has a group {group_key} already. Open another.")
         others = list(_members(run, group_key))
-        # Compared by the database: what it read back of a problem has large numbers in another spelling.
-        if AgentSession.objects.filter(run=run, group_key=group_key).exclude(**asked).exists():
+        # As jsonb a problem is the same in whatever order its keys come.
+        members = AgentSession.objects.annotate(played=Cast("problem", models.JSONField()))
+        same = {"played" if name == "problem" else name: value for name, value in asked.items()}
+        if members.filter(run=run, group_key=group_key).exclude(**same).exists():
             raise Conflict(
                 f"Group {group_key} has another problem, environment, version of it or size. "
                 "Give each problem its own group."
@@ -249,16 +251,7 @@ def _group(row: AgentSession, rollouts: list[PlayedRollout]) -> PlayedGroup:
 
 def problem_of(session: AgentSession) -> Problem:
     """What it plays, as it was sent."""
-    return msgspec.convert(_as_sent(session.problem), Problem)
-
-
-def _as_sent(value: Any) -> Any:
-    """jsonb spells a large float as an integer, which MessagePack, and so a record, has no form for."""
-    if isinstance(value, dict):
-        return {key: _as_sent(each) for key, each in value.items()}
-    if isinstance(value, list):
-        return [_as_sent(each) for each in value]
-    return value if not isinstance(value, int) or -(2**63) <= value < 2**64 else float(value)
+    return msgspec.convert(session.problem, Problem)
 
 
 def _unfinished(member: AgentSession) -> PlayedRollout:

@@ -211,6 +211,15 @@ def test_a_line_has_the_calls_of_its_messages_and_the_tools_beside_them(run: Run
     assert example.messages[2]["tool_call_id"] == "call_1"
 
 
+def test_the_tools_of_a_line_are_in_the_order_in_which_they_were_played(run: Run) -> None:
+    parameters = {"type": "object", "properties": {"long name": {}, "b": {}}, "required": ["b"]}
+    tools = [{"type": "function", "function": {"name": "f", "description": "d", "parameters": parameters}}]
+    told = [PROMPT, Message("assistant", "3")]
+    submit(run, [story.rollout(1.0, messages=told, tools=tools), story.rollout(0.0, messages=told, tools=tools)])
+    [line] = examples.export_examples(run, Selection())
+    assert json.dumps(json.loads(line)["tools"]) == json.dumps(tools)
+
+
 def test_nothing_that_a_sender_says_makes_an_example_of_what_was_never_sampled(run: Run) -> None:
     """A seat that was never asked leaves no token, and may have words of the problem's own assistant."""
     words = [PROMPT, Message("assistant", "shown as an example")]

@@ -160,6 +160,47 @@ def test_tools_and_roles_are_kept(run: Run) -> None:
     assert example.tools == tools
 
 
+PARAMETERS = {
+    "type": "object",
+    "properties": {"unit": {"type": "string"}, "at": {"type": "string"}},
+    "required": ["at"],
+}
+TOOL = {"type": "function", "function": {"name": "weather", "description": "Of a place.", "parameters": PARAMETERS}}
+"""As chat templates render it: nothing of it is in the order in which the database would sort it."""
+
+
+def test_tools_are_in_the_order_in_which_they_were_played(run: Run) -> None:
+    submit(run, story.rollout(1.0, messages=[Message("user", "?"), Message("assistant", "!")], tools=[TOOL]))
+    example = parse_example(next(line for line in lines(make(run)) if b"weather" in line), "f:1", ["assistant"])
+    assert isinstance(example, Conversation)
+    assert json.dumps(example.tools) == json.dumps([TOOL])
+    [group] = ScoredGroup.objects.filter(key="x")
+    assert json.dumps(group.rollouts.get().tools) == json.dumps([TOOL])
+
+
+def test_a_row_of_a_file_keeps_the_order_of_its_keys_at_every_depth(run: Run) -> None:
+    arguments = {"unit": "K", "at": "Rome", "c": {"zz": 1, "a": [{"y": 1.50, "x": 2}]}}
+    calls = [{"type": "function", "id": "1", "function": {"name": "weather", "arguments": arguments}}]
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    row = {"tools": [TOOL], "messages": messages, "zeta": {"b": 1, "a": 2}, "at": 0}
+    version = imported(run, [row])
+    [told] = rows(version)
+    assert json.dumps(told["completion"]) == json.dumps(messages[1:])
+    assert json.dumps(json.loads(told["tools"])) == json.dumps([TOOL])
+    assert json.dumps(told["zeta"]) == json.dumps(row["zeta"])
+    copy = making.make(run.project, name="copy", form="examples", recipe=Recipe(version=f"{version}"), actor="user:cy")
+    assert lines(copy) == lines(version)
+
+
+def test_the_order_of_keys_makes_no_other_version(run: Run) -> None:
+    row = {"messages": [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}], "tools": [TOOL]}
+    turned = {
+        "tools": [dict(reversed(TOOL.items()))],
+        "messages": [dict(reversed(each.items())) for each in row["messages"]],
+    }
+    assert imported(run, [row]).digest == imported(run, [turned]).digest
+
+
 def test_without_messages_tokens_are_rows_and_a_branch_is_one(run: Run) -> None:
     submit(run, story.rollout(1.0, tokens=5), story.rollout(0.0, tokens=3))
     line = next(line for line in lines(make(run, best=1)) if b"token_ids" in line)

@@ -1,5 +1,6 @@
 """Sessions of programs outside: durable when they are finished, submitted with their group exactly once."""
 
+import json
 from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
 from threading import Event
@@ -211,13 +212,25 @@ def test_what_does_not_fit_is_not_opened(options: dict[str, Any], error: type[Co
     assert AgentSession.objects.count() == 1
 
 
+def test_the_tools_of_a_problem_are_played_as_they_were_sent_and_are_the_same_in_another_order() -> None:
+    run, function = (
+        story.launch(),
+        {"name": "f", "description": "d", "parameters": {"type": "object", "properties": {}}},
+    )
+    sent = msgspec.structs.replace(PROBLEM, tools=[{"type": "function", "function": function}])
+    row = opened(run, problem=sent).row
+    row.refresh_from_db()
+    assert json.dumps(sessions.problem_of(row).tools) == json.dumps(sent.tools)
+    backwards = dict(reversed(function.items()))
+    opened(run, problem=msgspec.structs.replace(PROBLEM, tools=[{"function": backwards, "type": "function"}]))
+
+
 def test_a_problem_whose_numbers_the_database_spells_otherwise_is_the_same_problem() -> None:
     run = story.launch()
     assert opened(run, problem=WITH_LARGE_NUMBER).row.group_key == opened(run, problem=WITH_LARGE_NUMBER).row.group_key
 
 
 def test_a_session_whose_problem_has_a_large_number_fails_at_its_deadline_and_holds_up_nobody() -> None:
-    """The database says the number in digits, as an integer that no record of a rollout has a form for."""
     run = story.launch()
     one = opened(run, group_size=1, problem=WITH_LARGE_NUMBER).row
     one.refresh_from_db()

@@ -263,6 +263,18 @@ def test_messages_are_readable_and_come_back_exactly() -> None:
 
 
 @pytest.mark.django_db(transaction=True)
+def test_arguments_that_are_an_object_are_stored_as_text_in_their_order() -> None:
+    arguments = {"unit": "K", "at": {"street": 1, "b": 2}}
+    calls = [{"id": "1", "type": "function", "function": {"name": "weather", "arguments": arguments}}]
+    said = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "", "tool_calls": calls}]
+    api = Api()
+    api.submit(messages=[said, said])
+    assert json.dumps(api.get("/latest_example")["messages"]) == json.dumps([said, said])
+    [function] = [each["function"] for each in Rollout.objects.earliest("index").messages[1]["tool_calls"]]
+    assert function == {"name": "weather", "arguments": json.dumps(arguments)}
+
+
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("messages", [[], [[]], [[{"role": "user", "content": "a"}]] * 3])
 def test_messages_of_another_number_of_rollouts_are_kept(messages: Any) -> None:
     api = Api()
