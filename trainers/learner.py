@@ -39,13 +39,7 @@ from trainers.objective.step import Objective
 from trainers.optimizers.build import build_optimizer, learning_rate, optimizer_step
 from trainers.packing import MicroBatch, TrainingSequence, count_trained, micro_batch, pack
 from trainers.run_config import RunConfig
-from trainers.storage.checkpoint import (
-    load_checkpoint,
-    load_optimizer,
-    newest_verified,
-    trained_tensors,
-    write_checkpoint,
-)
+from trainers.storage.checkpoint import load_checkpoint, load_optimizer, newest_verified, write_checkpoint
 from trainers.storage.durable import (
     CompleteDirectory,
     find_directory,
@@ -56,7 +50,7 @@ from trainers.storage.durable import (
     verify_directory,
     write_directory,
 )
-from trainers.storage.weights import write_weights
+from trainers.storage.weights import spread_weights, write_weights
 
 _log = logging.getLogger(__name__)
 
@@ -229,16 +223,20 @@ class Learner:
         existing = self._link.do_on_main(lambda: find_directory(parent, self.step))
         if self._link.broadcast(int(existing is not None)):
             return existing
-        tensors = SpreadTensors((adapter_tensors if lora.rank else trained_tensors)(self.model), self._world)
+        tensors = (
+            SpreadTensors(adapter_tensors(self.model), self._world)
+            if lora.rank
+            else spread_weights(self.model, self._world, self.dtype)
+        )
 
         def write(directory: Path) -> None:
             if lora.rank:
-                write_adapter(directory, lora, self.config.model.path, tensors.whole(self.dtype), self.dtype)
+                write_adapter(directory, lora, self.config.model.path, tensors.whole(), self.dtype)
             else:
                 write_weights(directory, self.model, tensors, self.tokenizer, self.dtype)
 
         if not self._world.is_main:
-            tensors.give(self.dtype)
+            tensors.give()
             return None
         return write_directory(parent, self.step, write, epoch=epoch, run=self._registration.run)
 

@@ -33,8 +33,7 @@ from trainers.model.policy import DTYPES, load_policy, load_tokenizer, score_tok
 from trainers.optimizers.build import build_optimizer
 from trainers.packing import pack, training_sequence
 from trainers.run_config import InferenceConfig, LoraConfig, ModelConfig, OptimizerConfig
-from trainers.storage.checkpoint import trained_tensors
-from trainers.storage.weights import write_weights
+from trainers.storage.weights import spread_weights, write_weights
 from workers.fleet import inference
 from workers.fleet.adapters import room_for, write_idle_adapter
 from workers.fleet.inference import InferenceError, StartAdapter, VllmAdmin
@@ -142,11 +141,11 @@ def main() -> None:
         published = asked.work / ("adapter" if asked.lora else "weights")
         published.mkdir()
         begin = time.perf_counter()
-        tensors = SpreadTensors((adapter_tensors if asked.lora else trained_tensors)(model), world)
+        dtype = DTYPES[asked.dtype]
         if asked.lora:
-            write_adapter(published, lora, str(path), tensors.whole(), DTYPES[asked.dtype])
+            write_adapter(published, lora, str(path), SpreadTensors(adapter_tensors(model), world).whole(), dtype)
         else:
-            write_weights(published, model, tensors, load_tokenizer(config), DTYPES[asked.dtype])
+            write_weights(published, model, spread_weights(model, world, dtype), load_tokenizer(config), dtype)
         figures["write_s"] = time.perf_counter() - begin
         with VllmAdmin(server.url, server.key) as admin:
             figures["publish_pause_s"] = admin.load_weights(published, 1, deadline_s=180)

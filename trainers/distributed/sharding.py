@@ -29,6 +29,7 @@ from torch.distributed.tensor.parallel import (
 from transformers import PreTrainedModel
 
 from trainers.distributed.mesh import World
+from trainers.distributed.spread import exact_names
 from trainers.errors import ModelUnsupported
 from trainers.run_config import TrainerConfig
 
@@ -66,6 +67,8 @@ def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: Trai
     if dtype != torch.float32:
         policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
     offload = CPUOffloadPolicy(pin_memory=on_gpu) if config.cpu_offload else OffloadPolicy()
+    for module in _exact_modules(model):
+        fully_shard(module, mesh=world.layer_mesh, mp_policy=precise, offload_policy=offload)
     for layer in layers:
         fully_shard(layer, mesh=world.layer_mesh, mp_policy=policy, offload_policy=offload)
         layer.float()
@@ -73,6 +76,16 @@ def shard(model: PreTrainedModel, world: World, dtype: torch.dtype, config: Trai
     fully_shard(model, mesh=world.rest_mesh, mp_policy=rest_policy, offload_policy=offload)
     model.float()
     assert isinstance(model, FSDPModule)
+
+
+def _exact_modules(model: PreTrainedModel) -> list[torch.nn.Module]:
+    """The parts of layers whose own parameters are not to be rounded, such as routers; what is in another one first."""
+    exact = exact_names(model)
+    return [
+        module
+        for name, module in reversed([*model.named_modules()])
+        if any(f"{name}.{own}" in exact for own, _ in module.named_parameters(recurse=False))
+    ]
 
 
 def _offload(recompute: Callable[..., Any], pin_memory: bool, layer: Callable[..., Any], *inputs: Any) -> Any:

@@ -1,15 +1,17 @@
 """Tensors that are spread over the ranks, read whole and in order by any of them, of which none ever holds much.
 
-    SpreadTensors(tensors, world)   names and shapes, of all stages
-    .pieces(dtype)                  name after name, each tensor's elements in order, at most PIECE at once
-    .give(dtype)                    the other ranks' part in that
+    SpreadTensors(tensors, world, dtypes)   names, shapes and number formats, of all stages
+    .pieces()                               name after name, each tensor's elements in order, at most PIECE at once
+    .give()                                 the other ranks' part in that
 
 A tensor of a few elements travels whole. A larger one, whose rows are split over ranks, goes round from one of them
 after the other. One that is split in another way, as tensor parallelism splits some matrices of a layer, is put
 together first.
 """
 
+import re
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
@@ -36,21 +38,49 @@ class _Entry(NamedTuple):
     stage: int
     shape: torch.Size
     dtype: torch.dtype
+    """In which it is read."""
     lengths: list[int]
     """Of its pieces, in elements."""
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """Parameters and buffers that files of a model hold, each once even where modules share it."""
+    tensors: dict[int, tuple[str, torch.Tensor]] = {}
+    for name, tensor in model.state_dict(keep_vars=True).items():
+        tensors.setdefault(id(tensor), (name, tensor))  # tied weights come under every name they have
+    return dict(tensors.values())
+
+
+def exact_names(model: torch.nn.Module) -> set[str]:
+    """Which of `model_tensors` are computed with in float32 where the rest is rounded: those of which the model says so
+    and all buffers, which no gradient moves."""
+    kept = [glob.replace("*", ".*") for glob in getattr(model, "_keep_in_fp32_modules_strict", None) or ()]
+    return {
+        name
+        for name, tensor in model_tensors(model).items()
+        if not isinstance(tensor, torch.nn.Parameter) or any(re.search(pattern, name) for pattern in kept)
+    }
 
 
 class SpreadTensors:
     """Tensors of which this rank has a share, or none where another stage has them.
 
     Every rank makes one at the same time, of its own tensors, and all of them read it together: one calls `pieces` or
-    `whole`, the others `give`.
+    `whole`, the others `give`. A tensor is read in the number format that `dtypes` has for it, or in its own.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor], world: World | None = None) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, torch.Tensor],
+        world: World | None = None,
+        dtypes: Mapping[str, torch.dtype] = MappingProxyType({}),
+    ) -> None:
         self._tensors, self._world = tensors, world
         stage = world.stage if world else 0
-        ours = {name: _Entry(stage, each.shape, each.dtype, _lengths(each)) for name, each in tensors.items()}
+        ours = {
+            name: _Entry(stage, each.shape, dtypes.get(name, each.dtype), _lengths(each))
+            for name, each in tensors.items()
+        }
         shares = [ours]
         if world is not None and world.stages > 1:
             shares *= world.stages
@@ -61,36 +91,38 @@ class SpreadTensors:
                 self._entries.setdefault(name, entry)
 
     @property
-    def shapes(self) -> dict[str, torch.Size]:
-        """Of all tensors, in the order in which they come."""
-        return {name: entry.shape for name, entry in self._entries.items()}
+    def empty(self) -> dict[str, torch.Tensor]:
+        """All tensors without their elements, in the order in which they come."""
+        return {
+            name: torch.empty(entry.shape, dtype=entry.dtype, device="meta") for name, entry in self._entries.items()
+        }
 
-    def pieces(self, dtype: torch.dtype | None = None) -> Iterator[tuple[str, torch.Tensor]]:
-        """Names and flat CPU tensors that are not to be changed, in `dtype` or their own."""
+    def pieces(self) -> Iterator[tuple[str, torch.Tensor]]:
+        """Names and flat CPU tensors that are not to be changed."""
         for name, entry in self._entries.items():
-            wanted, world = dtype or entry.dtype, self._world
+            world = self._world
             if world is None or world.stages == 1:
-                yield from ((name, piece) for piece in _gather(self._tensors[name], wanted))
+                yield from ((name, piece) for piece in _gather(self._tensors[name], entry.dtype))
                 continue
-            ours = _gather(self._tensors[name], wanted) if world.stage == entry.stage else None
+            ours = _gather(self._tensors[name], entry.dtype) if world.stage == entry.stage else None
             for length in entry.lengths:
-                piece = torch.empty(length, dtype=wanted) if ours is None else next(ours)
+                piece = torch.empty(length, dtype=entry.dtype) if ours is None else next(ours)
                 dist.broadcast(piece, group=world.stage_group, group_src=entry.stage)
                 yield name, piece
 
-    def whole(self, dtype: torch.dtype | None = None) -> dict[str, torch.Tensor]:
+    def whole(self) -> dict[str, torch.Tensor]:
         """All tensors at once, on CPU, in the memory of all of them."""
         found = {name: torch.empty(0) for name in self._entries}
         pieces: dict[str, list[torch.Tensor]] = {}
-        for name, piece in self.pieces(dtype):
+        for name, piece in self.pieces():
             pieces.setdefault(name, []).append(piece)
             if len(pieces[name]) == len(self._entries[name].lengths):
                 found[name] = torch.cat(pieces.pop(name)).view(self._entries[name].shape)
         return found
 
-    def give(self, dtype: torch.dtype | None = None) -> None:
+    def give(self) -> None:
         """Take part in what another rank reads."""
-        for _ in self.pieces(dtype):
+        for _ in self.pieces():
             pass
 
 

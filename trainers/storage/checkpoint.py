@@ -24,6 +24,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 
 from trainers.distributed.apart import are_apart, move_to_first_node, writers
+from trainers.distributed.spread import model_tensors
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import sync_and_hash, verify_directory
 from trainers.storage.shard_file import ShardWriter
@@ -38,15 +39,12 @@ _MODEL, _OPTIMIZER = "model/", "optimizer/"
 
 
 def trained_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Parameters and buffers that training may change, each once even where modules share it."""
-    tensors: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in model.state_dict(keep_vars=True).items():
-        is_frozen = isinstance(tensor, torch.nn.Parameter) and not tensor.requires_grad
-        if id(tensor) not in seen and not is_frozen:  # tied weights come under every name they have
-            seen.add(id(tensor))
-            tensors[name] = tensor
-    return tensors
+    """Parameters and buffers that training may change."""
+    return {
+        name: tensor
+        for name, tensor in model_tensors(model).items()
+        if tensor.requires_grad or not isinstance(tensor, torch.nn.Parameter)
+    }
 
 
 def write_checkpoint(

@@ -14,12 +14,11 @@ import transformers
 from transformers import AutoModelForCausalLM
 
 from trainers.child import die_with_parent
-from trainers.distributed.spread import SpreadTensors
 from trainers.model.lora import add_adapter, merge_adapter
 from trainers.model.policy import DTYPES, load_tokenizer
 from trainers.run_config import ModelConfig
-from trainers.storage.checkpoint import load_model, trained_tensors
-from trainers.storage.weights import write_weights
+from trainers.storage.checkpoint import load_model
+from trainers.storage.weights import spread_weights, write_weights
 
 
 def export_checkpoint(checkpoint: Path, config: ModelConfig, directory: Path, dtype: torch.dtype) -> None:
@@ -33,8 +32,7 @@ def export_checkpoint(checkpoint: Path, config: ModelConfig, directory: Path, dt
     load_model(checkpoint, model)
     if config.lora.rank:
         merge_adapter(model)
-        model.requires_grad_(True)  # what is frozen would not be gathered
-    write_weights(directory, model, SpreadTensors(trained_tensors(model)), load_tokenizer(config), dtype)
+    write_weights(directory, model, spread_weights(model, None, dtype), load_tokenizer(config), dtype)
 
 
 def main() -> None:

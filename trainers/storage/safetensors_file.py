@@ -20,6 +20,7 @@ _DTYPES = {
     torch.int32: "I32",
     torch.int8: "I8",
     torch.uint8: "U8",
+    torch.bool: "BOOL",
 }
 """As headers name them."""
 

@@ -26,11 +26,22 @@ from transformers.utils.hub import cached_file
 
 from environments.chat.files import MAX_CONFIG_BYTES, MAX_ENTRIES
 from environments.disk import ForeignDirectory
-from trainers.distributed.spread import SpreadTensors
+from trainers.distributed.mesh import World
+from trainers.distributed.spread import SpreadTensors, exact_names, model_tensors
 from trainers.storage.safetensors_file import header
 
 _MAX_FILE = "50GB"
 _OF_PROCESSORS = ("*processor*.json", "chat_template.json")
+
+
+def spread_weights(model: PreTrainedModel, world: World | None, dtype: torch.dtype) -> SpreadTensors:
+    """What a version holds of a model all of whose weights are trained, in `dtype`. Collective.
+
+    What trainers and engines compute with in float32 stays as precise as it is: a bias that decides which experts are
+    chosen would choose others once it is rounded.
+    """
+    tensors = model_tensors(model)
+    return SpreadTensors(tensors, world, dict.fromkeys(tensors.keys() - exact_names(model), dtype))
 
 
 def write_weights(
@@ -40,13 +51,13 @@ def write_weights(
     tokenizer: PreTrainedTokenizerBase,
     dtype: torch.dtype,
 ) -> None:
-    """Fill an empty directory. `tensors` are those that training may change; the other ranks give them in `dtype`."""
-    names = _names_on_disk(model, tensors.shapes)
+    """Fill an empty directory with `spread_weights` of this `dtype`, which the other ranks give."""
+    names = _names_on_disk(model, tensors.empty)
     if names is None:
-        _save(directory, model, tensors.whole(dtype))
+        _save(directory, model, tensors.whole())
     else:
         _save(directory, model, {})
-        _write_files(directory, model, tensors, names, dtype)
+        _write_files(directory, model, tensors, names)
     tokenizer.save_pretrained(directory)
     _copy_processor(model.name_or_path, directory)
     config_path = directory / "config.json"
@@ -82,7 +93,7 @@ def _copy_processor(model: str, directory: Path) -> None:
                 (directory / name).write_bytes(files.read(name, MAX_CONFIG_BYTES))
 
 
-def _names_on_disk(model: PreTrainedModel, shapes: Mapping[str, torch.Size]) -> dict[str, str] | None:
+def _names_on_disk(model: PreTrainedModel, tensors: Mapping[str, torch.Tensor]) -> dict[str, str] | None:
     """What each tensor is called in the files, by its name in the model; None where files have other tensors.
 
     A name that is not in it is not written.
@@ -91,27 +102,26 @@ def _names_on_disk(model: PreTrainedModel, shapes: Mapping[str, torch.Size]) -> 
     if conversions is None or any(isinstance(each, WeightConverter) for each in conversions):
         return None
     ignored = model._keys_to_ignore_on_save or ()
-    empty = {name: torch.empty(shape, device="meta") for name, shape in shapes.items() if name not in ignored}
-    known = {id(tensor): name for name, tensor in empty.items()}
-    return {known[id(tensor)]: name for name, tensor in revert_weight_conversion(model, empty).items()}
+    written = {name: tensor for name, tensor in tensors.items() if name not in ignored}
+    known = {id(tensor): name for name, tensor in written.items()}
+    return {known[id(tensor)]: name for name, tensor in revert_weight_conversion(model, written).items()}
 
 
-def _write_files(
-    directory: Path, model: PreTrainedModel, tensors: SpreadTensors, names: Mapping[str, str], dtype: torch.dtype
-) -> None:
-    in_model = tensors.shapes
-    shapes = {on_disk: in_model[name] for name, on_disk in names.items()}  # whose order decides which file has what
-    empty = {name: torch.empty(shape, dtype=dtype, device="meta") for name, shape in shapes.items()}
+def _write_files(directory: Path, model: PreTrainedModel, tensors: SpreadTensors, names: Mapping[str, str]) -> None:
+    in_model = tensors.empty
+    empty = {on_disk: in_model[name] for name, on_disk in names.items()}  # whose order decides which file has what
     split = split_torch_state_dict_into_shards(empty, max_shard_size=_MAX_FILE)
     files: dict[str, BinaryIO] = {}
     places: dict[str, int] = {}
     with ExitStack() as opened:
         for file, held in split.filename_to_tensors.items():
-            beginning, begins = header({name: (shapes[name], dtype) for name in held}, {"format": "pt"})
+            beginning, begins = header(
+                {name: (empty[name].shape, empty[name].dtype) for name in held}, {"format": "pt"}
+            )
             files[file] = opened.enter_context((directory / file).open("wb"))
             files[file].write(beginning)
             places |= begins
-        for name, piece in tensors.pieces(dtype):
+        for name, piece in tensors.pieces():
             if (on_disk := names.get(name)) is not None:
                 into = files[split.tensor_to_filename[on_disk]]
                 into.seek(places[on_disk])

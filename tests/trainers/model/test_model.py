@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from transformers import (
     AutoModelForCausalLM,
     BloomConfig,
+    Ernie4_5_MoeConfig,
     GemmaConfig,
     GemmaForCausalLM,
     GPT2Config,
@@ -155,6 +156,27 @@ def test_attention_that_wants_what_packing_does_not_do_is_refused(extra: str) ->
         packed_attention(
             torch.nn.Identity(), query, query, query, packed_layout=packed_layout([3], query.device), **options
         )
+
+
+def test_a_router_that_a_model_keeps_in_float32_is_not_rounded_as_the_rest_is(world: World, tmp_path: Path) -> None:
+    config = Ernie4_5_MoeConfig(
+        vocab_size=256, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
+        num_key_value_heads=2, moe_num_experts=4, moe_k=2, moe_intermediate_size=16, moe_layer_start_index=0,
+    )  # fmt: skip
+    model = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for name, tensor in model.named_parameters():
+            if "e_score_correction_bias" in name:  # which chooses the last two, and none of them in bfloat16
+                tensor.copy_(torch.tensor([[256, 256.25, 256.5, 256.75]]))
+            if "experts" in name:
+                tensor[:2] *= 30
+    model.save_pretrained(tmp_path)
+    batch = micro_batch(random_sequences(lengths=[40]))
+    exact, rounded = (
+        score_tokens(load_policy(ModelConfig(path=str(tmp_path), dtype=dtype), world), batch, 1.0).logprobs_K
+        for dtype in ("float32", "bfloat16")
+    )
+    torch.testing.assert_close(rounded, exact, atol=0.02, rtol=0)
 
 
 def unmapped(model: torch.nn.Module, directory: Path) -> list[str]:

@@ -16,16 +16,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from tests.trainers.support import gather_model
 from trainers.distributed.mesh import World
-from trainers.distributed.spread import SpreadTensors
 from trainers.errors import CheckpointCorrupt
 from trainers.model.policy import load_policy, load_tokenizer, score_tokens
 from trainers.optimizers.build import build_optimizer, optimizer_step
 from trainers.packing import micro_batch, training_sequence
 from trainers.run_config import ModelConfig, OptimizerConfig
-from trainers.storage.checkpoint import load_checkpoint, newest_verified, trained_tensors, write_checkpoint
+from trainers.storage.checkpoint import load_checkpoint, newest_verified, write_checkpoint
 from trainers.storage.durable import sync_and_hash, write_directory
 from trainers.storage.shard_file import ShardWriter
-from trainers.storage.weights import write_weights
+from trainers.storage.weights import spread_weights, write_weights
 from trainers.wire import CheckpointRef
 
 
@@ -126,7 +125,7 @@ def test_weights_load_with_transformers_alone(
 ) -> None:
     trained = Trained(model_dir, world, steps=1)
     tensors = gather_model(trained.model)
-    spread = SpreadTensors(trained_tensors(trained.model))
+    spread = spread_weights(trained.model, world, dtype)
     write_weights(tmp_path, trained.model, spread, load_tokenizer(trained.config), dtype)
     loaded = AutoModelForCausalLM.from_pretrained(tmp_path)
     assert type(loaded).__name__ == "Qwen3ForCausalLM"

@@ -8,11 +8,15 @@ from typing import Any
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
+    Ernie4_5_MoeConfig,
     Gemma3Config,
+    Glm4MoeConfig,
     GPT2Config,
+    PreTrainedConfig,
     PreTrainedModel,
     Qwen3MoeConfig,
     Qwen3MoeForCausalLM,
@@ -22,16 +26,18 @@ from tests.trainers.crew import Crew
 from tests.trainers.support import in_bfloat16
 from trainers.distributed import spread
 from trainers.distributed.mesh import World
-from trainers.distributed.spread import SpreadTensors
 from trainers.model.policy import DTYPES, load_policy, load_tokenizer
 from trainers.model.tiny import tiny_tokenizer
 from trainers.run_config import ModelConfig
 from trainers.storage import weights
-from trainers.storage.checkpoint import trained_tensors
-from trainers.storage.weights import write_weights
+from trainers.storage.weights import spread_weights, write_weights
 
 PIECE = 2000
 """Elements; most matrices of the tiny models have more."""
+MIXTURE: dict[str, Any] = {
+    "vocab_size": 259, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
+    "num_key_value_heads": 2, "head_dim": 16, "num_experts_per_tok": 2, "moe_intermediate_size": 16,
+}  # fmt: skip
 
 
 def written_whole(model_dir: Path, directory: Path, dtype: torch.dtype, **options: Any) -> dict[str, bytes]:
@@ -50,7 +56,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 def written(model: PreTrainedModel, model_dir: Path, directory: Path, dtype: torch.dtype) -> dict[str, bytes]:
     directory.mkdir()
     tokenizer = load_tokenizer(ModelConfig(path=str(model_dir)))
-    write_weights(directory, model, SpreadTensors(trained_tensors(model)), tokenizer, dtype)
+    write_weights(directory, model, spread_weights(model, None, dtype), tokenizer, dtype)
     return contents(directory)
 
 
@@ -76,10 +82,7 @@ def test_a_model_of_several_files_has_those_of_transformers_and_its_index(
 
 
 def test_experts_that_are_one_tensor_in_the_model_are_written_as_many(tmp_path: Path) -> None:
-    config = Qwen3MoeConfig(
-        vocab_size=259, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
-        num_key_value_heads=2, head_dim=16, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16,
-    )  # fmt: skip
+    config = Qwen3MoeConfig(**MIXTURE, num_experts=4)
     source = tmp_path / "source"
     Qwen3MoeForCausalLM(config).save_pretrained(source)
     tiny_tokenizer().save_pretrained(source)
@@ -163,3 +166,32 @@ def test_a_version_has_what_the_processor_of_its_start_model_is_loaded_from(tmp_
     found = written(AutoModelForCausalLM.from_pretrained(source), source, version, torch.bfloat16)
     assert {name: found.get(name) for name in processors} == processors
     assert "notes.json" not in found
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        Glm4MoeConfig(**MIXTURE, n_routed_experts=4),  # the bias is a buffer
+        Ernie4_5_MoeConfig(**MIXTURE, moe_num_experts=4, moe_k=2),  # the bias and the router are parameters
+    ],
+    ids=lambda config: config.model_type,
+)
+def test_what_decides_which_experts_are_chosen_is_published_to_the_last_bit(
+    tmp_path: Path, config: PreTrainedConfig
+) -> None:
+    source = tmp_path / "source"
+    model = AutoModelForCausalLM.from_config(config)
+    biases = {name: tensor for name, tensor in model.state_dict().items() if "e_score_correction_bias" in name}
+    for bias in biases.values():
+        bias.normal_()
+    model.save_pretrained(source)
+    tiny_tokenizer().save_pretrained(source)
+    written(AutoModelForCausalLM.from_pretrained(source), source, tmp_path / "version", torch.bfloat16)
+    stored = load_file(tmp_path / "version" / "model.safetensors")
+    before = load_file(source / "model.safetensors")
+    assert biases
+    assert stored.keys() == before.keys()
+    for name, tensor in before.items():
+        exact = "e_score_correction_bias" in name or (config.model_type == "ernie4_5_moe" and "gate.weight" in name)
+        assert torch.equal(stored[name], tensor if exact else tensor.bfloat16()), name
+        assert stored[name].dtype == (torch.float32 if exact else torch.bfloat16), name
