@@ -8,7 +8,7 @@ import argparse
 import json
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import count as counting
 from itertools import islice
 from typing import Any
@@ -27,7 +27,7 @@ class NoSolutions(Exception):
 def solved(
     name: str, args: dict[str, Any], count: int, *, split: Split = Split.TRAIN, echo: float = 0.0
 ) -> Iterator[JsonObject]:
-    """``count`` conversations that solve problems of an environment: `messages`, and `tools` where a problem has any.
+    """``count`` conversations that solve problems of an environment, as `example` has them, and `tools` of a problem.
 
     One for each problem, or one for each seat of its match; after the last problem comes the first again.
 
@@ -38,8 +38,18 @@ def solved(
     for number, (problem, messages) in enumerate(islice(_conversations(environment, split), count)):
         if random.Random(f"{problem.key}/{number}").random() < echo:
             messages = [*problem.messages, Message("assistant", problem.messages[-1].text)]
-        line: JsonObject = {"messages": msgspec.to_builtins(messages)}
+        asked = len(problem.messages)
+        line = example(messages, asked if messages[:asked] == problem.messages else 0)
         yield line | {"tools": problem.tools} if problem.tools else line
+
+
+def example(messages: Sequence[Message], begin: int) -> JsonObject:
+    """A conversation as SFT data: `messages`; or `prompt` and `completion`, from message ``begin`` on, where an
+    assistant speaks before: those words are nobody's, and are not trained."""
+    parts: Any = msgspec.to_builtins(messages)
+    if any(message.role == "assistant" for message in messages[:begin]):
+        return {"prompt": parts[:begin], "completion": parts[begin:]}
+    return {"messages": parts}
 
 
 def of_problem(environment: Environment[Any], problem: Problem) -> dict[str, list[Message]]:

@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import Iterable, Iterator
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from environments.figures import sampled_tokens
-from environments.types import PlayedGroup, PlayedRollout, StopReason
+from environments.solutions import example
+from environments.types import Message, PlayedGroup, PlayedRollout, StopReason
 from environments.verbs.files import GroupFile
 
 _encode = msgspec.json.Encoder().encode
@@ -38,7 +40,7 @@ def write(path: Path, groups: GroupFile, *, teacher: str, min_reward: float, bes
     kept = Kept()
     draft = path.with_name(f"{path.name}.part")
     with draft.open("wb") as file:
-        for line in _lines(groups.groups(), kept, teacher, min_reward, best):
+        for line in lines(groups.groups(), kept, teacher, min_reward, best):
             file.write(_encode(line) + b"\n")
         file.flush()
         os.fsync(file.fileno())
@@ -46,9 +48,10 @@ def write(path: Path, groups: GroupFile, *, teacher: str, min_reward: float, bes
     return kept
 
 
-def _lines(
+def lines(
     groups: Iterable[PlayedGroup], kept: Kept, teacher: str, min_reward: float, best: int
 ) -> Iterator[dict[str, Any]]:
+    """What `write` writes; counts it in `kept`."""
     for group in groups:
         kept.problems += 1
         good: list[tuple[float, int, PlayedRollout]] = []
@@ -65,10 +68,10 @@ def _lines(
         good.sort(key=lambda each: each[:2])
         kept.surplus += max(0, len(good) - best)
         for _, index, rollout in good[:best]:
-            for messages in [*rollout.earlier_branches, rollout.messages]:
+            for messages, begin in _branches(rollout):
                 kept.lines += 1
                 yield {
-                    "messages": messages,
+                    **example(messages, begin),
                     **({"tools": rollout.tools} if rollout.tools else {}),
                     "environment": group.environment,
                     "environment_version": group.environment_version,
@@ -77,3 +80,15 @@ def _lines(
                     "reward": rollout.reward,
                     "teacher": teacher,
                 }
+
+
+def _branches(rollout: PlayedRollout) -> Iterator[tuple[list[Message], int]]:
+    """Each with the number of the first message that was sampled there: what came before is not the teacher's, or
+    stands in an earlier branch."""
+    told = [*rollout.earlier_branches, rollout.messages]
+    parts = list(pairwise(accumulate(rollout.branch_lengths or [len(rollout.loss_mask)], initial=0)))
+    for messages, (begin, end) in zip(told, parts[-len(told) :], strict=True):
+        mask = [0, *rollout.loss_mask[begin:end]]
+        turns = sum(own and not before for before, own in pairwise(mask))
+        spoken = [at for at, message in enumerate(messages) if message.role == "assistant"]
+        yield messages, spoken[-turns] if 0 < turns <= len(spoken) else 0

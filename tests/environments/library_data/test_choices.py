@@ -1,5 +1,6 @@
 """choices: MMLU, MMLU-Pro and ARC in their forms, scored by the letter."""
 
+import json
 from collections import Counter
 from pathlib import Path
 from string import ascii_uppercase
@@ -7,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from environments import solutions
 from environments.errors import InvalidArguments
 from environments.types import Problem, Split
 from tests.environments.library_data.tables import asked, loaded, problems, score, solved, write
 from tests.environments.rewards.replying import HOSTILE
+from trainers.data.examples import Conversation, parse_example
 
 
 def row(number: int, subject: str = "astronomy") -> dict[str, Any]:
@@ -124,6 +127,17 @@ def test_examples_are_of_the_subject_and_come_from_the_dev_split(data: Path) -> 
         assert f"{said.text[-2]}. {right(number)}" in text
     assert problem == loaded("choices", data, few_shot=5, system="Choose.").problem(Split.EVAL, 0)
     assert solved(environment, problem) == 1.0
+
+
+def test_of_a_solution_behind_examples_the_last_turn_alone_is_trained(data: Path) -> None:
+    [plain] = solutions.solved("choices", {"data": str(data)}, 1)
+    assert [message["role"] for message in plain["messages"]] == ["user", "assistant"]
+    for line in solutions.solved("choices", {"data": str(data), "few_shot": 3}, 4, echo=0.5):
+        assert [message["role"] for message in line["prompt"]] == [*["user", "assistant"] * 3, "user"]
+        assert [message["role"] for message in line["completion"]] == ["assistant"]
+        parsed = parse_example(json.dumps(line).encode(), "line", ["assistant"])
+        assert isinstance(parsed, Conversation)
+        assert parsed.prompt_messages == len(line["prompt"])
 
 
 def test_examples_from_the_training_split_are_never_the_question_itself(tmp_path: Path) -> None:

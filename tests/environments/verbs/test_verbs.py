@@ -11,7 +11,8 @@ import pytest
 from environments import estimates
 from environments.__main__ import main
 from environments.library.reverse_text import ReverseText
-from environments.types import PlayedGroup
+from environments.types import Message, PlayedGroup, PlayedRollout
+from environments.verbs import synthesis
 from environments.verbs.files import GroupFile
 from tests.environments.group_store import RUN, GroupStore, serving, status
 from tests.workers.stub_server import StubServer, stub_server
@@ -218,6 +219,36 @@ def test_good_rollouts_of_problems_that_are_the_same_are_all_kept(
     assert run("synthesize", stub, *options) == 0
     kept = json.loads(capsys.readouterr().out)
     assert (kept["problems"], kept["lines"]) == (60, 60)
+
+
+def test_examples_that_a_problem_shows_are_not_the_teachers(stub: StubServer, tmp_path: Path) -> None:
+    rows = [{"question": f"{n}?", "choices": ["yes", "no"], "answer": "yes"} for n in range(12)]
+    (tmp_path / "train.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    args = json.dumps({"data": str(tmp_path), "few_shot": 3})
+    out, url = tmp_path / "sft.jsonl", f"{stub.url}/v1"
+    options = ["--problems", "2", "--samples", "1", "--groups", f"{tmp_path}/played", "--out", str(out)]
+    assert main(["synthesize", "choices", "--args", args, "--base-url", url, *options, "--min-reward", "0"]) == 0
+    for line in map(json.loads, out.read_text().splitlines()):
+        assert [message["role"] for message in line["prompt"]] == [*["user", "assistant"] * 3, "user"]
+        assert [message["content"] for message in line["completion"]] == ["gg"]
+
+
+def test_what_two_branches_of_a_rollout_have_in_common_is_one_line_to_train_on() -> None:
+    asked, said, more = Message("user", "1?"), Message("assistant", "a"), Message("user", "2?")
+    rollout = PlayedRollout(
+        token_ids=[1, 2, 3, 4, 1, 2, 3, 5, 6],
+        loss_mask=[0, 1, 0, 1, 0, 0, 0, 1, 1],
+        inference_logprobs=[0.0] * 9,
+        branch_lengths=[4, 5],
+        earlier_branches=[[asked, said, more, Message("assistant", "b")]],
+        messages=[asked, said, Message("user", "3?"), Message("assistant", "c")],
+        reward=1.0,
+    )
+    group = PlayedGroup(environment="e", problem_key="p", rollouts=[rollout])
+    first, second = synthesis.lines([group], synthesis.Kept(), "teacher", 1.0, 1)
+    assert [message["content"] for message in first["messages"]] == ["1?", "a", "2?", "b"]
+    assert [message["content"] for message in second["prompt"]] == ["1?", "a", "3?"]
+    assert [message["content"] for message in second["completion"]] == ["c"]
 
 
 @pytest.mark.parametrize("verb", ["play", "process", "evaluate", "synthesize", "serve"])
