@@ -18,9 +18,8 @@ _BYTES = 8 * 2**20
 """Lines that are in memory at a time, and in a row group, at most: whichever comes first."""
 _TEXT = pa.string()
 _TEXTS = pa.list_(_TEXT)
-_CALL = pa.struct(
-    [("id", _TEXT), ("type", _TEXT), ("function", pa.struct([("name", _TEXT), ("arguments", _TEXT)]))],
-)
+_FUNCTION = pa.struct([("name", _TEXT), ("arguments", _TEXT)])
+_CALL = pa.struct([("id", _TEXT), ("type", _TEXT), ("function", _FUNCTION)])
 _MESSAGE = pa.struct(
     [
         ("role", _TEXT),
@@ -90,7 +89,8 @@ class ParquetLines:
             self._writer.close()
 
     def write(self, line: bytes) -> None:
-        """Add a row. Raises Untabular for what is none, such as a pair of token arrays."""
+        """Add a row. Raises Untabular for what is none, such as a pair of token arrays, or a message with more than the
+        table has columns for. What a line says beside its messages is left out where there is no column of it."""
         self._lines.append(line)
         self._size += len(line)
         if len(self._lines) == _ROWS or self._size >= _BYTES:
@@ -104,15 +104,19 @@ class ParquetLines:
     def _table(self) -> pa.Table:
         block = b"".join(self._lines)
         try:
-            return self._read(block)
-        except pa.ArrowInvalid:  # text in parts, tools that are no text, or no row at all
-            return self._read(b"".join(map(self._plain, self._lines)))
+            table = self._read(block, more="infer")
+            if table.schema.equals(self._schema):
+                return table
+        except pa.ArrowInvalid:
+            pass
+        # Text in parts, tools that are no text, messages that say more, or no row at all.
+        return self._read(b"".join(map(self._plain, self._lines)))
 
-    def _read(self, block: bytes) -> pa.Table:
+    def _read(self, block: bytes, *, more: str = "ignore") -> pa.Table:
         return pyarrow.json.read_json(
             io.BytesIO(block),
             read_options=pyarrow.json.ReadOptions(use_threads=False, block_size=len(block) + 1),
-            parse_options=pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior="ignore"),
+            parse_options=pyarrow.json.ParseOptions(explicit_schema=self._schema, unexpected_field_behavior=more),
         ).select(self._schema.names)
 
     def _plain(self, line: bytes) -> bytes:
@@ -145,18 +149,29 @@ def _joined(message: Any, row: dict[str, Any]) -> Any:
     """With text in place of parts of text, and in place of arguments that are an object. Raises Untabular."""
     if not isinstance(message, dict):
         return message
+    _check_keys("a message", message, _MESSAGE, row)
     changed = dict(message)
     if isinstance(parts := message.get("content"), list):
         if any(not isinstance(part, dict) or not isinstance(part.get("text"), str) for part in parts):
             raise Untabular(f"{_named(row)} has content with parts that are not text: write it as JSONL")
         changed["content"] = "".join(part["text"] for part in parts)
     if isinstance(message.get("tool_calls"), list):
-        changed["tool_calls"] = [_text_arguments(call) for call in message["tool_calls"]]
+        changed["tool_calls"] = [_text_arguments(call, row) for call in message["tool_calls"]]
     return changed
 
 
-def _text_arguments(call: Any) -> Any:
+def _check_keys(what: str, value: dict[str, Any], kind: pa.StructType, row: dict[str, Any]) -> None:
+    for name, each in value.items():
+        if each is not None and kind.get_field_index(name) < 0:
+            raise Untabular(f"{_named(row)} has {what} with {name!r}, and a table no column of it: write it as JSONL")
+
+
+def _text_arguments(call: Any, row: dict[str, Any]) -> Any:
     function = call.get("function") if isinstance(call, dict) else None
+    if isinstance(call, dict):
+        _check_keys("a tool call", call, _CALL, row)
+    if isinstance(function, dict):
+        _check_keys("a tool call", function, _FUNCTION, row)
     if not isinstance(function, dict) or isinstance(function.get("arguments"), str | None):
         return call
     return call | {"function": function | {"arguments": json.dumps(function["arguments"], ensure_ascii=False)}}

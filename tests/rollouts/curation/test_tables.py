@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from environments.types import FunctionCall, Message, ToolCall
-from rollouts.formats.tables import ParquetLines
+from rollouts.formats.tables import ParquetLines, Untabular
 from rollouts.models import Run
 from rollouts.services.curation import examples
 from rollouts.services.curation.examples import Selection
@@ -51,6 +52,39 @@ def test_a_table_of_examples_trains_what_the_lines_train(run: Run, tmp_path: Pat
     assert [parse_example(line, "x", ["assistant"]) for line in back] == [
         parse_example(line, "x", ["assistant"]) for line in lines
     ]
+
+
+THOUGHT = {"role": "assistant", "content": "a", "thinking": "hm"}
+STRICT = {"type": "function", "function": {"name": "f", "arguments": "{}", "strict": True}}
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (THOUGHT, "a message with 'thinking'"),
+        ({"role": "assistant", "content": "a", "tool_calls": [STRICT]}, "a tool call with 'strict'"),
+        ({"role": "assistant", "content": "a", "tool_calls": [{"index": 0}]}, "a tool call with 'index'"),
+    ],
+)
+@pytest.mark.parametrize("beside", [{"group": "g"}, {"group": "g", "tools": [TOOL]}])
+def test_a_table_says_which_message_has_more_than_it_holds(
+    tmp_path: Path, said: dict[str, Any], told: str, beside: dict[str, Any]
+) -> None:
+    line = msgspec.json.encode({"messages": [{"role": "user", "content": "?"}, said], **beside})
+    with (
+        (tmp_path / "a.parquet").open("wb") as file,
+        pytest.raises(Untabular, match=f"group g has {told}.* write it as JSONL"),
+        ParquetLines(file) as table,
+    ):
+        table.write(line + b"\n")
+
+
+def test_a_table_leaves_out_what_a_line_says_beside_its_messages(tmp_path: Path) -> None:
+    messages = [{"role": "user", "content": "?"}, {"role": "assistant", "content": "!", "thinking": None}]
+    with (tmp_path / "a.parquet").open("wb") as file, ParquetLines(file) as table:
+        for more in (1, "one", {"a": 1}):
+            table.write(msgspec.json.encode({"messages": messages, "more": more}) + b"\n")
+    assert len(list(read_lines(tmp_path / "a.parquet"))) == 3
 
 
 def test_a_table_of_pairs_trains_what_the_lines_train(run: Run, tmp_path: Path) -> None:
