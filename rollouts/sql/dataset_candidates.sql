@@ -1,12 +1,15 @@
 -- The beginning of the statements that make a version of a dataset: every rollout of some runs, of a queue or of another
 -- version, what people say of it, and why it is left out, if it is. `choose_examples`, `decided` with `choose_pairs`, and
 -- `count_left_out` go on from here.
+-- A word that corrects a rollout says that the correction is good, also where it rejects: that is of the original. One
+-- that skips corrects nothing, whatever was typed.
 -- What is said in a blind queue counts when the queue is closed: who has still to say a word reads none here either.
 -- Locks: nothing. Rollouts and labels are insert-only.
 -- Index: group_ledger, rollout_index_once_per_group, label_by_run.
 WITH words AS (
     SELECT label.id, label.group_id, label.rollout_id, label.other_id, label.verdict, label.preference, label.tags,
-           label.actor, label.edited IS NOT NULL AS is_edit, coalesce(label.person_id::text, label.actor) AS person,
+           label.actor, label.edited IS NOT NULL AND label.verdict <> 'skip' AS is_edit,
+           coalesce(label.person_id::text, label.actor) AS person,
            coalesce(queue.source_id IS NOT NULL, false) AS is_adjudicated
     FROM rollouts_label AS label
     LEFT JOIN rollouts_labelqueue AS queue ON queue.id = label.queue_id
@@ -22,7 +25,8 @@ of_groups AS (
     GROUP BY group_id
 ),
 of_rollouts AS (
-    SELECT rollout_id, bool_or(verdict = 'accept') AS is_accepted, bool_or(verdict = 'reject') AS is_rejected,
+    SELECT rollout_id, bool_or(verdict = 'accept' OR is_edit) AS is_accepted,
+           bool_or(verdict = 'reject' AND NOT is_edit) AS is_rejected,
            bool_or(tags && %(tags)s::varchar[]) AS is_tagged, array_agg(id ORDER BY id) AS labels,
            max(id) FILTER (WHERE is_edit) AS correction_id
     FROM words

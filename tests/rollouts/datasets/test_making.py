@@ -219,6 +219,34 @@ def test_a_correction_is_learned_whatever_its_original_was_worth(run: Run) -> No
     assert members(make(run, best=1, unwanted_below=0.5)) == ["a1", "-b1", "b0*", "c0"]
 
 
+def edited(key: str, answer: str) -> list[dict[str, Any]]:
+    return [{"role": "user", "content": f"Say {key}"}, {"role": "assistant", "content": answer}]
+
+
+@pytest.mark.parametrize("verdict", ["accept", "reject"])
+def test_a_correction_counts_whatever_its_word_says_of_the_original(run: Run, verdict: str) -> None:
+    correction = say("b", verdict, 0, edited=edited("b", "better"))
+    version = make(run, best=1)
+    assert members(version) == ["a1", "b0*", "c0"]
+    assert version.members.get(position=1).correction == correction
+    assert members(make(run, accepted=True)) == ["b0*"]
+    assert members(make(run, form="pairs")) == ["a1>a0", "b0*>b0"]
+
+
+def test_somebody_else_who_rejects_a_rollout_leaves_its_correction_out_too(run: Run) -> None:
+    say("b", "reject", 0, edited=edited("b", "better"))
+    say("b", "reject", 0, by="another")
+    assert members(make(run, best=1)) == ["a1", "b1", "c0"]
+
+
+def test_what_was_typed_before_a_skip_corrects_nothing(run: Run) -> None:
+    say("b", "skip", 1, edited=edited("b", "half a thou"))
+    assert members(make(run, best=1)) == ["a1", "b1", "c0"]
+    assert members(make(run, form="pairs")) == ["a1>a0", "b1>b0"]
+    say("b", "accept", 1, by="another", edited=edited("b", "better"))
+    assert members(make(run, best=1)) == ["a1", "b1*", "c0"]
+
+
 def test_a_withheld_group_is_in_no_version(run: Run) -> None:
     [group] = ScoredGroup.objects.filter(key="a")
     acts.perform(run, Verb.EXCLUDE, [group.pk], user=somebody(), actor="user:a")
