@@ -21,9 +21,10 @@ from environments import registry
 from environments.client.group_client import GroupClient
 from environments.client.http import Refused
 from environments.config import SamplingParams
+from environments.env import Environment
 from environments.figures import of_group, summarise
 from environments.types import PlayedGroup, Split
-from environments.verbs.files import GroupFile
+from environments.verbs.files import GroupFile, Played
 from environments.verbs.page import page
 from environments.verbs.playing import Mistake, PolicyServer, play
 from environments.verbs.synthesis import write
@@ -104,8 +105,9 @@ def _command(
 def _process(args: argparse.Namespace) -> int:
     if args.out is None:
         raise Mistake("process needs --out: the file for the groups.")
-    with _opened(args.out) as file:
-        failed = asyncio.run(_into(file, args))
+    environment = registry.load(args.name, args.args)
+    with _opened(args.out, environment, args) as file:
+        failed = asyncio.run(_into(file, environment, args))
         _write_page(args, file.groups())
     return int(failed)
 
@@ -113,16 +115,17 @@ def _process(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace) -> int:
     for key, message in registry.unmeasured(args.name, args.args).items():
         raise Mistake(f"--args: {key}: {message}")
+    environment = registry.load(args.name, args.args)
     if args.out is None:
         groups: list[PlayedGroup] = []
-        asyncio.run(_collect(groups, args))
+        asyncio.run(_collect(groups, environment, args))
         found = summarise(map(of_group, groups), threshold=args.threshold)
         _write_page(args, groups)
     else:
-        with _opened(args.out) as file:
-            asyncio.run(_into(file, args))
-            found = summarise(map(of_group, file.groups()), threshold=args.threshold)
-            _write_page(args, file.groups())
+        with _opened(args.out, environment, args) as file:
+            asyncio.run(_into(file, environment, args))
+            found = summarise(map(of_group, file.asked()), threshold=args.threshold)
+            _write_page(args, file.asked())
     print(json.dumps(found, indent=2))
     return int(found["failed"] > 0)
 
@@ -130,9 +133,10 @@ def _evaluate(args: argparse.Namespace) -> int:
 def _synthesize(args: argparse.Namespace) -> int:
     if args.out is None or args.groups is None:
         raise Mistake("synthesize needs --out, the file for the lines, and --groups, the one for all that was played.")
-    with _opened(args.groups) as file:
-        asyncio.run(_into(file, args))
-        kept = write(args.out, file, teacher=args.model, min_reward=args.min_reward, best=args.best)
+    environment = registry.load(args.name, args.args)
+    with _opened(args.groups, environment, args) as file:
+        asyncio.run(_into(file, environment, args))
+        kept = write(args.out, file.asked(), teacher=args.model, min_reward=args.min_reward, best=args.best)
     print(json.dumps(msgspec.to_builtins(kept), indent=2))
     return int(kept.lines == 0)
 
@@ -141,9 +145,10 @@ def _serve(args: argparse.Namespace) -> int:
     token = os.environ.get(args.token_env)
     if not (args.url and args.run and token):
         raise Mistake(f"serve needs --url, --run and a token in {args.token_env}: `rollyard token create` makes one.")
+    environment = registry.load(args.name, args.args)
     with GroupClient(args.url, token, args.run, args.spool) as client:
         try:
-            asyncio.run(_send(client, args))
+            asyncio.run(_send(client, environment, args))
         except Refused as refused:
             if refused.code != "run_over":
                 raise
@@ -151,33 +156,29 @@ def _serve(args: argparse.Namespace) -> int:
     return 0
 
 
-async def _send(client: GroupClient, args: argparse.Namespace) -> None:
-    async for group in _groups(args):
+async def _send(client: GroupClient, environment: Environment[Any], args: argparse.Namespace) -> None:
+    async for group in _groups(environment, args):
         await asyncio.to_thread(client.submit, [group])
 
 
-async def _into(file: GroupFile, args: argparse.Namespace) -> bool:
+async def _into(file: GroupFile, environment: Environment[Any], args: argparse.Namespace) -> bool:
     """Play what is not in the file. Returns whether a rollout failed."""
     failed = False
-    async for group in _groups(args, file):
+    async for group in _groups(environment, args, file):
         file.add(group)
         failed = failed or any(rollout.error for rollout in group.rollouts)
     return failed
 
 
-async def _collect(groups: list[PlayedGroup], args: argparse.Namespace) -> None:
-    async for group in _groups(args):
+async def _collect(groups: list[PlayedGroup], environment: Environment[Any], args: argparse.Namespace) -> None:
+    async for group in _groups(environment, args):
         groups.append(group)
 
 
-async def _groups(args: argparse.Namespace, file: GroupFile | None = None) -> AsyncGenerator[PlayedGroup, None]:
+async def _groups(
+    environment: Environment[Any], args: argparse.Namespace, file: GroupFile | None = None
+) -> AsyncGenerator[PlayedGroup, None]:
     """What is to be played, as it ends; for a file what that lacks."""
-    environment = registry.load(args.name, args.args)
-    try:
-        limits = {"temperature": args.temperature, "max_tokens": args.max_tokens, "max_turns": args.max_turns}
-        sampling = msgspec.convert(limits, SamplingParams)
-    except msgspec.ValidationError as error:
-        raise Mistake(str(error)) from None
     count = environment.count(args.split)
     wanted: Iterable[int] = itertools.count(args.index)
     if args.problems or args.act is not _serve:
@@ -190,14 +191,34 @@ async def _groups(args: argparse.Namespace, file: GroupFile | None = None) -> As
     )
     options: dict[str, Any] = {"split": args.split, "samples": args.samples, "at_once": args.at_once}
     options |= {"deadline_s": args.deadline, "are_keyed": file is not None}
-    async with aclosing(play(environment, args.name, wanted, server, sampling, **options)) as groups:
+    async with aclosing(play(environment, args.name, wanted, server, _sampling(args), **options)) as groups:
         async for group in groups:
             yield group
 
 
-def _opened(path: Path) -> GroupFile:
+def _sampling(args: argparse.Namespace) -> SamplingParams:
     try:
-        return GroupFile(path)
+        limits = {"temperature": args.temperature, "max_tokens": args.max_tokens, "max_turns": args.max_turns}
+        return msgspec.convert(limits, SamplingParams)
+    except msgspec.ValidationError as error:
+        raise Mistake(str(error)) from None
+
+
+def _opened(path: Path, environment: Environment[Any], args: argparse.Namespace) -> GroupFile:
+    """The file for what is asked for, which may have some of it."""
+    sampling = _sampling(args)
+    played = Played(
+        environment=args.name,
+        version=environment.version,
+        args=args.args,
+        model=args.model,
+        temperature=sampling.temperature,
+        max_tokens=sampling.max_tokens,
+        max_turns=sampling.max_turns,
+        samples=args.samples,
+    )
+    try:
+        return GroupFile(path, played)
     except (OSError, ValueError) as error:
         raise Mistake(str(error)) from None
 

@@ -11,7 +11,6 @@ import msgspec
 from environments.figures import sampled_tokens
 from environments.solutions import example
 from environments.types import Message, PlayedGroup, PlayedRollout, StopReason
-from environments.verbs.files import GroupFile
 
 _encode = msgspec.json.Encoder().encode
 
@@ -31,7 +30,7 @@ class Kept(msgspec.Struct):
     """Good enough, and not among the best of their problem."""
 
 
-def write(path: Path, groups: GroupFile, *, teacher: str, min_reward: float, best: int) -> Kept:
+def write(path: Path, groups: Iterable[PlayedGroup], *, teacher: str, min_reward: float, best: int) -> Kept:
     """Write the best `best` rollouts of each problem with at least `min_reward`, a line for each branch.
 
     The file is whole or not there. What a token budget ended is left out: it teaches no end. Tool calls and reasoning
@@ -40,7 +39,7 @@ def write(path: Path, groups: GroupFile, *, teacher: str, min_reward: float, bes
     kept = Kept()
     draft = path.with_name(f"{path.name}.part")
     with draft.open("wb") as file:
-        for line in lines(groups.groups(), kept, teacher, min_reward, best):
+        for line in lines(groups, kept, teacher, min_reward, best):
             file.write(_encode(line) + b"\n")
         file.flush()
         os.fsync(file.fileno())

@@ -13,7 +13,7 @@ from environments.__main__ import main
 from environments.library.reverse_text import ReverseText
 from environments.types import Message, PlayedGroup, PlayedRollout
 from environments.verbs import synthesis
-from environments.verbs.files import GroupFile
+from environments.verbs.files import GroupFile, Played
 from tests.environments.group_store import RUN, GroupStore, serving, status
 from tests.workers.stub_server import StubServer, stub_server
 from trainers.data.examples import parse_example
@@ -34,7 +34,8 @@ def run(verb: str, stub: StubServer, *options: Any) -> int:
 
 
 def groups_in(path: Path) -> list[PlayedGroup]:
-    return [msgspec.json.decode(line, type=PlayedGroup) for line in path.read_bytes().splitlines()]
+    _, *lines = path.read_bytes().splitlines()
+    return [msgspec.json.decode(line, type=PlayedGroup) for line in lines]
 
 
 def test_what_is_in_the_file_is_not_played_again_and_a_line_cut_short_is(stub: StubServer, tmp_path: Path) -> None:
@@ -131,7 +132,7 @@ def test_problems_that_are_the_same_are_gone_on_with_where_they_were(
 
 
 def _last_of(path: Path) -> list[PlayedGroup]:
-    with GroupFile(path) as file:
+    with GroupFile(path, msgspec.convert(json.loads(path.open().readline())["played"], Played)) as file:
         return list(file.groups())
 
 
@@ -163,6 +164,48 @@ def test_a_file_of_before_groups_had_keys_is_gone_on_with(
 
 def _without_key(group: PlayedGroup) -> PlayedGroup:
     return msgspec.structs.replace(group, key=None)
+
+
+def test_what_was_played_otherwise_is_not_gone_on_with(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "eval.jsonl"
+    options = ["--problems", 3, "--samples", 2, "--out", out]
+    assert run("evaluate", stub, *options, "--model", "a") == 0
+    before = stub.generated, out.read_bytes()
+    for other, told in (
+        (["--model", "b"], "model 'a', not 'b'"),
+        (["--model", "a", "--temperature", 0], "temperature 1.0, not 0.0"),
+        (["--model", "a", "--max-tokens", 7], "max_tokens 256, not 7"),
+        (["--model", "a", "--samples", 4], "samples 2, not 4"),
+        (["--model", "a", *FEW], "args {}, not {'words': 1"),
+    ):
+        capsys.readouterr()
+        assert run("evaluate", stub, *options, *other) == 2
+        said = capsys.readouterr().err
+        assert f"eval.jsonl has groups of {told}" in said
+        assert "name another file" in said
+    assert main(["evaluate", "alphabet_sort", "--base-url", f"{stub.url}/v1", *map(str, options)]) == 2
+    assert "environment 'reverse_text', not 'alphabet_sort'" in capsys.readouterr().err
+    assert (stub.generated, out.read_bytes()) == before
+    assert run("evaluate", stub, *options, "--model", "a") == 0
+
+
+def test_only_the_problems_that_are_asked_for_are_summed_up(
+    stub: StubServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups, out = tmp_path / "groups.jsonl", tmp_path / "sft.jsonl"
+    assert run("process", stub, "--problems", 5, "--samples", 2, "--out", groups) == 0
+    assert run("evaluate", stub, "--problems", 3, "--samples", 2, "--out", groups, "--html", tmp_path / "x.html") == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == 3, "none of those to train on"
+    assert (tmp_path / "x.html").read_text().count("<details open>") == 3
+    assert run("evaluate", stub, "--problems", 2, "--samples", 2, "--out", groups) == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == 2
+    options = ["--samples", 2, "--groups", groups, "--out", out, "--min-reward", 0]
+    assert run("synthesize", stub, "--problems", 4, *options) == 0
+    assert json.loads(capsys.readouterr().out)["problems"] == 4
+    held_out = {group.problem_key for group in groups_in(groups) if str(group.key).startswith("eval")}
+    assert not held_out & {json.loads(line)["problem_key"] for line in out.read_text().splitlines()}
 
 
 def test_what_would_measure_nothing_is_not_evaluated(stub: StubServer, capsys: pytest.CaptureFixture[str]) -> None:
