@@ -1,7 +1,8 @@
 """Commands about what people say of rollouts, and what is to be learned from: import words, export examples."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -129,12 +130,16 @@ def write_examples(
     pairs: bool = False,
     states: Sequence[str],
     environment: str | None = None,
+    on_surplus: Callable[[int], None] = lambda count: None,
 ) -> int:
-    """Write the selected rollouts of a run, in the format that the file's name says; how many lines they are."""
+    """Write the selected rollouts of a run, in the format that the file's name says; how many lines they are.
+
+    `on_surplus` is that of `export_examples`.
+    """
     from rollouts.formats.tables import ParquetLines, Untabular
     from rollouts.services.curation import examples, exchange
 
-    export = examples.export_pairs if pairs else examples.export_examples
+    export = examples.export_pairs if pairs else partial(examples.export_examples, on_surplus=on_surplus)
     unit = "pairs" if pairs else "examples"
     written = 0
     total = exchange.exportable(run, states=states, environment=environment).count()

@@ -95,9 +95,14 @@ def synthesize(
     show(f"{run.key}  {settings.ROLLYARD_URL}/evaluations/{run.key}")
     if following.follow(run.key, show):
         fail(f"run {run.key} did not finish; `rollyard export-sft {run.key}` writes what there is of it")
-    selection = examples.Selection(best=best or None, min_reward=min_reward, truncated=truncated)
-    lines = write_examples(run, selection, output, states=examples.curated_states(run))
-    told = _account(run, min_reward) | {"examples": lines, "file": str(output)}
+    selection, surplus = examples.Selection(best=best or None, min_reward=min_reward, truncated=truncated), 0
+
+    def leave(count: int) -> None:
+        nonlocal surplus
+        surplus += count
+
+    lines = write_examples(run, selection, output, states=examples.curated_states(run), on_surplus=leave)
+    told = _account(run, min_reward) | {"surplus": surplus, "examples": lines, "file": str(output)}
     if as_json:
         print_json({"run": run.key, **told})
     else:

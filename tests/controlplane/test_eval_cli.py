@@ -156,8 +156,10 @@ def test_a_synthesis_that_was_interrupted_is_gone_on_with_by_its_key(
     for option, value in (("--env", "calculator"), ("--samples", "4"), ("--temperature", "1.0"), ("--max-tokens", "9")):
         refused = rollyard("synthesize", run.key, "-o", path, option, value)
         assert (refused.returncode, f"'{option}'" in refused.stderr) == (2, True)
-    more = rollyard("synthesize", run.key, "-o", path, "--min-reward", "0.5", "--best", "0", "--json")
-    assert json.loads(more.stdout)["examples"] == 8
+    for best, examples, surplus in (("1", 4, 4), ("0", 8, 0)):
+        more = rollyard("synthesize", run.key, "-o", path, "--min-reward", "0.5", "--best", best, "--json")
+        told = json.loads(more.stdout)
+        assert (told["examples"], told["surplus"]) == (examples, surplus)
     none = rollyard("synthesize", run.key, "-o", path, "--min-reward", "1.5")
     assert (none.returncode, "earned 1.5; --min-reward asks for less" in none.stderr) == (1, True)
 

@@ -8,7 +8,7 @@ Words of an assistant that the policy did not say are in a `prompt` of their own
 `trainers/data/examples.py`. Memory does not grow with the run.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,11 +74,21 @@ class _Rollout(msgspec.Struct, frozen=True, array_like=True):
 
 
 def export_examples(
-    run: Run, selection: Selection, *, states: Iterable[str] = CURATED, environment: str | None = None
+    run: Run,
+    selection: Selection,
+    *,
+    states: Iterable[str] = CURATED,
+    environment: str | None = None,
+    on_surplus: Callable[[int], None] = lambda count: None,
 ) -> Iterator[bytes]:
-    """The selected rollouts as lines of JSON, one for each branch: groups oldest first, in each the best first."""
+    """The selected rollouts as lines of JSON, one for each branch: groups oldest first, in each the best first.
+
+    `on_surplus` is told of each group, or seat of one, how many were good enough beyond its best.
+    """
     for group, rollouts in _groups(run, states, environment):
-        chosen = [rollout for rollout in rollouts if selection.takes(rollout)][: selection.best]
+        good = [rollout for rollout in rollouts if selection.takes(rollout)]
+        chosen = good[: selection.best]
+        on_surplus(len(good) - len(chosen))
         for rollout in chosen:
             branches = group.branches(rollout)
             forms: list[dict[str, Any]]
