@@ -41,7 +41,7 @@ def test_a_version_is_written_to_a_file_a_directory_and_stdout(rollyard: Rollyar
 
 def test_of_a_run_a_version_is_made_and_written(rollyard: Rollyard, run: Run, tmp_path: Path) -> None:
     done = rollyard("export-dpo", run.key, "--min-gap", "0.5", "-o", tmp_path / "pairs.parquet")
-    assert done.returncode == 0, done.output
+    assert done.returncode == 0, done.stderr
     assert f"rollyard export-dpo run-{run.key}@1 goes on" in done.stderr
     told = answer(rollyard("export_kto", run.key, "--unwanted-below", "0.5", "-o", tmp_path / "kto.jsonl", "--json"))
     assert told["version"] == f"run-{run.key}@2"
@@ -66,7 +66,7 @@ def test_what_is_not_there_or_cannot_be_is_one_sentence(rollyard: Rollyard, run:
         (("export-sft", "good@1", "-o", tmp_path / "no" / "a.jsonl"), "No such file"),
     ]:
         done = rollyard(*words)
-        assert done.returncode == 1, done.output
+        assert done.returncode == 1, done.stderr
         assert told in done.stderr
     assert rollyard("export-sft", "good@1", "--push", "me/good").returncode == 2
 
@@ -85,7 +85,7 @@ def test_what_chooses_of_a_run_is_refused_of_a_version(
 ) -> None:
     make(run)
     done = rollyard(command, "good@1", "-o", tmp_path / "a.jsonl", *options)
-    assert done.returncode == 2, done.output
+    assert done.returncode == 2, done.stderr
     assert f"'{options[0]}'" in done.stderr
     assert "rollyard datasets make" in done.stderr
     assert not list(tmp_path.iterdir())
