@@ -2,6 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
+from django.contrib import messages
+from django.http import HttpRequest
+from django.utils.html import format_html
+
 Readers = Mapping[str, Callable[[str], float]]
 """Field -> `int` or `float`."""
 
@@ -35,3 +39,8 @@ def written(text: str) -> str:
 def listed(text: str) -> list[str]:
     """What stands between commas."""
     return [each.strip() for each in text.split(",") if each.strip()]
+
+
+def tell_refusal(request: HttpRequest, why: str) -> None:
+    """Say above its page that what was typed was refused: the form, and what is wrong in it, stands below all rows."""
+    messages.error(request, format_html('{} <a href="#make">See what is wrong</a>', why))

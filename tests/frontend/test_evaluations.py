@@ -197,6 +197,9 @@ def test_what_cannot_be_measured_is_told_at_its_field(
     assert answer.status_code == 422
     form = answer.context["form"]
     assert (list(form.errors), form.faults) == ([field], [])
+    page = answer.content.decode()
+    assert 0 < page.find('class="notice error"') < page.index("<h1>")
+    assert '<a href="#make">' in page
     assert not Run.objects.exists()
 
 

@@ -88,4 +88,6 @@ def test_what_cannot_be_is_said_at_the_field(version: DatasetVersion, change: di
     form = {"version": str(version.pk), "form": "sft", "file_format": "jsonl"} | change
     answer = signed_in(Role.CURATOR).post(reverse("export-make"), form)
     assert answer.status_code == 422
-    assert 'class="field-error"' in answer.content.decode()
+    page = answer.content.decode()
+    assert 'class="field-error"' in page
+    assert 0 < page.find('class="notice error"') < page.index("<h1>")

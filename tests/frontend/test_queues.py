@@ -95,6 +95,7 @@ def test_a_queue_that_makes_no_sense_is_refused_with_what_was_typed(
 ) -> None:
     page = send(curator, "queue-make", status=422, **({"name": "Q", "project": run.project.slug} | form))
     assert told in page
+    assert 0 < page.find('class="notice error"') < page.index("<h1>")
     assert all(value.replace("\0", "\ufffd") in page for value in form.values())
     assert not LabelQueue.objects.exists()
 

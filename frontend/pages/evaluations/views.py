@@ -11,6 +11,7 @@ from django.views.decorators.http import require_POST, require_safe
 from frontend.access import actor, page
 from frontend.pages.evaluations import shown
 from frontend.pages.evaluations.form import EvaluationForm
+from frontend.typed import tell_refusal
 from rollouts.errors import Conflict, Forbidden, Invalid
 from rollouts.models import Role
 from rollouts.selectors import evaluations, runs
@@ -48,8 +49,10 @@ def make(request: HttpRequest) -> HttpResponse:
         )
     except ConfigError as error:
         form.refuse((problem.path, problem.message) for problem in error.problems)
+        tell_refusal(request, "Nothing is measured.")
     except Invalid as error:
         form.refuse(error.fields.items() or [("", error.message)])
+        tell_refusal(request, error.message)
     else:
         return HttpResponseRedirect(reverse("run-evaluations", args=[run.key]))
     return _index(request, form, status=422)

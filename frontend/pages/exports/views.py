@@ -10,6 +10,7 @@ from django.urls import reverse
 from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, page
+from frontend.typed import tell_refusal
 from rollouts.errors import Conflict, Forbidden, Invalid
 from rollouts.models import ExportForm, FileFormat, Role
 from rollouts.selectors import exports as export_selectors
@@ -54,6 +55,7 @@ def make(request: HttpRequest) -> HttpResponse:
             actor=actor(request),
         )
     except (Invalid, Conflict) as error:
+        tell_refusal(request, error.message)
         return _index(request, given, error.fields or {"version": error.message}, status=error.status)
     messages.success(request, f"{version} is being exported.")
     return HttpResponseRedirect(reverse("exports"))

@@ -12,7 +12,7 @@ from django.views.decorators.http import require_POST, require_safe
 
 from frontend.access import actor, page
 from frontend.pages.queues.form import QueueForm
-from frontend.typed import listed, written
+from frontend.typed import listed, tell_refusal, written
 from rollouts.errors import Conflict, Forbidden, Invalid
 from rollouts.models import LabelQueue, Role, ScoredGroup
 from rollouts.selectors import agreement, curation, label_queues, runs
@@ -42,6 +42,7 @@ def make(request: HttpRequest) -> HttpResponse:
         queue = queues.create(project, actor=actor(request), **form.options())
     except (Invalid, Conflict) as error:
         form.errors = error.fields or {"name": error.message}
+        tell_refusal(request, error.message)
         return _index(request, form, status=error.status)
     count = filling.fill(queue)
     so_far = f"{count or 'no'} item{'s' * (count != 1)} so far"
