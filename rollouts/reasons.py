@@ -76,7 +76,7 @@ class ReasonCode(TextChoices):
         "its jobs ({jobs}) had nothing to do for {idle_s:.0f} s, and launcher.idle_limit_s is {limit_s:.0f}: their "
         "nodes were given back",
     )
-    SLURM_AWAY = "slurm_away", "it has its turn once SLURM answers: {error}"
+    SLURM_AWAY = "slurm_away", "it has its turn once SLURM answers and takes its jobs: {error}"
     SLURM_REFUSED = "slurm_refused", "SLURM does not take its jobs: {error}"
     NOT_FETCHED = (
         "not_fetched",

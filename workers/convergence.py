@@ -47,7 +47,7 @@ from workers.fleet import (
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 from workers.launchers import confinement
-from workers.slurm.queue import SlurmAway
+from workers.slurm.queue import SlurmAway, SlurmPutOff
 
 log = logging.getLogger(__name__)
 
@@ -231,11 +231,11 @@ def _look_whether_wanted(run: Run) -> None:
 
 
 def _would_be_taken(run: Run) -> bool:
-    """Ask SLURM, where a run is made of jobs, whether it takes such; False while it does not answer. Raises
-    UnrecoverableError."""
+    """Ask SLURM, where a run is made of jobs, whether it takes such; False while it does not answer, or puts them off.
+    Raises UnrecoverableError."""
     try:
         complaint = jobs.complaint(run)
-    except SlurmAway as error:
+    except (SlurmAway, SlurmPutOff) as error:
         life.note_wait(run, Reason(ReasonCode.SLURM_AWAY, error=str(error)))
         return False
     if complaint:

@@ -7,6 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from rollouts.states import RunState
+from tests.factories import make_run
+from workers import convergence
+from workers.fleet import jobs
+from workers.fleet.lifecycle import UnrecoverableError
 from workers.launchers.base import JobSize, LauncherAway, LaunchError, LaunchSpec
 from workers.slurm import queue
 from workers.slurm.launcher import SlurmLauncher
@@ -101,3 +106,29 @@ def test_a_job_that_no_node_can_have_is_refused_unless_others_of_its_partition_a
     program("sinfo", "echo 'a|idle|3'; echo 'b|idle|2'; echo 'b|drained|1'")
     complaint = SlurmLauncher(tmp_path).complaint("default", [JobSize()])
     assert (complaint == "") == is_taken
+
+
+@pytest.mark.parametrize(
+    ("words", "passes"),
+    [
+        ("Required partition not available (inactive or drain)", True),
+        ("Job violates accounting/QOS policy (job submit limit, user's size and/or time limits)", True),
+        ("Invalid partition name specified", False),
+        ("what a plugin of the cluster says", False),
+    ],
+)
+@pytest.mark.django_db
+def test_a_run_begins_once_slurm_takes_what_it_puts_off_and_ends_by_all_else(
+    program: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, passes: bool
+) -> None:
+    program("sbatch", f'echo "allocation failure: {words}" >&2; exit 1')
+    run = make_run(state=RunState.PENDING)
+    monkeypatch.setattr(jobs, "complaint", lambda _: SlurmLauncher(tmp_path).complaint("default", [JobSize()]))
+    if passes:
+        assert not convergence._would_be_taken(run)
+        assert f"takes its jobs: by the template default: allocation failure: {words}" in str(
+            run.events.latest("id").reason
+        )
+    else:
+        with pytest.raises(UnrecoverableError, match=re.escape(words)):
+            convergence._would_be_taken(run)

@@ -276,6 +276,15 @@ _FINAL = re.compile(
 one like it was taken when the run began, and the words are on the run's page."""
 
 
+_PASSING = re.compile("job submit limit|inactive or drain|try again|submissions disabled", re.IGNORECASE)
+
+
+def will_pass(told: str) -> bool:
+    """Whether what SLURM says of a job is known to pass. What a plugin of the cluster says may not, and who has just
+    begun wants to know."""
+    return _PASSING.search(told) is not None
+
+
 def _is_away(told: str) -> bool:
     marks = (
         "Unable to contact",
