@@ -12,18 +12,19 @@ from django.urls import reverse
 
 from frontend.pages.launch.draft import as_posted, blank
 from frontend.pages.launch.form import read, show
-from frontend.pages.launch.sources import from_preset, from_run
+from frontend.pages.launch.sources import from_preset, from_run, with_version
 from frontend.pages.launch.summary import summarise
 from rollouts.errors import Conflict
-from rollouts.models import Model, Role, Run
-from rollouts.services.runs import checkpoints, life
+from rollouts.models import Model, PolicyVersion, Role, Run
+from rollouts.services.runs import checkpoints, evaluating, life, policies
 from rollouts.states import RunState
 from tests.factories import make_project, make_run, make_user
 from tests.frontend.conftest import signed_in
 from tests.model_files import make_model, make_warm, whole_model
 from tests.rollouts import story
+from tests.rollouts.datasets.test_making import make, played
 from trainers.config import resolve
-from trainers.origins import OriginKind
+from trainers.origins import COMMAND_LINE, OriginKind
 from trainers.wire import CheckpointIn
 
 
@@ -277,6 +278,74 @@ def test_a_clone_starts_from_the_runs_values_and_keeps_their_origins(client: Cli
     assert str(clone.origins["optimizer.lr"]) == f"run {run.key}"
     assert str(clone.origins["seed"]) == "launch form"
     assert str(clone.origins["optimizer.eps"]) == "default"
+
+
+def cloned(client: Client, run: Run) -> Run:
+    """Launched from the form as it opens."""
+    answer = client.post(f"{reverse('launch')}?clone={run.key}", as_posted(blank(from_run(run))))
+    assert answer.status_code == 302, [(item.key, item.error) for item in answer.context["filled"].faulty]
+    return Run.objects.latest("pk")
+
+
+def trained(*steps: int) -> Run:
+    """A run with checkpoints of these steps."""
+    run, epoch = story.train(max_steps=9, trainer__keep_checkpoints=9)
+    for step in steps:
+        path = str(run.directory / "checkpoints" / f"step_{step}")
+        found = CheckpointIn(step=step, path=path, manifest_sha256="b" * 64, size_bytes=5)
+        checkpoints.add_checkpoint(run, epoch=epoch, checkpoint=found)
+    return run
+
+
+def test_a_clone_of_a_fork_is_a_fork_of_the_same_checkpoint_with_its_optimizer(client: Client) -> None:
+    source = trained(1, 2)
+    post(client, **{"model.path": f"{source.key}@1", "fork_optimizer": "on"})
+    fork = Run.objects.latest("pk")
+    assert fork.forked_from is not None
+    assert (fork.forked_from.run, fork.forked_from.step, fork.fork_optimizer) == (source, 1, True)
+    clone = cloned(client, fork)
+    assert clone.pk != fork.pk
+    assert (clone.forked_from, clone.fork_optimizer) == (fork.forked_from, True)
+    assert clone.origins["model.path"] == fork.origins["model.path"]
+    assert clone.parsed.model.path != fork.parsed.model.path
+    again = cloned(client, clone)
+    assert (again.forked_from, again.fork_optimizer) == (fork.forked_from, True)
+
+
+def test_a_clone_of_an_evaluation_of_checkpoints_measures_all_of_them(client: Client) -> None:
+    source = trained(2, 4)
+    asked = evaluating.EvaluationIn(target=f"{source.key}@2,4")
+    run = evaluating.launch(
+        asked,
+        project=source.project,
+        user=None,
+        actor="user:ada",
+        forkable=Run.objects.all(),
+        origin=COMMAND_LINE,
+    )
+    Run.objects.filter(pk=run.pk).update(state=RunState.FINISHED, finished_at=run.created_at)
+    clone = cloned(client, run)
+    assert clone.pk != run.pk
+    versions = PolicyVersion.objects.filter(run=clone).order_by("version")
+    assert [(each.version, each.checkpoint.run) for each in versions if each.checkpoint] == [(2, source), (4, source)]
+    assert (clone.max_steps, clone.config["evaluation"]) == (2, run.config["evaluation"])
+
+
+def test_what_learns_from_rollouts_of_a_fork_starts_from_the_same_checkpoint(client: Client) -> None:
+    source = trained(1)
+    post(client, **{"model.path": f"{source.key}@1"})
+    fork = life.start(Run.objects.latest("pk"))
+    policies.published(policies.register_initial(fork, path=fork.parsed.model.path))
+    story.submit(fork, [played("a", [0.5, 1.0])], actor="api:t")
+    learner = with_version(from_preset("reverse-text-sft"), make(fork))
+    assert learner.values["model"]["path"] == f"{source.key}@1"
+
+
+def test_the_state_of_an_optimizer_is_taken_of_a_checkpoint_alone(client: Client) -> None:
+    answer = post(client, fork_optimizer="on")
+    assert answer.status_code == 422
+    assert "a checkpoint to train from" in answer.context["filled"].fields["fork_optimizer"].error
+    assert not Run.objects.exists()
 
 
 def test_what_need_not_be_set_is_emptied_again_in_a_clone(client: Client, warm: Model) -> None:

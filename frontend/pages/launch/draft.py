@@ -9,9 +9,10 @@ from frontend.pages.launch.sources import FORM, Source, merged
 from rollouts.errors import Conflict, Invalid, ModelMissing, Untrusted
 from rollouts.services.trust import Need
 from trainers.config import ConfigError, ConfigProblem, Layer, Resolved, leaves, resolve
-from trainers.origins import Origin, OriginKind
+from trainers.origins import DEFAULT, Origin, OriginKind
 from trainers.run_config.typed import read_table
 
+FORK_OPTIMIZER = "fork_optimizer"
 TOML = Origin(OriginKind.FORM_TOML)
 _SOURCE = Origin(OriginKind.RUN)
 """Of a value that the form began with, which keeps the origin that it has there."""
@@ -57,6 +58,11 @@ class LaunchRequest:
         return self.fields.get("model.path")
 
     @property
+    def takes_optimizer(self) -> bool:
+        """Whether the run takes the optimizer's state of the checkpoint that it starts from."""
+        return FORK_OPTIMIZER in self.fields and self.fields[FORK_OPTIMIZER].value == "on"
+
+    @property
     def faulty(self) -> list[Field]:
         return [item for item in self.fields.values() if item.error]
 
@@ -64,13 +70,22 @@ class LaunchRequest:
 def blank(source: Source) -> LaunchRequest:
     """The form as it is first shown."""
     kind, values = source.config["kind"], source.values
-    return LaunchRequest(
-        source, build_sections(kind, values, source.origins), build_environments(values, source.origins)
-    )
+    sections = build_sections(kind, values, source.origins)
+    if kind in {"rl", "sft"}:
+        next(section for section in sections if section.key == "model").fields.append(_fork_optimizer(source))
+    return LaunchRequest(source, sections, build_environments(values, source.origins))
 
 
-Check = Callable[[Resolved], object]
-"""Raises Invalid for a config that is valid in itself, but cannot be launched here and now."""
+def _fork_optimizer(source: Source) -> Field:
+    """The one field that is no key of the config."""
+    about = "Where the path is a checkpoint, RUN@STEP: take the state of its optimizer too. The schedule starts anew."
+    value = "on" if source.fork_optimizer else ""
+    return Field(FORK_OPTIMIZER, "Optimizer state too", about, "checkbox", value, value, DEFAULT)
+
+
+Check = Callable[[Resolved, bool], object]
+"""Raises Invalid for a config that is valid in itself, but cannot be launched here and now; with whether it takes the
+optimizer's state of a checkpoint."""
 
 
 def as_posted(filled: LaunchRequest) -> dict[str, str]:
@@ -89,7 +104,7 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
         resolved = _resolve(source, inline, typed, emptied=_tables_typed(request))
         if request.toml_error:
             raise ConfigError([])
-        check(resolved)
+        check(resolved, request.takes_optimizer)
     except ConfigError as error:
         _attach(request, error)
         return request
@@ -98,7 +113,8 @@ def submitted(source: Source, posted: Mapping[str, str], check: Check) -> Launch
         refused(request, error)
         return request
     request.resolved = resolved
-    request.changes = _changes(source.config, resolved.config.model_dump(mode="json"))
+    before, after = {FORK_OPTIMIZER: source.fork_optimizer}, {FORK_OPTIMIZER: request.takes_optimizer}
+    request.changes = _changes(source.config | before, resolved.config.model_dump(mode="json") | after)
     return request
 
 
@@ -144,7 +160,7 @@ def _read_fields(request: LaunchRequest, posted: Mapping[str, str]) -> dict[str,
         for item in section.fields:
             item.value = posted.get(item.key, "") if item.widget == "checkbox" else posted.get(item.key, item.value)
             item.value = item.value.strip()
-            if item.value != item.initial:
+            if item.value != item.initial and item.key != FORK_OPTIMIZER:
                 _put(inline, item.key, read(item.value or item.empty, item.widget, is_optional=item.is_optional))
         for part in _switched_off(section):
             _put(inline, part, None)

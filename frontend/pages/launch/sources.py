@@ -9,6 +9,7 @@ from typing import Any
 
 from rollouts.models import DatasetForm, DatasetVersion, Run
 from rollouts.selectors import datasets
+from rollouts.services.runs import forks
 from trainers.config import leaves, load_preset, parse_override, preset_names, resolve
 from trainers.origins import DEFAULT, Origin, OriginKind
 from trainers.run_config.data import dataset_path
@@ -85,6 +86,8 @@ class Source:
     preset: str | None = None
     chosen: dict[str, Any] = field(default_factory=dict)
     """What differs from that before anybody has typed."""
+    fork_optimizer: bool = False
+    """Whether the state of the optimizer is taken from the checkpoint that `model.path` names, too."""
 
     @property
     def words(self) -> list[str]:
@@ -108,12 +111,16 @@ def from_preset(name: str) -> Source:
 
 
 def from_run(run: Run) -> Source:
-    """The config of a run, to launch it again with differences."""
-    cloned, known = Origin(OriginKind.RUN, run.key), run.origins
+    """The config of a run, to launch it again with differences; of a fork with the checkpoints that it is from, for
+    what its own config names is made for it alone and goes away."""
+    cloned, known, config = Origin(OriginKind.RUN, run.key), run.origins, dict(run.config)
     origins = {
         key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(run.config)
     }
-    return Source(str(cloned), dict(run.config), origins)
+    start = known.get("model.path", cloned)
+    if start.kind is OriginKind.FORK:
+        config["model"] = config["model"] | {"path": start.name}
+    return Source(str(cloned), config, origins, fork_optimizer=run.fork_optimizer)
 
 
 def with_model(source: Source, name: str) -> Source:
@@ -127,7 +134,8 @@ def with_version(source: Source, version: DatasetVersion) -> Source:
     It starts from the model that the run started from whose rollouts the version has first, if there is one.
     """
     first = datasets.first_group(version)
-    model = first.run.parsed.model.path if first else ""
+    forked = first.run.forked_from if first else None
+    model = forks.name_of(forked) if forked else first.run.parsed.model.path if first else ""
     name = f"{version.dataset.name}-{version.version}"
     data: dict[str, Any] = {"path": dataset_path(str(version)), "solutions": False, "echo": 0.0, "preference": None}
     values: dict[str, Any] = {"name": name, "register_as": name, "data": data}
@@ -150,4 +158,5 @@ def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any
 
 def _with_values(source: Source, chosen: dict[str, Any]) -> Source:
     origins = {**source.origins, **{key: FORM for key, _ in leaves(chosen)}}
-    return replace(source, origins=origins, chosen=merged(source.chosen, chosen))
+    same = source.fork_optimizer and "model" not in chosen
+    return replace(source, origins=origins, chosen=merged(source.chosen, chosen), fork_optimizer=same)

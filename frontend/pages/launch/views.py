@@ -41,7 +41,7 @@ def new(request: HttpRequest) -> HttpResponse:
     if request.method != "POST" or filled.resolved is None:
         return _form(request, filled, projects, project)
     try:
-        run = _launch(request, filled.resolved, project)
+        run = _launch(request, filled.resolved, project, fork_optimizer=filled.takes_optimizer)
     except (Invalid, Conflict) as error:  # of what was changed since it was checked
         draft.refused(filled, error)
         return _form(request, filled, projects, project)
@@ -104,9 +104,9 @@ def _filled(request: HttpRequest, source: Source, project: Project) -> LaunchReq
     """The form as it was posted, or as it is first shown, checked as a launch would be."""
     forkable = runs.for_user(request.user, Role.OPERATOR)
 
-    def check(resolved: Resolved) -> None:
+    def check(resolved: Resolved, fork_optimizer: bool) -> None:
         try:
-            launches.find_start(project, resolved, forkable=forkable)
+            launches.find_start(project, resolved, forkable=forkable, fork_optimizer=fork_optimizer)
         except Unavailable as error:
             raise Invalid("It could not be checked.", fields={launches.FIELD: error.message}) from None
 
@@ -114,13 +114,14 @@ def _filled(request: HttpRequest, source: Source, project: Project) -> LaunchReq
     return draft.submitted(source, posted, check)
 
 
-def _launch(request: HttpRequest, resolved: Resolved, project: Project) -> Run:
+def _launch(request: HttpRequest, resolved: Resolved, project: Project, *, fork_optimizer: bool = False) -> Run:
     return launches.launch(
         project=project,
         user=request.user if isinstance(request.user, User) else None,
         resolved=resolved,
         actor=actor(request),
         forkable=runs.for_user(request.user, Role.OPERATOR),
+        fork_optimizer=fork_optimizer,
     )
 
 

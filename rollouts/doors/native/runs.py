@@ -135,6 +135,7 @@ class RunsApi(APIView):
             actor=actor_of(request),
             forkable=list_runs(request, Scope.LAUNCH),
             fork=fork,
+            fork_optimizer=launch.fork_optimizer,
         )
         run.refresh_from_db()
         return Response(wire.json(RunOut(**_fields(run))), status=201)
@@ -204,8 +205,8 @@ class MetricsApi(APIView):
         responses={(200, "application/json"): {"type": "object", "additionalProperties": True}},
     )
     def get(self, request: Request, key: str) -> Response:
-        """Series as [step, mean, minimum, maximum], bucketed so that each has at most ``points`` points. Of very many
-        metrics `left_out` has the keys of those that have to be asked for in another request."""
+        """Series as [last step, mean, minimum, maximum, first step], in buckets, of which each has at most ``points``.
+        Of very many metrics `left_out` has the keys of those that have to be asked for in another request."""
         run = get_run(request, key, Scope.READ)
         names = request.query_params.get("keys")
         keys = _parted(names) if names else metric_selectors.list_keys(run)

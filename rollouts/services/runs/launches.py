@@ -59,11 +59,13 @@ def launch(
     actor: str,
     forkable: QuerySet[Run],
     fork: forks.Fork | None = None,
+    fork_optimizer: bool = False,
 ) -> Run:
     """Store a run that starts from what its config names; ``forkable`` are the runs whose checkpoints may be taken.
 
-    With a ``fork``, that is what it starts from, whatever the config says. Raises Invalid at `model.path` for what
-    would not load, ModelMissing for a name that only a preset can give. Takes a second for a model that is new here.
+    With a ``fork``, that is what it starts from, whatever the config says; else ``fork_optimizer`` says whether the
+    checkpoint that the config names gives its optimizer state too. Raises Invalid at `model.path` for what would not
+    load, ModelMissing for a name that only a preset can give. Takes a second for a model that is new here.
     """
     if fork:
         _check_spelling(resolved.config)
@@ -71,7 +73,7 @@ def launch(
         start = _with_steps(_with_datasets(project, Start(_with_frozen(project, resolved), fork)))
         _check_start(project, start)
     else:
-        start = find_start(project, resolved, forkable=forkable)
+        start = find_start(project, resolved, forkable=forkable, fork_optimizer=fork_optimizer)
     return life.create(
         project=project,
         user=user,
@@ -83,9 +85,11 @@ def launch(
     )
 
 
-def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run]) -> Start:
+def find_start(project: Project, resolved: Resolved, *, forkable: QuerySet[Run], fork_optimizer: bool = False) -> Start:
     """What a run with this config starts from. Nothing is stored. Raises as `launch` does."""
     start = _with_steps(_find_start(project, resolved, forkable))
+    if fork_optimizer:
+        start = _with_optimizer(start)
     start = _with_datasets(project, start._replace(resolved=_with_frozen(project, start.resolved)))
     _check_start(project, start)
     return start
@@ -119,6 +123,14 @@ def _find_start(project: Project, resolved: Resolved, forkable: QuerySet[Run]) -
         trust.check(config)  # else somebody makes the model, and is refused then
         raise ModelMissing(f"There is no model {named} yet.", fields={FIELD: f"there is no model {named} here yet"})
     return Start(_with_path(resolved, found.path, named if found.path != named else ""), model=found.model)
+
+
+def _with_optimizer(start: Start) -> Start:
+    """With the optimizer state of the checkpoint. Raises Invalid where there is none to take."""
+    if start.fork is None or start.resolved.config.kind == "eval":
+        fault = "is about a checkpoint to train from: name one as `model.path`, RUN@STEP, or leave it out"
+        raise Invalid("Nothing was launched: the run cannot be forked so.", fields={"fork_optimizer": fault})
+    return start._replace(fork=start.fork._replace(with_optimizer=True))
 
 
 def _with_steps(start: Start) -> Start:

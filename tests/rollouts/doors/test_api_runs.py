@@ -67,6 +67,17 @@ def test_a_run_is_forked_over_the_api_and_says_from_where(api: Api) -> None:
         assert "fork_from" in problem(api.post("runs", fork), 422, "invalid")["fields"]
 
 
+def test_the_optimizers_state_comes_with_a_checkpoint_that_the_config_names(api: Api) -> None:
+    source, epoch = story.train()
+    found = {"path": str(source.directory / "checkpoints" / "step_1"), "manifest_sha256": "b" * 64, "size_bytes": 5}
+    checkpoints.add_checkpoint(source, epoch=epoch, checkpoint=CheckpointIn(step=1, **found))  # type: ignore[arg-type]
+    body = {"preset": "reverse-text-rl", "fork_optimizer": True}
+    answer = api.post("runs", body | {"overrides": {"model.path": f"{source.key}@1"}})
+    assert Run.objects.get(key=answer.json()["run"]).fork_optimizer
+    refused = api.post("runs", body | {"overrides": {"model.path": make_warm().source}})
+    assert list(problem(refused, 422, "invalid")["fields"]) == ["fork_optimizer"]
+
+
 def test_a_model_that_is_missing_or_would_not_load_is_refused_at_its_key(api: Api) -> None:
     missing = problem(api.post("runs", {"preset": "reverse-text-rl"}), 422, "model_missing")
     assert list(missing["fields"]) == ["model.path"]
@@ -205,13 +216,13 @@ def test_metrics_are_read_in_one_query_per_question(api: Api, django_assert_num_
     make_metrics(run, "reward/mean", [0.0, 1.0])
     with django_assert_num_queries(5):
         series = api.get(f"runs/{run.key}/metrics").json()["series"]
-    assert series["loss/mean"] == [[0, 3.0, 3.0, 3.0], [1, 2.0, 2.0, 2.0], [2, 1.0, 1.0, 1.0]]
+    assert series["loss/mean"] == [[0, 3.0, 3.0, 3.0, 0], [1, 2.0, 2.0, 2.0, 1], [2, 1.0, 1.0, 1.0, 2]]
     with django_assert_num_queries(4):
         few = api.get(f"runs/{run.key}/metrics?keys=loss/mean,none&points=1&after_step=0").json()["series"]
-    assert few == {"loss/mean": [[2, 1.5, 1.0, 2.0]], "none": []}
+    assert few == {"loss/mean": [[2, 1.5, 1.0, 2.0, 1]], "none": []}
     make_metrics(run, "reward/short, easy/mean", [0.5])
     escaped = api.get(f"runs/{run.key}/metrics?keys=none,reward/short%5C,%20easy/mean").json()["series"]
-    assert escaped == {"none": [], "reward/short, easy/mean": [[0, 0.5, 0.5, 0.5]]}
+    assert escaped == {"none": [], "reward/short, easy/mean": [[0, 0.5, 0.5, 0.5, 0]]}
 
 
 def test_of_very_many_metrics_those_that_were_left_out_are_told(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
