@@ -24,7 +24,7 @@ from environments.config import SamplingParams
 from environments.env import Environment
 from environments.figures import of_group, summarise
 from environments.types import PlayedGroup, Split
-from environments.verbs.files import GroupFile, Played
+from environments.verbs.files import Conditions, GroupFile
 from environments.verbs.page import page
 from environments.verbs.playing import Mistake, PolicyServer, play
 from environments.verbs.synthesis import write
@@ -207,7 +207,7 @@ def _sampling(args: argparse.Namespace) -> SamplingParams:
 def _opened(path: Path, environment: Environment[Any], args: argparse.Namespace) -> GroupFile:
     """The file for what is asked for, which may have some of it."""
     sampling = _sampling(args)
-    played = Played(
+    played = Conditions(
         environment=args.name,
         version=environment.version,
         args=args.args,

@@ -15,7 +15,7 @@ import msgspec
 from environments.types import ErrorKind, PlayedGroup, Problem, Split
 
 
-class Played(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Conditions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What groups have in common whose rewards may be summed up."""
 
     environment: str
@@ -29,7 +29,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class _Head(msgspec.Struct, forbid_unknown_fields=True):
-    played: Played
+    played: Conditions
 
 
 _HEAD = b'{"played":'
@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 class GroupFile:
     """A file of JSON lines, one group each behind the first. Use as a context manager."""
 
-    def __init__(self, path: Path, played: Played) -> None:
+    def __init__(self, path: Path, played: Conditions) -> None:
         """Opens or makes it. Raises ValueError for a file of something else, and for groups that were `played`
         otherwise, as far as it says how; a last line that was cut short goes."""
         self.path = path
@@ -131,7 +131,7 @@ class GroupFile:
                     f"{self.path}, line {number}, is no group: {error}. Name another file, or remove it."
                 ) from error
 
-    def _check(self, was: Played) -> None:
+    def _check(self, was: Conditions) -> None:
         fields = ((name, getattr(was, name), getattr(self._played, name)) for name in was.__struct_fields__)
         if other := [f"{name} {before!r}, not {now!r}" for name, before, now in fields if before != now]:
             raise ValueError(f"{self.path} has groups of {'; '.join(other)}: ask for the same, or name another file.")

@@ -13,7 +13,7 @@ from environments.__main__ import main
 from environments.library.reverse_text import ReverseText
 from environments.types import Message, PlayedGroup, PlayedRollout
 from environments.verbs import synthesis
-from environments.verbs.files import GroupFile, Played
+from environments.verbs.files import Conditions, GroupFile
 from tests.environments.group_store import RUN, GroupStore, serving, status
 from tests.workers.stub_server import StubServer, stub_server
 from trainers.data.examples import parse_example
@@ -132,7 +132,7 @@ def test_problems_that_are_the_same_are_gone_on_with_where_they_were(
 
 
 def _last_of(path: Path) -> list[PlayedGroup]:
-    with GroupFile(path, msgspec.convert(json.loads(path.open().readline())["played"], Played)) as file:
+    with GroupFile(path, msgspec.convert(json.loads(path.open().readline())["played"], Conditions)) as file:
         return list(file.groups())
 
 
