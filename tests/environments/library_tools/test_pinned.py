@@ -10,10 +10,10 @@ from environments import registry
 from environments.types import Split
 
 PINNED = {
-    "code": ("3", "pipeline-2.-7-4.30-9.16-5.9", "93e9b2c85ff408d0"),
+    "code": ("5", "pipeline-2.-7-4.30-9.16-5.9", "93e9b2c85ff408d0"),
     "python": ("1", "days-18-12-4-1990-2013-3", "ab9e1b73b601303c"),
-    "search": ("2", "2246d8b65b7c9525", "0cb5a8f0fa024323"),
-    "sql": ("2", "ranking-teams-5", "f6cd1f848d5a9964"),
+    "search": ("3", "2246d8b65b7c9525", "0cb5a8f0fa024323"),
+    "sql": ("3", "ranking-teams-5", "f6cd1f848d5a9964"),
 }
 """Environment -> its version, the first key, and a digest of its first problems with all that they know."""
 
