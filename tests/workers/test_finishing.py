@@ -9,9 +9,10 @@ from django.utils import timezone
 from rollouts.models import Batch, Model, PolicyVersion, Run
 from rollouts.services import models
 from rollouts.services.runs import life, trainer_writes
-from rollouts.states import RunState
+from rollouts.states import BatchState, RunState
 from tests.factories import make_batch, make_run
 from tests.model_files import write_model
+from trainers.wire import StepAck
 from workers import convergence
 from workers.convergence import Convergence
 
@@ -92,17 +93,19 @@ def test_a_result_that_we_fail_to_register_does_not_keep_the_run(monkeypatch: py
 
 
 def test_a_trainer_from_outside_that_forgets_to_finish_ends_its_run_all_the_same() -> None:
-    run = make_run(preset="external-trainer", max_steps=1, next_step=1)
-    batch = make_batch(run, step=0, groups=[])
+    run = make_run(preset="external-trainer", max_steps=1, epoch=2)
+    batch = make_batch(run, step=0, groups=[], state=BatchState.DELIVERED)
+    assert batch.epoch == 1, "it registered again before it acknowledged"
+    trainer_writes.ack_step(run, epoch=2, step=0, ack=StepAck(metrics={}, batch_sha256=batch.sha256))
     Convergence().converge(run.pk)
     run.refresh_from_db()
     assert run.state == RunState.RUNNING, "it may still announce its weights"
     Batch.objects.filter(pk=batch.pk).update(trained_at=Now() - trainer_writes.FORGOTTEN)
-    Run.objects.filter(pk=run.pk).update(epoch=2)
+    Run.objects.filter(pk=run.pk).update(epoch=3)
     Convergence().converge(run.pk)
     run.refresh_from_db()
     assert run.state == RunState.RUNNING, "who registered since may be at work"
-    Run.objects.filter(pk=run.pk).update(epoch=1)
+    Run.objects.filter(pk=run.pk).update(epoch=2)
     Convergence().converge(run.pk)
     run.refresh_from_db()
     assert run.state == RunState.FINISHED

@@ -15,6 +15,7 @@ from rollouts.errors import Conflict, Invalid, NotFound, RunOver, StateConflict
 from rollouts.models import (
     Batch,
     Checkpoint,
+    Event,
     PolicyVersion,
     Replica,
     ReplicaKind,
@@ -176,10 +177,13 @@ def finish_training(run: Run, *, epoch: int) -> Run:
 
 def finish_forgotten(run: Run) -> None:
     """Finish in the place of a trainer from outside that acknowledged its last step and then said nothing more. One
-    that has registered since may train steps again, and says itself when it is done."""
-    step = {"step": run.max_steps - 1, "epoch": run.epoch}
-    last = Batch.objects.filter(run=run, **step, trained_at__lt=Now() - Value(FORGOTTEN))
-    if run.state == RunState.RUNNING and run.next_step >= run.max_steps and last.exists():
+    that has registered since may train steps again, and says itself when it is done. Who acknowledged is in the event:
+    a batch knows for whom it was formed."""
+    if run.state != RunState.RUNNING or run.next_step < run.max_steps:
+        return
+    last = Batch.objects.filter(run=run, step=run.max_steps - 1, trained_at__lt=Now() - Value(FORGOTTEN))
+    trained = Event.objects.filter(object_kind="batch", object_id__in=last.values("pk"), to_state=BatchState.TRAINED)
+    if trained.filter(actor=f"trainer:{run.epoch}").exists():
         finish_training(run, epoch=run.epoch)
 
 
