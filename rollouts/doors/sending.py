@@ -2,6 +2,9 @@
 
 import asyncio
 import logging
+import time
+
+from django.db import InterfaceError, OperationalError
 
 from rollouts.crashpoints import CrashPoint, crash_point
 from rollouts.doors.messages import Message, Receive, Send
@@ -15,6 +18,8 @@ CHUNK_BYTES = 64 * 1024
 """Written at once; what is on its way beyond it is the kernel's."""
 DEADLINE_S = 600.0
 """A trainer that reads slower than this has stopped reading."""
+AGAIN_S = 0.5
+"""Until a database that is away is asked again."""
 
 
 class Broken(Exception):
@@ -53,7 +58,7 @@ async def _send_leased(start: Message, body: bytes, outgoing: Outgoing, receive:
         await asyncio.wait(tasks, timeout=DEADLINE_S, return_when=asyncio.FIRST_COMPLETED)
         if not sending.done() or sending.exception() is not None:
             raise Broken
-        if not await in_thread(deliveries.finish, outgoing):
+        if not await _finish(outgoing):
             raise Broken
     except BaseException:
         await asyncio.shield(in_thread(deliveries.release, outgoing))
@@ -62,6 +67,19 @@ async def _send_leased(start: Message, body: bytes, outgoing: Outgoing, receive:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _finish(outgoing: Outgoing) -> bool:
+    """Say that it arrived, again and again while the database is away for a moment: the batch would be sent, and
+    trained, twice."""
+    deadline = time.monotonic() + deliveries.TERM_S
+    while True:
+        try:
+            return await in_thread(deliveries.finish, outgoing)
+        except (OperationalError, InterfaceError):
+            if time.monotonic() >= deadline:
+                raise
+            await asyncio.sleep(AGAIN_S)
 
 
 async def _send(start: Message, body: bytes, gone: "asyncio.Future[None]", send: Send) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from django.db import InterfaceError, OperationalError
 from django.db.models.functions import Now
 
 from rollouts.doors import sending
@@ -87,6 +88,38 @@ def test_a_batch_is_sent_in_pieces_and_has_arrived_with_the_last(api: Api) -> No
     assert dict(start["headers"])[b"content-length"] == str(len(connection.body)).encode()
     assert len([piece for piece in pieces if piece["body"]]) == -(-len(connection.body) // 100)
     assert Delivery.objects.get().sent_at is not None
+
+
+@pytest.mark.parametrize("error", [OperationalError, InterfaceError])
+def test_a_batch_that_arrived_while_the_database_restarts_is_not_sent_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    finish, failing = deliveries.finish, [error("gone"), error("starting up")]
+
+    def away_at_first(outgoing: Any) -> bool:
+        if failing:
+            raise failing.pop()
+        return finish(outgoing)
+
+    monkeypatch.setattr(deliveries, "finish", away_at_first)
+    monkeypatch.setattr(sending, "AGAIN_S", 0.01)
+    fetch(api.run)
+    assert Delivery.objects.get().sent_at is not None
+    assert api.get("/batch") == {"batch": None}
+
+
+def test_a_batch_that_arrived_while_the_database_stays_away_is_given_again(
+    api: Api, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(outgoing: Any) -> bool:
+        raise OperationalError("gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(deliveries, "finish", away)
+        patched.setattr(deliveries, "TERM_S", 0)
+        with pytest.raises(OperationalError):
+            fetch(api.run)
+    assert tags(api.get("/batch")["batch"]) == [1]
 
 
 @pytest.mark.parametrize("leave_after", [1, 2, 3, 4, 5])
