@@ -391,7 +391,7 @@ CREATE TABLE public.rollouts_batch (
     sha256 character varying(64) NOT NULL,
     size_bytes bigint NOT NULL,
     token_count bigint NOT NULL,
-    formed_at timestamp with time zone NOT NULL,
+    formed_at timestamp with time zone DEFAULT statement_timestamp() NOT NULL,
     delivered_at timestamp with time zone,
     deliveries integer NOT NULL,
     trained_at timestamp with time zone,
@@ -2572,4 +2572,5 @@ INSERT INTO public.django_migrations (app, name, applied) VALUES
     ('rollouts', '0051_event_shown_by_run', now()),
     ('rollouts', '0052_promised_on_one_machine', now()),
     ('rollouts', '0053_keys_in_order', now()),
+    ('rollouts', '0054_batches_by_the_databases_clock', now()),
     ('sessions', '0001_initial', now());

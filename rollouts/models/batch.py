@@ -2,7 +2,7 @@
 
 from django.db import models
 from django.db.models import F, Q
-from django.db.models.functions import Length
+from django.db.models.functions import Length, Now
 from django.db.models.lookups import Exact
 
 from rollouts.models.group import Rollout, ScoredGroup
@@ -34,7 +34,7 @@ class Batch(Stateful):
     size_bytes = models.PositiveBigIntegerField()
     token_count = models.PositiveBigIntegerField()
     """Tokens under the loss mask."""
-    formed_at = models.DateTimeField(auto_now_add=True)
+    formed_at = models.DateTimeField(db_default=Now(), editable=False)
     delivered_at = models.DateTimeField(null=True)
     """First delivery."""
     deliveries = models.PositiveIntegerField(default=0)

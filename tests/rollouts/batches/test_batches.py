@@ -3,11 +3,13 @@
 import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 import pytest
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from environments.types import PlayedGroup, StopReason
 from rollouts.errors import Conflict, NotFound, RunOver, StaleEpoch, StateConflict
@@ -55,6 +57,15 @@ def test_a_batch_that_drops_stale_groups_locks_them_in_one_order_with_its_own() 
             groups.get(pk=last)
         assert formed.result(10) is not None
     assert ScoredGroup.objects.get(pk=last).state == GroupState.STALE
+
+
+def test_a_batch_is_formed_by_the_clock_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other moments are compared with it, and the clock of a web host may be ahead."""
+    run, epoch = story.train()
+    story.generate(run)
+    monkeypatch.setattr(timezone, "now", lambda: datetime(2100, 1, 1, tzinfo=UTC))
+    fetch(run, epoch, 0)
+    assert Batch.objects.get(run=run).formed_at.year < 2100
 
 
 def test_a_batch_is_the_oldest_ready_groups_in_order() -> None:
