@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from rollouts.models import LabelVerdict
+from rollouts.services.curation.labels import MAX_SECONDS
 
 _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
 _VERDICTS = (LabelVerdict.ACCEPT.value, LabelVerdict.REJECT.value, LabelVerdict.SKIP.value)
@@ -113,7 +114,8 @@ def _of_label_studio(task: dict[str, Any]) -> Iterator[Word | str]:
         person = given.completed_by
         if isinstance(person, dict):
             person = person.get("email") or person.get("username") or person.get("id")
-        said["seconds"] = given.lead_time
+        if given.lead_time is not None:  # a page may stand open for days
+            said["seconds"] = min(given.lead_time, MAX_SECONDS)
         if given.was_cancelled:  # what was chosen before is no word of theirs
             choices = [LabelVerdict.SKIP.value, *(each for each in choices if each.strip().lower() not in _VERDICTS)]
         yield _word(subject, choices, notes, said, person)

@@ -136,18 +136,26 @@ def test_tasks_of_label_studio_are_read(run: Run) -> None:
                     "was_cancelled": True,
                     "result": [{"type": "choices", "from_name": "verdict", "value": {"choices": ["Reject"]}}],
                 },
+                {
+                    "completed_by": 9,
+                    "lead_time": 200_000.0,
+                    "result": [{"type": "choices", "from_name": "verdict", "value": {"choices": ["Accept"]}}],
+                },
                 {"completed_by": 8, "result": [{"type": "rating", "from_name": "score", "value": {"rating": 1}}]},
             ],
         },
         {"id": 2, "data": {"text": "names no group"}, "annotations": []},
     ]
-    done, bad = load(run, json.dumps(tasks), **{"ada@example.org": "ada", "7": ""})
+    make_user("eve", role=Role.CURATOR, project=run.project)
+    done, bad = load(run, json.dumps(tasks), **{"ada@example.org": "ada", "7": "", "9": "eve"})
+    assert Label.objects.get(verdict="accept").seconds == labels.MAX_SECONDS
     assert bad == [
         "words.jsonl: item 1: 8 has none of the choices accept, reject, skip",
         "words.jsonl: item 2: `data.group` must say the key of the group",
     ]
-    assert (done.stored, done.bad) == (2, 2)
+    assert (done.stored, done.bad) == (3, 2)
     assert sorted(each[2:] for each in said(run)) == [
+        ("accept", [], None, "", "user:eve, imported by user:cy"),
         ("reject", ["loop"], 2.0, "it repeats\nitself", "user:ada, imported by user:cy"),
         ("skip", [], None, "", "user:cy"),
     ]
