@@ -1,5 +1,6 @@
 """Reads of evaluations: what each found, from its rows; how two of the same problems differ; which runs have any."""
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from operator import itemgetter
@@ -114,10 +115,7 @@ def compare(first: Evaluation, second: Evaluation) -> Difference:
     """The paired difference, problem by problem. Raises Conflict for problems that are not the same. Two queries."""
     if _problems_of(first) != _problems_of(second):
         raise Conflict("They are of different environments, arguments or splits: no problem of one is in the other.")
-    # A problem may come twice in a split; what is at one place of it is one problem.
-    before, after = (
-        {(row.problem_index, row.problem_key): row for row in _rows(each) if row.scores} for each in (first, second)
-    )
+    before, after = _by_problem(first), _by_problem(second)
     shared = [key for key in before if key in after]
     pairs = [(before[key].scores, after[key].scores) for key in shared]
     gains = [_mean(second_scores) - _mean(first_scores) for first_scores, second_scores in pairs]
@@ -132,6 +130,19 @@ def compare(first: Evaluation, second: Evaluation) -> Difference:
         worse=sum(gain < 0 for gain in gains),
         caution=_caution(first, second, [*before.values(), *after.values()]),
     )
+
+
+def _by_problem(evaluation: Evaluation) -> dict[tuple[str | int, int], _Row]:
+    """What was scored, by the problem and by how many times it came before: its place in a split changes when problems
+    are added, and it may come twice."""
+    times: Counter[str | int] = Counter()
+    found = {}
+    for row in _rows(evaluation):
+        problem = row.problem_key or row.problem_index
+        if row.scores:
+            found[problem, times[problem]] = row
+        times[problem] += 1
+    return found
 
 
 def _rows(evaluation: Evaluation) -> list[_Row]:

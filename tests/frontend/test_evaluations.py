@@ -72,6 +72,19 @@ def test_two_evaluations_are_compared_pair_by_pair(client: Client, run: Run) -> 
     assert [each["version"] for each in listed] == [0, 25]
 
 
+def test_problems_are_paired_by_their_keys_wherever_they_stand(run: Run) -> None:
+    """Data that grew between the two has shifted them; one of a split may come twice."""
+    first = make_evaluation(run, 0, 0.5, state=EvaluationState.DONE)
+    second = make_evaluation(run, 25, 0.5, state=EvaluationState.DONE)
+    for evaluation, keys in ((first, ["a", "twice", "b", "twice"]), (second, ["new", "a", "b", "twice", "twice"])):
+        for index, key in enumerate(keys):
+            reward = float(evaluation == second and key != "b")
+            place = {"evaluation": evaluation, "problem_index": index, "problem_key": key}
+            make_group(run, rewards=[reward, reward], state="evaluated", **place)
+    found = evaluations.compare(first, second)
+    assert (found.pairs, found.only_first, found.only_second, found.better, found.worse) == (4, 0, 1, 3, 0)
+
+
 RIVAL = {"name": "rival", "model": "/models/rival"}
 
 
