@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+from transformers import GPT2Config, GPT2LMHeadModel, Qwen3MoeConfig, Qwen3MoeForCausalLM
 
 from tests.trainers.support import gather_model, optimizer_state
 from trainers.distributed.mesh import World
-from trainers.errors import Diverged
+from trainers.errors import Diverged, ModelUnsupported
 from trainers.model.policy import load_policy, score_tokens
 from trainers.optimizers.build import build_optimizer, learning_rate, optimizer_step
 from trainers.optimizers.muon import orthogonalise
@@ -101,6 +101,12 @@ def test_muon_leaves_experts_to_adamw_and_says_how_many_parameters_each_has(capl
     projections, experts, router, embeddings, norms = 4 * 16 * 16, 4 * 3 * 16 * 8, 4 * 16, 2 * 8 * 16, 3 * 16 + 2 * 8
     others = experts + router + embeddings + norms
     assert caplog.messages[-1] == f"muon has {projections} parameters, AdamW the other {others}"
+
+
+def test_muon_refuses_a_model_without_linear_layers() -> None:
+    config = GPT2Config(vocab_size=8, n_embd=16, n_layer=1, n_head=2)  # whose layers transformers calls Conv1D
+    with pytest.raises(ModelUnsupported, match=r"optimizer\.kind=muon .*GPT2LMHeadModel.*set optimizer\.kind to adamw"):
+        build_optimizer(GPT2LMHeadModel(config), OptimizerConfig(kind="muon"))
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from trainers.errors import Diverged
+from trainers.errors import Diverged, ModelUnsupported
 from trainers.optimizers.muon import Muon
 from trainers.run_config import OptimizerConfig
 
@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 def build_optimizer(model: torch.nn.Module, config: OptimizerConfig) -> torch.optim.Optimizer:
-    """Make the optimizer of the config, over every parameter that is trained."""
+    """Make the optimizer of the config, over every parameter that is trained. Raises ModelUnsupported."""
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     if config.kind == "sgd":
         return torch.optim.SGD(_decay_groups(parameters, config), lr=config.lr, momentum=config.momentum)
@@ -26,6 +26,10 @@ def build_optimizer(model: torch.nn.Module, config: OptimizerConfig) -> torch.op
     hidden = _hidden_matrices(model)
     matrices = [parameter for parameter in parameters if id(parameter) in hidden]
     others = [parameter for parameter in parameters if id(parameter) not in hidden]
+    if not matrices:
+        raise ModelUnsupported(
+            f"optimizer.kind=muon needs linear layers, and {type(model).__name__} has none: set optimizer.kind to adamw"
+        )
     _log.info(
         "muon has %d parameters, AdamW the other %d", *(sum(p.numel() for p in own) for own in (matrices, others))
     )
