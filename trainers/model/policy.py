@@ -24,6 +24,7 @@ from transformers import (
 from transformers.utils import CONFIG_NAME
 from transformers.utils.hub import cached_file
 
+from environments.chat.files import TOKENIZER
 from trainers.distributed.mesh import World
 from trainers.distributed.sharding import shard
 from trainers.errors import ModelUnsupported
@@ -122,21 +123,28 @@ def _open_model(config: ModelConfig, settings: PreTrainedConfig | None) -> PreTr
 
 def _stored_dtype(config: ModelConfig) -> torch.dtype:
     """What all safetensors files of the model have their weights in; float32 if they have several, or are none."""
-    beside = cached_file(config.path, CONFIG_NAME)
-    assert beside is not None, "it raises where there is none"
     kinds = set()
-    for path in Path(beside).parent.glob("*.safetensors"):
+    for path in _directory(config).glob("*.safetensors"):
         with safe_open(path, framework="pt") as file:
             kinds |= {file.get_slice(name).get_dtype() for name in file.keys()}  # noqa: SIM118 - it is no dict
     [kind, *others] = kinds or {""}
     return torch.float32 if others else _STORED.get(kind, torch.float32)
 
 
+def _directory(config: ModelConfig) -> Path:
+    """Where the files of the model lie."""
+    beside = cached_file(config.path, CONFIG_NAME)
+    assert beside is not None, "it raises where there is none"
+    return Path(beside).parent
+
+
 def load_tokenizer(config: ModelConfig) -> PreTrainedTokenizerBase:
     """Load the tokenizer that lies next to the model. Raises ModelUnsupported."""
     with _loading(config.path):
+        # Mistral's own, of a tekken.json, has no chat template and saves no tokenizer.json, which drivers read.
+        is_usual = (_directory(config) / TOKENIZER).is_file()
         tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            config.path, trust_remote_code=config.trust_remote_code
+            config.path, trust_remote_code=config.trust_remote_code, mistral_format=False if is_usual else None
         )
     return tokenizer
 

@@ -72,8 +72,11 @@ def _load(directory: Path, trust_remote_code: bool) -> str:
         raise ModelFault(f"{directory} has a config that does not load: {_first_sentence(error)}") from None
     brings_code = trust_remote_code and bool(getattr(config, "auto_map", None))
     _check_architecture(str(directory), config.model_type, brings_code)
+    is_common = (directory / TOKENIZERS[0]).is_file()
     try:
-        AutoTokenizer.from_pretrained(directory, trust_remote_code=trust_remote_code)
+        AutoTokenizer.from_pretrained(
+            directory, trust_remote_code=trust_remote_code, mistral_format=False if is_common else None
+        )
     except Exception as error:  # noqa: BLE001
         raise ModelFault(f"{directory} has a tokenizer that does not load: {_first_sentence(error)}") from None
     return f"{directory} {why}" if why else ""

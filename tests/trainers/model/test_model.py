@@ -18,6 +18,7 @@ from transformers import (
     GPT2Config,
     Lfm2Config,
     LlamaForCausalLM,
+    MistralConfig,
     PreTrainedConfig,
     PreTrainedModel,
     Qwen3Config,
@@ -34,7 +35,8 @@ from trainers.distributed.sharding import shard
 from trainers.errors import ModelUnsupported
 from trainers.model import policy as policy_module
 from trainers.model.attention import PACKED_ATTENTION, packed_attention, packed_layout, register_packed_attention
-from trainers.model.policy import load_policy, score_tokens
+from trainers.model.policy import load_policy, load_tokenizer, score_tokens
+from trainers.model.tiny import tiny_tokenizer
 from trainers.packing import TrainingSequence, micro_batch, training_sequence
 from trainers.run_config import ModelConfig
 from trainers.storage.model_check import check
@@ -146,6 +148,19 @@ def test_a_config_whose_layers_cannot_be_told_is_one_that_does_not_load(tmp_path
     model = write_model(tmp_path, text_encoder={}, text_config={})
     answer = check(str(model), trust_remote_code=False)
     assert "has a config that does not load: ValueError: Multiple valid text configs" in answer["fault"]
+
+
+def test_a_tokenizer_that_lies_beside_one_of_mistrals_own_is_the_one_that_loads(tmp_path: Path) -> None:
+    pytest.importorskip("mistral_common")
+    settings = MistralConfig(vocab_size=259, hidden_size=16, intermediate_size=16, num_hidden_layers=1)
+    settings.save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    (tmp_path / "tekken.json").write_text("{}")
+    tokenizer = load_tokenizer(ModelConfig(path=str(tmp_path)))
+    assert tokenizer.chat_template == tiny_tokenizer().chat_template
+    tokenizer.save_pretrained(tmp_path / "version")
+    assert (tmp_path / "version" / "tokenizer.json").exists()
+    assert check(str(tmp_path), trust_remote_code=False)["fault"] == ""
 
 
 @pytest.mark.parametrize("extra", ["attention_mask", "s_aux"])
