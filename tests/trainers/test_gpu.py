@@ -70,15 +70,17 @@ def test_a_checkpoint_of_tensors_on_the_gpu_comes_back_to_the_last_bit(tmp_path:
     assert found["tensors"] > 0
 
 
+@pytest.mark.parametrize("width", [64, 48], ids=["as wide as keys", "narrower than keys"])
 @pytest.mark.parametrize("key_heads", [8, 2])
 @pytest.mark.parametrize("window", [None, 32])
 def test_the_variable_length_kernel_equals_padded_blocks_forward_and_backward(
-    key_heads: int, window: int | None
+    key_heads: int, window: int | None, width: int
 ) -> None:
     lengths = [300, 200, 130, 5]
     layout = packed_layout(lengths, torch.device("cuda"))
     torch.manual_seed(0)
-    rounded = [torch.randn(1, heads, sum(lengths), 64, device="cuda").bfloat16() for heads in (8, key_heads, key_heads)]
+    sizes = ((8, 64), (key_heads, 64), (key_heads, width))
+    rounded = [torch.randn(1, heads, sum(lengths), size, device="cuda").bfloat16() for heads, size in sizes]
 
     def attend(dtype: torch.dtype) -> list[torch.Tensor]:
         operands = [tensor.to(dtype).requires_grad_() for tensor in rounded]

@@ -126,6 +126,9 @@ def packed_attention(
         starts, key_starts = packed_layout.starts, packed_layout.key_starts
         longest, longest_keys = packed_layout.longest, packed_layout.longest_keys
         window = (-1 if sliding_window is None else sliding_window - 1, 0)
+        width = value.shape[-1]
+        if width < key.shape[-1]:  # of multi-head latent attention; the kernel knows one width
+            value = F.pad(value, (0, key.shape[-1] - width))
         out = varlen_attn(
             query,
             key,
@@ -139,7 +142,7 @@ def packed_attention(
             **(_GROUPED_QUERIES if query.shape[1] != key.shape[1] else {}),
         )
         assert isinstance(out, torch.Tensor)
-        return out[None], None
+        return out[None, ..., :width], None
     parts = [block_attention(query, key, value, block, scaling, sliding_window) for block in packed_layout.blocks]
     return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
 

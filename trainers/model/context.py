@@ -45,8 +45,9 @@ class ContextSlice:
 
     def gather_keys(self, key_MHE: torch.Tensor, value_MHE: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """The keys and values that this slice looks at, from all slices. Collective, forward and backward."""
-        both = _Gather.apply(torch.stack([key_MHE, value_MHE], dim=1), self.group)[self.keys]
-        return both[:, 0], both[:, 1]
+        widths = [key_MHE.shape[-1], value_MHE.shape[-1]]  # of some models they differ
+        key, value = _Gather.apply(torch.cat([key_MHE, value_MHE], dim=-1), self.group)[self.keys].split(widths, dim=-1)
+        return key, value
 
     def join_scores(self, scores: TokenScores) -> TokenScores:
         """All K scores on every rank, from those of each slice. Collective, forward only."""

@@ -7,7 +7,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from trainers.model.attention import block_attention, packed_layout
+from tests.trainers.crew import Crew
+from trainers.model.attention import block_attention, packed_attention, packed_layout
 from trainers.model.context import ContextSlice, slice_tokens
 from trainers.packing import micro_batch, training_sequence
 
@@ -67,3 +68,29 @@ def test_attention_of_the_slices_is_attention_of_the_whole(window: int | None) -
         for rank, part in enumerate(slices(lengths, ranks))
     ]
     torch.testing.assert_close(torch.cat(parts), attend(slice(None), slice(None), None), atol=1e-5, rtol=1e-5)
+
+
+def attend_to_slices() -> float:
+    """How far attention on two ranks' slices, with values narrower than keys, is from that of the whole, and its
+    gradients."""
+    lengths, [half, half] = [29, 14, 3, 2], 2 * [24]
+    torch.manual_seed(0)
+    whole = [torch.randn(1, 4, sum(lengths), width, requires_grad=True) for width in (24, 24, 16)]
+    mine = slice(dist.get_rank() * half, (dist.get_rank() + 1) * half)
+    own = [tensor[:, :, mine].detach().requires_grad_() for tensor in whole]
+    batch = micro_batch([training_sequence(np.arange(n), np.ones(n), 64) for n in lengths])
+    part = slice_tokens(batch, dist.group.WORLD)
+    layouts = packed_layout(lengths, whole[0].device), packed_layout(part.lengths_S, whole[0].device, part)
+    (expected, _), (found, _) = (
+        packed_attention(torch.nn.Identity(), *inputs, None, packed_layout=layout)
+        for inputs, layout in zip((whole, own), layouts, strict=True)
+    )
+    expected.square().sum().backward()
+    found.square().sum().backward()
+    pairs = [(found, expected[:, mine]), *((a.grad, b.grad[:, :, mine]) for a, b in zip(own, whole, strict=True))]
+    return max(float((ours - theirs).abs().max()) for ours, theirs in pairs)
+
+
+@pytest.mark.slow
+def test_slices_whose_values_are_narrower_than_their_keys_equal_the_whole(crew: Crew) -> None:
+    assert max(crew.call(2, "tests.trainers.model.test_context:attend_to_slices")) < 1e-4
