@@ -24,7 +24,7 @@ from rollouts.models import (
     RunKind,
     ScoredGroup,
 )
-from rollouts.reasons import WAITS, Reason
+from rollouts.reasons import WAITS, Reason, ReasonCode
 from rollouts.selectors import next_batch
 from rollouts.states import (
     GROUP_FLOW,
@@ -234,7 +234,19 @@ def _missing_replica(run: Run) -> str:
         kind = "The inference server" if replica.kind == ReplicaKind.INFERENCE else "The trainer"
         of = f" of the policy {replica.policy}" if replica.policy else ""
         return f"{kind}{of} {doing} (for {age:.0f} s{why})."
-    return ""
+    return _put_off(run)
+
+
+def _put_off(run: Run) -> str:
+    """A sentence about a replica that could not be started at the last try and will be tried again; empty where there
+    is none."""
+    slots = ("kind", "policy", "slot")
+    newest = Replica.objects.filter(run=run).order_by(*slots, "-id").distinct(*slots)
+    away = Replica.objects.filter(pk__in=newest.values("pk"), reason_code=ReasonCode.LAUNCHER_AWAY).first()
+    if away is None:
+        return ""
+    what = f"Inference server {away.slot}" if away.kind == ReplicaKind.INFERENCE else "The trainer"
+    return f"{what} could not be started yet, and is tried again: {away.reason}."
 
 
 def _bottleneck(run: Run) -> Health:

@@ -12,7 +12,7 @@ import pytest
 from rollouts.models import Replica
 from tests.workers import bad_environments
 from tests.workers.reconciling import STAY, train_with
-from workers.fleet import inference, lifecycle, serving
+from workers.fleet import inference, lifecycle, serving, tries
 from workers.launchers import confinement
 
 
@@ -31,7 +31,7 @@ def stand_ins(transactional_db: None, monkeypatch: pytest.MonkeyPatch, tmp_path:
         (lifecycle, "GRACE_S", 0.5),
     ]:
         monkeypatch.setattr(module, name, value)
-    monkeypatch.setattr(lifecycle, "back_off_s", lambda failures, *, longest_s: 0.0)
+    monkeypatch.setattr(tries, "back_off_s", lambda failures, *, longest_s: 0.0)
     yield
     for replica in Replica.objects.all():
         lifecycle.launcher_of(replica).sweep(str(replica.token), 0)

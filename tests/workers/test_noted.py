@@ -11,7 +11,7 @@ from django.conf import settings
 from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.states import ReplicaState
 from tests.factories import make_policy_version, make_run
-from workers.fleet import accelerators, jobs, lifecycle, training
+from workers.fleet import accelerators, jobs, lifecycle, training, tries
 from workers.fleet.commands import Command
 from workers.fleet.serving import Servers
 from workers.launchers.base import End, LaunchError, LaunchSpec, Observation
@@ -128,7 +128,7 @@ def test_what_did_not_start_on_a_node_is_tried_on_others(
     started: list[LaunchSpec] = []
     monkeypatch.setattr(jobs.SLURM, "start", started.append)
     monkeypatch.setattr(jobs.SLURM, "sweep", lambda *_: [])
-    monkeypatch.setattr(lifecycle, "back_off_s", lambda *_, **__: 0.0)
+    monkeypatch.setattr(tries, "back_off_s", lambda *_, **__: 0.0)
     tend(run)
     for node in ("n2", "n1"):
         monkeypatch.setattr(jobs.SLURM, "poll", lambda _, node=node: Observation(False, 1, end=end, job="7", node=node))

@@ -12,7 +12,7 @@ from tests.factories import words
 from tests.rollouts import story
 from tests.rollouts.runs.test_eval_runs import launch
 from tests.rollouts.runs.test_runs import checkpoint
-from workers.fleet import lifecycle, retention
+from workers.fleet import retention, tries
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 from workers.launchers.base import scratch
@@ -75,7 +75,7 @@ def go_on(run: Run, epoch: int, version: int) -> None:
 def start_server(run: Run, monkeypatch: pytest.MonkeyPatch) -> Replica:
     """One that is given to a queue and waits there."""
     monkeypatch.setattr(LocalLauncher, "start", lambda *_: None)
-    monkeypatch.setattr(lifecycle, "back_off_s", lambda *_, **__: 0.0)
+    monkeypatch.setattr(tries, "back_off_s", lambda *_, **__: 0.0)
     Servers().tend(story.fresh(run))
     return Replica.objects.order_by("-id")[0]
 

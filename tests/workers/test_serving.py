@@ -19,7 +19,7 @@ from tests.workers.reconciling import reconciling, write_version
 from tests.workers.stub_server import stub_server
 from tests.workers.waiting import eventually
 from workers.database import with_connection
-from workers.fleet import hub, lifecycle, serving, training
+from workers.fleet import hub, lifecycle, serving, training, tries
 from workers.fleet.inference import ReplicaUnreachable, VllmAdmin
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
@@ -150,20 +150,20 @@ def test_full_disk_costs_no_start_and_is_named(monkeypatch: pytest.MonkeyPatch, 
     run = make_started_run()
     refuse_directories(monkeypatch, errno.ENOSPC)
     tend = Servers().tend if kind == ReplicaKind.INFERENCE else training.tend
-    tries = max(serving.MAX_FAILED_STARTS, training.MAX_RESTARTS) + 1
-    for _ in range(tries):
+    times = max(serving.MAX_FAILED_STARTS, training.MAX_RESTARTS) + 1
+    for _ in range(times):
         tend(run)
         tend(run)  # too soon
-        Replica.objects.update(ended_at=ago(lifecycle.AWAY_S))
+        Replica.objects.update(ended_at=ago(tries.AWAY_S))
     rows = Replica.objects.filter(run=run, kind=kind)
-    assert list(rows.values_list("state", "reason_code")) == [("lost", ReasonCode.LAUNCHER_AWAY)] * tries
+    assert list(rows.values_list("state", "reason_code")) == [("lost", ReasonCode.LAUNCHER_AWAY)] * times
     assert "No space left on device" in rows[0].state_reason
     run.refresh_from_db()
     assert run.trainer_restarts == 0
 
 
 def test_directory_that_may_not_be_made_fails_the_run_with_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lifecycle, "back_off_s", lambda failures, *, longest_s: 0.0)
+    monkeypatch.setattr(tries, "back_off_s", lambda failures, *, longest_s: 0.0)
     run = make_started_run()
     refuse_directories(monkeypatch, errno.EACCES)
     servers = Servers()

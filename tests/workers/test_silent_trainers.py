@@ -8,16 +8,18 @@ from typing import Any
 from unittest.mock import Mock
 
 import pytest
+from django.db.models import F
 from django.utils import timezone
 
 from rollouts.doors.native.trainer import fetch
-from rollouts.models import Replica, ReplicaKind, Run
+from rollouts.models import ApiToken, Replica, ReplicaKind, Run
 from rollouts.reasons import ReasonCode
+from rollouts.selectors.runs import health
 from rollouts.services.runs import trainer_writes
 from rollouts.states import ReplicaState
 from tests.rollouts import story
 from trainers.wire import StepAck
-from workers.fleet import lifecycle, serving, training
+from workers.fleet import lifecycle, serving, training, tries
 from workers.fleet.commands import Slot
 from workers.launchers.base import LauncherAway, Observation
 from workers.launchers.local import LocalLauncher
@@ -92,15 +94,30 @@ def test_a_launcher_that_does_not_answer_costs_a_run_no_start(monkeypatch: pytes
     for _ in range(training.MAX_RESTARTS + 1):
         training.tend(story.fresh(run))
         training.tend(story.fresh(run))  # too soon
-        Replica.objects.update(ended_at=timezone.now() - timedelta(seconds=lifecycle.AWAY_S))
+        Replica.objects.update(ended_at=timezone.now() - timedelta(seconds=tries.AWAY_S))
     assert set(Replica.objects.values_list("state", "reason_code")) == {("lost", ReasonCode.LAUNCHER_AWAY)}
     assert Replica.objects.count() == training.MAX_RESTARTS + 1
     assert story.fresh(run).trainer_restarts == 0
     slot = Slot("", 0)
     for _ in range(serving.MAX_FAILED_STARTS + 1):
         serving._start(run, slot)
-        Replica.objects.update(ended_at=timezone.now() - timedelta(seconds=lifecycle.AWAY_S))
+        Replica.objects.update(ended_at=timezone.now() - timedelta(seconds=tries.AWAY_S))
     assert Replica.objects.filter(kind=ReplicaKind.INFERENCE).count() == serving.MAX_FAILED_STARTS + 1
+
+
+def test_what_is_put_off_for_long_is_tried_less_often_leaves_nothing_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    words = "SLURM does not take the job now: job submit limit"
+    monkeypatch.setattr(lifecycle, "launcher_of", lambda _: Mock(start=Mock(side_effect=LauncherAway(words))))
+    run, look = story.launch(), timedelta(minutes=1)
+    for _ in range(3 * 60):
+        training.tend(story.fresh(run))
+        Replica.objects.update(ended_at=F("ended_at") - look)
+    assert 36 <= Replica.objects.count() < 70, "every five minutes, once it has lasted"
+    assert not any(Path(replica.directory).exists() for replica in Replica.objects.all())
+    assert not ApiToken.objects.filter(run=run).exists()
+    assert words in health(story.fresh(run)).sentence
 
 
 def test_a_trainer_that_waits_for_a_batch_goes_on() -> None:

@@ -16,14 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from django.conf import settings
-from django.utils import timezone
 
 from environments import disk
 from environments.client.address import SCHEME
 from rollouts.errors import StateConflict
 from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.services.runs import replica_loads, replicas
+from rollouts.services.runs import replica_loads, replicas, tokens
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
 from workers.fleet import accelerators, commands, hub, jobs
 from workers.fleet.commands import Command
@@ -91,8 +90,6 @@ _ANYWHERE = {_ENDS[end].value for end in (End.TIME_LIMIT, End.OUT_OF_MEMORY, End
 """Ends that would have come on any other node, too."""
 
 
-AWAY_S = 15.0
-"""From a launcher that did not answer, or a disk that took nothing, until it is asked again."""
 _NO_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.ESTALE}
 """Errors of a disk that is full, or not there for a while."""
 
@@ -131,13 +128,18 @@ def bring(replica: Replica, path: Path) -> None:
 @contextmanager
 def starting(replica: Replica) -> Iterator[None]:
     """While a reserved replica is started: one that cannot be is lost, with the reason. A disk that takes nothing says
-    as little about what was to be started as a launcher that does not answer."""
+    as little about what was to be started as a launcher that does not answer. That may be so for weeks: nothing is left
+    of it but the row."""
     try:
         yield
     except (LaunchError, OSError) as error:
         log.warning("%s was not started: %s", replica.name, error)
         is_away = isinstance(error, LauncherAway) or getattr(error, "errno", None) in _NO_DISK
         code = ReasonCode.LAUNCHER_AWAY if is_away else ReasonCode.START_FAILED
+        if is_away:
+            tokens.revoke(replica)
+            with suppress(OSError):
+                disk.clear_away(Path(replica.directory))
         replicas.lost(replica, exit_code=None, reason=Reason(code, error=str(error)))
 
 
@@ -176,18 +178,12 @@ def launch(replica: Replica, command: Command, *, after: Iterable[Replica] = ())
         launcher_of(replica).start(spec)
 
 
-def is_away(last: Replica | None) -> bool:
-    """Whether who was to start the last one did not answer a moment ago: it is too soon to ask again."""
-    if last is None or last.reason_code != ReasonCode.LAUNCHER_AWAY or last.ended_at is None:
-        return False
-    return (timezone.now() - last.ended_at).total_seconds() < AWAY_S
-
-
 def observe(replica: Replica) -> Observation:
     """Poll its process; it counts as dead when its heart was seen not to beat for HEARTBEAT_DEADLINE_S."""
     seen = launcher_of(replica).poll(handle_of(replica))
-    silent_s = _HEARTS.silent_s(str(replica.token), seen.heartbeat_at if seen.alive else None)
-    if silent_s > HEARTBEAT_DEADLINE_S:
+    if not seen.alive:
+        _HEARTS.forget(str(replica.token))
+    elif _HEARTS.silent_s(str(replica.token), seen.heartbeat_at) > HEARTBEAT_DEADLINE_S:
         return replace(seen, alive=False, exit_code=None, end=End.SILENT)
     return seen
 
@@ -296,11 +292,6 @@ def end_orphans() -> None:
         for replica in Replica.objects.filter(token__in=carried, state__in=REPLICA_TERMINAL):
             log.warning("ending what is left of %s", replica.name)
             launcher.sweep(str(replica.token), SWEEP_DEADLINE_S)
-
-
-def back_off_s(failures: int, *, longest_s: float) -> float:
-    """Seconds to wait before the next start after so many failed ones: exponential, at most `longest_s`."""
-    return min(longest_s, 2.0 ** (failures - 1)) if failures else 0.0
 
 
 def _size(replica: Replica, command: Command, need: JobSize) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
-from workers.fleet import adapters, commands, hub, jobs, lifecycle, placing
+from workers.fleet import adapters, commands, hub, jobs, lifecycle, placing, tries
 from workers.fleet.inference import (
     EngineLoad,
     InferenceError,
@@ -250,7 +250,7 @@ def _start(run: Run, slot: commands.Slot) -> None:
     past = Replica.objects.filter(
         run=run, kind=ReplicaKind.INFERENCE, policy=slot.policy, slot=slot.number, state__in=REPLICA_TERMINAL
     )
-    if lifecycle.is_away(past.order_by("-id").first()):
+    if tries.is_away(past):
         return
     failed = []
     for replica in past.exclude(reason_code__in=lifecycle.OUTSIDE_REASONS).order_by("-id")[:MAX_FAILED_STARTS]:
@@ -263,7 +263,7 @@ def _start(run: Run, slot: commands.Slot) -> None:
         which = f"{slot.number} of the policy {slot.policy}" if slot.policy else slot.number
         last = failed[0].reason
         raise UnrecoverableError(Reason(ReasonCode.SERVER_HOPELESS, slot=which, times=len(failed), last=last))
-    pause_s = lifecycle.back_off_s(len(failed), longest_s=LONGEST_BACK_OFF_S)
+    pause_s = tries.back_off_s(len(failed), longest_s=LONGEST_BACK_OFF_S)
     if failed and failed[0].ended_at and _age_s(failed[0].ended_at) < pause_s:
         return
     target = target_version(run)

@@ -20,7 +20,7 @@ from rollouts.selectors import fleet
 from rollouts.services.runs import projects, replicas, tokens, trainer_writes
 from rollouts.states import ReplicaState
 from trainers.client import SLOWEST_BYTES_PER_S
-from workers.fleet import commands, hub, jobs, lifecycle, placing
+from workers.fleet import commands, hub, jobs, lifecycle, placing, tries
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.launchers.base import End, Observation
 
@@ -117,19 +117,19 @@ def _start(run: Run) -> None:
     last = past.first()
     if last and (fault := lifecycle.fault_of(last)):
         raise UnrecoverableError(Reason(ReasonCode.TRAINER_INPUT, fault=fault))
-    if lifecycle.is_away(last):
+    if tries.is_away(past):
         return
     failures = run.trainer_restarts
     if failures >= MAX_RESTARTS:
         why = last.reason if last else None
         raise UnrecoverableError(Reason(ReasonCode.TRAINER_HOPELESS, times=failures, last=why))
-    if last and last.ended_at and _age_s(last.ended_at) < lifecycle.back_off_s(failures, longest_s=LONGEST_BACK_OFF_S):
+    if last and last.ended_at and _age_s(last.ended_at) < tries.back_off_s(failures, longest_s=LONGEST_BACK_OFF_S):
         return
     replica = lifecycle.reserve(run, kind=ReplicaKind.TRAINER, slot=0)
     token = tokens.create(
         user=run.created_by or projects.ensure_admin(),
         project=run.project,
-        name=f"{replica.name} of {run.key}",
+        name=tokens.name_of(replica),
         scopes=[Scope.TRAIN],
         ttl=tokens.TRAINER_TTL,
         run=run,
@@ -149,7 +149,7 @@ def _start(run: Run) -> None:
     # Of several nodes nobody says which was at fault.
     lifecycle.launch(replica, command, after=failed if run.parsed.trainer.nodes == 1 else ())
     replica.refresh_from_db()
-    if replica.state == ReplicaState.LOST and not lifecycle.is_away(replica):
+    if replica.state == ReplicaState.LOST and not tries.was_away(replica):
         trainer_writes.count_trainer_restart(run)
 
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from django.contrib.auth.models import User
 
 from rollouts.errors import Invalid
-from rollouts.models import ApiToken, Project, Run, Scope
+from rollouts.models import ApiToken, Project, Replica, Run, Scope
 from rollouts.storable import UNNAMABLE, is_name
 
 TRAINER_TTL = timedelta(days=30)
@@ -36,6 +36,16 @@ def create(
         expiry=ttl,
     )
     return str(token)
+
+
+def name_of(replica: Replica) -> str:
+    """What the token of a trainer is called."""
+    return f"{replica.name} of {replica.run.key}"
+
+
+def revoke(replica: Replica) -> None:
+    """Delete the token of a trainer that was not started, if it has one."""
+    ApiToken.objects.filter(run=replica.run_id, name=name_of(replica)).delete()
 
 
 def revoke_run_tokens(run: Run) -> int:
