@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from django.db.models.functions import Now
 
 from rollouts.models import Event, PlacementKind, Run
 from rollouts.reasons import WAITS, ReasonCode
@@ -70,6 +71,15 @@ def test_nothing_of_a_run_starts_on_a_gpu_that_was_taken_out_of_the_list(
     told = f"it was promised GPU 1 of {platform.node()}, which may not be used there any more"
     with pytest.raises(UnrecoverableError, match=told):
         tend(run)
+
+
+@pytest.mark.django_db
+def test_nothing_of_a_run_starts_without_what_it_was_promised_and_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = converged(make_run())
+    monkeypatch.setattr(lifecycle, "launch", lambda *_, **__: None)
+    run.placements.filter(unit="1").update(released_at=Now())  # as `migrate` does with what was promised twice
+    with pytest.raises(UnrecoverableError, match="it was promised GPU 1 of"):
+        training.tend(run)
 
 
 @pytest.mark.django_db

@@ -34,7 +34,7 @@ def place(run: Run) -> bool:
 def held(run: Run, kind: PlacementKind) -> list[str]:
     """What of a kind a run has for a replica that is about to start: its GPUs, or its cores.
 
-    Raises UnrecoverableError where an administrator has given some of it to others since.
+    Raises UnrecoverableError where an administrator has given some of it to others since, or it was promised twice.
     """
     promised = placements.held(run, kind)
     if kind == PlacementKind.CORE:
@@ -43,7 +43,8 @@ def held(run: Run, kind: PlacementKind) -> list[str]:
         there = accelerators.list_gpus()
     else:  # they are counted by files, which a driver that nobody has used yet has not made
         there = promised
-    if gone := [f"{kind.label} {unit}" for unit in promised if unit not in there]:
+    lost = [*(unit for unit in promised if unit not in there), *placements.taken(run, kind)]
+    if gone := [f"{kind.label} {unit}" for unit in lost]:
         raise UnrecoverableError(Reason(ReasonCode.PROMISE_GONE, units=", ".join(gone), host=platform.node()))
     return promised
 

@@ -13,7 +13,7 @@ from django.db.models.functions import Now
 
 from rollouts.models import Event, Placement, PlacementKind, Run
 from rollouts.reasons import Reason, ReasonCode
-from rollouts.states import RunState
+from rollouts.states import RUN_TERMINAL, RunState
 
 _TAKEN = {
     PlacementKind.GPU: ReasonCode.GPUS_TAKEN,
@@ -46,6 +46,12 @@ def held(run: Run, kind: PlacementKind) -> list[str]:
     """What of a kind is promised to a run, in the order in which it got it."""
     found = Placement.objects.filter(run=run, kind=kind, released_at=None)
     return list(found.order_by("id").values_list("unit", flat=True))
+
+
+def taken(run: Run, kind: PlacementKind) -> list[str]:
+    """What of a kind was promised to a run that is not over, and is promised to it no more."""
+    found = Placement.objects.filter(run=run, kind=kind).exclude(released_at=None).exclude(run__state__in=RUN_TERMINAL)
+    return list(found.exclude(unit__in=held(run, kind)).order_by("id").values_list("unit", flat=True))
 
 
 def promise(run: Run, host: str, wishes: Sequence[Wish]) -> Reason | None:
