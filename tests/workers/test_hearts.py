@@ -1,5 +1,6 @@
 """A replica is silent while somebody sees that its heart does not beat, however old the last beat is."""
 
+import itertools
 import json
 import os
 import time
@@ -12,7 +13,7 @@ from tests.factories import make_replica, make_run
 from workers.fleet import lifecycle
 from workers.launchers import local
 from workers.launchers.base import End, Observation
-from workers.slurm.queue import Job, Queue
+from workers.slurm.queue import Job, Queue, SlurmAway
 
 pytestmark = pytest.mark.django_db
 LONG_AGO_S = 7200.0
@@ -79,6 +80,21 @@ def test_the_time_in_which_nobody_looked_makes_no_heart_silent(replica: Replica,
     lifecycle.observe(replica)
     assert looks(replica, clock, for_s=LONG_AGO_S, every_s=LONG_AGO_S).alive, "the look itself hung, say"
     assert looks(replica, clock, for_s=300, every_s=15).end is End.SILENT, "whoever looks seldom sees it too"
+
+
+@pytest.mark.parametrize("replica", ["slurm"], indirect=True)
+def test_a_heart_is_found_silent_although_slurm_does_not_answer_now_and_then(
+    replica: Replica, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, asked = Queue.jobs, itertools.count()
+
+    def jobs(self: Queue, *, anew: bool = False) -> dict[str, Job]:
+        if next(asked) % 20 == 19:
+            raise SlurmAway("squeue did not answer within 15 s")
+        return answers(self, anew=anew)
+
+    monkeypatch.setattr(Queue, "jobs", jobs)
+    assert looks(replica, clock, for_s=90).end is End.SILENT
 
 
 @pytest.mark.parametrize("replica", ["slurm"], indirect=True)
