@@ -18,6 +18,7 @@ from rollouts.errors import Conflict
 from rollouts.models import Model, PolicyVersion, Role, Run
 from rollouts.services.runs import checkpoints, evaluating, life, policies
 from rollouts.states import RunState
+from tests import store
 from tests.factories import make_project, make_run, make_user
 from tests.frontend.conftest import signed_in
 from tests.model_files import make_model, make_warm, whole_model
@@ -374,6 +375,18 @@ def test_a_part_of_the_data_is_off_again_in_a_clone_whose_fields_of_it_are_empti
     assert (emptied["preference"], emptied["validation"]) == (None, None)
     page = client.post(path, posted | {"data.validation.every": ""}).content.decode()
     assert 'id="error-id-data-validation-every"' in page
+
+
+def test_a_clone_of_a_run_from_before_holds_out_what_it_held_out(client: Client) -> None:
+    data = {"path": "org/pairs", "validation": {"share": 0.1}}
+    run = make_run(preset="reverse-text-sft", overrides={"data": data})
+    del run.config["data"]["validation"]["hold_out"]
+    with store.beyond_rights():
+        run.save(update_fields=["config"])
+    client.post(f"{reverse('launch')}?clone={run.key}", as_posted(blank(from_run(run))))
+    clone = Run.objects.latest("pk")
+    assert clone.pk != run.pk
+    assert clone.config["data"]["validation"]["hold_out"] == "lines"
 
 
 def test_a_table_is_what_is_typed_and_nothing_of_what_it_was_before(client: Client, warm: Model) -> None:

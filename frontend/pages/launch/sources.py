@@ -113,9 +113,9 @@ def from_preset(name: str) -> Source:
 def from_run(run: Run) -> Source:
     """The config of a run, to launch it again with differences; of a fork with the checkpoints that it is from, for
     what its own config names is made for it alone and goes away."""
-    cloned, known, config = Origin(OriginKind.RUN, run.key), run.origins, dict(run.config)
+    cloned, known, config = Origin(OriginKind.RUN, run.key), run.origins, run.parsed.model_dump(mode="json")
     origins = {
-        key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(run.config)
+        key: DEFAULT if known.get(key, cloned).kind is OriginKind.DEFAULT else cloned for key, _ in leaves(config)
     }
     start = known.get("model.path", cloned)
     if start.kind is OriginKind.FORK:
