@@ -16,10 +16,10 @@ class ControlplaneConfig(AppConfig):
     verbose_name = "Control plane"
 
     def ready(self) -> None:
-        """Register the system checks and what axes must forget; make ours the Celery application of every process; and
-        hand the store what it runs programs in, and what tells whether runs may read a path."""
+        """Register the system checks, what axes must forget and when a session begins; make ours the Celery application
+        of every process; and hand the store what it runs programs in, and what tells whether runs may read a path."""
         from controlplane import celery, checks  # noqa: F401
-        from controlplane.web import lockout  # noqa: F401
+        from controlplane.web import lockout, signed_in  # noqa: F401
         from rollouts.services import model_checks
 
         model_checks.confined = confined

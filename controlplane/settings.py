@@ -80,7 +80,7 @@ MIDDLEWARE = [
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
     # Pages are closed unless they say otherwise; DRF views are exempt and have their own default below.
-    "django.contrib.auth.middleware.LoginRequiredMiddleware",
+    "controlplane.web.signed_in.SignedIn",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "csp.middleware.CSPMiddleware",
@@ -206,6 +206,7 @@ LOGIN_LINK_TTL = timedelta(minutes=30)
 """Life of the one-time login link that `rollyard up` prints."""
 SESSION_COOKIE_NAME = "rollyard_session"
 SESSION_COOKIE_AGE = int(timedelta(days=14).total_seconds())
+"""Life of a session from the last day on which its owner opened a page or sent a form."""
 CSRF_COOKIE_NAME = "rollyard_csrf"
 KNOX_TOKEN_MODEL = "rollouts.ApiToken"
 # Its migrations would make the table of the model that ours replaces, and Django cannot flush a table it does not know.

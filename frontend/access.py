@@ -2,10 +2,12 @@
 
 from collections.abc import Callable
 from functools import wraps
+from http import HTTPStatus
 from typing import Any
 
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse
+from django.template.loader import render_to_string
 
 from rollouts.errors import Forbidden, NotFound, Unavailable
 from rollouts.models import Role, Run
@@ -20,7 +22,7 @@ def page(view: View) -> View:
     @wraps(view)
     def answer(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
         try:
-            return view(request, *args, **kwargs)
+            found = view(request, *args, **kwargs)
         except NotFound as error:
             raise Http404(error.message) from None
         except Forbidden as error:
@@ -28,6 +30,9 @@ def page(view: View) -> View:
         except Unavailable as error:
             again = {"Retry-After": str(error.retry_after_s)}
             return HttpResponse(error.message, status=error.status, headers=again, content_type="text/plain")
+        if found.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+            found.content = render_to_string("405.html", request=request)  # Django's is an empty page
+        return found
 
     return answer
 
