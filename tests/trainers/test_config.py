@@ -134,6 +134,7 @@ def test_null_override_removes_an_optional_section() -> None:
     [
         ({"batch__batch_size": 20}, "batch.batch_size", "16 or 24"),
         ({"batch__batch_size": 7}, "batch.batch_size", "(8). Use 8."),
+        ({"kind": "external", "batch__max_queued_rollouts": 9}, "batch.max_queued_rollouts", "batch.batch_size (128)"),
         ({"sampling__group_size": 1}, "sampling.group_size", "at least 2"),
         ({"algorithm__advantage": "leave_one_out", "sampling__group_size": 1}, "sampling.group_size", "at least 2"),
         ({"algorithm__loss__clip_low": 3}, "algorithm.loss.clip_low", "less than 1"),

@@ -152,6 +152,7 @@ class RunConfig(Section):
             *self.optimizer.problems(self.max_steps),
             *self.trainer.problems(),
             *self._launcher_problems(),
+            *self._queue_problems(),
             *self._evaluation_problems(),
             *self._model_problems(),
             *self._policy_problems(),
@@ -166,6 +167,18 @@ class RunConfig(Section):
             return []
         fix = "Set launcher.type to 'slurm', or leave it at 1."
         return [("trainer.nodes", f"{self.trainer.nodes} are more than this machine. {fix}")]
+
+    def _queue_problems(self) -> list[tuple[str, str]]:
+        batch = self.batch
+        if (
+            self.kind not in ("rl", "external")
+            or batch.token_batch_size
+            or batch.max_queued_rollouts >= batch.batch_size
+        ):
+            return []
+        fix = f"Use at least batch.batch_size ({batch.batch_size})."
+        few = f"{batch.max_queued_rollouts} would be full before a batch is"
+        return [("batch.max_queued_rollouts", f"{few}: what it still needs would be refused. {fix}")]
 
     def _evaluation_problems(self) -> list[tuple[str, str]]:
         if self.evaluation is None or self.evaluation.problems or self.kind == "eval":

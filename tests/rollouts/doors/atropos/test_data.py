@@ -160,7 +160,8 @@ def test_a_run_that_is_over_says_so(state: RunState) -> None:
 
 
 def test_a_full_queue_is_told_to_come_again() -> None:
-    api = Api(make_run(preset="external-trainer", state=RunState.RUNNING, overrides={"batch.max_queued_rollouts": 4}))
+    limits = {"batch.batch_size": 4, "batch.max_queued_rollouts": 4}
+    api = Api(make_run(preset="external-trainer", state=RunState.RUNNING, overrides=limits))
     for _ in range(2):
         api.submit()
     response = api.request("POST", "/scored_data", json=item())
