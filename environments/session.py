@@ -169,6 +169,8 @@ class Session:
         self, prompt_token_ids: list[int], *, n: int = 1, max_tokens: int | None = None, stops: Stops = NO_STOPS
     ) -> Asked:
         """The same of a client that renders itself. What it said beside the replies is known as tokens only."""
+        with boundary(ErrorKind.POLICY):
+            await self._chat.ready()
         parent = self.turns.find_tokens(prompt_token_ids)
         return await self._sample(parent, [], prompt_token_ids, [], None, n, max_tokens, stops, own=n)
 

@@ -15,6 +15,10 @@ class Chat(Protocol):
         """The tokens that end a turn, as far as they are known."""
         ...
 
+    async def ready(self) -> None:
+        """Find out what `parse` has to know. `render` and `extend` do so themselves; prompts from elsewhere need it."""
+        ...
+
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
         """Return the prompt tokens that tell of the tools and ask for the next reply."""
         ...

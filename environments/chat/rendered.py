@@ -105,6 +105,9 @@ class RenderedChat:
         self._renderer: Renderer = create_renderer(tokenizer, kind(thinking_retention="all", **options))
         self.ends = tuple(self._renderer.get_stop_token_ids())
 
+    async def ready(self) -> None:
+        """The family is known."""
+
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
         said, told = self._plain(messages), self._tokenizer.marked(list(tools))
         if len(msgspec.json.encode((messages, tools))) > _LARGE:

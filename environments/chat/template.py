@@ -8,7 +8,7 @@ them starts a branch, and so does what follows a reply that was cut.
 import asyncio
 from collections.abc import Sequence
 
-from environments.errors import PolicyRefused, UnfollowableTurn
+from environments.errors import ContextFull, PolicyRefused, UnfollowableTurn
 from environments.policy import Completion, Policy
 from environments.types import JsonObject, Message
 
@@ -29,9 +29,22 @@ class TemplateChat:
         self._closed: list[int] = []
         """Tokens of its end."""
 
+    async def ready(self) -> None:
+        """Find out, once, how a prompt ends in an open thought."""
+        if self._opened is not None:
+            return
+        asked = [[Message("user", words)] for words in _PROBES]
+        try:
+            other, *found = await asyncio.gather(*(self._policy.render(messages) for messages in asked))
+        except (PolicyRefused, ContextFull):  # a template that wants more than a question, or has no room for it
+            self._opened = []
+            return
+        opened, opened_line, self._closed = (_apart(tokens, other) for tokens in found)
+        self._opened = [tokens for tokens in (opened, opened_line[:-1]) if tokens]
+
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
         prompt = await self._policy.render(messages, tools)
-        await self._look()
+        await self.ready()
         return prompt
 
     async def extend(
@@ -48,7 +61,7 @@ class TemplateChat:
             prompt = await self._policy.extend(token_ids, messages, added, tools)
         except UnfollowableTurn:
             return None
-        await self._look()
+        await self.ready()
         return prompt
 
     def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject] | None) -> Message:
@@ -59,19 +72,6 @@ class TemplateChat:
         if not is_closed and len(self._closed) == 1 and self._closed[0] in completion.token_ids:
             return Message("assistant", text)  # its end is a control token, which no text has: who knows where it was
         return Message("assistant", said.lstrip("\n") if is_closed else None, reasoning_content=thought.strip("\n"))
-
-    async def _look(self) -> None:
-        """Find out, once, how a prompt ends in an open thought."""
-        if self._opened is not None:
-            return
-        asked = [[Message("user", words)] for words in _PROBES]
-        try:
-            other, *found = await asyncio.gather(*(self._policy.render(messages) for messages in asked))
-        except PolicyRefused:  # a template that wants more than a question
-            self._opened = []
-            return
-        opened, opened_line, self._closed = (_apart(tokens, other) for tokens in found)
-        self._opened = [tokens for tokens in (opened, opened_line[:-1]) if tokens]
 
 
 def _apart(one: list[int], other: list[int]) -> list[int]:

@@ -277,6 +277,27 @@ def test_behind_a_thought_that_a_template_opens_nothing_is_said_before_it_ends(
     assert sum(rollout.loss_mask) == 2 * len(sampled), "what is trained are the tokens, as ever"
 
 
+@pytest.mark.parametrize("refused", [False, True])
+def test_a_thought_that_the_template_opened_is_none_of_the_answer_to_tokens_either(refused: bool) -> None:
+    tokenizer = opening("<think>\\n")
+
+    class Small(Templated):
+        async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+            if refused:
+                raise ContextFull("of 8 tokens")
+            return await super().render(messages, tools)
+
+    async def play() -> Message:
+        prompt = await Templated(tokenizer).render(ASKED)
+        policy = Small(tokenizer, [tokenizer.encode("so \\boxed{18}")])
+        session = Session(Problem(key="p", messages=ASKED), policy, TemplateChat(policy), SamplingParams())
+        return session.deliver(await session.ask_tokens(prompt))[0].reply
+
+    said = "so \\boxed{18}"
+    told = Message("assistant", said) if refused else Message("assistant", None, reasoning_content=said)
+    assert asyncio.run(play()) == told
+
+
 def test_an_end_of_a_thought_that_no_text_shows_is_an_end() -> None:
     tokenizer = opening("<think>\\n")
     sampled = tokenizer.encode("Hm.</think>18")
