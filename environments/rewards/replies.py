@@ -15,6 +15,7 @@ _DIGITS = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"
 NUMBER = re.compile(rf"(?:(?<![\w)\]}}])[-−])?(?:{_DIGITS})(?:[eE][-+]?[0-9]{{1,3}}(?![0-9]))?")
 _ENTRY = re.compile(r"[ \t]*(?:[-*+]|[0-9]{1,9}[.)])[ \t]+")
 """Of a list, up to its text."""
+_QUOTES = re.compile(r"\"{3}|'{3}")
 _LANGUAGE = re.compile(r"[\w+#.-]*")
 _BEYOND = 3
 """Spaces that a line of backticks may be indented further than the text around it."""
@@ -67,39 +68,40 @@ def in_tag(text: str, tag: str) -> str | None:
 def in_fence(text: str) -> str | None:
     """What stands in the last whole block between lines of three backticks; None: there is none.
 
-    Such lines may be indented as a list is, and words may stand before the first of a block.
+    Where no block is at the margin, such lines may be indented as a list is, and words may stand before the first.
     """
     parts = f"\n{text}".split("\n```")
-    whole = (len(parts) - 1) // 2
-    # Text and code alternate; the first line of the code names its language.
-    found = parts[2 * whole - 1].partition("\n")[2] if whole else None
-    if found is not None and "```" not in found and len(parts) % 2:
-        return found
-    elsewhere = _in_any_fence(text.split("\n")) if "```" in text else None
-    return found if elsewhere is None else elsewhere
+    if whole := (len(parts) - 1) // 2:
+        # Text and code alternate; the first line of the code names its language.
+        return parts[2 * whole - 1].partition("\n")[2]
+    return _in_other_fence(text.split("\n")) if "```" in text else None
 
 
-def _in_any_fence(lines: list[str]) -> str | None:
-    """The same, of blocks that are indented or begin behind words too; indented code loses its indentation."""
+def _in_other_fence(lines: list[str]) -> str | None:
+    """The same, of blocks that are indented or begin behind words; their code loses its indentation."""
     found: str | None = None
-    begin, most = 0, 0  # the first line of an open block; how far its last may be indented, 0 of one at the margin
+    begin, most = 0, 0  # the first line of an open block; how far its last may be indented
     listed = 0  # where text of the list's entry begins
+    quoted = False  # in a string of Python: what stands in a docstring is an example, of code without a block
     for number, line in enumerate(lines):
-        if not begin and (entry := _ENTRY.match(line)):
-            listed = entry.end()
         words, fence, told = line.partition("```")
-        depth, told = _depth(words), told.lstrip("`").strip()
-        if not fence:
+        depth, told = _depth(line), told.lstrip("`").strip()
+        if not begin:
+            quoted ^= len(_QUOTES.findall(line)) % 2 == 1
+            if entry := _ENTRY.match(line):
+                listed = entry.end()
+            elif line.strip() and depth < listed:
+                listed = 0
+        if not fence or quoted:
             continue
         if words.strip():
             if not begin and _LANGUAGE.fullmatch(told) and number + 1 < len(lines):
                 begin, most = number + 1, _depth(lines[number + 1]) + _BEYOND
-        elif begin and depth <= most and not (told and most):
-            body = lines[begin:number]
-            found, begin = _dedented(body, most - _BEYOND) if most else "\n".join(body), 0
+        elif begin and depth <= most and not told:
+            found, begin = _dedented(lines[begin:number], most - _BEYOND), 0
         # What names a language begins a block, also in one that has no end then.
-        elif (not begin or (told and most)) and depth <= listed + _BEYOND and not (depth and "`" in told):
-            begin, most = number + 1, depth + _BEYOND if depth else 0
+        elif (told or not begin) and 0 < depth <= listed + _BEYOND and "`" not in told:
+            begin, most = number + 1, depth + _BEYOND
     return found
 
 

@@ -83,17 +83,31 @@ def test_the_last_whole_block_of_code_counts(text: str, found: str | None) -> No
         ("  ```\n  a = '''\nb'''\n  ```", "a = '''\nb'''"),
         ("Here it is: ```python\na\n    b\n```\nDone.", "a\n    b"),
         ("1. Here: ```python\n   a\n   ```", "a"),
-        ("First: ```py\na\n```\nthen: ```py\nb\n```", "b"),
-        ("First: ```py\na\n```\nthen\n```py\nb\n```", "b"),
         ("1. One:\n   ```\n   a\n   ```\n\nAll:\n```\nb\n```", "b"),
-        ("1. One:\n   ```\n   a\n```\n\nAll:\n```\nb\n```", "b"),
         ("It begins with ```\n```py\na\n```", "a"),
+        ("1. Type ```\n2. Then:\n   ```py\n   a\n   ```", "a"),
+        ("```py\nreal\n```\nRun it: ```\n$ python x\n```", "real"),
+        ("```py\nreal\n```\n1. Run it:\n   ```\n   $ python x\n   ```", "real"),
+        ("```py\nreal\n```\n1. Run it:\n   ```\n   $ python x\n```", "real"),
+        ("- [x] plan\n\nNow:\n    ```\n    a\n    ```", None),
         ("1. Open:\n   ```\n   a", None),
         ("1. Use ```a``` or\n   ```b``` there", None),
     ],
 )
 def test_a_block_of_code_may_stand_in_a_list_and_begin_behind_words(text: str, found: str | None) -> None:
     assert replies.in_fence(text) == found
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        'def f():\n    """Do. Example: ```python\n    f(1)\n    ```\n    """\n    return 1',
+        'def f():\n    """Do:\n\n    1. Call it:\n\n       ```\n       f(1)\n       ```\n    """\n    return 1',
+        "- [x] plan\n\ndef f(): '''\n    ```\n    f(1)\n    ```\n    '''",
+    ],
+)
+def test_an_example_in_a_docstring_is_no_block(code: str) -> None:
+    assert replies.in_fence(code) is None
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,8 @@ def test_the_share_of_passed_tests_counts(code: str, share: float) -> None:
 @needs_sandbox
 def test_code_without_a_fence_and_all_or_nothing() -> None:
     half = "add = max"
+    example = '"""It adds: ```python\n    add(1, 2)\n    ```\n    """'
+    assert score("unit_tests", problem(tests=ADDS), f"def add(a, b):\n    {example}\n    return a + b") == 1
     assert score("unit_tests", problem(tests=ADDS), "def add(a, b): return a + b", all_or_nothing=True) == 1
     assert score("unit_tests", problem(tests=["assert add(1, 2) == 2", *ADDS]), half) == 0.25
     assert score("unit_tests", problem(tests=["assert add(1, 2) == 2", *ADDS]), half, all_or_nothing=True) == 0
