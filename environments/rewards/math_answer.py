@@ -25,13 +25,15 @@ _WORD = re.compile(
 """A word of prose: variables stand alone, commands have a backslash, most functions have three letters."""
 _NUMBER_OR_FRACTION = re.compile(rf"(?:{replies.NUMBER.pattern})(?:/[0-9]+)?")
 _NO_UNIT = (
-    r"hundred\w*|thousand\w*|lakhs?|crores?|\w+illion\w*|[mb]n|dozen\w*|tens|grand|hal(?:f|ves)|quarters?|thirds?"
-    r"|fifths?|eighths?|ninths?|(?:four|six|seven|ten)ths?|squared|cubed|factorial|pi|point|and|but|not|or|out"
+    r"hundred\w*|thousand\w*|lakhs?|crores?|\w+illion\w*|[mb]n|mil|kilo|dozen\w*|score|tens|grand|hal(?:f|ves)"
+    r"|quarters?|thirds?|fifths?|eighths?|ninths?|twelfths?|(?:four|six|seven|ten|eleven|\w+teen)ths?|\w+ieths?"
+    r"|minus|plus|times|squared|cubed|factorial|pi|point|and|but|not|or|out"
     r"|(?:to|by|less|fewer|more|over|under|above|below) (?:than|zero)"
 )
 """What makes another number of the one before it, among the words behind that."""
-_NO_FIRST = r"of|to|by|times|plus|minus|less|fewer|more|than|over|under|above|below"
-"""The same right behind it: 4 times, and yet 12 cups of flour, 20 days left over."""
+_OTHER_NUMBER = re.compile(rf"\b(?:{_NO_UNIT})\b", re.IGNORECASE)
+_NO_FIRST = r"of|to|by|less|fewer|more|than|over|under|above|below"
+"""The same right behind it: 4 over, and yet 12 cups of flour, 20 days left over."""
 _AMOUNT = re.compile(
     rf"(?:(?:US)?\\?[$€£¥]|(?:USD|EUR|GBP) )? ?(?:{replies.NUMBER.pattern})"
     rf"(?: ?\\?[$€£¥])?(?: (?!(?:{_NO_FIRST})\b|.*\b(?:{_NO_UNIT})\b)[a-z/]{{2,}}(?: [a-z/]+){{0,3}})?[.!?]*",
@@ -98,7 +100,10 @@ def _counted(said: str) -> str:
     if len(said) > _BARE:
         return said
     plain = " ".join(_SPACE.sub(" ", _untexted(said)).split())
-    return replies.last_number(plain) or said if _AMOUNT.fullmatch(plain) else said
+    if _AMOUNT.fullmatch(plain):
+        return replies.last_number(plain) or said
+    # As plain words, which math-verify passes over as a unit where they stand in a \text.
+    return plain if _OTHER_NUMBER.search(plain) else said
 
 
 def _unmarked(text: str) -> str:
