@@ -217,6 +217,20 @@ def test_what_people_reject_for_all_its_reward_is_in_the_queue_of_its_line(
     assert list(items.values_list("rollout__index", flat=True)) == [0, 1]
 
 
+def test_a_link_to_a_queue_names_the_newest_groups_whose_keys_a_form_can_say(curator: Client) -> None:
+    run = story.launch()
+    keys = [*(f"{number:02}{'é' * 60}" for number in range(12)), "a,b", " c ", "d"]
+    story.submit(run, [story.scored(key) for key in keys], actor="api:t")
+    for group in run.groups.all():
+        labels.say(group, user=somebody(), actor="user:s", verdict="accept")
+    page = html.unescape(
+        curator.get(reverse("run-people", args=[run.key]), {"environment": "reverse_text"}).content.decode()
+    )
+    [link] = re.findall(r'href="[^"?]*\?([^"#]*)#make">make a queue of these', page)
+    assert dict(parse_qsl(link))["groups"] == ", ".join(["d", *reversed(keys[2:12])])
+    assert len(link) < 4_200
+
+
 def test_texts_are_compared_word_by_word_and_long_ones_not_at_all() -> None:
     pair = differing.pieces("one two three", "one 2 three four")
     assert pair is not None

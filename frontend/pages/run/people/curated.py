@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import quote_plus, urlencode
 
 from django.db.models import QuerySet
 from django.http import HttpRequest
@@ -16,6 +16,8 @@ from rollouts.storable import MAX_INT
 
 SHOWN = 100
 """Acts, and words, newest first; all of them: the REST API."""
+_LONGEST = 4_000
+"""Characters of keys in a link: servers take no line of any length."""
 _WHERE: dict[str, Callable[[str], Any]] = {
     "min_reward": float,
     "max_reward": float,
@@ -73,6 +75,12 @@ def _queue_of(run: Run, where: dict[str, Any], said: QuerySet[Label]) -> str:
     all its reward is what the rewards of a queue would leave out.
     """
     unit = QueueUnit.ROLLOUT if said.filter(rollout__isnull=False).exists() else QueueUnit.GROUP
-    keys = said.order_by("-group_id").values_list("group__key", flat=True).distinct()[:MOST_NAMED]
+    keys: list[str] = []
+    for key in said.order_by("-group_id").values_list("group__key", flat=True).distinct()[:MOST_NAMED]:
+        if "," in key or key != key.strip():
+            continue  # the form, which parts keys at commas, cannot say it
+        if len(quote_plus(", ".join([*keys, key]))) > _LONGEST:
+            break
+        keys.append(key)
     chosen = {"groups": ", ".join(keys)} if keys else where
     return urlencode({"run": run.key, "project": run.project.slug, "unit": unit.value} | chosen)
