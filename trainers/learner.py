@@ -43,14 +43,14 @@ from trainers.storage.checkpoint import load_checkpoint, load_optimizer, newest_
 from trainers.storage.durable import (
     CompleteDirectory,
     find_directory,
+    hash_and_seal,
     open_partial,
     partial_directory,
     seal_partial,
     sweep_partials,
     verify_directory,
-    write_directory,
 )
-from trainers.storage.weights import spread_weights, write_weights
+from trainers.storage.weights import gather_weights, save_weights, spread_weights
 
 _log = logging.getLogger(__name__)
 
@@ -228,17 +228,21 @@ class Learner:
             if lora.rank
             else spread_weights(self.model, self._world, self.dtype)
         )
-
-        def write(directory: Path) -> None:
-            if lora.rank:
-                write_adapter(directory, lora, self.config.model.path, tensors.whole(), self.dtype)
-            else:
-                write_weights(directory, self.model, tensors, self.tokenizer, self.dtype)
-
+        partial, whole = partial_directory(parent, self.step, epoch=epoch), None
         if not self._world.is_main:
             tensors.give()
-            return None
-        return write_directory(parent, self.step, write, epoch=epoch, run=self._registration.run)
+        else:
+            open_partial(parent, self.step, epoch=epoch)
+            whole = tensors.whole() if lora.rank else gather_weights(partial, self.model, tensors)
+
+        def finish() -> CompleteDirectory:
+            if lora.rank and whole is not None:
+                write_adapter(partial, lora, self.config.model.path, whole, self.dtype)
+            else:
+                save_weights(partial, self.model, whole, self.tokenizer, self.dtype)
+            return hash_and_seal(partial, epoch=epoch, run=self._registration.run)
+
+        return self._link.do_on_main(finish)
 
     def _write_checkpoint(self) -> CompleteDirectory | None:
         """Every rank writes its part, rank 0 makes it durable; returns the directory there, None on the others."""

@@ -73,8 +73,7 @@ def write_directory(
     """Let `write` fill a new directory, then make it durable as step `step`. A complete one that is there wins."""
     partial = open_partial(parent, step, epoch=epoch)
     write(partial)
-    digests = {path.name: sync_and_hash(path) for path in partial.iterdir()}
-    return seal_partial(partial, digests, epoch=epoch, run=run)
+    return hash_and_seal(partial, epoch=epoch, run=run)
 
 
 def partial_directory(parent: Path, step: int, *, epoch: int) -> Path:
@@ -90,6 +89,12 @@ def open_partial(parent: Path, step: int, *, epoch: int) -> Path:
     disk.remove_directory(partial)
     partial.mkdir()
     return partial
+
+
+def hash_and_seal(partial: Path, *, epoch: int, run: str) -> CompleteDirectory:
+    """Bring every file in `partial` to the disk, and seal it. Takes as long as to write and read all of them."""
+    digests = {path.name: sync_and_hash(path) for path in partial.iterdir()}
+    return seal_partial(partial, digests, epoch=epoch, run=run)
 
 
 def seal_partial(partial: Path, digests: Mapping[str, str], *, epoch: int, run: str) -> CompleteDirectory:

@@ -51,13 +51,31 @@ def write_weights(
     tokenizer: PreTrainedTokenizerBase,
     dtype: torch.dtype,
 ) -> None:
-    """Fill an empty directory with `spread_weights` of this `dtype`, which the other ranks give."""
+    """Fill an empty directory with `spread_weights` of this `dtype`, without another rank."""
+    save_weights(directory, model, gather_weights(directory, model, tensors), tokenizer, dtype)
+
+
+def gather_weights(directory: Path, model: PreTrainedModel, tensors: SpreadTensors) -> dict[str, torch.Tensor] | None:
+    """Take `spread_weights` as the other ranks give them, into files of the directory; or return them, where these are
+    made of the whole."""
     names = _names_on_disk(model, tensors.empty)
     if names is None:
-        _save(directory, model, tensors.whole())
-    else:
-        _save(directory, model, {})
-        _write_files(directory, model, tensors, names)
+        return tensors.whole()
+    _save(directory, model, {})
+    _write_files(directory, model, tensors, names)
+    return None
+
+
+def save_weights(
+    directory: Path,
+    model: PreTrainedModel,
+    whole: dict[str, torch.Tensor] | None,
+    tokenizer: PreTrainedTokenizerBase,
+    dtype: torch.dtype,
+) -> None:
+    """Write what is not in the directory yet of what was gathered. Takes long where that is the whole."""
+    if whole is not None:
+        _save(directory, model, whole)
     tokenizer.save_pretrained(directory)
     _copy_processor(model.name_or_path, directory)
     config_path = directory / "config.json"

@@ -41,10 +41,10 @@ def train_with_a_slow(module: str, name: str, heard: str) -> None:
     owner, file = resolve_name(module), Path(heard)
     work, broadcast = getattr(owner, name), RunLink.broadcast
 
-    def work_slowly(*args: Any) -> Any:
+    def work_slowly(*args: Any, **kwargs: Any) -> Any:
         since = file.stat().st_size
         eventually(lambda: file.stat().st_size > since + 2, what="the other rank has heard that this one is at work")
-        return work(*args)
+        return work(*args, **kwargs)
 
     def hear(number: int) -> int:
         told = broadcast(number)
@@ -62,6 +62,8 @@ def train_with_a_slow(module: str, name: str, heard: str) -> None:
     [
         ("trainers.learner", "newest_verified"),
         ("trainers.learner", "find_directory"),
+        ("trainers.learner", "save_weights"),
+        ("trainers.learner", "hash_and_seal"),
         ("trainers.client:ControlPlane", "announce_policy_version"),
         ("trainers.client:ControlPlane", "announce_checkpoint"),
     ],
