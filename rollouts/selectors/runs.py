@@ -222,31 +222,25 @@ def _of_external(run: Run) -> Health:
 
 def _missing_replica(run: Run) -> str:
     """A sentence about the replica that the run waits for; empty when all are ready."""
-    alive = Replica.objects.filter(run=run, state__in=REPLICA_ALIVE).exclude(state=ReplicaState.READY).order_by("id")
-    for replica in alive:
-        age = (timezone.now() - replica.state_at).total_seconds()
-        doing = {
-            ReplicaState.STARTING: "is starting",
-            ReplicaState.SUSPECT: "does not answer",
-            ReplicaState.STOPPING: "is being ended",
-        }[ReplicaState(replica.state)]
-        why = f": {replica.state_reason}" if replica.state_reason else ""
-        kind = "The inference server" if replica.kind == ReplicaKind.INFERENCE else "The trainer"
-        of = f" of the policy {replica.policy}" if replica.policy else ""
-        return f"{kind}{of} {doing} (for {age:.0f} s{why})."
-    return _put_off(run)
-
-
-def _put_off(run: Run) -> str:
-    """A sentence about a replica that could not be started at the last try and will be tried again; empty where there
-    is none."""
     slots = ("kind", "policy", "slot")
     newest = Replica.objects.filter(run=run).order_by(*slots, "-id").distinct(*slots)
-    away = Replica.objects.filter(pk__in=newest.values("pk"), reason_code=ReasonCode.LAUNCHER_AWAY).first()
-    if away is None:
+    missing = Q(state__in=REPLICA_ALIVE) & ~Q(state=ReplicaState.READY) | Q(reason_code=ReasonCode.LAUNCHER_AWAY)
+    found = Replica.objects.filter(missing, pk__in=newest.values("pk")).order_by("id")
+    if not found:
         return ""
-    what = f"Inference server {away.slot}" if away.kind == ReplicaKind.INFERENCE else "The trainer"
-    return f"{what} could not be started yet, and is tried again: {away.reason}."
+    replica = next((each for each in found if each.state in REPLICA_ALIVE), found[0])
+    kind = "The inference server" if replica.kind == ReplicaKind.INFERENCE else "The trainer"
+    of = f" of the policy {replica.policy}" if replica.policy else ""
+    if replica.state not in REPLICA_ALIVE:
+        return f"{kind}{of} could not be started yet, and is tried again: {replica.reason}."
+    age = (timezone.now() - replica.state_at).total_seconds()
+    doing = {
+        ReplicaState.STARTING: "is starting",
+        ReplicaState.SUSPECT: "does not answer",
+        ReplicaState.STOPPING: "is being ended",
+    }[ReplicaState(replica.state)]
+    why = f": {replica.state_reason}" if replica.state_reason else ""
+    return f"{kind}{of} {doing} (for {age:.0f} s{why})."
 
 
 def _bottleneck(run: Run) -> Health:
