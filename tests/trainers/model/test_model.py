@@ -183,6 +183,8 @@ def test_a_router_that_a_model_keeps_in_float32_is_not_rounded_as_the_rest_is(wo
         for name, tensor in model.named_parameters():
             if "e_score_correction_bias" in name:  # which chooses the last two, and none of them in bfloat16
                 tensor.copy_(torch.tensor([[256, 256.25, 256.5, 256.75]]))
+            if name.endswith("gate.weight"):
+                tensor.normal_()
             if "experts" in name:
                 tensor[:2] *= 30
     model.save_pretrained(tmp_path)
@@ -191,7 +193,7 @@ def test_a_router_that_a_model_keeps_in_float32_is_not_rounded_as_the_rest_is(wo
         score_tokens(load_policy(ModelConfig(path=str(tmp_path), dtype=dtype), world), batch, 1.0).logprobs_K
         for dtype in ("float32", "bfloat16")
     )
-    torch.testing.assert_close(rounded, exact, atol=0.02, rtol=0)
+    torch.testing.assert_close(rounded, exact, atol=0.15, rtol=0)
 
 
 def unmapped(model: torch.nn.Module, directory: Path) -> list[str]:
