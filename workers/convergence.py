@@ -47,7 +47,7 @@ from workers.fleet import (
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import Servers
 from workers.launchers import confinement
-from workers.slurm.queue import SlurmAway, SlurmPutOff
+from workers.slurm.queue import SlurmAway, SlurmClosed
 
 log = logging.getLogger(__name__)
 
@@ -235,7 +235,7 @@ def _would_be_taken(run: Run) -> bool:
     Raises UnrecoverableError."""
     try:
         complaint = jobs.complaint(run)
-    except (SlurmAway, SlurmPutOff) as error:
+    except (SlurmAway, SlurmClosed) as error:
         life.note_wait(run, Reason(ReasonCode.SLURM_AWAY, error=str(error)))
         return False
     if complaint:

@@ -44,7 +44,7 @@ def cores_of(run: Run, kind: ReplicaKind) -> int | None:
 
 
 def complaint(run: Run) -> str:
-    """Why no job of a run would be taken; empty where it has none, or they would be. Raises SlurmAway, SlurmPutOff."""
+    """Why no job of a run would be taken; empty where it has none, or they would be. Raises SlurmAway, SlurmClosed."""
     config = run.parsed
     if not commands.is_on_jobs(config):
         return ""

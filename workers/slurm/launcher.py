@@ -96,7 +96,7 @@ class SlurmLauncher:
 
     def complaint(self, template: str, needs: list[JobSize], project: str | None = None) -> str:
         """Why SLURM would not take a job that wants so much, or a project's run may not have one; empty when all is
-        well. Raises queue.SlurmAway, and queue.SlurmPutOff for what it would not take now and will another time."""
+        well. Raises queue.SlurmAway, and queue.SlurmClosed for what it would not take now and will another time."""
         if not queue.is_installed():
             return "there is no sbatch on this machine: install SLURM's clients, or set launcher.type to 'local'"
         try:
@@ -106,11 +106,10 @@ class SlurmLauncher:
                 queue.would_take(options, templates.script(found, need, templates.agent(found, self._home)))
         except templates.TemplateError as error:
             return str(error)
+        except queue.SlurmClosed as error:
+            raise queue.SlurmClosed(f"by the template {template}: {error}") from None
         except queue.SlurmRefused as error:
-            said = f"by the template {template}: {error}"
-            if queue.will_pass(said):
-                raise queue.SlurmPutOff(said) from None
-            return said
+            return f"by the template {template}: {error}"
         return ""
 
     def poll(self, handle: Handle) -> Observation:

@@ -54,7 +54,15 @@ class SlurmRefused(Exception):
 
 
 class SlurmPutOff(SlurmRefused):
-    """It does not take this job now, and may another time: a limit is reached, a partition is closed for a while."""
+    """It does not take this job now, and may another time: what a plugin of the cluster says need not pass, though."""
+
+
+class SlurmClosed(SlurmPutOff):
+    """It will take it another time: a limit is reached, a partition is closed for a while."""
+
+
+class SlurmHasNoNode(SlurmRefused):
+    """None of those that it looked at would do."""
 
 
 class Job(NamedTuple):
@@ -176,9 +184,9 @@ def would_take(options: Sequence[str], script: str) -> None:
     SlurmRefused, SlurmAway."""
     try:
         _ask(["sbatch", "--test-only", *options], script)
-    except SlurmRefused as error:
+    except SlurmHasNoNode:
         # So it says of nodes that are up alone. A job waits for the others, unless those would not do either.
-        if _NO_NODE not in str(error) or not _are_nodes_down(options):
+        if not _are_nodes_down(options):
             raise
 
 
@@ -233,8 +241,7 @@ def _ask(argv: Sequence[str], given: str = "", environ: Mapping[str, str] | None
     if done.returncode == 0:
         return done.stdout
     told = _words(done.stderr) or f"{argv[0]} ended with {done.returncode}"
-    kind = SlurmAway if _is_away(told) else SlurmRefused if _FINAL.search(told) else SlurmPutOff
-    raise kind(told[-_MAX_WORDS:])  # why is said last
+    raise _kind(told)(told[-_MAX_WORDS:])  # why is said last
 
 
 def _environ() -> dict[str, str]:
@@ -279,10 +286,15 @@ one like it was taken when the run began, and the words are on the run's page.""
 _PASSING = re.compile("job submit limit|inactive or drain|try again|submissions disabled", re.IGNORECASE)
 
 
-def will_pass(told: str) -> bool:
-    """Whether what SLURM says of a job is known to pass. What a plugin of the cluster says may not, and who has just
-    begun wants to know."""
-    return _PASSING.search(told) is not None
+def _kind(told: str) -> type[SlurmAway | SlurmRefused]:
+    """What it is that SLURM says in place of doing what it was asked."""
+    if _is_away(told):
+        return SlurmAway
+    if _NO_NODE in told:
+        return SlurmHasNoNode
+    if _FINAL.search(told):
+        return SlurmRefused
+    return SlurmClosed if _PASSING.search(told) else SlurmPutOff
 
 
 def _is_away(told: str) -> bool:
