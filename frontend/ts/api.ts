@@ -1,7 +1,7 @@
 // Typed reads of the REST API with the cookies of the session.
 
-/** One bucket of a series: the step it ends at, its mean, and the extremes inside it. */
-export type Point = [step: number, value: number, min: number, max: number];
+/** One bucket of a series: the step it ends at, its mean, the extremes inside it, and the step it begins at. */
+export type Point = [step: number, value: number, min: number, max: number, first: number];
 export type Series = Record<string, Point[]>;
 
 export class ApiError extends Error {

@@ -10,8 +10,8 @@ from rollouts.sql import load
 
 MAX_POINTS = 1500
 
-Point = tuple[int, float, float, float]
-"""(last step of the bucket, mean, minimum, maximum)."""
+Point = tuple[int, float, float, float, int]
+"""(last step of the bucket, mean, minimum, maximum, first step)."""
 
 
 def series(run: Run, keys: Sequence[str], *, points: int = MAX_POINTS, after_step: int = -1) -> dict[str, list[Point]]:
@@ -27,8 +27,8 @@ def series(run: Run, keys: Sequence[str], *, points: int = MAX_POINTS, after_ste
                 "after_step": after_step,
             },
         )
-        for key, step, value, low, high in cursor.fetchall():
-            found[key].append((step, value, low, high))
+        for key, *point in cursor.fetchall():
+            found[key].append(tuple(point))
     return found
 
 
@@ -57,7 +57,7 @@ def at(run: Run, step: int, keys: Iterable[str]) -> dict[str, float]:
 
 
 def sparklines(run_ids: Sequence[int], *, key: str = "reward/mean", points: int = 40) -> dict[int, list[float]]:
-    """Run id -> the shape of one metric in few points, for many runs in one query."""
+    """Run id -> the shape of one metric in few points, the last of which is the newest, for many runs in one query."""
     found: dict[int, list[float]] = defaultdict(list)
     with connection.cursor() as cursor:
         cursor.execute(load("sparklines"), {"run_ids": list(run_ids), "key": key, "points": points})

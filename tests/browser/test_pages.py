@@ -243,6 +243,17 @@ def test_a_click_on_a_step_of_a_chart_opens_its_batch(watched: Watched) -> None:
     assert asked == [f"{watched.base_url}/runs/{run.key}/steps/1/"]
 
 
+def test_a_point_of_several_steps_names_them(watched: Watched) -> None:
+    run = make_run(next_step=900)
+    make_metrics(run, "reward/mean", [0.25] * 899 + [0.75])
+    page = watched.open(f"/runs/{run.key}/")
+    reward = page.locator("metric-chart[title-text='Reward']")
+    expect(reward).to_have_attribute("aria-label", re.compile("0.417 at step 897 to 899, mean"))
+    expect(reward.locator(".chart-step")).to_have_text("step 897 to 899, mean")
+    page.get_by_label("as tables").check()
+    expect(reward.locator("td").first).to_have_text("897 to 899, mean")
+
+
 def test_smoothing_is_remembered_and_redraws_the_charts(watched: Watched) -> None:
     run = make_lively_run(steps=10)
     page = watched.open(f"/runs/{run.key}/")

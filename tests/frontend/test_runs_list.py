@@ -4,7 +4,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 
 from rollouts.states import RunState
-from tests.factories import make_lively_run, make_run
+from tests.factories import make_lively_run, make_metrics, make_run
 
 
 def names(client: Client, **query: str) -> list[str]:
@@ -31,6 +31,11 @@ def test_a_row_shows_state_progress_reward_and_person(client: Client, operator: 
     for text in ("lively", "running", "<b>20</b> / 80", "min", "reverse_text", "reverse-text-warm", "ada"):
         assert text in page
     assert 'aria-label="Reward from' in page
+
+
+def test_the_reward_of_a_long_run_is_that_of_its_newest_step(client: Client) -> None:
+    make_metrics(make_run(), "reward/mean", [0.25] * 899 + [0.75])
+    assert '<span class="num">0.75</span>' in client.get("/").content.decode()
 
 
 def test_newest_runs_come_first(client: Client) -> None:

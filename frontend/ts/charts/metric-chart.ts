@@ -7,7 +7,7 @@ import type { Point } from "../api.ts";
 import { showsTables, smoothing } from "../preferences.ts";
 import { chartColours, LINES } from "./chart-colours.ts";
 import { subscribe } from "./metric-store.ts";
-import { type Aligned, align, type Format, formatValue, isZoomed, lastRow, smooth } from "./series.ts";
+import { type Aligned, align, type Format, formatValue, isZoomed, lastRow, smooth, stepsOf } from "./series.ts";
 
 const HEIGHT_PX = 148;
 const TABLE_ROWS = 100;
@@ -130,10 +130,13 @@ class MetricChart extends HTMLElement {
     const body = table.createTBody();
     for (let row = data.steps.length - 1; row >= Math.max(0, data.steps.length - TABLE_ROWS); row -= 1) {
       const cells = body.insertRow();
-      cells.insertCell().textContent = String(data.steps[row]);
-      for (const values of data.values) {
-        cells.insertCell().textContent = formatValue(values[row], this.#format);
-      }
+      const steps = stepsOf(data, row);
+      cells.insertCell().textContent = steps;
+      data.values.forEach((values, at) => {
+        const own = values[row] == null ? steps : stepsOf(data, row, at);
+        const value = formatValue(values[row], this.#format);
+        cells.insertCell().textContent = own === steps ? value : `${value} (${own})`;
+      });
     }
     return table;
   }
@@ -228,6 +231,10 @@ class MetricChart extends HTMLElement {
   /** Values at a row, else the newest; of a series that has none there the one before, with its step. */
   #legendFor(row: number | undefined): void {
     const data = this.#data;
+    const upTo = row ?? (data?.steps.length ?? 0) - 1;
+    const steps = data?.steps[upTo] === undefined ? "" : stepsOf(data, upTo);
+    // Where nobody points, the newest step needs no name, unless it is several.
+    const isNamed = steps !== "" && (row !== undefined || steps !== String(data?.steps[upTo]));
     const items = this.#labels.map((label, at) => {
       const values = data?.values[at] ?? [];
       const shown = lastRow(values, row);
@@ -238,15 +245,15 @@ class MetricChart extends HTMLElement {
       value.textContent = formatValue(shown === undefined ? null : values[shown], this.#format);
       item.className = `series-${at % LINES}`;
       item.append(name, value);
-      if (row !== undefined && shown !== undefined && shown < row) {
-        item.append(`at ${data?.steps[shown]}`);
+      if (isNamed && data && shown !== undefined && stepsOf(data, shown, at) !== steps) {
+        item.append(`at ${stepsOf(data, shown, at)}`);
       }
       return item;
     });
-    if (row !== undefined && data?.steps[row] !== undefined) {
+    if (isNamed) {
       const step = document.createElement("li");
       step.className = "chart-step";
-      step.textContent = `step ${data.steps[row]}`;
+      step.textContent = `step ${steps}`;
       items.push(step);
     }
     this.#legend.replaceChildren(...items);
@@ -257,9 +264,9 @@ class MetricChart extends HTMLElement {
     const parts = this.#labels.map((label, at) => {
       const values = this.#data?.values[at] ?? [];
       const row = lastRow(values);
-      return row === undefined
+      return row === undefined || !this.#data
         ? `${label}: no points yet`
-        : `${label}: ${formatValue(values[row], this.#format)} at step ${this.#data?.steps[row]}`;
+        : `${label}: ${formatValue(values[row], this.#format)} at step ${stepsOf(this.#data, row, at)}`;
     });
     this.setAttribute("aria-label", `${title}. ${parts.join(", ")}`);
   }

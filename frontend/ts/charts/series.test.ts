@@ -1,15 +1,15 @@
 import assert from "node:assert/strict";
 import test from "node:test";
 import { joined } from "../api.ts";
-import { align, formatValue, isZoomed, lastRow, smooth } from "./series.ts";
+import { align, formatValue, isZoomed, lastRow, smooth, stepsOf } from "./series.ts";
 
 test("series of different steps share one axis and keep their gaps", () => {
   const aligned = align([
     [
-      [0, 1, 1, 1],
-      [2, 3, 2, 4],
+      [0, 1, 1, 1, 0],
+      [2, 3, 2, 4, 2],
     ],
-    [[1, 5, 5, 5]],
+    [[1, 5, 5, 5, 1]],
   ]);
   assert.deepEqual(aligned.steps, [0, 1, 2]);
   assert.deepEqual(aligned.values, [
@@ -17,6 +17,18 @@ test("series of different steps share one axis and keep their gaps", () => {
     [null, 5, null],
   ]);
   assert.deepEqual(aligned.max[0], [1, null, 4]);
+});
+
+test("a mean is said to be of all the steps that it is of, and the value of a step of that alone", () => {
+  const aligned = align([
+    [
+      [3, 1, 1, 1, 1],
+      [6, 3, 2, 4, 4],
+    ],
+    [[6, 5, 5, 5, 6]],
+  ]);
+  assert.deepEqual([stepsOf(aligned, 0), stepsOf(aligned, 1)], ["1 to 3, mean", "4 to 6, mean"]);
+  assert.deepEqual([stepsOf(aligned, 1, 0), stepsOf(aligned, 1, 1)], ["4 to 6, mean", "6"]);
 });
 
 test("smoothing keeps a constant series, and its first value, as they are", () => {

@@ -8,13 +8,14 @@ export interface Aligned {
   values: Column[];
   min: Column[];
   max: Column[];
+  first: Column[];
 }
 
 /** Put series of different steps on one axis; a step a series lacks is null. */
 export function align(series: Point[][]): Aligned {
   const steps = [...new Set(series.flatMap((points) => points.map((point) => point[0])))].sort((a, b) => a - b);
   const rowOf = new Map(steps.map((step, row) => [step, row]));
-  const column = (points: Point[], field: 1 | 2 | 3): Column => {
+  const column = (points: Point[], field: 1 | 2 | 3 | 4): Column => {
     const cells: Column = new Array(steps.length).fill(null);
     for (const point of points) {
       cells[rowOf.get(point[0]) as number] = point[field];
@@ -26,7 +27,16 @@ export function align(series: Point[][]): Aligned {
     values: series.map((points) => column(points, 1)),
     min: series.map((points) => column(points, 2)),
     max: series.map((points) => column(points, 3)),
+    first: series.map((points) => column(points, 4)),
   };
+}
+
+/** Which steps a row is of, or its point of one series: its own, or all those whose mean stands there. */
+export function stepsOf(data: Aligned, row: number, at?: number): string {
+  const last = data.steps[row] as number;
+  const columns = at === undefined ? data.first : [data.first[at]];
+  const first = Math.min(...columns.map((column) => column?.[row] ?? last));
+  return first < last ? `${first} to ${last}, mean` : String(last);
 }
 
 /** Exponential moving average without the pull towards zero at the start. `weight` 0 returns the values as they are. */

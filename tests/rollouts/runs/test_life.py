@@ -63,8 +63,8 @@ def test_a_run_lives_from_launch_to_its_last_evaluation() -> None:
         (3, EvaluationState.DONE, 0.5),
     ]
     assert metric_selectors.series(run, ["eval/reverse_text/reward"])["eval/reverse_text/reward"] == [
-        (0, 1.0, 1.0, 1.0),
-        (3, 0.5, 0.5, 0.5),
+        (0, 1.0, 1.0, 1.0, 0),
+        (3, 0.5, 0.5, 0.5, 3),
     ]
     assert list(PolicyVersion.objects.order_by("version").values_list("state", flat=True)) == [
         *[PolicyVersionState.SUPERSEDED] * 3,

@@ -78,10 +78,10 @@ def test_a_short_series_is_given_point_by_point() -> None:
     run = make_run()
     make_metrics(run, "loss/mean", [3.0, 2.0, 1.0])
     assert selectors.series(run, ["loss/mean", "none"]) == {
-        "loss/mean": [(0, 3.0, 3.0, 3.0), (1, 2.0, 2.0, 2.0), (2, 1.0, 1.0, 1.0)],
+        "loss/mean": [(0, 3.0, 3.0, 3.0, 0), (1, 2.0, 2.0, 2.0, 1), (2, 1.0, 1.0, 1.0, 2)],
         "none": [],
     }
-    assert selectors.series(run, ["loss/mean"], after_step=1) == {"loss/mean": [(2, 1.0, 1.0, 1.0)]}
+    assert selectors.series(run, ["loss/mean"], after_step=1) == {"loss/mean": [(2, 1.0, 1.0, 1.0, 2)]}
 
 
 @pytest.mark.parametrize(("count", "points"), [(10, 5), (10, 3), (1000, 7), (4000, 1500), (11, 10)])
@@ -91,10 +91,11 @@ def test_a_long_series_has_at_most_as_many_points_as_asked_and_keeps_extremes(co
     make_metrics(run, "k", values, first_step=5)
     series = selectors.series(run, ["k"], points=points)["k"]
     assert 0 < len(series) <= points
-    assert min(low for _, _, low, _ in series) == min(values)
-    assert max(high for _, _, _, high in series) == max(values)
+    assert min(low for _, _, low, _, _ in series) == min(values)
+    assert max(high for _, _, _, high, _ in series) == max(values)
     assert series[-1][0] == 5 + count - 1
     assert [point[0] for point in series] == sorted({point[0] for point in series})
+    assert [first for *_, first in series] == [5, *(point[0] + 1 for point in series[:-1])]
 
 
 def test_the_newest_point_of_each_key_is_found_in_one_query(django_assert_num_queries: Any) -> None:
@@ -114,4 +115,5 @@ def test_sparklines_of_many_runs_are_one_query(django_assert_num_queries: Any) -
         lines = selectors.sparklines([run.pk for run in runs])
     assert lines[runs[0].pk] == [0.0, 1.0]
     assert 0 < len(lines[runs[1].pk]) <= 40
+    assert lines[runs[1].pk][-1] == 399.0
     assert runs[2].pk not in lines
