@@ -174,6 +174,7 @@ def test_attention_that_wants_what_packing_does_not_do_is_refused(extra: str) ->
 
 
 def test_a_router_that_a_model_keeps_in_float32_is_not_rounded_as_the_rest_is(world: World, tmp_path: Path) -> None:
+    torch.manual_seed(0)
     config = Ernie4_5_MoeConfig(
         vocab_size=256, hidden_size=32, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2,
         num_key_value_heads=2, moe_num_experts=4, moe_k=2, moe_intermediate_size=16, moe_layer_start_index=0,
@@ -193,7 +194,7 @@ def test_a_router_that_a_model_keeps_in_float32_is_not_rounded_as_the_rest_is(wo
         score_tokens(load_policy(ModelConfig(path=str(tmp_path), dtype=dtype), world), batch, 1.0).logprobs_K
         for dtype in ("float32", "bfloat16")
     )
-    torch.testing.assert_close(rounded, exact, atol=0.15, rtol=0)
+    torch.testing.assert_close(rounded, exact, atol=0.05, rtol=0)
 
 
 def unmapped(model: torch.nn.Module, directory: Path) -> list[str]:
