@@ -120,6 +120,8 @@ def packed_attention(
             f"{type(module).__name__} cannot be trained: packed attention does not do {', '.join(unsupported)}"
         )
     query, key, value = (tensor[0].transpose(0, 1) for tensor in (query_1HNE, key_1HNE, value_1HNE))  # [N, H, E]
+    if sliding_window is None:
+        sliding_window = _window_of(module)
     if packed_layout.context is not None:
         key, value = packed_layout.context.gather_keys(key, value)
     if query.is_cuda and query.dtype in (torch.float16, torch.bfloat16):
@@ -145,6 +147,16 @@ def packed_attention(
         return out[None, ..., :width], None
     parts = [block_attention(query, key, value, block, scaling, sliding_window) for block in packed_layout.blocks]
     return (parts[0] if len(parts) == 1 else torch.cat(parts))[None], None
+
+
+def _window_of(module: torch.nn.Module) -> int | None:
+    """The window of a layer that tells of it only in its mask, as those of Qwen2-MoE do."""
+    config: Any = getattr(module, "config", None)
+    kinds, index = getattr(config, "layer_types", None), getattr(module, "layer_idx", None)
+    if not kinds or index is None or kinds[index] != "sliding_attention":
+        return None
+    window: int = config.sliding_window
+    return window
 
 
 def block_attention(

@@ -1,9 +1,12 @@
-"""Which layers train on packed sequences, by what a model's config says of them. Loads without torch."""
+"""Which models train on packed sequences, by what their config says of their layers. Loads without torch."""
 
 from typing import Any
 
 _SEPARATED = {"full_attention", "sliding_attention"}
 """Kinds of layers in which a token sees those of its own sequence alone: packed attention does them."""
+
+_ROLLING_DICE = {"phimoe"}
+"""Types of models whose training is another model than the one that is served."""
 
 
 def why_untrainable(config: Any) -> str:
@@ -11,6 +14,11 @@ def why_untrainable(config: Any) -> str:
 
     All other kinds (linear attention, convolutions, Mamba, chunks) would carry one packed sequence on into the next.
     """
+    if config.model_type in _ROLLING_DICE:
+        return (
+            "cannot be trained: while it is trained it chooses experts by chance, and servers take the best. "
+            "Name a model that always takes the best"
+        )
     kinds = sorted(set(getattr(config.get_text_config(), "layer_types", None) or ()) - _SEPARATED)
     return untrainable(f"layers of the kind {' and '.join(kinds)}") if kinds else ""
 

@@ -40,8 +40,8 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 _STORED = {"F16": torch.float16, "BF16": torch.bfloat16}
 """Number formats that float32 holds without a loss, as files name them."""
 
-_DROPOUT = re.compile(r"dropout|_pdrop$|layerdrop$")
-"""In what configs of models call the shares that training drops."""
+_DROPOUT = re.compile(r"dropout|_pdrop$|layerdrop$|jitter")
+"""In what configs of models call the shares that training drops, or by which it moves what chooses experts."""
 _LOGIT_EXTRAS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 """Extras of some architectures that change the logits."""
 
@@ -200,8 +200,11 @@ def _refuse_unusual_head(model: PreTrainedModel) -> None:
     config = model.config.get_text_config()
     extras = [name for name in _LOGIT_EXTRAS if getattr(config, name, None) not in (None, 1, 1.0)]
     head = model.get_output_embeddings()
+    if isinstance(head, torch.nn.Linear):
+        known = {*model.base_model.parameters(), *head.parameters()}
+        extras += [name for name, parameter in model.named_parameters() if parameter not in known]
     if extras or not isinstance(head, torch.nn.Linear):
-        what = ", ".join(extras) or f"its output layer is a {type(head).__name__}"
+        what = ", ".join(extras[:3]) or f"its output layer is a {type(head).__name__}"
         raise ModelUnsupported(
             f"{type(model).__name__} cannot be trained ({what}): set model.path to a model with a linear output layer"
         )

@@ -18,9 +18,14 @@ from transformers import (
     GPT2Config,
     Lfm2Config,
     LlamaForCausalLM,
+    MiniMaxM2Config,
     MistralConfig,
+    MixtralConfig,
+    ModernBertDecoderConfig,
+    PhimoeConfig,
     PreTrainedConfig,
     PreTrainedModel,
+    Qwen2MoeConfig,
     Qwen3Config,
     Qwen3ForCausalLM,
     RecurrentGemmaConfig,
@@ -129,6 +134,43 @@ def test_a_model_that_does_more_to_its_logits_is_refused(world: World, tmp_path:
 
 
 SMALL: dict[str, Any] = {"vocab_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+SERVED = {"vocab_size": 256, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+EXPERTS = {"num_key_value_heads": 2, "intermediate_size": 32, "num_experts_per_tok": 2}
+UNLIKE_ITSELF = {
+    "mixtral": MixtralConfig(**SERVED, **EXPERTS, num_local_experts=4, router_jitter_noise=0.5, head_dim=16),
+    "minimax_m2": MiniMaxM2Config(**SERVED, **EXPERTS, num_local_experts=4, router_jitter_noise=0.5, head_dim=16),
+    "qwen2_moe": Qwen2MoeConfig(
+        **SERVED, **EXPERTS, moe_intermediate_size=16, shared_expert_intermediate_size=16, num_experts=4,
+        use_sliding_window=True, sliding_window=5, max_window_layers=2,
+    ),
+    "phimoe": PhimoeConfig(**SERVED, **EXPERTS, num_local_experts=4),
+    "modernbert-decoder": ModernBertDecoderConfig(**SERVED, intermediate_size=32, pad_token_id=0),
+}  # fmt: skip
+REFUSED = {"phimoe": "chooses experts by chance", "modernbert-decoder": r"lm_head\.dense\.weight"}
+
+
+@pytest.mark.parametrize("kind", UNLIKE_ITSELF)
+def test_a_model_scores_as_it_is_served_or_is_refused(world: World, tmp_path: Path, kind: str) -> None:
+    settings: PreTrainedConfig = UNLIKE_ITSELF[kind]
+    assert settings.model_type == kind
+    model = AutoModelForCausalLM.from_config(settings, attn_implementation="eager")
+    with torch.no_grad():
+        for parameter in model.parameters():  # of as much influence as in a model that has learned
+            parameter.mul_(5)
+    model.save_pretrained(tmp_path)
+    config = ModelConfig(path=str(tmp_path))
+    if kind in REFUSED:
+        with pytest.raises(ModelUnsupported, match=REFUSED[kind]):
+            load_policy(config, world, dropout=False)
+        return
+    [sequence] = random_sequences(lengths=[40])
+    tokens = torch.from_numpy(sequence.token_ids_T)
+    with torch.no_grad():
+        served = model.eval()(tokens[None], use_cache=False).logits[0, :-1].log_softmax(-1)
+    scored = score_tokens(load_policy(config, world, dropout=False), micro_batch([sequence]), 1.0).logprobs_K
+    torch.testing.assert_close(scored, served.gather(1, tokens[1:, None])[:, 0], atol=1e-4, rtol=0)
+
+
 MIXING = {
     "kind conv": Lfm2Config(**SMALL, num_key_value_heads=2, layer_types=["conv"]),
     "layers with a state": RecurrentGemmaConfig(**SMALL, block_types=["recurrent"]),
