@@ -70,7 +70,8 @@ class Learner:
         self.tokenizer = load_tokenizer(self.start)
         torch.manual_seed(config.seed)  # a fresh LoRA adapter is random, and the same on every rank
         is_imitating = config.kind == "sft" and (config.data is None or config.data.preference is None)
-        self.model = load_policy(self.start, world, config.trainer, dropout=is_imitating)
+        served = None if config.kind == "sft" else config.inference.max_model_len
+        self.model = load_policy(self.start, world, config.trainer, dropout=is_imitating, longest=served)
         self.dtype = DTYPES[config.model.dtype]
         """What the model computes in; its parameters are float32."""
         self._flops = FlopCounter(self.model) if world.stages == 1 else None

@@ -21,6 +21,7 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.utils import CONFIG_NAME
 from transformers.utils.hub import cached_file
 
@@ -47,14 +48,20 @@ _LOGIT_EXTRAS = ("final_logit_softcapping", "logits_scaling", "logit_scale")
 
 
 def load_policy(
-    config: ModelConfig, world: World, trainer: TrainerConfig | None = None, *, dropout: bool = True
+    config: ModelConfig,
+    world: World,
+    trainer: TrainerConfig | None = None,
+    *,
+    dropout: bool = True,
+    longest: int | None = None,
 ) -> PreTrainedModel:
     """Load the model with float32 master weights and spread it over the ranks, layer by layer onto their devices.
 
     Weights stay in their mapped files until a rank copies its share of them; that alone becomes float32. The model's
     forward pass scores micro-batches (`score_tokens`). Without `trainer` its defaults hold. Without `dropout` the one
     that the model's own config names is 0: servers drop nothing, so its logprobs would not be those of the policy that
-    was sampled. What the config said stays in `kept_config`, for who writes the model. Raises ModelUnsupported.
+    was sampled. What the config said stays in `kept_config`, for who writes the model. `longest` is the length that
+    servers are made for, else the trainer's: some rotary embeddings depend on it. Raises ModelUnsupported.
     """
     trainer = trainer or TrainerConfig()
     transformers.utils.logging.disable_progress_bar()  # thousands of control characters in a log file
@@ -64,6 +71,7 @@ def load_policy(
         model = _open_model(config, settings)
     model.kept_config = kept  # type: ignore[assignment]
     _refuse_mixed_sequences(model)
+    _pin_rotary(model, longest or trainer.seq_len)
     if config.lora.rank:
         add_adapter(model, config.lora)
     _refuse_unusual_head(model)
@@ -193,6 +201,32 @@ def _refuse_mixed_sequences(model: PreTrainedModel) -> None:
         why = untrainable("an attention of its own")
     if why:
         raise ModelUnsupported(f"{type(model).__name__} {why}")
+
+
+def _pin_rotary(model: PreTrainedModel, longest: int) -> None:
+    """Have rotary embeddings be those of one length, as in vLLM: transformers goes by the longest sequence of a row, so
+    that of a sequence would depend on what it is packed with.
+    """
+    for module in model.modules():
+        kind = getattr(module, "rope_type", None)
+        for layers, each in (kind if isinstance(kind, dict) else {"": kind or ""}).items():
+            if each != "longrope" and "dynamic" not in each:
+                continue
+            config: Any = module.config
+            known = config.rope_parameters[layers] if layers else config.rope_parameters
+            original = known.get("original_max_position_embeddings", config.max_position_embeddings)
+            is_long = longest > original
+            if is_long and (layers or each != "longrope"):
+                raise ModelUnsupported(
+                    f"{type(model).__name__} cannot be trained on sequences of {longest} tokens: above {original} its "
+                    "rotary embedding changes with the length. Set inference.max_model_len, for SFT trainer.seq_len, "
+                    f"to at most {original}"
+                )
+            if is_long:
+                inverse, _ = ROPE_INIT_FUNCTIONS[each](config, module.inv_freq.device, seq_len=longest)
+                module.register_buffer("inv_freq", inverse, persistent=False)
+            if not layers:
+                module.rope_type = "pinned"  # transformers goes by it when it looks at a row
 
 
 def _refuse_unusual_head(model: PreTrainedModel) -> None:

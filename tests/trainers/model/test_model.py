@@ -17,11 +17,13 @@ from transformers import (
     GemmaForCausalLM,
     GPT2Config,
     Lfm2Config,
+    LlamaConfig,
     LlamaForCausalLM,
     MiniMaxM2Config,
     MistralConfig,
     MixtralConfig,
     ModernBertDecoderConfig,
+    Phi3Config,
     PhimoeConfig,
     PreTrainedConfig,
     PreTrainedModel,
@@ -306,6 +308,41 @@ def test_a_tensor_is_not_rounded_to_the_format_of_the_others(directory: Path, wo
     save_file(tensors | {"model.norm.weight": precise}, tmp_path / "model.safetensors", metadata={"format": "pt"})
     model = load_policy(ModelConfig(path=str(tmp_path)), world)
     assert torch.equal(gather_model(model)["model.norm.weight"], precise)
+
+
+FACTORS = {"short_factor": [1.0] * 8, "long_factor": [4.0] * 8}
+
+
+@pytest.mark.parametrize("longest", [32, 64])
+def test_a_sequence_scores_the_same_whatever_it_is_packed_with_and_by_the_longest_that_is_served(
+    world: World, tmp_path: Path, longest: int
+) -> None:
+    lengths = {"max_position_embeddings": 128, "original_max_position_embeddings": 32}
+    rotary = {"rope_type": "longrope", "rope_theta": 100.0, **FACTORS}
+    settings = Phi3Config(**SERVED, **lengths, intermediate_size=32, pad_token_id=0, rope_parameters=rotary)
+    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path)
+    policy = load_policy(ModelConfig(path=str(tmp_path)), world, longest=longest)
+    long, short = random_sequences(lengths=[60, 20])
+    alone = score_tokens(policy, micro_batch([short]), 1.0).logprobs_K
+    packed = score_tokens(policy, micro_batch([long, short]), 1.0).logprobs_K
+    torch.testing.assert_close(packed[-len(alone) :], alone, atol=1e-5, rtol=0)
+    factor = "short_factor" if longest == 32 else "long_factor"
+    settings.rope_parameters["short_factor"] = FACTORS[factor]  # which transformers takes for 20 tokens
+    served = AutoModelForCausalLM.from_pretrained(tmp_path, config=settings, attn_implementation="eager")
+    tokens = torch.from_numpy(short.token_ids_T)
+    expected = served(tokens[None]).logits[0, :-1].log_softmax(-1).gather(1, tokens[1:, None])[:, 0]
+    torch.testing.assert_close(alone, expected, atol=1e-5, rtol=0)
+
+
+def test_a_rotary_embedding_that_changes_with_the_length_is_refused_where_it_would(
+    world: World, tmp_path: Path
+) -> None:
+    dynamic = {"rope_type": "dynamic", "rope_theta": 100.0, "factor": 2.0}
+    settings = LlamaConfig(**SERVED, intermediate_size=32, max_position_embeddings=64, rope_parameters=dynamic)
+    AutoModelForCausalLM.from_config(settings).save_pretrained(tmp_path)
+    load_policy(ModelConfig(path=str(tmp_path)), world, longest=64)
+    with pytest.raises(ModelUnsupported, match=r"above 64 its rotary .*Set inference\.max_model_len.* to at most 64"):
+        load_policy(ModelConfig(path=str(tmp_path)), world, longest=65)
 
 
 def attend(**options: object) -> torch.Tensor:
