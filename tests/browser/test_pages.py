@@ -244,7 +244,7 @@ def test_a_click_on_a_step_of_a_chart_opens_its_batch(watched: Watched) -> None:
 
 
 def test_a_point_of_several_steps_names_them(watched: Watched) -> None:
-    run = make_run(next_step=900)
+    run = make_run(next_step=900, max_steps=1000)
     make_metrics(run, "reward/mean", [0.25] * 899 + [0.75])
     page = watched.open(f"/runs/{run.key}/")
     reward = page.locator("metric-chart[title-text='Reward']")

@@ -226,7 +226,7 @@ def _pin_rotary(model: PreTrainedModel, longest: int) -> None:
                 inverse, _ = ROPE_INIT_FUNCTIONS[each](config, module.inv_freq.device, seq_len=longest)
                 module.register_buffer("inv_freq", inverse, persistent=False)
             if not layers:
-                module.rope_type = "pinned"  # transformers goes by it when it looks at a row
+                module.rope_type = "pinned"  # type: ignore[assignment]  # by which transformers knows what to look at
 
 
 def _refuse_unusual_head(model: PreTrainedModel) -> None:

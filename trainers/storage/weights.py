@@ -77,7 +77,7 @@ def save_weights(
     if whole is not None:
         _save(directory, model, whole)
     tokenizer.save_pretrained(directory)
-    _copy_processor(model.name_or_path, directory)
+    _copy_processor(str(model.name_or_path), directory)
     config_path = directory / "config.json"
     config = json.loads(config_path.read_bytes())
     config["dtype"] = str(dtype).removeprefix("torch.")  # save_pretrained names the master weights' type
