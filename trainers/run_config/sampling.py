@@ -50,7 +50,7 @@ class EnvironmentRef(Section):
     args: dict[str, Any] = {}
     """Arguments of the environment; see its own documentation."""
     weight: float = Field(default=1.0, gt=0)
-    """Share of the problems relative to the other environments."""
+    """Share of the rollouts relative to the other environments."""
     schedule: list[WeightPoint] = []
     """The weight at certain steps, in place of `weight`: points such as `{ step = 100, weight = 0.5 }`, with straight
     lines between them. It is set when the batch of the step before is formed."""

@@ -14,7 +14,7 @@ class WeightPoint(Section):
     step: int = Field(ge=0)
     """Optimizer step, counted from 0; higher than that of the point before."""
     weight: float = Field(gt=0)
-    """Share of the problems relative to the other environments, at that step."""
+    """Share of the rollouts relative to the other environments, at that step."""
 
 
 def weight_at(points: Sequence[WeightPoint], step: int) -> float:
