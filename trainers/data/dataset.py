@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trainers.data.examples import parse_example, parse_pair, problem_of
+from trainers.data.examples import parse_pair, parse_wanted, problem_of
 from trainers.data.order import batch_indices, hold_out
 from trainers.data.solutions import write_solutions
 from trainers.data.sources import find_files
@@ -69,7 +69,7 @@ def open_dataset(config: RunConfig, spool_dir: Path, datasets: Path | None = Non
     """
     data = config.data
     assert data is not None, "the config refuses SFT runs without data"
-    parse = parse_example if data.preference is None else parse_pair
+    parse = parse_wanted if data.preference is None else parse_pair
     held_out = data.validation if data.validation is not None and not data.validation.path else None
     problems = array("Q")
 

@@ -7,7 +7,8 @@
     {"prompt": ..., "chosen": ..., "rejected": ...}     pair, each in one of these forms; without a prompt, what the
                                                         two have in common at their beginning is the prompt
 
-Messages are in the OpenAI chat format. `problem_key` names the problem, if there is one. Other keys are ignored.
+Messages are in the OpenAI chat format. `problem_key` names the problem, if there is one; `"label": false` says that the
+example is to be avoided, as in data for KTO. Other keys are ignored.
 """
 
 import hashlib
@@ -71,6 +72,7 @@ class _Line(msgspec.Struct):
     loss_mask: list[int] | None = None
     tools: list[dict[str, Any]] | str | None = None
     problem_key: Any = None
+    label: Any = None
 
 
 COLUMNS = frozenset(_Line.__struct_fields__)
@@ -97,6 +99,20 @@ def parse_example(line: bytes, where: str, roles: Sequence[str]) -> Example:
     return example
 
 
+def parse_wanted(line: bytes, where: str, roles: Sequence[str]) -> Example:
+    """An example to imitate. Raises DataError as `parse_example` does, and for one that is to be avoided."""
+    example = parse_example(line, where, roles)
+    if not is_wanted(line):
+        reason = "`label` is false: the example is to be avoided, and would be imitated"
+        raise DataError(f"{where}: {reason}. Remove such lines, or import the file: a dataset leaves them out.")
+    return example
+
+
+def is_wanted(line: bytes) -> bool:
+    """Whether a line that was parsed is worth imitating."""
+    return _decoder.decode(line).label is not False
+
+
 def parse_pair(line: bytes, where: str, roles: Sequence[str]) -> Pair:
     """Two examples that begin alike. Raises DataError naming `where` and what to mend."""
     fields, tools = _decode(line, where)
@@ -115,7 +131,7 @@ def parse_pair(line: bytes, where: str, roles: Sequence[str]) -> Pair:
         raise DataError(f"{where}: answers that are text need a `prompt`.")
     else:
         common = _common(chosen, rejected)
-        pair = Pair(*(_continue(answer[:common], answer[common:], tools, where) for answer in (chosen, rejected)))
+        pair = Pair(*(_conversation(answer[:common], answer[common:], tools, where) for answer in (chosen, rejected)))
     for name, example in (("chosen", pair.chosen), ("rejected", pair.rejected)):
         _check(example, f"{where}: {name}", roles)
     return pair
@@ -157,8 +173,24 @@ def _continue(
         return Text(prompt, completion)
     before = [{"role": "user", "content": prompt}] if isinstance(prompt, str) else prompt
     after = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion
-    if after[: len(before)] == before:  # sets of the hub have the prompt once more in each answer
-        after = after[len(before) :]
+    if before and after and after[0].get("role") in ("system", "user"):
+        if (again := _told_again(before, after)) is not None:
+            before, after = after[:again], after[again:]
+        elif after[0]["role"] == "system" or before[-1].get("role") == "user":
+            raise DataError(f"{where}: an answer is a conversation of its own, without the `prompt`. Leave that out.")
+    return _conversation(before, after, tools, where)
+
+
+def _told_again(prompt: list[Message], answer: list[Message]) -> int | None:
+    """Up to where an answer says its prompt once more: in sets of the hub it is often the whole conversation, with a
+    system message before the prompt, or with earlier turns of which that is the last question. None: nowhere."""
+    ends = range(len(prompt), len(answer) + 1)
+    return next((end for end in ends if answer[end - len(prompt) : end] == prompt), None)
+
+
+def _conversation(
+    before: list[Message], after: list[Message], tools: list[dict[str, Any]] | None, where: str
+) -> Conversation:
     return Conversation([_message(message, where) for message in [*before, *after]], tools, len(before))
 
 
@@ -181,7 +213,9 @@ def _message(message: Message, where: str) -> Message:
     may_be_silent = calls or message.get("reasoning_content") is not None
     if not isinstance(content, str) and not (content is None and may_be_silent):
         raise DataError(f"{where}: content of a message must be text, or a list of parts of type text.")
-    changed = {key: value for key, value in message.items() if value is not None} | {"content": content or ""}
+    # Templates ask whether there are calls by whether there is a list of them, which servers send empty.
+    said = {key: value for key, value in message.items() if value is not None and (key != "tool_calls" or value)}
+    changed = said | {"content": content or ""}
     if calls:
         if not isinstance(calls, list):
             raise DataError(f"{where}: tool_calls must be a list.")

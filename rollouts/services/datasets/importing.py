@@ -17,7 +17,7 @@ from rollouts.services.datasets.choosing import NOTHING
 from rollouts.services.datasets.making import check_words, store
 from rollouts.sql import load
 from rollouts.storable import data_faults, displayable
-from trainers.data.examples import parse_example, parse_pair
+from trainers.data.examples import is_wanted, parse_example, parse_pair
 from trainers.errors import DataError
 
 MAX_ROW_BYTES = 16 * 2**20
@@ -124,7 +124,7 @@ def _check(line: Line, form: DatasetForm) -> bool:
         raise BadLine(line.at, str(error)) from None
     if fault := next(data_faults(row), None):
         raise BadLine(line.at, " ".join(fault))
-    return row.get("label") is not False
+    return is_wanted(line.text)
 
 
 def _chunks(rows: Iterable[tuple[bytes, bool]]) -> Iterator[list[tuple[bytes, bool]]]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from trainers.data.examples import Conversation, Example, Text, Tokens, parse_example, parse_pair
+from trainers.data.examples import Conversation, Example, Text, Tokens, parse_example, parse_pair, parse_wanted
 from trainers.errors import DataError
 
 USER = {"role": "user", "content": "ab"}
@@ -54,6 +54,18 @@ def test_content_in_parts_of_text_is_text() -> None:
     assert example(messages=[USER, {"role": "assistant", "content": parts}]) == Conversation([USER, GOOD])
 
 
+def test_an_empty_list_of_calls_is_none() -> None:
+    """As servers write it, and as templates would take for calls."""
+    assert example(messages=[USER, GOOD | {"tool_calls": []}]) == Conversation([USER, GOOD])
+
+
+def test_what_is_to_be_avoided_is_not_imitated() -> None:
+    line = {"prompt": "ab", "completion": "ba"}
+    assert "Remove such lines, or import the file" in complaint(parse_wanted, **line, label=False)
+    for label in (True, None, 0, "no"):
+        assert parse_wanted(json.dumps(line | {"label": label}).encode(), "f:1", ["assistant"]) == Text("ab", "ba")
+
+
 def test_a_reply_may_be_all_reasoning() -> None:
     thought = {"role": "assistant", "content": None, "reasoning_content": "hm"}
     assert example(messages=[USER, thought]) == Conversation([USER, thought | {"content": ""}])
@@ -75,6 +87,8 @@ def test_a_reply_may_be_all_reasoning() -> None:
         ({"messages": [USER, GOOD], "tools": "[" * 100_000}, "nested too deep"),
         ({"prompt": [USER, GOOD], "completion": [USER]}, "needs a message of assistant"),
         ({"prompt": "x"}, "neither `messages`, nor"),
+        ({"prompt": "x", "completion": [USER, GOOD]}, "a conversation of its own, without the `prompt`"),
+        ({"prompt": [USER, GOOD], "completion": [{"role": "system", "content": "s"}, GOOD]}, "without the `prompt`"),
         ({"prompt": "x", "chosen": "a", "rejected": "b"}, "Set data.preference.beta"),
         ({"token_ids": [1, 2], "loss_mask": [1]}, "2 token ids and 1 of a mask"),
         ({"token_ids": [1, 2], "loss_mask": [1, 0]}, "trains no token behind the first"),
@@ -106,6 +120,24 @@ def test_a_prompt_that_the_answers_begin_with_again_is_there_once(prompt: Any) -
     line = {"prompt": prompt, "chosen": [USER, GOOD], "rejected": [USER, BAD]}
     pair = parse_pair(json.dumps(line).encode(), "f:1", ["assistant"])
     assert (pair.chosen, pair.rejected) == (Conversation([USER, GOOD], None, 1), Conversation([USER, BAD], None, 1))
+
+
+SYSTEM = {"role": "system", "content": "s"}
+
+
+@pytest.mark.parametrize("before", [[SYSTEM], [SYSTEM, {"role": "user", "content": "first"}, GOOD]])
+def test_a_prompt_that_stands_further_on_in_the_answers_is_there_once(before: list[Any]) -> None:
+    line = {"prompt": "ab", "chosen": [*before, USER, GOOD], "rejected": [*before, USER, BAD]}
+    pair = parse_pair(json.dumps(line).encode(), "f:1", ["assistant"])
+    for one, reply in ((pair.chosen, GOOD), (pair.rejected, BAD)):
+        assert one == Conversation([*before, USER, reply], None, len(before) + 1)
+
+
+def test_what_a_user_says_again_later_is_not_the_prompt() -> None:
+    said = example(prompt=[USER], completion=[GOOD, USER, BAD])
+    assert said == Conversation([USER, GOOD, USER, BAD], None, 1)
+    goes_on = example(prompt=[USER, GOOD], completion=[{"role": "user", "content": "more"}, BAD])
+    assert goes_on == Conversation([USER, GOOD, {"role": "user", "content": "more"}, BAD], None, 2)
 
 
 def test_pairs_take_prompts_and_answers_as_text_messages_or_tokens() -> None:
