@@ -22,6 +22,7 @@ gc.disable()  # What is being loaded is no garbage: a fifth of a start would go 
 
 import logging
 import time
+from datetime import UTC, date, datetime
 from pathlib import Path
 
 from trainers.data.dataset import open_dataset
@@ -45,7 +46,8 @@ def train() -> None:
     log = MetricLog(config.tracking, registration.run, run_dir, is_main=link.is_main)
     world = make_world(config.trainer)
     learner = Learner(config, registration, link, world)
-    supervision = make_supervision(learner, config, world)
+    today = date.fromordinal(link.broadcast(datetime.now(UTC).toordinal()))
+    supervision = make_supervision(learner, config, world, today)
 
     while learner.step < config.max_steps:
         step, begin = learner.step, time.perf_counter()

@@ -12,6 +12,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 from transformers import PreTrainedModel
@@ -35,14 +36,14 @@ PUSHED = Objective(push_loss)
 
 
 class Supervision(ABC):
-    """What is done with lines of data. `train_step` and `validate` are collective."""
+    """What is done with lines of data. `train_step` and `validate` are collective; `today` is the same on all ranks."""
 
-    def __init__(self, learner: Learner, config: DataConfig, world: World) -> None:
+    def __init__(self, learner: Learner, config: DataConfig, world: World, today: date) -> None:
         self._learner = learner
         self._config = config
         self._world = world
         self._seq_len = learner.config.trainer.seq_len
-        self._renderer = Renderer(learner.tokenizer, config, self._seq_len)
+        self._renderer = Renderer(learner.tokenizer, config, self._seq_len, today)
 
     @abstractmethod
     def train_step(self, lines: Sequence[Line]) -> dict[str, float]:
@@ -108,8 +109,10 @@ class Imitation(Supervision):
 class Preference(Supervision):
     """DPO against a frozen copy of the policy that the run started from, also when it goes on from a checkpoint."""
 
-    def __init__(self, learner: Learner, config: DataConfig, world: World, preference: PreferenceConfig) -> None:
-        super().__init__(learner, config, world)
+    def __init__(
+        self, learner: Learner, config: DataConfig, world: World, today: date, preference: PreferenceConfig
+    ) -> None:
+        super().__init__(learner, config, world, today)
         self._beta = preference.beta
         self._reference = load_policy(learner.start, world, learner.config.trainer).requires_grad_(False)
 
@@ -145,12 +148,12 @@ class Preference(Supervision):
         return sequences
 
 
-def make_supervision(learner: Learner, config: RunConfig, world: World) -> Supervision:
-    """What the config asks for."""
+def make_supervision(learner: Learner, config: RunConfig, world: World, today: date) -> Supervision:
+    """What the config asks for; `today` is for chat templates."""
     assert config.data is not None, "the config refuses SFT runs without data"
     if config.data.preference is not None:
-        return Preference(learner, config.data, world, config.data.preference)
-    return Imitation(learner, config.data, world)
+        return Preference(learner, config.data, world, today, config.data.preference)
+    return Imitation(learner, config.data, world, today)
 
 
 def _area(name: str) -> str:

@@ -10,6 +10,7 @@ Shapes: T tokens of one sequence.
 """
 
 from collections.abc import Sequence
+from datetime import date
 
 import numpy as np
 from jinja2 import TemplateError
@@ -27,12 +28,17 @@ Rendered = tuple[np.ndarray, np.ndarray]
 
 
 class Renderer:
-    """Renders examples for one tokenizer, and counts what was too long."""
+    """Renders examples for one tokenizer, and counts what was too long.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: DataConfig, seq_len: int) -> None:
+    `today` is the date for templates that tell it: one for all, since a turn that is rendered past midnight would not
+    be what the conversation begins with.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, config: DataConfig, seq_len: int, today: date) -> None:
         self._tokenizer = tokenizer
         self._config = config
         self._seq_len = seq_len
+        self._today = today
         self._cut = self._dropped = 0
 
     def render(self, example: Example, where: str) -> list[TrainingSequence]:
@@ -102,6 +108,7 @@ class Renderer:
                 tools=conversation.tools,  # type: ignore[arg-type]
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
+                strftime_now=self._today.strftime,
             )
         except (TemplateError, TypeError) as error:
             raise DataError(f"{where}: the chat template refuses the first {count} messages: {error}") from None

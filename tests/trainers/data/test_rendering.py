@@ -1,6 +1,7 @@
 """Loss masks: exactly the tokens that were asked for are trained, and what cannot be told apart is refused."""
 
 import string
+from datetime import date
 from typing import Any
 
 import numpy as np
@@ -41,7 +42,7 @@ def turns(*said: tuple[str, str]) -> list[Message]:
 
 
 def renderer(tokenizer: PreTrainedTokenizerBase, seq_len: int = 100, **config: Any) -> Renderer:
-    return Renderer(tokenizer, DataConfig(path="x", **config), seq_len)
+    return Renderer(tokenizer, DataConfig(path="x", **config), seq_len, date(2026, 2, 28))
 
 
 def trained(tokenizer: PreTrainedTokenizerBase, example: Example, **config: Any) -> tuple[str, str]:
@@ -145,6 +146,11 @@ def test_tokens_keep_their_mask_and_must_belong_to_the_model(tokenizer: PreTrain
     assert trained(tokenizer, Tokens(ids, [0, 1, 0])) == ("abc", "b")
     with pytest.raises(DataError, match="outside of the model's 259"):
         trained(tokenizer, Tokens([1, 259], [0, 1]))
+
+
+def test_the_date_that_a_template_tells_is_that_of_the_run(tokenizer: PreTrainedTokenizerBase) -> None:
+    tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + str(tokenizer.chat_template)
+    assert trained(tokenizer, Conversation(LONG)) == (f"28 Feb 2026{LONG_TEXT}", "ba<end>dc<end>")
 
 
 def test_long_examples_are_cut_or_dropped_and_counted(tokenizer: PreTrainedTokenizerBase) -> None:
