@@ -37,19 +37,24 @@ interface Draft {
   note: string;
   score: string;
   tags: string[];
-  /** What is put in the place of a reply; undefined: it says what it said. */
+  /** What is put in the place of a reply, and of what was thought before it; undefined: it says what it said. */
   edited?: string;
+  thoughts?: string;
 }
 
 function written(form: HTMLFormElement): Draft {
   const data = new FormData(form);
-  const reply = form.querySelector<HTMLTextAreaElement>("[name=edited]");
+  const corrected = corrections(form).filter((area) => area.value !== area.defaultValue);
   return {
     note: String(data.get("note") ?? ""),
     score: String(data.get("score") ?? ""),
     tags: data.getAll("tag").map(String),
-    ...(reply && reply.value !== reply.defaultValue ? { edited: reply.value } : {}),
+    ...Object.fromEntries(corrected.map((area) => [area.name, area.value])),
   };
+}
+
+function corrections(form: HTMLFormElement): HTMLTextAreaElement[] {
+  return [...form.querySelectorAll<HTMLTextAreaElement>("[name=edited], [name=thoughts]")];
 }
 
 function restore(form: HTMLFormElement, stored: string | null): void {
@@ -63,9 +68,11 @@ function restore(form: HTMLFormElement, stored: string | null): void {
   for (const box of form.querySelectorAll<HTMLInputElement>("[name=tag]")) {
     box.checked = draft.tags.includes(box.value);
   }
-  const reply = form.querySelector<HTMLTextAreaElement>("[name=edited]");
-  if (reply && draft.edited !== undefined) {
-    reply.value = draft.edited;
-    reply.closest("details")?.setAttribute("open", "");
+  for (const area of corrections(form)) {
+    const text = draft[area.name as "edited" | "thoughts"];
+    if (text !== undefined) {
+      area.value = text;
+      area.closest("details")?.setAttribute("open", "");
+    }
   }
 }

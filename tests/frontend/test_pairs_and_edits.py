@@ -93,6 +93,18 @@ def test_the_last_reply_is_corrected_and_stands_beside_its_original(curator: Cli
     assert Rollout.objects.get(group__key="a", index=0).messages[1]["content"] == BETTER
 
 
+def test_the_thoughts_before_a_corrected_reply_are_corrected_or_left_out(curator: Client) -> None:
+    run, group = story.launch(), story.scored("a")
+    thought: Any = {"role": "assistant", "content": "five", "reasoning_content": "so\nfive"}
+    group.rollouts[0].messages = [{"role": "user", "content": "what?"}, thought]  # type: ignore[list-item]
+    story.submit(run, [group], actor="api:t")
+    queue = make(run, unit="rollout")
+    turn = begin(curator, queue)
+    assert "so\nfive" in read(curator, "queue-annotate", queue.key).split('name="thoughts"')[1]
+    send(curator, "queue-say", queue.key, turn=turn, verdict="accept", edited="four", thoughts="")
+    assert Label.objects.latest("id").edited[-1] == {"role": "assistant", "content": "four"}
+
+
 def test_a_reply_that_is_left_as_it_is_is_no_correction(curator: Client, run: Run) -> None:
     queue = make(run, unit="rollout")
     send(curator, "queue-say", queue.key, turn=begin(curator, queue), verdict="accept", edited=BETTER)

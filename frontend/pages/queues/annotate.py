@@ -106,7 +106,7 @@ def _said(request: HttpRequest, turn: QueueTurn) -> dict[str, Any]:
     if side:
         said["preference"] = showing.preference_of(side, turn.item, request.user)
     if "edited" in form and turn.item.rollout is not None:
-        said["edited"] = edits.with_last_reply(turn.item.rollout.messages, form["edited"])
+        said["edited"] = edits.with_last_reply(turn.item.rollout.messages, form["edited"], form.get("thoughts"))
     return said
 
 

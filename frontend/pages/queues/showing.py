@@ -35,7 +35,8 @@ def shown(queue: LabelQueue, turn: QueueTurn, user: Any) -> dict[str, Any]:
     shared = prompts[0][0] if prompts else []
     is_shared = all(prompt == shared for prompt, _ in prompts)
     told = [rest if is_shared else rollout.messages for rollout, (_, rest) in zip(rollouts, prompts, strict=True)]
-    reply = edits.last_reply(item.rollout.messages) if item.rollout and queue.unit == QueueUnit.ROLLOUT else None
+    correctable = item.rollout.messages if item.rollout and queue.unit == QueueUnit.ROLLOUT else []
+    reply, thoughts = edits.last_reply(correctable), edits.last_thoughts(correctable)
     return {
         "turn": turn,
         "group": item.group,
@@ -48,6 +49,7 @@ def shown(queue: LabelQueue, turn: QueueTurn, user: Any) -> dict[str, Any]:
         "words": [Said(label, _word(label, item, left)) for label in _words(queue, item)],
         # The first line break of a text area is taken for none.
         "reply": None if reply is None else f"\n{reply}",
+        "thoughts": f"\n{thoughts}" if thoughts else "",
     }
 
 

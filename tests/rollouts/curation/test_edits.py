@@ -56,6 +56,25 @@ def test_what_says_the_same_with_a_forms_line_breaks_is_no_correction(rollout: R
     assert edits.last_reply([{"role": "assistant", "content": None}]) is None
 
 
+THOUGHT = [MESSAGES[0], MESSAGES[3] | {"reasoning_content": "2 + 2 is\nfive"}]
+
+
+def test_what_was_thought_is_corrected_with_what_was_said_or_left_out() -> None:
+    assert edits.last_thoughts(THOUGHT) == "2 + 2 is\nfive"
+    assert edits.last_thoughts(MESSAGES) == ""
+    same, said = "2 + 2 is\r\nfive", "five\r\nor so"
+    assert edits.with_last_reply(THOUGHT, said, same) is None
+    for text, thoughts, expected in (
+        ("four", None, {"content": "four", "reasoning_content": "2 + 2 is\nfive"}),
+        ("four", "it is\r\nfour", {"content": "four", "reasoning_content": "it is\nfour"}),
+        ("four", "", {"content": "four"}),
+        (said, "about four", {"content": "five\nor so", "reasoning_content": "about four"}),
+    ):
+        edited = edits.with_last_reply(THOUGHT, text, thoughts)
+        assert edited == [THOUGHT[0], {"role": "assistant"} | expected]
+        assert edits.fault(THOUGHT, edited) == ""
+
+
 @pytest.mark.parametrize(
     "edited",
     [
@@ -68,6 +87,8 @@ def test_what_says_the_same_with_a_forms_line_breaks_is_no_correction(rollout: R
         changed(3, content=None),
         changed(3, content=["four"]),
         changed(3, content="four", name="x"),
+        changed(3, content="four", reasoning_content=4),
+        changed(2, reasoning_content="hm"),
         changed(3, content="\0"),
         changed(3, content="x" * MAX_EDITED_BYTES),
     ],
