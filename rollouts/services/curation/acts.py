@@ -50,7 +50,7 @@ def perform(run: Run, verb: Verb, group_ids: Iterable[int], *, user: User, actor
     act = Act.objects.create(run=run, verb=verb, person=user, actor=actor, note=note)
     for ids in _batches(group_ids):
         with transaction.atomic():
-            _lock_act(act)
+            lock(act)
             if Act.objects.filter(undoes=act).exists():
                 break
             rows = _lock(run, ids)
@@ -69,7 +69,7 @@ def undo(act: Act, *, user: User, actor: str, note: str = "") -> Act:
     _check_note(note)
     told = {"run": act.run, "verb": Verb.UNDO, "person": user, "actor": actor, "note": note}
     with transaction.atomic():
-        _lock_act(act)
+        lock(act)
         undoing, is_new = Act.objects.get_or_create(undoes=act, defaults=told)
         before = dict(ActItem.objects.filter(act=act).values_list("group_id", "withheld_before"))
         first, *others = [*_batches(before)] or [[]]
@@ -93,8 +93,9 @@ def _put_back(undoing: Act, act: Act, ids: Iterable[int], before: Mapping[int, s
     return len(untouched)
 
 
-def _lock_act(act: Act) -> None:
-    """Keep who does something, a thousand groups at a time, and who undoes it apart until this transaction ends."""
+def lock(act: Act) -> None:
+    """Keep who does something, a thousand groups at a time, and who undoes it apart until this transaction ends: before
+    the row of any group, for all who take both."""
     with connection.cursor() as cursor:
         cursor.execute("SELECT pg_advisory_xact_lock(%s, %s)", [_ACTS, act.pk % 2**31])
 

@@ -74,14 +74,16 @@ def answer(turn: QueueTurn, *, user: User, actor: str, verdict: str, **said: Any
 
 def undo(queue: LabelQueue, user: User, *, actor: str) -> QueueTurn:
     """Take back the person's newest word in a queue, and what it did unless somebody else's word wants the same; the
-    item is theirs again. Locks the item's row, and then its group. Raises NotFound, StateConflict for a queue that is
-    closed, and Conflict where the person takes it back twice at the same moment."""
+    item is theirs again. Locks the item's row, its act, and then its group. Raises NotFound, StateConflict for a queue
+    that is closed, and Conflict where the person takes it back twice at the same moment."""
     turns = QueueTurn.objects.filter(item__queue=queue, person=user, label__isnull=False)
     turn = turns.order_by("-label_id").first()
     if turn is None:
         raise NotFound("There is no word of yours in this queue to take back.")
     with transaction.atomic():
         item = QueueItem.objects.select_for_update(of=("self",), no_key=True).get(pk=turn.item_id)
+        if turn.act is not None:  # to be undone below, which takes this first
+            acts.lock(turn.act)
         # Whoever rejects the group at this moment has done so, or does it afterwards.
         ScoredGroup.objects.select_for_update(no_key=True).only("pk").get(pk=item.group_id)
         # Read behind the locks: somebody may have closed it while this waited for them.

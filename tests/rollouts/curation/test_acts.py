@@ -206,7 +206,7 @@ def test_a_batch_and_an_act_that_race_for_groups_agree_who_had_them(again: int) 
 
 def overlapping(run: Run) -> tuple[Act, Act]:
     """A reject of a and then of b, and an exclude of both that was begun later, and that came before it to b."""
-    lock, is_between = acts._lock_act, threading.Barrier(2)
+    lock, is_between = acts.lock, threading.Barrier(2)
 
     def locked_in_turns(doing: Act) -> None:
         if doing.verb == Verb.REJECT and doing.items.exists():
@@ -221,7 +221,7 @@ def overlapping(run: Run) -> tuple[Act, Act]:
         finally:
             is_between.wait(10)
 
-    with patch.object(acts, "_AT_ONCE", 1), patch.object(acts, "_lock_act", locked_in_turns):
+    with patch.object(acts, "_AT_ONCE", 1), patch.object(acts, "lock", locked_in_turns):
         rejected, excluded = story.together(lambda: act(run, Verb.REJECT, "a", "b"), exclude)
     assert [state(key) for key in "ab"] == [("rejected", "rejected")] * 2
     assert rejected.pk < excluded.pk

@@ -390,6 +390,23 @@ def test_what_waits_while_a_blind_queue_is_closed_is_refused() -> None:
 
 
 @concurrent
+def test_a_word_and_its_act_are_undone_at_the_same_moment() -> None:
+    run = story.launch()
+    submit(run, "a")
+    queue, cy = make(run, on_reject="reject"), somebody("cy")
+    answer(turns.take(queue, cy), verdict="reject")
+    act = Act.objects.get()
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            acts.lock(act)
+            back = story.behind(pool, lambda: turns.undo(queue, cy, actor="user:cy"))
+            acts.undo(act, user=cy, actor="user:cy")
+        back.result(10)
+    assert ScoredGroup.objects.get().withheld == ""
+    assert QueueItem.objects.get().words == 0
+
+
+@concurrent
 def test_a_word_that_is_taken_back_twice_at_the_same_moment_is_taken_back_once() -> None:
     run = story.launch()
     submit(run, "a")
