@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from rollouts.models import LabelVerdict
+from rollouts.models.curation import MAX_TAG
 from rollouts.services.curation.labels import MAX_SECONDS
 
 _UNREADABLE = (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError, RecursionError)
@@ -137,7 +138,7 @@ def _of_argilla(record: dict[str, Any]) -> Iterator[Word | str]:
                         said["score"] = value
                     case [*chosen]:
                         choices += map(_chosen, chosen)
-                    case str() if value.strip().lower() in _VERDICTS or len(value.split()) == 1:
+                    case str() if value.strip().lower() in _VERDICTS or _may_be_chosen(value):
                         choices.append(value)
                     case str():
                         notes.append(value)
@@ -148,6 +149,12 @@ def _subject(data: Any, where: str) -> dict[str, Any]:
     if not isinstance(data, dict) or not isinstance(data.get("group"), str):
         raise msgspec.ValidationError(f"`{where}.group` must say the key of the group")
     return {name: data[name] for name in ("group", "rollout", "other") if data.get(name) is not None}
+
+
+def _may_be_chosen(text: str) -> bool:
+    """Whether an answer that is text can be one of the choices of a question: the file does not say what was asked.
+    Many languages write sentences without spaces."""
+    return len(text.split()) == 1 and len(text) <= MAX_TAG
 
 
 def _chosen(each: Any) -> str:

@@ -185,6 +185,14 @@ def test_records_of_argilla_are_read(run: Run) -> None:
     ]
 
 
+def test_a_sentence_without_spaces_is_a_note(run: Run) -> None:
+    sentence = "这个回答是错的，" * 8
+    answers = {"verdict": [{"value": "reject", "user_id": "u"}], "why": [{"value": sentence, "user_id": "u"}]}
+    records = [{"id": "1", "fields": {}, "metadata": {"group": "a"}, "responses": answers}]
+    assert load(run, json.dumps(records), u="ada")[1] == []
+    assert [each[2:6] for each in said(run)] == [("reject", [], None, sentence)]
+
+
 def test_what_people_mark_in_a_text_is_a_tag_and_no_note_of_theirs(run: Run) -> None:
     marked = {"start": 0, "end": 4, "text": "it repeats"}
     results = [
