@@ -16,7 +16,7 @@ SELECT %(version_id)s, position,
        CASE
            WHEN ('x' || left(encode(sha256(convert_to(
                coalesce(
-                   nullif(asked ->> 'problem_key', ''), asked ->> 'prompt',
+                   nullif(asked ->> 'problem_key', ''), nullif(nullif(asked ->> 'prompt', ''), '[]'),
                    jsonb_path_query_first(asked, '$.messages[*] ? (@.role == "user").content') #>> '{}',
                    jsonb_path_query_first(asked, '$.chosen[*] ? (@.role == "user").content') #>> '{}',
                    asked::text

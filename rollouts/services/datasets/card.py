@@ -12,11 +12,13 @@ from rollouts.models import DatasetVersion, ExportForm
 _MAX_RECIPE = 5_000
 
 
-def describe(version: DatasetVersion, form: ExportForm, manifest: Mapping[str, Any]) -> str:
-    """The text of README.md. Everything that somebody else wrote is quoted: none of it is a key, a heading or a tag."""
+def describe(version: DatasetVersion, form: ExportForm, manifest: Mapping[str, Any], *, is_table: bool) -> str:
+    """The text of README.md; `is_table`: whether every row has the columns of its form. Everything that somebody else
+    wrote is quoted: none of it is a key, a heading or a tag."""
     splits = [(name.partition(".")[0], name) for name in manifest["files"]]
     files = [line for split, name in splits for line in (f"  - split: {split}", f"    path: {_quoted(name)}")]
-    features = [line for name, kind in COLUMNS[form.value].items() for line in _feature(name, kind, 2)]
+    columns = [line for name, kind in COLUMNS[form.value].items() for line in _feature(name, kind, 2)]
+    features = ["dataset_info:", "  features:", *columns] if is_table else []
     licence = ["license: other", f"license_name: {_quoted(version.dataset.licence)}"] if version.dataset.licence else []
     counts = ", ".join(f"{count} rows in {split}" for split, count in manifest["rows"].items())
     left_out = ", ".join(f"{count} {why}" for why, count in manifest["left_out"].items())
@@ -29,8 +31,6 @@ def describe(version: DatasetVersion, form: ExportForm, manifest: Mapping[str, A
             "- config_name: default",
             "  data_files:",
             *files,
-            "dataset_info:",
-            "  features:",
             *features,
             "---",
             "",

@@ -147,8 +147,8 @@ class _Renderer:
         page.sources[_origin(source["run"], source["environment"], source["environment_version"])] += len(forms)
         for number, each in enumerate(forms):
             branch = number if len(forms) > 1 else None
-            # What a file says of itself is not written over.
-            page.rows.append((member.split, line_of(own | source | {"branch": branch} | each)))
+            # What a file says of itself is not written over, but for whether it is wanted, which all figures go by.
+            page.rows.append((member.split, line_of(own | source | {"branch": branch} | each | own)))
 
     def _pair(self, member: _Member, sampled: Sampled) -> tuple[list[dict[str, Any]], str]:
         assert member.other is not None, "the form of a version says what its members are"

@@ -22,7 +22,7 @@ from rollouts.services.datasets import files, rendering
 from tests import store
 from tests.rollouts import story
 from tests.rollouts.datasets.test_making import make, played
-from tests.rollouts.datasets.test_rendering import submit
+from tests.rollouts.datasets.test_rendering import imported, submit
 from trainers.data.examples import parse_example
 from trainers.data.sources import find_files, read_lines
 
@@ -59,6 +59,19 @@ def test_a_directory_has_a_file_of_each_split_a_card_and_a_manifest(run: Run, tm
         [found] = find_files(str(tmp_path / "out"), split)
         read = found.read_bytes().splitlines() if suffix == ".jsonl" else list(read_lines(found))
         assert len([parse_example(line, "f", ["assistant"]) for line in read]) == manifest["rows"][split]
+
+
+def test_a_card_names_the_columns_where_every_row_has_them(run: Run, tmp_path: Path) -> None:
+    def card(version: DatasetVersion, suffix: str) -> str:
+        place = tmp_path / f"{version.pk}{suffix}"
+        files.write_directory(version, SFT, place, suffix=suffix)
+        return (place / "README.md").read_text()
+
+    of_file = imported(run, [{"prompt": "p", "completion": "c", "category": "x"}])
+    assert "dataset_info:" in card(make(run), ".jsonl")
+    assert "dataset_info:" not in card(of_file, ".jsonl")
+    told = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    assert "dataset_info:" in card(imported(run, [{"messages": told, "category": "x"}]), ".parquet")
 
 
 def test_a_table_has_the_rows_of_the_lines(run: Run, tmp_path: Path) -> None:

@@ -93,6 +93,12 @@ def test_rows_of_one_problem_are_in_one_split() -> None:
     assert 4 <= sum(each == {"eval"} for each in splits.values()) <= 20
 
 
+def test_rows_with_an_empty_prompt_are_of_as_many_problems_as_they_ask() -> None:
+    rows = [told("a", f"Question {number}", prompt=prompt) for number in range(20) for prompt in ("", [])]
+    version = read(*rows, validation_share=0.5)
+    assert set(version.members.values_list("split", flat=True)) == {"train", "eval"}
+
+
 def test_a_version_is_made_of_rows_and_keeps_them() -> None:
     parent = read(*[told(str(number), str(number)) for number in range(9)], validation_share=0.3)
     recipe = Recipe(version="rows@1", limit=4)

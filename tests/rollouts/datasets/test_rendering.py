@@ -230,6 +230,11 @@ def test_rows_of_a_file_are_rendered_as_they_were_but_cut_where_the_assistant_be
     assert (third["label"], json.loads(third["tools"])) == (False, [{"type": "function"}])
 
 
+def test_what_a_row_of_a_file_calls_a_label_does_not_say_otherwise_than_the_version(run: Run) -> None:
+    version = imported(run, [{"prompt": "p", "completion": "c", "label": label} for label in (0, "no", None, False)])
+    assert [row["label"] for row in rows(version, KTO)] == [True, True, True, False]
+
+
 def test_of_a_row_of_a_file_the_same_is_learned_as_was_imported_whatever_else_it_has(run: Run) -> None:
     spoken = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
     given: list[dict[str, Any]] = [
