@@ -9,7 +9,7 @@ from rollouts.models import DatasetVersion, Export, Role, Run, RunDataset
 from rollouts.selectors import runs
 
 MOST_VERSIONS = 200
-"""That a form offers."""
+"""Of the newest, that a form offers."""
 
 
 def list_exports(user: Any, at_least: Role = Role.VIEWER) -> QuerySet[Export]:
@@ -33,6 +33,15 @@ def list_versions(user: Any, at_least: Role = Role.CURATOR) -> QuerySet[DatasetV
     """What a user may export, newest first."""
     found = DatasetVersion.objects.filter(dataset__project__in=runs.projects(user, at_least))
     return found.select_related("dataset__project").order_by("-id")
+
+
+def offered(user: Any, asked: str) -> list[DatasetVersion]:
+    """The newest of them, and before these the one whose id is asked for, where it is older."""
+    versions = list_versions(user)
+    newest = list(versions[:MOST_VERSIONS])
+    if not asked.isdecimal() or any(str(each.pk) == asked for each in newest):
+        return newest
+    return [*versions.filter(pk=int(asked)), *newest]
 
 
 def learned_of(run: Run) -> QuerySet[RunDataset]:

@@ -1,13 +1,15 @@
 """Exports on their page: curators ask for them, cancel and fetch them; others look."""
 
 import html
+import re
 from typing import Any
 
 import pytest
 from django.test import Client
 from django.urls import reverse
 
-from rollouts.models import DatasetVersion, Export, Role
+from rollouts.models import DatasetVersion, Export, Role, Run
+from rollouts.selectors import exports as export_selectors
 from rollouts.services.datasets import exports
 from tests.factories import make_project, make_user
 from tests.rollouts import story
@@ -58,6 +60,19 @@ def test_a_curator_asks_for_one_and_fetches_its_files(version: DatasetVersion) -
     assert "there is nothing to download" in html.unescape(
         client.get(reverse("export-file", args=[export.key, "train.jsonl"]), follow=True).content.decode()
     )
+
+
+def test_an_older_version_that_is_asked_for_is_the_one_that_is_chosen(
+    version: DatasetVersion, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(export_selectors, "MOST_VERSIONS", 1)
+    newer = make(Run.objects.get(), name="newer")
+    client = signed_in(Role.CURATOR)
+    for asked in (version, newer):
+        page = client.get(reverse("exports"), {"version": asked.pk}).content.decode()
+        assert re.findall(r'value="(\d+)" selected', page) == [str(asked.pk)]
+    for nonsense in ("0", "9" * 30, "²", "x"):
+        assert client.get(reverse("exports"), {"version": nonsense}).status_code == 200
 
 
 def test_one_that_waits_is_cancelled(version: DatasetVersion) -> None:

@@ -106,7 +106,7 @@ def _given(values: QueryDict) -> dict[str, str]:
 
 def _index(request: HttpRequest, given: dict[str, str], errors: dict[str, str], *, status: int) -> HttpResponse:
     context = _table(request) | {
-        "versions": export_selectors.list_versions(request.user)[: export_selectors.MOST_VERSIONS],
+        "versions": export_selectors.offered(request.user, given["version"]),
         "given": given,
         "errors": errors,
         "forms": ExportForm.choices,
