@@ -1,6 +1,7 @@
 """What is shown to code of a run, and what is opened to its account for it."""
 
 import ctypes
+import json
 import os
 import py_compile
 import stat
@@ -184,6 +185,32 @@ def test_code_whose_cache_is_closed_is_shown_and_imported(home: Path, open_direc
     assert confinement.closed_to_runs(code, [home]) == ""
     program = f"import sys; sys.path.append({str(code)!r}); import json, package; print(json.dumps(package.WORD))"
     assert tried(home, program, reads=[code]) == "from the source"
+
+
+def test_packages_that_were_installed_in_place_are_shown_and_nothing_else_of_their_project(
+    home: Path, open_directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As setuptools does it: a finder imports them, and their directory is on no path."""
+    project, site = open_directory / "my project", tmp_path / "site"
+    for place, name in (
+        (project / "words", "__init__.py"),
+        (project / "src" / "more", "__init__.py"),
+        (project, "key"),
+    ):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / name).write_text("")
+    told = site / "words-1.dist-info"
+    told.mkdir(parents=True)
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: words\nVersion: 1\n")
+    (told / "top_level.txt").write_text("words\nmore\nmissing\n")
+    (told / "direct_url.json").write_text(json.dumps({"url": project.as_uri(), "dir_info": {"editable": True}}))
+    monkeypatch.syspath_prepend(str(site))
+    room = confinement.make(home / "scratch", ours=[home])
+    assert room is not None
+    shown = {Path(each) for each in room.readable}
+    assert {project / "words", project / "src" / "more"} <= shown
+    assert not {project, project / "key", project / "src"} & shown
+    assert Path(confinement.__file__).parents[2] not in shown
 
 
 def test_variables_of_the_control_plane_stay_outside(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,14 +3,18 @@
 `sandbox` says what a sandbox is; this knows the installation it is made in.
 """
 
+import json
 import logging
 import os
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from environments import unconfined
 from environments.disk import detour
@@ -47,6 +51,7 @@ READABLE_VARIABLE = "ROLLYARD_SANDBOX_READABLE"
 """Paths, separated by colons, that every sandbox may read: libraries or data outside of /usr and the environment."""
 _PROBE_DEADLINE_S = 20.0
 _LOOKED_AT = 1_000
+_CHECKOUT = Path(__file__).resolve().parents[2]
 _MOST_LINKS = 40
 """On a way, as Linux has it."""
 
@@ -256,6 +261,24 @@ def complaint() -> str:
 def _readable_everywhere() -> list[Path]:
     """What the administrator named, and where packages are imported from that are installed in place."""
     named = [Path(path) for path in os.environ.get(READABLE_VARIABLE, "").split(":") if path]
-    ours = {Path(__file__).resolve().parents[2], Path.cwd()}
     imported = [Path(path) for path in sys.path if path and Path(path).is_dir()]
-    return [*named, *(path for path in imported if path.resolve() not in ours)]
+    return [
+        *named,
+        *(path for path in imported if path.resolve() not in (_CHECKOUT, Path.cwd())),
+        *_installed_in_place(),
+    ]
+
+
+def _installed_in_place() -> Iterator[Path]:
+    """The packages of `pip install -e` that a finder of setuptools imports: their directories are on no path. Also what
+    was installed since we were started, and of a project its packages alone: the rest may be anything."""
+    for each in metadata.distributions():
+        told = json.loads(each.read_text("direct_url.json") or "{}")
+        if not told.get("dir_info", {}).get("editable"):
+            continue
+        project = Path(url2pathname(urlsplit(told["url"]).path))
+        if project.resolve() == _CHECKOUT:
+            continue
+        for name in (each.read_text("top_level.txt") or "").split():
+            places = (base / form for base in (project, project / "src") for form in (name, f"{name}.py"))
+            yield from (place for place in places if place.exists())
