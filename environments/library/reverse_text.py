@@ -64,7 +64,7 @@ class ReverseText(MadeUp[ReverseTextArgs]):
     Data: words made of syllables by the seed; an eighth of all texts is held out. Licence: ours.
     Reward: similarity of the reply and the answer, from 0 to 1; a tag's content counts alone, thoughts not at all.
         Metric: `exact_match`.
-    Checked: every solution gives 1; a tiny model learns it in 80 steps, as `make demo` shows.
+    Checked: every solution gives 1; a tiny model learns it in 100 steps, as `make demo` shows.
     """
 
     name = "reverse_text"
