@@ -53,6 +53,8 @@ class _Said(msgspec.Struct):
     content: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same, as vLLM calls it, which takes either back."""
     tool_calls: list[_ToolCall] | None = None
 
 
@@ -223,11 +225,12 @@ class EndpointClient:
         content = said.content if said.content is not None else said.refusal
         if content is None and not calls:
             content = ""
+        thoughts = said.reasoning_content or said.reasoning
         return Message(
             role="assistant",
             content=None if content is None else self._hidden(content),
             tool_calls=calls,
-            reasoning_content=None if said.reasoning_content is None else self._hidden(said.reasoning_content),
+            reasoning_content=None if thoughts is None else self._hidden(thoughts),
         )
 
     def _hidden(self, text: str) -> str:

@@ -44,6 +44,8 @@ class ToldMessage(msgspec.Struct, omit_defaults=True):
     tool_calls: list[dict[str, Any]] | None = None
     tool_call_id: str | None = None
     reasoning_content: str | None = None
+    reasoning: str | None = None
+    """The same, as vLLM calls it."""
 
 
 def told(messages: Iterable[ToldMessage]) -> list[Message]:
@@ -108,7 +110,8 @@ def _message(message: ToldMessage) -> Message:
     }
     if message.role == "assistant":
         fields["tool_calls"] = [_call(call) for call in message.tool_calls or ()]
-        fields["reasoning_content"] = message.reasoning_content
+        thoughts = message.reasoning_content
+        fields["reasoning_content"] = message.reasoning if thoughts is None else thoughts
     if fields["content"] is None and not any(fields.get(key) for key in ("tool_calls", "reasoning_content")):
         fields["content"] = ""
     return msgspec.convert(fields, Message)

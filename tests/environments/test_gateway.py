@@ -319,6 +319,15 @@ def test_tools_that_no_database_would_take_are_refused_before_anything_is_sample
     asyncio.run(run())
 
 
+def test_thoughts_of_a_conversation_may_have_the_name_that_vllm_gives_them() -> None:
+    async def act(client: AsyncOpenAI) -> None:
+        thought = {"role": "assistant", "content": "1", "reasoning": "Hm."}
+        messages: Any = [{"role": "user", "content": "one?"}, thought, {"role": "user", "content": "two?"}]
+        await client.chat.completions.create(model="any", messages=messages)
+
+    assert with_sdk(act).messages[1].reasoning_content == "Hm."
+
+
 def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("environments.gateway.app.MAX_BODY_BYTES", 1000)
 

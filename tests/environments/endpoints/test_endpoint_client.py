@@ -69,6 +69,15 @@ def test_tools_are_offered_and_calls_come_back() -> None:
     assert answer.message.tool_calls == [ToolCall("c", FunctionCall("add", "{}"))]
 
 
+@pytest.mark.parametrize("name", ["reasoning_content", "reasoning"])
+def test_thoughts_come_along_by_either_name_that_servers_have_for_them(name: str) -> None:
+    replies = iter([completion("4", **{name: "2+2"}), completion(None, **{name: "2+"})])
+    with serving(lambda body: next(replies)) as server:
+        (whole,), (cut,) = ask(server), ask(server)
+    assert whole.message == Message("assistant", "4", reasoning_content="2+2")
+    assert (cut.message.text, cut.message.reasoning_content) == ("", "2+")
+
+
 def test_no_more_requests_than_it_takes_are_there_at_a_time() -> None:
     with serving(lambda body: 0.05) as server:
         assert len(ask(server, times=6)) == 6
