@@ -37,6 +37,8 @@ _MOST_TOKENS = 2**31 - 1
 _TOO_LONG_CODE, _TOO_LONG_PARAM = "context_length_exceeded", "input_tokens"
 """By which OpenAI says it, and by which vLLM does."""
 _HIDDEN_KEY = "[key]"
+_SHORTEST_KEY = 12
+"""That is hidden. A shorter one is no secret, and may be a word of a reply, of code or of the answer's own JSON."""
 
 
 class _Called(msgspec.Struct):
@@ -104,7 +106,8 @@ class EndpointClient:
         with tools; empty: the server's own."""
         self.endpoint = endpoint
         self._tool_choice = {"tool_choice": tool_choice} if tool_choice else {}
-        self._key = key
+        self._key = key if len(key) >= _SHORTEST_KEY else ""
+        """That is to be seen nowhere."""
         self._tries = tries
         self._name = f"{kind} {endpoint.name}"
         base = endpoint.base_url.rstrip("/")

@@ -25,14 +25,16 @@ def _short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clients, "_FIRST_PAUSE_S", 0.01)
 
 
-def ask(server: ChatServer, *, times: int = 1, timeout_s: float = 20.0, **given: Any) -> list[ChatAnswer]:
+def ask(
+    server: ChatServer, *, times: int = 1, timeout_s: float = 20.0, key: str = KEY, **given: Any
+) -> list[ChatAnswer]:
     """So many answers, asked for at the same time."""
 
     async def asked() -> list[ChatAnswer]:
         endpoint = ChatEndpoint(
             name="judge", base_url=server.base_url, model="judge-1", max_in_flight=2, timeout_s=timeout_s
         )
-        client = EndpointClient(endpoint, KEY)
+        client = EndpointClient(endpoint, key)
         try:
             sampling = SamplingParams(temperature=0.5, max_tokens=9)
             return await asyncio.gather(*(client.chat(HELLO, sampling=sampling, **given) for _ in range(times)))
@@ -169,3 +171,11 @@ def test_a_server_that_echoes_the_key_puts_it_nowhere(status: int, caplog: pytes
                 ask(server)
             assert KEY[:6] not in str(raised.value)
     assert KEY not in caplog.text
+
+
+@pytest.mark.parametrize("key", ["test", "content"])
+def test_a_key_too_short_to_be_a_secret_changes_no_word_of_a_reply(key: str) -> None:
+    with serving(lambda body: "import pytest  # of the content") as server:
+        (answer,) = ask(server, key=key)
+    assert answer.message.text == "import pytest  # of the content"
+    assert server.headers[0]["Authorization"] == f"Bearer {key}"
