@@ -1,11 +1,12 @@
 """Ask an endpoint for a reply. Whatever it answers is data: bounded, checked, and without the key it was sent.
 
 chat ── in turn, max_in_flight ──▶ request ── 429, 5xx, no answer ──▶ again, a little later, at most twice
+                                      ├── a parameter it does not take ──▶ at once, in other words
                                       └── redirect, 4xx, no JSON, too long ──▶ EndpointError
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import msgspec
@@ -39,6 +40,8 @@ _TOO_LONG_CODE, _TOO_LONG_PARAM = "context_length_exceeded", "input_tokens"
 _HIDDEN_KEY = "[key]"
 _SHORTEST_KEY = 12
 """That is hidden. A shorter one is no secret, and may be a word of a reply, of code or of the answer's own JSON."""
+_OTHERWISE = {"max_tokens": "max_completion_tokens", "temperature": ""}
+"""Parameters that models which think refuse by name, and what they take instead; empty: nothing."""
 
 
 class _Called(msgspec.Struct):
@@ -108,6 +111,8 @@ class EndpointClient:
         self._tool_choice = {"tool_choice": tool_choice} if tool_choice else {}
         self._key = key if len(key) >= _SHORTEST_KEY else ""
         """That is to be seen nowhere."""
+        self._refused = set[str]()
+        """Parameters that it has answered without."""
         self._tries = tries
         self._name = f"{kind} {endpoint.name}"
         base = endpoint.base_url.rstrip("/")
@@ -142,7 +147,7 @@ class EndpointClient:
         within_s = _PATIENCE * self.endpoint.timeout_s
         try:
             async with asyncio.timeout(within_s), self._turn:
-                return self._read(await self._ask(msgspec.json.encode(wanted), sampling.max_tokens))
+                return self._read(await self._ask(wanted, sampling.max_tokens))
         except TimeoutError:
             raise EndpointUnavailable(f"{self._name} gave no answer within {within_s:g} s.") from None
 
@@ -150,12 +155,12 @@ class EndpointClient:
         """Close the connections."""
         await self._server.aclose()
 
-    async def _ask(self, body: bytes, max_tokens: int) -> ServerAnswer:
+    async def _ask(self, wanted: JsonObject, max_tokens: int) -> ServerAnswer:
         """An answer of status 200."""
         pause_s = _FIRST_PAUSE_S
         for trial in range(1, self._tries + 1):
             try:
-                answer = await self._send(body, max_tokens)
+                answer = await self._tell(wanted, max_tokens)
                 self._refuse(answer)
                 return answer
             except EndpointUnavailable:
@@ -164,6 +169,18 @@ class EndpointClient:
             await asyncio.sleep(pause_s)
             pause_s *= 4
         raise AssertionError("the last try raises")
+
+    async def _tell(self, wanted: JsonObject, max_tokens: int) -> ServerAnswer:
+        """What it answers; where that is the name of a parameter it does not take, what it answers without that."""
+        refused = set(self._refused)
+        while True:
+            answer = await self._send(msgspec.json.encode(_without(wanted, refused)), max_tokens)
+            if answer.status == 200:  # else those may have been no reason
+                self._refused |= refused
+            name = (_refusal(answer).param or "") if answer.status == 400 else ""
+            if name not in _OTHERWISE or name in refused:
+                return answer
+            refused.add(name)
 
     async def _send(self, body: bytes, max_tokens: int) -> ServerAnswer:
         timeout_s = self.endpoint.timeout_s
@@ -195,9 +212,10 @@ class EndpointClient:
         if 300 <= status < 400:
             fix = "Redirects are not followed: name the address that it leads to."
             raise EndpointRefused(f"{self._name} answered {status}. {fix}")
-        words = self._hidden(_words(answer))[:_MAX_WORDS]
+        refusal = _refusal(answer)
+        words = self._hidden(" ".join(refusal.message.split()))[:_MAX_WORDS]
         kind: type[EndpointError] = EndpointUnavailable if status >= 500 or status in (408, 429) else EndpointRefused
-        if status == 400 and _is_too_long(answer):
+        if status == 400 and (refusal.code == _TOO_LONG_CODE or refusal.param == _TOO_LONG_PARAM):
             kind = ConversationTooLong
         raise kind(f"{self._name} answered {status}{f': {words}' if words else ''}")
 
@@ -241,19 +259,16 @@ class EndpointClient:
         return text.replace(self._key, _HIDDEN_KEY) if self._key else text
 
 
-def _is_too_long(answer: ServerAnswer) -> bool:
+def _without(wanted: JsonObject, refused: Container[str]) -> JsonObject:
+    """What is asked for, said without these parameters."""
+    said = ((_OTHERWISE[name] if name in refused else name, value) for name, value in wanted.items())
+    return {name: value for name, value in said if name}
+
+
+def _refusal(answer: ServerAnswer) -> _Refusal:
+    """What a server says of why it refused, if it does so in the usual form; else the start of the body."""
     try:
         error = _decode_refused(answer.body).error
     except _UNDECODABLE:
-        return False
-    return not isinstance(error, str) and (error.code == _TOO_LONG_CODE or error.param == _TOO_LONG_PARAM)
-
-
-def _words(answer: ServerAnswer) -> str:
-    """A server's own words on why it refused, if they are in the usual form, else the start of the body."""
-    try:
-        error = _decode_refused(answer.body).error
-        words = error if isinstance(error, str) else error.message
-    except _UNDECODABLE:
-        words = answer.text
-    return " ".join(words.split())
+        error = answer.text
+    return _Refusal(error) if isinstance(error, str) else error

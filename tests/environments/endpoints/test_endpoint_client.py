@@ -80,6 +80,53 @@ def test_thoughts_come_along_by_either_name_that_servers_have_for_them(name: str
     assert (cut.message.text, cut.message.reasoning_content) == ("", "2+")
 
 
+def refusal(param: str) -> Reply:
+    return 400, json.dumps({"error": {"message": f"no {param} here", "param": param}}).encode()
+
+
+def ask_in_turn(server: ChatServer, times: int) -> list[ChatAnswer | EndpointRefused]:
+    """So many answers or refusals of one client, asked for one after the other."""
+
+    async def asked() -> list[ChatAnswer | EndpointRefused]:
+        client = EndpointClient(ChatEndpoint(name="judge", base_url=server.base_url, model="m"))
+        found: list[ChatAnswer | EndpointRefused] = []
+        for _ in range(times):
+            try:
+                found.append(await client.chat(HELLO, sampling=SamplingParams(temperature=0.0, max_tokens=9)))
+            except EndpointRefused as error:
+                found.append(error)
+        await client.aclose()
+        return found
+
+    return asyncio.run(asked())
+
+
+def test_what_takes_neither_max_tokens_nor_a_temperature_is_asked_without_and_from_then_on() -> None:
+    def reply(body: dict[str, Any]) -> Reply:
+        return next((refusal(name) for name in ("max_tokens", "temperature") if name in body), "yes")
+
+    with serving(reply) as server:
+        first, second = ask_in_turn(server, 2)
+    assert [each.message.text for each in (first, second) if isinstance(each, ChatAnswer)] == ["yes", "yes"]
+    limits = [{name: body[name] for name in body if name not in ("model", "messages")} for body in server.asked]
+    assert limits == [
+        {"max_tokens": 9, "temperature": 0.0},
+        {"max_completion_tokens": 9, "temperature": 0.0},
+        {"max_completion_tokens": 9},
+        {"max_completion_tokens": 9},
+    ]
+
+
+def test_who_goes_on_refusing_is_believed_and_asked_as_before_the_next_time() -> None:
+    replies = iter([refusal("max_tokens"), refusal("max_tokens"), "yes"])
+    with serving(lambda body: next(replies)) as server:
+        first, second = ask_in_turn(server, 2)
+    assert isinstance(first, EndpointRefused)
+    assert str(first) == "Endpoint judge answered 400: no max_tokens here"
+    assert isinstance(second, ChatAnswer)
+    assert ["max_tokens" in body for body in server.asked] == [True, False, True]
+
+
 def test_no_more_requests_than_it_takes_are_there_at_a_time() -> None:
     with serving(lambda body: 0.05) as server:
         assert len(ask(server, times=6)) == 6
