@@ -11,6 +11,7 @@ library only.
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -20,6 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib.metadata import distributions, version
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from environments.packages import Failed, run
 from environments.packages import install as install_packages
@@ -28,6 +30,10 @@ DIRECTORY = "envs"
 """In the home of an installation."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]{0,63}", re.IGNORECASE)
 _MARKER = ".rollyard-complete"
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
+"""Ends of names that pip takes for files without a directory in front."""
+_NO_SOURCES = re.compile(r"build|dist|(.*/)?(\.[^/]*|__pycache__|[^/]+\.egg-info)")
+"""Directories of a package that its building leaves there, and hidden ones, by their paths in it."""
 _LAST_LINES = 15
 """Of what a program said that failed."""
 _OURS = Path(__file__).resolve().parent
@@ -72,6 +78,8 @@ class Venv:
     """What pip was told, but for complete lists."""
     python: str = ""
     """Version of the interpreter."""
+    sources: str = ""
+    """Hash of what lies on this machine of that, as it was then; empty: nothing."""
     environments: tuple[str, ...] = ()
     """Names of those that its packages offer."""
 
@@ -95,34 +103,36 @@ def find(root: Path, name: str) -> Path:
 
 def install(
     root: Path, name: str, packages: Sequence[str] = (), *, recipes: Sequence[str] = (), python: str = sys.executable
-) -> Path:
-    """Make the virtual environment `name`, unless it is there with the same packages; return its interpreter.
+) -> bool:
+    """Make the virtual environment `name`; False: it is there with the same packages, and nothing was done.
 
-    A name that is a recipe's installs that recipe. `packages` are anything that pip takes. Blocks, for minutes. Raises
-    VenvError, with the end of what pip said.
+    A name that is a recipe's installs that recipe. `packages` are anything that pip takes; where one is a directory or
+    file that has changed since, all is made anew. Blocks, for minutes. Raises VenvError, with the end of what pip said.
     """
     directory = root / _checked(name)
     recipes = tuple(recipes) or ((name,) if name in RECIPES else ())
-    packages = tuple(packages)
     _check_order(name, packages, recipes)
+    packages = tuple(map(_from_anywhere, packages))
+    sources = _hash(packages)
     root.mkdir(parents=True, exist_ok=True)
     root.chmod(0o755)
     with _held(root, name):
         if _is_complete(directory):
             found = _read(directory)
-            if found.requirements == _requirements(packages, recipes):
-                return directory / "bin" / "python"
-            raise VenvError(
-                f"{name} is there already, with other packages or versions ({', '.join(found.requirements)}): "
-                f"`rollyard envs remove {name}` first, or choose another name"
-            )
-        shutil.rmtree(directory, ignore_errors=True)
+            if found.requirements != _requirements(packages, recipes):
+                raise VenvError(
+                    f"{name} is there already, with other packages or versions ({', '.join(found.requirements)}): "
+                    f"`rollyard envs remove {name}` first, or choose another name"
+                )
+            if found.sources == sources:
+                return False
+        _clear(directory)
         try:
-            _make(directory, packages, recipes, python)
+            _make(directory, packages, recipes, python, sources)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            _clear(directory)
             raise
-    return directory / "bin" / "python"
+    return True
 
 
 def remove(root: Path, name: str) -> None:
@@ -131,8 +141,7 @@ def remove(root: Path, name: str) -> None:
     if not directory.is_dir():
         raise VenvError(f"there is no virtual environment {name} in {root}")
     with _held(root, name):
-        (directory / _MARKER).unlink(missing_ok=True)  # first: what is half gone is not used
-        shutil.rmtree(directory)
+        _clear(directory, ignore_errors=False)
 
 
 def listing(root: Path) -> list[Venv]:
@@ -157,7 +166,50 @@ def _check_order(name: str, packages: Sequence[str], recipes: Sequence[str]) -> 
         raise VenvError(f"{name} is not a recipe ({', '.join(RECIPES)}): say which packages to install")
 
 
-def _make(directory: Path, packages: Sequence[str], recipes: Sequence[str], python: str) -> None:
+def _from_anywhere(package: str) -> str:
+    """A package as pip takes it, wherever that is asked: a relative path is made absolute."""
+    place, bracket, extras = package.partition("[")
+    return package if "://" in package or _place(package) is None else os.path.abspath(place) + bracket + extras
+
+
+def _place(package: str) -> Path | None:
+    """The directory or file that a package is installed from, as pip tells one by its name; None: it is elsewhere."""
+    at = package.find("file://")
+    path = Path(package.partition("[")[0] if at < 0 else unquote(urlsplit(package[at:]).path))
+    is_place = at >= 0 or os.sep in package or package.startswith(".") or path.name.endswith(_ARCHIVES)
+    return path if is_place and path.exists() else None
+
+
+def _hash(packages: Sequence[str]) -> str:
+    """Of all files that packages are installed from here; empty: none is."""
+    places = [place for place in map(_place, packages) if place is not None]
+    digest = hashlib.sha256()
+    try:
+        for path in (path for place in places for path in _files(place)):
+            digest.update(os.fsencode(path) + b"\0")
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+    except OSError as error:
+        raise VenvError(f"{error.filename} cannot be read ({error.strerror}): make it readable to you first") from error
+    return digest.hexdigest() if places else ""
+
+
+def _files(place: Path) -> Iterator[Path]:
+    """A file, or those of a directory, always in the same order."""
+    if place.is_file():
+        yield place
+    for directory, names, files in os.walk(place):
+        inside = {each: os.path.relpath(os.path.join(directory, each), place) for each in sorted(names)}
+        names[:] = [each for each, path in inside.items() if not _NO_SOURCES.fullmatch(path)]
+        yield from (file for each in sorted(files) if (file := Path(directory, each)).is_file())
+
+
+def _clear(directory: Path, *, ignore_errors: bool = True) -> None:
+    (directory / _MARKER).unlink(missing_ok=True)  # first: what is half gone is not used
+    shutil.rmtree(directory, ignore_errors=ignore_errors)
+
+
+def _make(directory: Path, packages: Sequence[str], recipes: Sequence[str], python: str, sources: str) -> None:
     with _said_of(f"making {directory.name}"):
         run([python, "-m", "venv", str(directory)])
     made = directory / "bin" / "python"
@@ -173,6 +225,7 @@ def _make(directory: Path, packages: Sequence[str], recipes: Sequence[str], pyth
         "recipes": list(recipes),
         "packages": list(packages),
         "requirements": list(requirements),
+        "sources": sources,
         "python": _python_version(directory),
     }
     marker = directory / _MARKER
@@ -199,7 +252,8 @@ def _read(directory: Path) -> Venv:
         kept = json.loads((directory / _MARKER).read_text())
         recipes, packages, requirements = (tuple(kept[key]) for key in ("recipes", "packages", "requirements"))
         complete, names = _is_complete(directory), offered(str(_site_packages(directory)))
-        return Venv(directory.name, directory, complete, recipes, packages, requirements, kept["python"], names)
+        python, sources = kept["python"], kept.get("sources", "")
+        return Venv(directory.name, directory, complete, recipes, packages, requirements, python, sources, names)
     except (OSError, ValueError, KeyError, TypeError):
         return Venv(directory.name, directory, is_complete=False)
 

@@ -62,20 +62,22 @@ def install(
     python: Annotated[str, typer.Option(metavar="PROGRAM", help="Interpreter, if it is to be another one.")] = "",
     as_json: Json = False,
 ) -> None:
-    """Make a virtual environment, with the packages of a recipe or with packages of your own."""
+    """Make a virtual environment, with packages of a recipe or of your own; anew, if those here have changed."""
     home, wanted = Home.from_environ(), [*(packages or []), *(with_ or [])]
     given = {"python": python} if python else {}
     try:
         home.create()
         if not as_json:
             say(f"Installing {name} (minutes, if much has to be downloaded) ...", err=True)
-        found = venvs.install(home.path / venvs.DIRECTORY, name, wanted, recipes=recipe or [], **given)
+        is_new = venvs.install(home.path / venvs.DIRECTORY, name, wanted, recipes=recipe or [], **given)
+        found = venvs.find(home.path / venvs.DIRECTORY, name)
     except (venvs.VenvError, UnsafeHome) as error:
         fail(str(error))
     if as_json:
         print_json({"name": name, "python": str(found)})
     else:
-        say(f'{name} is installed. In a run config: environments = [{{..., python = "{name}"}}]')
+        done = "is installed" if is_new else "was there already with these packages: nothing had to be done"
+        say(f'{name} {done}. In a run config: environments = [{{..., python = "{name}"}}]')
         say(f"Its interpreter: {found}")
 
 

@@ -69,3 +69,25 @@ def test_a_recipe_that_lists_everything_is_installed_as_it_is(ran: list[list[str
     assert ran[1][-3:-1] == ["--no-deps", "-r"]
     assert "atroposlib==" in Path(ran[1][-1]).read_text()
     assert ran[2][-2] == "my-env"
+
+
+def test_a_package_of_this_machine_is_made_anew_once_it_has_changed_and_is_the_same_from_anywhere(
+    ran: list[list[str]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for name in ("here", "there"):
+        (tmp_path / name / "game" / "build").mkdir(parents=True)
+        (tmp_path / name / "game" / "rules.py").write_text("REWARD = 1")
+    monkeypatch.chdir(tmp_path / "here")
+    assert "mine is installed." in rollyard("install", "mine", "./game[extra]").stdout
+    assert f"{tmp_path}/here/game[extra]" in ran[1]
+    (tmp_path / "here" / "game" / "build" / "rules.py").write_text("what building left")
+    done = len(ran)
+    assert "nothing had to be done" in rollyard("install", "mine", "./game[extra]").stdout
+    assert len(ran) == done
+    (tmp_path / "here" / "game" / "rules.py").write_text("REWARD = 2")
+    assert "mine is installed." in rollyard("install", "mine", "./game[extra]").stdout
+    assert len(ran) == 2 * done
+    monkeypatch.chdir(tmp_path / "there")
+    assert "mine is there already, with other packages" in rollyard("install", "mine", "./game[extra]", status=1).stderr
+    monkeypatch.chdir(tmp_path)
+    assert "nothing had to be done" in rollyard("install", "mine", "here/game[extra]").stdout

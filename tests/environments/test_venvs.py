@@ -137,15 +137,15 @@ def test_an_installed_one_runs_our_host_with_its_packages_and_nothing_else_of_ou
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     half = tmp_path / "mine" / "lib"
     half.mkdir(parents=True)  # left by one that was killed
-    python = venvs.install(tmp_path, "mine", ["greeting<2"])
-    assert python == venvs.find(tmp_path, "mine")
+    assert venvs.install(tmp_path, "mine", ["greeting<2"])
+    python = venvs.find(tmp_path, "mine")
     said = subprocess.run([python, "-c", INSIDE], cwd=tmp_path, capture_output=True, text=True, check=True).stdout
     assert said.split() == ["hello", "1.0", "None", str(Path(venvs.__file__).parent)]
     assert installer(tmp_path / "mine") == "uv"
     unreadable = [each for each in (tmp_path / "mine").rglob("*") if not each.stat().st_mode & 0o004]
     assert unreadable == []
 
-    assert venvs.install(tmp_path, "mine", ["greeting<2"]) == python
+    assert not venvs.install(tmp_path, "mine", ["greeting<2"])
     with pytest.raises(
         VenvError, match=r"mine is there already, with other packages .*`rollyard envs remove mine` first"
     ):
@@ -165,3 +165,51 @@ def test_an_installed_one_runs_our_host_with_its_packages_and_nothing_else_of_ou
     assert not (tmp_path / "mine").exists()
     with pytest.raises(VenvError, match="there is no virtual environment mine"):
         venvs.remove(tmp_path, "mine")
+
+
+BACKEND = """
+import zipfile
+
+def build_wheel(directory, config_settings=None, metadata_directory=None):
+    name, info = "parting-1.0-py3-none-any.whl", "parting-1.0.dist-info"
+    with zipfile.ZipFile(f"{directory}/{name}", "w") as wheel:
+        wheel.write("parting.py")
+        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\\nName: parting\\nVersion: 1.0\\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return name
+"""
+PROJECT = """
+[project]
+name = "parting"
+version = "1.0"
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+"""
+
+
+@pytest.mark.slow
+def test_a_package_of_this_machine_is_installed_as_it_is_now(
+    tmp_path: Path, wheels: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    package = tmp_path / "package"
+    package.mkdir()
+    for name, text in (("backend.py", BACKEND), ("pyproject.toml", PROJECT), ("parting.py", "WORD = 'bye'\n")):
+        (package / name).write_text(text)
+    monkeypatch.chdir(tmp_path)
+
+    def word() -> str:
+        python = venvs.find(tmp_path / "envs", "mine")
+        return subprocess.check_output([python, "-c", "import parting; print(parting.WORD)"], text=True).strip()
+
+    assert venvs.install(tmp_path / "envs", "mine", ["./package"])
+    assert word() == "bye"
+    (package / "parting.py").write_text("WORD = 'farewell'\n")
+    assert venvs.install(tmp_path / "envs", "mine", ["./package"])
+    assert word() == "farewell"
+    assert not venvs.install(tmp_path / "envs", "mine", [str(package)])
