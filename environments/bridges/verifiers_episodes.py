@@ -105,11 +105,6 @@ class SplitTasks:
             if refusals:
                 raise refusals[0]
 
-        def forget(trace: Any) -> None:
-            """verifiers tries a seat again."""
-            nonlocal plays
-            plays -= trace.agent.name in seats
-
         env = self._composition.env
         async with self._gate:
             async with self._starting:
@@ -118,7 +113,7 @@ class SplitTasks:
                     # A server of verifiers for all episodes would keep a client for every address it ever saw.
                     env._interception = None
                     self._is_served = True
-            episode = await env.run_episode(task, asking, on_trace=check, on_discard=forget)
+            episode = await env.run_episode(task, asking, on_trace=check)
         if refusals:
             raise refusals[0]
         return episode

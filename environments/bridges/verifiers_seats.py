@@ -63,6 +63,8 @@ class Composition:
         specs = agent_config_fields(self.env.config)
         self.seats = [seat for seat, spec in specs.items() if spec.client is None and spec.model is None]
         """Those that the policy plays."""
+        for seat in self.seats:
+            _refuse_retries(seat, specs[seat].retries)
         if len(specs) > 1:
             self._check_seats()
         self.tools = _listed(toolsets)
@@ -175,6 +177,16 @@ def _refuse_elsewhere(env: Any, toolsets: Sequence[Any]) -> None:
     for seat, spec in agent_config_fields(env.config).items():
         if spec.client is not None or spec.model is not None:
             raise ValueError(f"seat {seat!r} has a model of its own: {NOT_HERE}")
+
+
+def _refuse_retries(seat: str, retries: Any) -> None:
+    """Raise ValueError where verifiers would play a seat again: what it sampled before is of the same rollout."""
+    if retries.max_retries or any(rule.max_retries for rule in retries.rules):
+        raise ValueError(
+            f"seat {seat!r} has retries, and what a try that broke has sampled would train with the next one's reward. "
+            f'Leave them out, or say args: {{"{seat}": {{"retries": {{"max_retries": 0, "rules": []}}}}}}: what breaks '
+            "costs its own rollout alone"
+        )
 
 
 def _listed(toolsets: Sequence[Any]) -> list[JsonObject]:

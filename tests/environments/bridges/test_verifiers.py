@@ -171,6 +171,12 @@ def test_a_seat_that_plays_several_times_is_one_rollout_where_that_was_said(room
         ("spelling", {"args": {"agent": {"harness": {"id": "bash"}}}}, "played by the program 'bash'"),
         ("spelling", {"args": {"agent": {"runtime": {"type": "docker"}}}}, "in a runtime of type 'docker'"),
         ("spelling", {"args": {"agent": {"model": "gpt"}}}, "seat 'agent' has a model of its own"),
+        ("spelling", {"args": {"agent": {"retries": {"max_retries": 2}}}}, "seat 'agent' has retries"),
+        (
+            "spelling",
+            {"elsewhere": True, "args": {"agent": {"retries": {"rules": [{"type": "TaskError", "max_retries": 1}]}}}},
+            "seat 'agent' has retries",
+        ),
         ("spelling", {"client": "train", "tokenizer": ""}, "needs a tokenizer"),
         ("spelling", {"client": "train", "tokenizer": "t"}, "holds no tokenizer.json"),
         ("spelling", {"client": "train", "renderer": "runes"}, "renderers knows none named 'runes'"),
