@@ -117,6 +117,13 @@ class Session:
             self._address = await self._gateway.admit(self)
         return self._address
 
+    def check_fits(self, *, bytes_of_json: int = 0, messages: int = 0) -> None:
+        """Refuse a conversation that is too long by these numbers alone, unread. Raises ContextFull."""
+        limit = self._sampling.max_total_tokens
+        if limit is not None and (bytes_of_json > limit * MOST_TOKEN_BYTES + SLACK_BYTES or messages > limit):
+            self._stop_reason = StopReason.LENGTH
+            raise ContextFull(f"The conversation is far longer than {limit} tokens.")
+
     def note(self, notes: JsonObject) -> None:
         """Keep a JSON object for the scoring. The last one counts."""
         self._facts.notes = notes
@@ -287,10 +294,8 @@ class Session:
 
     def _check_size(self, messages: Sequence[Message], tools: Sequence[JsonObject] | None) -> None:
         """Refuse what cannot fit before anything is spent on its tokens."""
-        limit = self._sampling.max_total_tokens
-        if limit is not None and len(msgspec.json.encode((messages, tools))) > limit * MOST_TOKEN_BYTES + SLACK_BYTES:
-            self._stop_reason = StopReason.LENGTH
-            raise ContextFull(f"The conversation is far longer than {limit} tokens.")
+        if self._sampling.max_total_tokens is not None:
+            self.check_fits(bytes_of_json=len(msgspec.json.encode((messages, tools))))
 
 
 def _extreme(choose: Callable[[int, int], int], known: int | None, version: int | None, is_first: bool) -> int | None:

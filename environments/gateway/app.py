@@ -9,8 +9,9 @@
     /s/KEY/generate  /s/KEY/health  as Atropos' servers of type vllm ask
     /health                         without a key
 
-Nothing is read or done before the key is known. A client that hangs up ends what it asked for at the inference server,
-and nothing of it is recorded.
+Nothing is read or done before the key is known, and nothing is decoded that its session has no room for: all sessions
+share one event loop. A client that hangs up ends what it asked for at the inference server, and nothing of it is
+recorded.
 """
 
 from collections.abc import Awaitable, Callable, Iterator
@@ -132,6 +133,7 @@ def _conversation(dialect: Dialect) -> Handler:
     async def converse(session: Session, request: Request, body: bytes) -> Response:
         try:
             told = dialect.decoder.decode(body)
+            session.check_fits(messages=len(told.messages))
             wanted = told.wanted()
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise _not_understood(error) from None
@@ -163,7 +165,9 @@ def _keyed(sessions: Sessions, handler: Handler, form: Refusal) -> Callable[[Req
             session = await sessions.find(_key(request))
             if session is None:
                 raise RefusedRequest(401, "unknown_session", "No session has this key, or it is over.")
-            return await handler(session, request, await read_body(request))
+            body = await read_body(request)
+            session.check_fits(bytes_of_json=len(body))
+            return await handler(session, request, body)
         except RefusedRequest as refusal:
             return refusal.response(form)
         except ClientDisconnect:

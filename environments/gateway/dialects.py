@@ -18,7 +18,7 @@ class Dialect(NamedTuple):
     """How one API writes what it asks for, its answers, whole and as events, and its errors."""
 
     decoder: msgspec.json.Decoder[Any]
-    """Of requests, which tell by `wanted` what they come to."""
+    """Of requests, which have `messages` and tell by `wanted` what they come to."""
     whole: Callable[[Asked, Any], JsonObject]
     events: Callable[[Asked, Any], Iterator[bytes]]
     refusal: Refusal

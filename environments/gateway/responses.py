@@ -44,6 +44,11 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     prompt: Any = None
     background: bool | None = None
 
+    @property
+    def messages(self) -> list[JsonObject]:
+        """What `input` says, as items."""
+        return [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
+
     def wanted(self) -> Wanted:
         """What is asked for. Raises ValueError, InvalidMessages."""
         for name in ("previous_response_id", "conversation", "prompt"):
@@ -62,9 +67,8 @@ class ResponsesRequest(msgspec.Struct, kw_only=True):
     def _messages(self) -> Iterator[ToldMessage]:
         if self.instructions:
             yield ToldMessage("system", self.instructions)
-        items = [{"role": "user", "content": self.input}] if isinstance(self.input, str) else self.input
         reply, last = None, -1
-        for item in items:
+        for item in self.messages:
             kind = str(item.get("type") or "message")
             place = _ORDER.get(kind, -1) if kind != "message" or item.get("role") == "assistant" else -1
             if reply is not None and (place < last or place == last != _ORDER["function_call"]):

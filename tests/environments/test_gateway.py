@@ -328,6 +328,23 @@ def test_thoughts_of_a_conversation_may_have_the_name_that_vllm_gives_them() -> 
     assert with_sdk(act).messages[1].reasoning_content == "Hm."
 
 
+@pytest.mark.parametrize(
+    ("path", "name"), [("chat/completions", "messages"), ("messages",) * 2, ("responses", "input")]
+)
+def test_what_a_session_has_no_room_for_is_refused_before_it_is_read(path: str, name: str) -> None:
+    nobodies = json.dumps({name: [{"role": "nobody", "content": []}] * 101}).encode()
+
+    async def run() -> None:
+        async with opened(ScriptedPolicy(["fine"]), max_total_tokens=100) as (session, address):
+            async with httpx.AsyncClient() as http:
+                for body, code in ((b"x" * 40_000, "context_length_exceeded"), (nobodies, "context_length_exceeded")):
+                    answer = await http.post(f"{address.base_url}/{path}", content=body)
+                    assert (answer.status_code, answer.json()["error"]["code"]) == (400, code)
+            assert session.end().stop_reason is StopReason.LENGTH
+
+    asyncio.run(run())
+
+
 def test_a_body_without_end_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("environments.gateway.app.MAX_BODY_BYTES", 1000)
 
