@@ -48,7 +48,7 @@ class PythonTool(MadeUp[PythonToolArgs]):
     Reward: 1 for the right answer after a call that ran, .3 if a program's last word is the answer, .1 if any ran.
     Checked: the solution of each of 200 held-out problems gives 1, and its program prints the answer in the sandbox;
         random text and an answer without a call, even a right one, give 0; an empty program and a guess give .1.
-        None of 77 programs that try to leave the sandbox does, and each ends within its limit.
+        None of 79 programs that try to leave the sandbox does, and each ends within its limit.
     """
 
     name = "python"
