@@ -158,7 +158,9 @@ def test_pairs_are_worked_through_by_the_arrows(watched: Watched, theme: str) ->
 @pytest.mark.parametrize("theme", themes("dark"))
 def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, theme: str) -> None:
     run = story.launch()
-    story.submit(run, [spoken("g0", "\nBecause air is blue.", "No idea.")], actor="api:t")
+    group = spoken("g0", "\nBecause air is blue.", "No idea.")
+    group.rollouts[0].messages[-1]["reasoning_content"] = "The sea is blue too."  # type: ignore[index]
+    story.submit(run, [group], actor="api:t")
     queue = queues.create(run.project, name="Correct it", actor="user:ada", unit="rollout")
     watched.page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
     page = watched.open(f"/queues/{queue.key}/annotate/")
@@ -170,9 +172,13 @@ def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, 
     expect(reply).to_be_focused()
     expect(reply).to_have_value("\nBecause air is blue.")
     reply.fill("\nBecause air scatters blue light.")
+    thoughts = page.get_by_label("What it should have thought")
+    expect(thoughts).to_have_value("The sea is blue too.")
+    thoughts.fill("What scatters?")
     page.wait_for_load_state()  # else it is what loads still that is given up
     page.reload()
     expect(reply).to_have_value("\nBecause air scatters blue light.")
+    expect(thoughts).to_have_value("What scatters?")
     page.screenshot(path=f"test-results/correct-{theme}.png", full_page=True)
     page.keyboard.press("a")
     expect(page.get_by_role("article", name="Rollout 1")).to_be_visible()
@@ -181,7 +187,8 @@ def test_a_reply_is_corrected_and_its_draft_survives_a_reload(watched: Watched, 
     expect(page.get_by_text("Nothing is yours now")).to_be_visible()
     said = list(Label.objects.order_by("id"))
     assert said[0].edited is not None
-    assert [said[0].edited[-1]["content"], said[1].edited] == ["\nBecause air scatters blue light.", None]
+    changed = {"content": "\nBecause air scatters blue light.", "reasoning_content": "What scatters?"}
+    assert [said[0].edited[-1], said[1].edited] == [{"role": "assistant"} | changed, None]
     watched.open(f"/runs/{run.key}/groups/g0/")
     expect(page.get_by_text("Corrected by user:ada")).to_be_visible()
     page.screenshot(path=f"test-results/corrected-{theme}.png", full_page=True)
