@@ -16,7 +16,7 @@ import numpy as np
 from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
-from trainers.data.examples import Conversation, Example, Text, Tokens
+from trainers.data.examples import Conversation, Example, Message, Text, Tokens
 from trainers.errors import DataError
 from trainers.packing import TrainingSequence, training_sequence
 from trainers.run_config.data import DataConfig
@@ -39,7 +39,7 @@ class Renderer:
         self._config = config
         self._seq_len = seq_len
         self._today = today
-        self._cut = self._dropped = 0
+        self._cut = self._dropped = self._unthinking = 0
 
     def render(self, example: Example, where: str) -> list[TrainingSequence]:
         """Sequences of at most `seq_len` tokens: one for each turn with `data.turns` as 'each', else one.
@@ -64,9 +64,14 @@ class Renderer:
         return [self._text(example) if isinstance(example, Text) else self._as_they_are(example, where)]
 
     def take_counts(self) -> dict[str, float]:
-        """How many sequences were cut and dropped since the last call, as metrics."""
-        counts = {"batch/cut": float(self._cut), "batch/dropped": float(self._dropped)}
-        self._cut = self._dropped = 0
+        """How many sequences were cut and dropped since the last call, and of how many turns that are trained the
+        template left out the thoughts, as metrics."""
+        counts = {
+            "batch/cut": float(self._cut),
+            "batch/dropped": float(self._dropped),
+            "batch/unthinking": float(self._unthinking),
+        }
+        self._cut = self._dropped = self._unthinking = 0
         return counts
 
     def _conversation(self, conversation: Conversation, where: str) -> list[Rendered]:
@@ -97,6 +102,7 @@ class Renderer:
             if not (follows and whole.startswith(with_it) and with_it.startswith(before)):
                 raise self._rewritten(where)
             spans.append((len(before), len(with_it)))
+            self._unthinking += _thoughts(messages[index]).strip() not in with_it[len(before) :]
         return self._tokenize(whole, spans)
 
     def _template(
@@ -104,7 +110,7 @@ class Renderer:
     ) -> str:
         try:
             text = self._tokenizer.apply_chat_template(
-                conversation.messages[:count],
+                [_asked_for(message) for message in conversation.messages[:count]],
                 tools=conversation.tools,  # type: ignore[arg-type]
                 tokenize=False,
                 add_generation_prompt=add_generation_prompt,
@@ -168,6 +174,19 @@ class Renderer:
             reason = f"has token ids outside of the model's {len(self._tokenizer)}"
             raise DataError(f"{where}: {reason}. Tokens belong to the model that wrote them.")
         return token_ids_T, np.array(tokens.loss_mask, np.uint8)
+
+
+def _thoughts(message: Message) -> str:
+    thoughts = message.get("reasoning_content")
+    return thoughts if isinstance(thoughts, str) else ""
+
+
+def _asked_for(message: Message) -> Message:
+    """A message as templates ask for it: that of GPT-OSS for thoughts by the name `thinking`, and not beside a content
+    where there are calls, before which it has room for one of them."""
+    if not _thoughts(message) or "thinking" in message or (message.get("tool_calls") and message["content"]):
+        return message
+    return message | {"thinking": _thoughts(message)}
 
 
 def _up_to_end(turn: list[int], end: int | None) -> int:

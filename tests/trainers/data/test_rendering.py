@@ -24,6 +24,12 @@ FORGETFUL = (
     "{{ message['content'] + '<end>' }}{% endfor %}{% if add_generation_prompt %}{{ '<start>a' }}{% endif %}"
 )
 """Keeps the reasoning of the last turn alone, as templates of reasoning models do."""
+GPT_OSS = (
+    "{% for message in messages %}{{ '<start>' + message['role'][0] }}{% if message.tool_calls and message.content and "
+    "message.thinking %}{{ raise_exception('both') }}{% elif message.thinking %}{{ '(' + message.thinking + ')' }}"
+    "{% endif %}{{ message['content'] + '<end>' }}{% endfor %}{% if add_generation_prompt %}{{ '<start>a' }}{% endif %}"
+)
+"""Asks for thoughts as `thinking`, and has room for them or a content before calls."""
 WITH_TOOLS = (
     "{% if tools %}{{ '[' + tools | map(attribute='name') | join(',') + ']' }}{% endif %}"
     "{% for message in messages %}{{ '<start>' + message['role'][0] + message['content'] }}"
@@ -148,6 +154,26 @@ def test_tokens_keep_their_mask_and_must_belong_to_the_model(tokenizer: PreTrain
         trained(tokenizer, Tokens([1, 259], [0, 1]))
 
 
+def test_turns_whose_thoughts_a_template_leaves_out_are_counted(tokenizer: PreTrainedTokenizerBase) -> None:
+    thought: Message = {"role": "assistant", "content": "ba", "reasoning_content": "\nhm\n"}
+    example = Conversation([*turns(("user", "ab")), thought])
+    for template, count in ((None, 1.0), (FORGETFUL, 0.0), (GPT_OSS, 0.0)):
+        tokenizer.chat_template = template or tokenizer.chat_template
+        with_thoughts = renderer(tokenizer)
+        with_thoughts.render(example, "f:1")
+        assert with_thoughts.take_counts()["batch/unthinking"] == count
+        with_thoughts.render(Conversation(turns(("user", "ab"), ("assistant", "ba"))), "f:1")
+        assert with_thoughts.take_counts()["batch/unthinking"] == 0.0
+
+
+def test_thoughts_before_calls_take_no_room_of_what_is_said(tokenizer: PreTrainedTokenizerBase) -> None:
+    tokenizer.chat_template = GPT_OSS
+    call = {"type": "function", "function": {"name": "add", "arguments": {}}}
+    for content, said in (("", "(hm)"), ("so", "so")):
+        message = {"role": "assistant", "content": content, "reasoning_content": "hm", "tool_calls": [call]}
+        assert trained(tokenizer, Conversation([*turns(("user", "ab")), message]))[1] == f"{said}<end>"
+
+
 def test_the_date_that_a_template_tells_is_that_of_the_run(tokenizer: PreTrainedTokenizerBase) -> None:
     tokenizer.chat_template = "{{ strftime_now('%d %b %Y') }}" + str(tokenizer.chat_template)
     assert trained(tokenizer, Conversation(LONG)) == (f"28 Feb 2026{LONG_TEXT}", "ba<end>dc<end>")
@@ -159,14 +185,14 @@ def test_long_examples_are_cut_or_dropped_and_counted(tokenizer: PreTrainedToken
     [sequence] = cutting.render(example, "f:1")
     assert len(sequence.token_ids_T) == 9
     assert tokenizer.decode(sequence.token_ids_T[sequence.trained_T]) == "c"
-    assert cutting.take_counts() == {"batch/cut": 1.0, "batch/dropped": 0.0}
-    assert cutting.take_counts() == {"batch/cut": 0.0, "batch/dropped": 0.0}
+    assert cutting.take_counts() == {"batch/cut": 1.0, "batch/dropped": 0.0, "batch/unthinking": 0.0}
+    assert set(cutting.take_counts().values()) == {0.0}
     dropping = renderer(tokenizer, seq_len=9, too_long="drop")
     assert dropping.render(example, "f:1") == []
-    assert dropping.take_counts() == {"batch/cut": 0.0, "batch/dropped": 1.0}
+    assert dropping.take_counts()["batch/dropped"] == 1.0
     nothing_left = renderer(tokenizer, seq_len=8)
     assert nothing_left.render(Conversation(turns(("user", "abcdef"), ("assistant", "x"))), "f:1") == []
-    assert nothing_left.take_counts() == {"batch/cut": 0.0, "batch/dropped": 1.0}
+    assert nothing_left.take_counts() == {"batch/cut": 0.0, "batch/dropped": 1.0, "batch/unthinking": 0.0}
 
 
 def merging_tokenizer() -> PreTrainedTokenizerFast:
