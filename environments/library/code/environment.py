@@ -57,7 +57,7 @@ class Code(Judged[CodeArgs], MadeUp[CodeArgs]):
     """
 
     name = "code"
-    version = "5"
+    version = "6"
     args_type = CodeArgs
 
     def __init__(self, args: CodeArgs) -> None:

@@ -41,7 +41,7 @@ class AnyDataSet(DataSetEnvironment[DatasetArgs]):
     """
 
     name = "dataset"
-    version = "4"
+    version = "5"
     args_type = DatasetArgs
     default_rewards = (RewardPart(name="exact"),)
 

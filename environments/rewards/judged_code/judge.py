@@ -11,6 +11,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from environments.errors import RewardError
 from environments.rewards.judged_code.assertions import Assertion
 from environments.rewards.judged_code.runner import BUSY, decoded, encoded
 from environments.sandbox.tools import SandboxLimits, run
@@ -55,7 +56,7 @@ async def passed(
 
     Each call and each program may take `test_s`, and all together `wall_s` seconds of the processor, and of the clock
     `BUSY` times as many; `packages`: code may import more than the standard library; `imported`: imports that it may do
-    without; `holder`: a class whose methods are called where code has it. Raises SandboxUnavailable.
+    without; `holder`: a class whose methods are called where code has it. Raises SandboxUnavailable, RewardError.
     """
     calls = [
         call for test in tests if not isinstance(test, InputAndOutput) for assertion in test for call in assertion.calls
@@ -80,6 +81,12 @@ async def passed(
             output_bytes=2 * most_bytes,
         ),
     )
+    # Never for what code wrote instead: else whoever floods would have no reward in place of a bad one.
+    if done.stdout_was_cut and len(done.stdout) < (needed := _needed_bytes(pairs)):
+        raise RewardError(
+            f"The right outputs are {needed:,} bytes, and of what programs print {len(done.stdout):,} are kept: "
+            "give the problem fewer tests, or smaller ones."
+        )
     answers = _answers(done.output)
     answered_calls, answered_inputs = iter(range(len(calls))), iter(range(len(calls), len(calls) + len(pairs)))
 
@@ -93,6 +100,11 @@ async def passed(
         return _is_same(test.output, given[0]) if isinstance(test, InputAndOutput) else _all_hold(test, given)
 
     return [holds(test) for test in tests]
+
+
+def _needed_bytes(pairs: Sequence[InputAndOutput]) -> int:
+    """Of the lines that answer with the right outputs."""
+    return sum(len(json.dumps(pair.output)) + _LINE_BYTES for pair in pairs)
 
 
 def _all_hold(assertions: Sequence[Assertion], answers: Sequence[Answer]) -> bool:

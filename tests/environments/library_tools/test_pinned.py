@@ -10,7 +10,7 @@ from environments import registry
 from environments.types import Split
 
 PINNED = {
-    "code": ("5", "pipeline-2.-7-4.30-9.16-5.9", "93e9b2c85ff408d0"),
+    "code": ("6", "pipeline-2.-7-4.30-9.16-5.9", "93e9b2c85ff408d0"),
     "python": ("1", "days-18-12-4-1990-2013-3", "ab9e1b73b601303c"),
     "search": ("3", "2246d8b65b7c9525", "0cb5a8f0fa024323"),
     "sql": ("3", "ranking-teams-5", "f6cd1f848d5a9964"),

@@ -1,14 +1,17 @@
 """Programs that a process has its driver run: what goes over, what is cut, what is refused."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
+from environments.errors import RewardError
+from environments.rewards.judged_code.judge import InputAndOutput, passed
 from environments.sandbox.call import SandboxCall
 from environments.sandbox.engine import Engine
-from environments.sandbox.remote import RemoteEngine, SandboxService
+from environments.sandbox.remote import MOST, RemoteEngine, SandboxService
 from environments.sandbox.tools import SandboxLimits, SandboxResult, SandboxUnavailable, default, run, use
 from tests.environments.sandbox.programs import needs_sandbox
 
@@ -103,6 +106,38 @@ def test_a_driver_without_a_sandbox_says_so_over_there() -> None:
 
     with pytest.raises(SandboxUnavailable, match="install bubblewrap"):
         asyncio.run(through(Missing(), SandboxCall(argv=["x"])))
+
+
+def judged(code: str, outputs: Sequence[str], **service: Any) -> list[bool | None]:
+    """Which outputs a program has, judged by way of the driver."""
+
+    async def act() -> list[bool | None]:
+        use(asking(SandboxService(default(), **service)))
+        try:
+            tests = [InputAndOutput(str(number), output) for number, output in enumerate(outputs)]
+            return await passed(code, tests, test_s=10, wall_s=60)
+        finally:
+            use(None)
+
+    return asyncio.run(act())
+
+
+@needs_sandbox
+def test_two_megabytes_of_right_output_are_right() -> None:
+    assert judged("print(input() * 170_000)", [str(number) * 170_000 for number in range(12)]) == [True] * 12
+
+
+@needs_sandbox
+def test_right_output_that_is_more_than_the_driver_keeps_is_no_wrong_output() -> None:
+    most = msgspec.structs.replace(MOST, kept_bytes=20_000, output_bytes=20_000)
+    with pytest.raises(RewardError, match="give the problem fewer tests"):
+        judged("print(input() * 9_000)", [str(number) * 9_000 for number in range(3)], most=most)
+
+
+@needs_sandbox
+def test_output_that_only_the_policy_made_too_long_is_wrong() -> None:
+    most = msgspec.structs.replace(MOST, kept_bytes=20_000, output_bytes=20_000)
+    assert judged("print(input() * 9_000)", ["0", "1", "2"], most=most) == [False, False, None]
 
 
 def test_requests_that_wait_take_only_so_much_memory_of_the_driver() -> None:
