@@ -279,7 +279,13 @@ class Isolated(Environment[Any]):
 
     def _settle(self, answer: RemoteAnswer) -> None:
         if answer.id < 0:
-            self._answers.begin(-answer.id, _ask(answer.result))
+            try:
+                ask = _ask(answer.result)
+            except _UNDECODABLE as error:
+                # Of one episode's code, such as a message whose content is a number: the others go on.
+                self._tell(-answer.id, None, RemoteFault("ValidationError", words_of(error)[:MAX_WORDS]))
+            else:
+                self._answers.begin(-answer.id, ask)
             return
         method, waiting = self._waiting.get(answer.id, (None, None))
         if waiting is None or waiting.done() or method is None:

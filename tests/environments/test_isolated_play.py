@@ -50,6 +50,24 @@ class Program(Environment):
 """
 
 
+ODD = """
+from environments.env import Environment
+from environments.types import Message, Problem
+
+class Odd(Environment):
+    name = "odd"
+    def count(self, split):
+        return 2
+    def problem(self, split, index):
+        return Problem(key=str(index), messages=[Message("user", "?")], data={"said": ["no", 3][index]})
+    async def play(self, problem, session):
+        said = await session.reply()
+        await session.reply([*problem.messages, said, Message("user", problem.data["said"])])
+    def reward(self, problem, rollout):
+        return 1.0
+"""
+
+
 class Calling(TemplateChat):
     """A reply that begins with `add` is a call."""
 
@@ -169,3 +187,23 @@ def test_a_program_over_there_plays_through_an_address_of_its_own(tmp_path: Path
     assert [message.text for message in first.messages] == ["say a number", first.messages[-1].text]
     kinds = [span.kind for span in first.spans]  # what takes less than a millisecond behind the reply has none
     assert [*kinds[:2], kinds[-1]] == [SpanKind.TOOLS, SpanKind.MODEL, SpanKind.SCORING]
+
+
+def test_a_message_whose_content_is_no_text_fails_its_episode_and_no_other(tmp_path: Path) -> None:
+    (tmp_path / "odd_environment.py").write_text(ODD)
+
+    async def act() -> list[list[PlayedRollout]]:
+        environment = await started("odd_environment:Odd", tmp_path)
+        try:
+            await environment.load({})
+            problems = [await environment.ask_problem(Split.TRAIN, index) for index in range(2)]
+            policy = ScriptedPolicy(["yes"])
+            groups = (play_group(environment, problem, policy, GREEDY, 2, deadline_s=30) for problem in problems)
+            return list(await asyncio.gather(*groups))
+        finally:
+            await environment.aclose()
+
+    good, odd = asyncio.run(asyncio.wait_for(act(), 60))
+    assert [rollout.reward for rollout in good] == [1.0, 1.0]
+    errors = [(rollout.error.kind, rollout.error.type) for rollout in odd if rollout.error]
+    assert errors == [(ErrorKind.ENVIRONMENT, "ValidationError")] * 2
