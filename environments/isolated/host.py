@@ -22,6 +22,7 @@ from environments.isolated.forwarding import Forwarding
 from environments.isolated.frames import (
     LENGTH_BYTES,
     MAX_ASKED,
+    MAX_ANSWER_BYTES,
     MAX_FRAME_BYTES,
     Ask,
     AskAddress,
@@ -122,7 +123,12 @@ class Host:
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(doing, self._loop))
 
     def _send(self, number: int, result: Any, fault: RemoteFault | None) -> None:
-        self._writer.write(framed(msgspec.msgpack.encode([number, result, fault], enc_hook=_plain)))
+        body = msgspec.msgpack.encode([number, result, fault], enc_hook=_plain)
+        if len(body) > MAX_ANSWER_BYTES:  # for which we would be ended
+            raise ValueError(
+                f"{len(body):,} bytes at once, of {MAX_ANSWER_BYTES:,} that a problem or a program may have"
+            )
+        self._writer.write(framed(body))
         self._writer.flush()
 
     @property

@@ -46,6 +46,10 @@ _GREETING_S = 60.0
 """For an interpreter to start."""
 _LAST_WORDS_S = 1.0
 """For what a process wrote to stderr before it died to arrive."""
+_UNREAD_BYTES = 64 * 2**20
+"""Of what it was told and has not read, from which on our calls wait. Below that a group is told to begin in one go."""
+_MOST_UNREAD_BYTES = 2 * MAX_FRAME_BYTES
+"""Above which it is ended. Our calls alone never come so far."""
 _DEATH_S = 10.0
 """For a process to be gone after SIGKILL: one in uninterruptible sleep may never be."""
 
@@ -92,10 +96,15 @@ class Isolated(Environment[Any]):
         """Answers in a row that nobody waited for."""
         self._plays_itself = False
         self._answers = Answers(tool, self._tell)
+        self._turn = asyncio.Lock()
+        """Of calls that wait until what was said before has been read."""
         self._stderr = Stderr()
         self._end_reason = ""
         self._is_ended = False
+        assert process.stdin is not None
         assert process.stderr is not None
+        self._stdin = process.stdin
+        self._stdin.transport.set_write_buffer_limits(_UNREAD_BYTES)
         self._tasks = [asyncio.create_task(self._read()), asyncio.create_task(self._stderr.listen(process.stderr))]
 
     @property
@@ -217,8 +226,8 @@ class Isolated(Environment[Any]):
         try:
             # What it asks back is read for all groups at once: who answers this one is known here.
             with self._answers.to_call(number, others.current()):
-                self._send(RemoteCall(number, method, list(parameters)))
                 async with asyncio.timeout(within_s):
+                    await self._send_in_turn(RemoteCall(number, method, list(parameters)))
                     return await answer
         except TimeoutError:
             raise TimeoutError(f"{method} of environment {self.name} did not answer within {within_s:g} s") from None
@@ -227,17 +236,23 @@ class Isolated(Environment[Any]):
             if not answer.done() or answer.cancelled():
                 self._send(RemoteCall(0, "cancel", [number]))
 
+    async def _send_in_turn(self, call: RemoteCall) -> None:
+        """Send a call of ours when little of what was said before is unread. Raises ValueError for one too large."""
+        async with self._turn:
+            with contextlib.suppress(ConnectionError):  # gone: whoever waits for an answer is told so
+                await self._stdin.drain()
+            self._send(call)
+
     def _send(self, call: RemoteCall) -> None:
-        writer = self._process.stdin
-        if writer is not None and not writer.is_closing():
-            writer.write(framed(msgspec.msgpack.encode(call)))
-            if writer.transport.get_write_buffer_size() > MAX_FRAME_BYTES:
-                # What it is told would pile up here.
-                told = (
-                    f"{MAX_FRAME_BYTES:,} bytes that it was told wait for it: it asks, or is asked, and does not read"
-                )
-                self._end_reason = self._end_reason or told
-                self._signal()
+        if self._stdin.is_closing():
+            return
+        body = msgspec.msgpack.encode(call)
+        if len(body) > MAX_FRAME_BYTES:
+            raise ValueError(
+                f"{call.method} hands environment {self.name} {len(body):,} bytes, of {MAX_FRAME_BYTES:,} that it may: "
+                "play smaller groups, or put less into the data of a problem"
+            )
+        self._stdin.write(framed(body))
 
     async def _read(self) -> None:
         assert self._process.stdout is not None
@@ -265,8 +280,8 @@ class Isolated(Environment[Any]):
         # `wait` waits for the pipes too, which something over there may still hold, or nobody reads any more.
         for descriptor in (1, 2):
             self._process._transport.get_pipe_transport(descriptor).close()  # type: ignore[attr-defined]
-        if self._process.stdin is not None and not self._process.stdin.is_closing():
-            self._process.stdin.transport.abort()
+        if not self._stdin.is_closing():
+            self._stdin.transport.abort()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_DEATH_S):
                 await self._process.wait()
@@ -304,6 +319,11 @@ class Isolated(Environment[Any]):
 
     def _tell(self, number: int, given: Any, fault: RemoteFault | None) -> None:
         self._send(RemoteCall(0, "told", [number, given, fault]))
+        if self._stdin.transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+            # It would pile up here.
+            told = f"{_MOST_UNREAD_BYTES:,} bytes that it asked for wait for it: it asks, and does not read"
+            self._end_reason = self._end_reason or told
+            self._signal()
 
     def _last_words(self) -> str:
         words = self._end_reason or self._stderr.end(" | ")[-MAX_WORDS:]

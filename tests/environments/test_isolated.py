@@ -122,7 +122,7 @@ class ByNumpy(Environment[NoArgs]):
 
 
 def answered(*calls: RemoteCall) -> RemoteAnswer:
-    """The last answer of a process to calls, after it has loaded the environment above."""
+    """The last answer of a process to calls, after it has loaded the environment `ByNumpy`."""
 
     async def act() -> bytes:
         writer = io.BytesIO()
@@ -162,3 +162,39 @@ def test_a_score_or_metric_that_is_no_number_is_the_fault_of_its_rollout_alone()
         None,
         ("RewardError", "Metric 'words' is 'three', not a finite number."),
     ]
+
+
+def test_what_is_too_long_to_hand_over_fails_its_call_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.isolated.host.MAX_ANSWER_BYTES", 10_000)
+    monkeypatch.setitem(PROBLEM.data, "tests", "x" * 20_000)
+    fault = answered(RemoteCall(2, "problem", ["train", 0])).fault
+    assert fault is not None
+    assert "of 10,000 that a problem or a program may have" in fault.message
+
+
+ASKING = """
+import sys, msgspec
+for number in range(1, 9):
+    body = msgspec.msgpack.encode([-number, {"type": "tool", "request": None}, None])
+    sys.stdout.buffer.write(len(body).to_bytes(4, "big") + body)
+sys.stdout.flush()
+while True:
+    pass
+"""
+
+
+def test_one_that_asks_and_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("environments.isolated.process._MOST_UNREAD_BYTES", 2**20)
+
+    async def give(request: bytes) -> msgspec.Raw:
+        return msgspec.Raw(msgspec.msgpack.encode(bytes(2**19)))
+
+    async def act() -> None:
+        environment = Isolated("guest", await started(ASKING), tool=give)
+        try:
+            with pytest.raises(EnvironmentDied, match="it asks, and does not read"):
+                await environment.ask_count(Split.TRAIN)
+        finally:
+            await environment.aclose()
+
+    asyncio.run(asyncio.wait_for(act(), 60))

@@ -66,6 +66,19 @@ class Odd(Environment):
     def reward(self, problem, rollout):
         return 1.0
 """
+LARGE = """
+from environments.env import Environment
+from environments.types import Message, Problem
+
+class Large(Environment):
+    name = "large"
+    def count(self, split):
+        return 1
+    def problem(self, split, index):
+        return Problem(key="p", messages=[Message("user", "?")], data={"tests": "x" * 200_000})
+    def reward(self, problem, rollout):
+        return 1.0
+"""
 
 
 class Calling(TemplateChat):
@@ -207,3 +220,39 @@ def test_a_message_whose_content_is_no_text_fails_its_episode_and_no_other(tmp_p
     assert [rollout.reward for rollout in good] == [1.0, 1.0]
     errors = [(rollout.error.kind, rollout.error.type) for rollout in odd if rollout.error]
     assert errors == [(ErrorKind.ENVIRONMENT, "ValidationError")] * 2
+
+
+def played_large(path: Path) -> tuple[list[PlayedRollout], bool]:
+    """A group of 64 whose problem is 200 kB, and whether its process answers after it."""
+    (path / "large_environment.py").write_text(LARGE)
+
+    async def act() -> tuple[list[PlayedRollout], bool]:
+        environment = await started("large_environment:Large", path)
+        try:
+            await environment.load({})
+            problem = await environment.ask_problem(Split.TRAIN, 0)
+            group = await play_group(environment, problem, ScriptedPolicy(["yes"]), GREEDY, 64, deadline_s=30)
+            return group, await environment.answers(within_s=30)
+        finally:
+            await environment.aclose()
+
+    return asyncio.run(asyncio.wait_for(act(), 60))
+
+
+def test_a_group_that_is_told_more_than_may_be_unread_is_scored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, megabytes in {"MAX_FRAME_BYTES": 2, "_UNREAD_BYTES": 1, "_MOST_UNREAD_BYTES": 4}.items():
+        monkeypatch.setattr(f"environments.isolated.process.{name}", megabytes * 2**20)
+    group, answers = played_large(tmp_path)
+    assert [rollout.reward for rollout in group] == [1.0] * 64
+    assert answers
+
+
+def test_a_call_that_is_too_large_fails_its_group_and_not_its_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("environments.isolated.process.MAX_FRAME_BYTES", 100_000)
+    group, answers = played_large(tmp_path)
+    assert all(rollout.error and "play smaller groups" in rollout.error.message for rollout in group)
+    assert answers
