@@ -76,7 +76,8 @@ class Answers:
         name = _TOOLS if isinstance(ask, AskTool) else ask.call if isinstance(ask, AskOther) else ask.session
         asked = self._asked.get(name)
         most = MAX_TOOLS if name == _TOOLS else MAX_ASKED
-        if asked is None or len(asked) >= most:
+        # What was withdrawn may take a while to end, and whoever withdrew it asks on.
+        if asked is None or sum(not each.cancelling() for each in asked) >= most:
             why = "is over" if asked is None else f"waits for {most} answers already"
             self._tell(number, None, RemoteFault("SessionOver", f"This session {why}."))
             return

@@ -22,8 +22,8 @@ MAX_ANSWER_BYTES = 32 * 2**20
 """Of what the process says: a problem, messages, figures."""
 MAX_ASKED = 64
 """Answers that one episode, or one call, waits for at a time."""
-MAX_TOOLS = 1_000
-"""Programs that all of a process wait for at a time."""
+MAX_TOOLS = 8
+"""Programs that a process asks for at a time: twice as many as run. The others wait over there, with their files."""
 MAX_UNASKED = 1_000
 """Answers to nothing that a process may send before it is taken for a broken one."""
 GATEWAY_SOCKET = "ROLLYARD_GATEWAY_SOCKET"

@@ -21,9 +21,10 @@ from environments.errors import finite
 from environments.isolated.forwarding import Forwarding
 from environments.isolated.frames import (
     LENGTH_BYTES,
-    MAX_ASKED,
     MAX_ANSWER_BYTES,
+    MAX_ASKED,
     MAX_FRAME_BYTES,
+    MAX_TOOLS,
     Ask,
     AskAddress,
     AskOther,
@@ -56,6 +57,8 @@ class Host:
         self._states: dict[int, Any] = {}
         self._numbers = itertools.count(1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._programs = asyncio.Semaphore(MAX_TOOLS)
+        """Turns: what the driver would refuse waits here."""
         self._forwarding = Forwarding()
         self._tasks: dict[int, asyncio.Task[None]] = {}
 
@@ -106,7 +109,7 @@ class Host:
 
     async def tool(self, request: bytes) -> Any:
         """Have the driver run a program in a sandbox beside this one."""
-        return await self.ask(AskTool(msgspec.Raw(request)))
+        return await self.ask(AskTool(msgspec.Raw(request)), self._programs)
 
     async def address(self, session: int) -> SessionAddress:
         """Where programs in here play a session: a port of our own loopback, behind which the gateway is."""

@@ -31,8 +31,6 @@ MOST = SandboxLimits(
     returned_bytes=4 * 2**20,
 )
 """What a driver allows unless it is told otherwise."""
-_MOST_WAITING_BYTES = 256 * 2**20
-"""Of requests that wait or run: their files lie in the driver's memory."""
 
 
 class SandboxAnswer(msgspec.Struct, frozen=True):
@@ -63,14 +61,13 @@ class SandboxService:
         self._engine = engine
         self._most = most
         self._free = asyncio.Semaphore(at_once)
-        self._waiting_bytes = 0
 
     async def serve(self, request: bytes) -> msgspec.Raw:
-        """Run what a request asks for and return the answer, encoded. Cancelling kills it."""
-        self._waiting_bytes += len(request)
+        """Run what a request asks for and return the answer, encoded. Cancelling kills it.
+
+        What waits lies in the driver's memory: whoever hands it on bounds how much that is.
+        """
         try:
-            if self._waiting_bytes > _MOST_WAITING_BYTES:
-                raise ValueError("too many programs with too large files wait for a sandbox: run fewer at a time")
             call = msgspec.msgpack.decode(request, type=SandboxCall)
             call = msgspec.structs.replace(call, limits=call.limits.at_most(self._most))
             async with self._free:
@@ -78,6 +75,4 @@ class SandboxService:
         except (SandboxUnavailable, ValueError, RecursionError) as error:
             # A decoding error is a ValueError, and so is a call that cannot be run.
             answer = SandboxAnswer(refusal=str(error))
-        finally:
-            self._waiting_bytes -= len(request)
         return msgspec.Raw(msgspec.msgpack.encode(answer))

@@ -14,7 +14,18 @@ import pytest
 
 from environments.env import Environment, NoArgs, PolicySession
 from environments.isolated import EnvironmentDied, Isolated, framed
-from environments.isolated.frames import LENGTH_BYTES, RemoteAnswer, RemoteCall, RemotePlay, Score, fault_of
+from environments.isolated.asking import Answers
+from environments.isolated.frames import (
+    LENGTH_BYTES,
+    MAX_TOOLS,
+    AskTool,
+    RemoteAnswer,
+    RemoteCall,
+    RemotePlay,
+    Score,
+    Withdraw,
+    fault_of,
+)
 from environments.isolated.host import Host
 from environments.types import FinishedRollout, Problem, Split
 
@@ -196,5 +207,35 @@ def test_one_that_asks_and_does_not_read_is_ended(monkeypatch: pytest.MonkeyPatc
                 await environment.ask_count(Split.TRAIN)
         finally:
             await environment.aclose()
+
+    asyncio.run(asyncio.wait_for(act(), 60))
+
+
+def test_a_program_that_was_withdrawn_makes_room_for_another_while_it_ends() -> None:
+    async def act() -> None:
+        may_end = asyncio.Event()
+        running: list[bytes] = []
+        told: list[int] = []
+
+        async def run(request: bytes) -> msgspec.Raw:
+            running.append(request)
+            try:
+                return await asyncio.Future()
+            finally:
+                await may_end.wait()
+
+        answers = Answers(run, lambda number, given, fault: told.append(number))
+        try:
+            for number in range(1, MAX_TOOLS + 2):
+                answers.begin(number, AskTool(msgspec.Raw(b"")))
+            assert told == [MAX_TOOLS + 1], "it asks for more than it may"
+            await asyncio.sleep(0)  # they begin
+            answers.begin(1, Withdraw())
+            answers.begin(MAX_TOOLS + 2, AskTool(msgspec.Raw(b"")))
+            await asyncio.sleep(0)
+            assert (len(running), told) == (MAX_TOOLS + 1, [MAX_TOOLS + 1])
+        finally:
+            may_end.set()
+            await answers.aclose()
 
     asyncio.run(asyncio.wait_for(act(), 60))

@@ -3,7 +3,7 @@
 import asyncio
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +15,30 @@ from environments.config import SamplingParams
 from environments.fakes import ScriptedPolicy
 from environments.gateway.local import LocalGateway
 from environments.isolated import Isolated
+from environments.isolated.asking import Tool
 from environments.isolated.frames import GATEWAY_SOCKET
+from environments.isolated.process import refuse_tools
 from environments.policy import Completion
 from environments.runner import play_group
-from environments.types import ErrorKind, FunctionCall, Message, PlayedRollout, SpanKind, Split, StopReason, ToolCall
+from environments.sandbox.call import SandboxCall, SandboxResult
+from environments.sandbox.remote import SandboxService
+from environments.types import (
+    ErrorKind,
+    FinishedRollout,
+    FunctionCall,
+    Message,
+    PlayedRollout,
+    Problem,
+    SpanKind,
+    Split,
+    StopReason,
+    ToolCall,
+)
 
 pytestmark = pytest.mark.slow  # each starts a process
 
 GREEDY = SamplingParams(max_turns=4)
+PLAYED = FinishedRollout(token_ids=[], loss_mask=[], inference_logprobs=[])
 
 
 PROGRAM = """
@@ -67,7 +83,9 @@ class Odd(Environment):
         return 1.0
 """
 LARGE = """
+import asyncio
 from environments.env import Environment
+from environments.sandbox.tools import run
 from environments.types import Message, Problem
 
 class Large(Environment):
@@ -78,6 +96,12 @@ class Large(Environment):
         return Problem(key="p", messages=[Message("user", "?")], data={"tests": "x" * 200_000})
     def reward(self, problem, rollout):
         return 1.0
+
+class Running(Large):
+    async def score_group(self, problem, rollouts):
+        programs, size = problem.data["programs"], problem.data["bytes"]
+        done = await asyncio.gather(*(run(["x"], {"file": bytes(size)}) for _ in range(programs)))
+        return [sum(each.succeeded for each in done)]
 """
 
 
@@ -91,7 +115,9 @@ class Calling(TemplateChat):
         return Message("assistant", None, tool_calls=[ToolCall("call_1", FunctionCall(name, arguments))])
 
 
-async def started(name: str, *path: Path, **variables: str) -> Isolated:
+async def started(
+    name: str, *path: Path, tool: Tool = refuse_tools, variables: Mapping[str, str] | None = None
+) -> Isolated:
     """The process of an environment, without a sandbox."""
     pipe, paths = asyncio.subprocess.PIPE, [*map(str, path), *(each for each in sys.path if each)]
     process = await asyncio.create_subprocess_exec(
@@ -99,9 +125,9 @@ async def started(name: str, *path: Path, **variables: str) -> Isolated:
         stdin=pipe,
         stdout=pipe,
         stderr=pipe,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | variables,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(paths), **(variables or {})},
     )
-    return Isolated(name, process)
+    return Isolated(name, process, tool=tool)
 
 
 def played(
@@ -184,7 +210,8 @@ def test_a_program_over_there_plays_through_an_address_of_its_own(tmp_path: Path
 
     async def act() -> list[PlayedRollout]:
         gateway = LocalGateway(tmp_path / "gateway.sock")
-        environment = await started("program_environment:Program", tmp_path, **{GATEWAY_SOCKET: str(gateway.path)})
+        variables = {GATEWAY_SOCKET: str(gateway.path)}
+        environment = await started("program_environment:Program", tmp_path, variables=variables)
         try:
             await environment.load({})
             policy = ScriptedPolicy(["four", "5"])
@@ -256,3 +283,26 @@ def test_a_call_that_is_too_large_fails_its_group_and_not_its_process(
     group, answers = played_large(tmp_path)
     assert all(rollout.error and "play smaller groups" in rollout.error.message for rollout in group)
     assert answers
+
+
+@pytest.mark.parametrize(("programs", "size"), [(1_200, 10), (30, 10 * 2**20)])
+def test_any_number_of_programs_of_any_size_may_be_asked_for_at_once(tmp_path: Path, programs: int, size: int) -> None:
+    (tmp_path / "large_environment.py").write_text(LARGE)
+
+    async def act() -> float | Exception:
+        class Succeeding:
+            async def run(self, call: SandboxCall) -> SandboxResult:
+                await environment.answers(within_s=60)  # what it asked for before has arrived now
+                return SandboxResult(ended="exit", exit_code=0)
+
+        service = SandboxService(Succeeding())
+        environment = await started("large_environment:Running", tmp_path, tool=service.serve)
+        try:
+            await environment.load({})
+            problem = Problem(key="p", messages=[], data={"programs": programs, "bytes": size})
+            [score] = await environment.score_group(problem, [PLAYED])
+            return score
+        finally:
+            await environment.aclose()
+
+    assert asyncio.run(asyncio.wait_for(act(), 120)) == programs

@@ -138,16 +138,3 @@ def test_right_output_that_is_more_than_the_driver_keeps_is_no_wrong_output() ->
 def test_output_that_only_the_policy_made_too_long_is_wrong() -> None:
     most = msgspec.structs.replace(MOST, kept_bytes=20_000, output_bytes=20_000)
     assert judged("print(input() * 9_000)", ["0", "1", "2"], most=most) == [False, False, None]
-
-
-def test_requests_that_wait_take_only_so_much_memory_of_the_driver() -> None:
-    engine = Recording()
-    big = SandboxCall(argv=["x"], files={"f": bytes(60 * 2**20)})
-
-    async def many() -> list[SandboxResult | BaseException]:
-        remote = asking(SandboxService(engine, at_once=1))
-        return await asyncio.gather(*(remote.run(big) for _ in range(6)), return_exceptions=True)
-
-    done = asyncio.run(many())
-    assert [isinstance(each, SandboxResult) for each in done] == [True] * 4 + [False] * 2
-    assert "run fewer at a time" in str(done[-1])
