@@ -1,12 +1,14 @@
 """The gateway on the loopback of a sandbox: a port whose connections go to the gateway's socket, byte by byte."""
 
 import asyncio
+import logging
 import os
 
 from environments.errors import SessionOver
 from environments.isolated.frames import GATEWAY_SOCKET
 
 _CHUNK_BYTES = 65_536
+_log = logging.getLogger(__name__)
 
 
 class Forwarding:
@@ -29,11 +31,22 @@ class Forwarding:
 
 async def _connect(path: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        behind_reader, behind_writer = await asyncio.open_unix_connection(path)
-    except OSError:
+        behind_reader, behind_writer = await _open(path)
+    except OSError as error:
+        _log.warning("the gateway at %s cannot be reached: %s", path, error)
         writer.close()
         return
     await asyncio.gather(_pass(reader, behind_writer), _pass(behind_reader, writer))
+
+
+async def _open(path: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """By its name in its directory, for a whole path may be longer than the 107 bytes that such an address has."""
+    place, name = os.path.split(path)
+    directory = os.open(place, os.O_PATH | os.O_DIRECTORY)
+    try:
+        return await asyncio.open_unix_connection(f"/proc/self/fd/{directory}/{name}")
+    finally:
+        os.close(directory)
 
 
 async def _pass(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:

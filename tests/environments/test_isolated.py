@@ -6,16 +6,23 @@ import os
 import signal
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
+import httpx
 import msgspec
 import numpy as np
 import pytest
 
 from environments.env import Environment, NoArgs, PolicySession
+from environments.gateway.app import make_app
+from environments.gateway.serving import serving
+from environments.gateway.sessions import OpenSessions
 from environments.isolated import EnvironmentDied, Isolated, framed
 from environments.isolated.asking import Answers
+from environments.isolated.forwarding import Forwarding
 from environments.isolated.frames import (
+    GATEWAY_SOCKET,
     LENGTH_BYTES,
     MAX_TOOLS,
     AskTool,
@@ -239,3 +246,32 @@ def test_a_program_that_was_withdrawn_makes_room_for_another_while_it_ends() -> 
             await answers.aclose()
 
     asyncio.run(asyncio.wait_for(act(), 60))
+
+
+def test_a_gateway_whose_path_is_longer_than_an_address_may_be_is_reached(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / ("d" * 150) / "gateway.sock"
+    path.parent.mkdir()
+    monkeypatch.setenv(GATEWAY_SOCKET, str(path))
+
+    async def act() -> int:
+        async with serving(make_app(OpenSessions()), path), httpx.AsyncClient() as client:
+            return (await client.get(f"{await Forwarding().url()}/s/nobody/v1/models")).status_code
+
+    assert 400 <= asyncio.run(asyncio.wait_for(act(), 60)) < 500
+
+
+def test_a_gateway_that_cannot_be_reached_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv(GATEWAY_SOCKET, str(tmp_path / "gateway.sock"))
+
+    async def act() -> None:
+        url = await Forwarding().url()
+        async with httpx.AsyncClient() as client:
+            with pytest.raises(httpx.RemoteProtocolError):
+                await client.get(url)
+
+    asyncio.run(asyncio.wait_for(act(), 60))
+    assert f"the gateway at {tmp_path / 'gateway.sock'} cannot be reached: " in caplog.text
