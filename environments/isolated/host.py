@@ -5,11 +5,12 @@ only, for it runs in virtual environments of others too.
 """
 
 import asyncio
+import contextvars
 import itertools
 import os
 import sys
 import traceback
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, BinaryIO, TypeVar
 
@@ -61,6 +62,8 @@ class Host:
         """Turns: what the driver would refuse waits here."""
         self._forwarding = Forwarding()
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._finding = ThreadPoolExecutor(thread_name_prefix="problems")
+        """Threads of their own: in one an environment may wait for its loop, which may wait for one of `to_thread`."""
 
     def begin(self, call: RemoteCall) -> None:
         """Answer a call as soon as may be."""
@@ -150,10 +153,13 @@ class Host:
         """Answered as soon as the loop runs."""
 
     async def _count(self, split: str) -> int:
-        return int(await asyncio.to_thread(self._made.count, Split(split)))
+        return int(await self._found(self._made.count, Split(split)))
 
     async def _problem(self, split: str, index: int) -> Problem:
-        return await asyncio.to_thread(self._made.problem, Split(split), index)
+        return await self._found(self._made.problem, Split(split), index)
+
+    async def _found(self, find: Callable[..., T], *args: Any) -> T:
+        return await self._loop.run_in_executor(self._finding, contextvars.copy_context().run, find, *args)
 
     async def _start(self, problem: dict[str, Any]) -> int:
         number = next(self._numbers)

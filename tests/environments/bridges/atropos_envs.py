@@ -188,6 +188,13 @@ class ThreadsEnv(WordsEnv):
         return group, []
 
 
+class ReadingEnv(WordsEnv):
+    """Has a thread of the loop's read its items."""
+
+    async def get_next_item(self) -> Any:
+        return await asyncio.to_thread(asyncio.run, super().get_next_item())
+
+
 class RaisingEnv(WordsEnv):
     """Breaks, or hangs."""
 

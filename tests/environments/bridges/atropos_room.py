@@ -86,6 +86,15 @@ class AtroposRoom:
     def problem(self, index: int = 0, split: Split = Split.TRAIN) -> Problem:
         return self._runner.run(self._environment.ask_problem(split, index))
 
+    def problems(self, count: int) -> list[Problem]:
+        """The first ones, the last one first: all asked for at once, while that is looked for."""
+
+        async def act() -> list[Problem]:
+            asked = (self._environment.ask_problem(Split.TRAIN, index, within_s=30) for index in reversed(range(count)))
+            return list(await asyncio.gather(*asked))
+
+        return self._runner.run(act())
+
     def count(self, split: Split) -> int:
         return self._runner.run(self._environment.ask_count(split))
 

@@ -141,6 +141,11 @@ def test_items_are_known_by_what_is_in_them_and_some_are_held_out_if_asked_for(r
         room.problem(0, Split.EVAL)
 
 
+def test_items_that_a_thread_reads_are_found_however_many_are_asked_for_at_once(room: AtroposRoom) -> None:
+    room.load("ReadingEnv")
+    assert len({problem.key for problem in room.problems(64)}) == 3
+
+
 def test_a_rollout_that_was_left_out_or_not_found_fails_alone_and_by_name(room: AtroposRoom) -> None:
     room.load("PartlyEnv")
     rollouts = room.play_one(["one", "on", "x"], 3)
