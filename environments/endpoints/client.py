@@ -213,7 +213,7 @@ class EndpointClient:
             fix = "Redirects are not followed: name the address that it leads to."
             raise EndpointRefused(f"{self._name} answered {status}. {fix}")
         refusal = _refusal(answer)
-        words = self._hidden(" ".join(refusal.message.split()))[:_MAX_WORDS]
+        words = self._hidden(_on_one_line(refusal.message))[:_MAX_WORDS]
         kind: type[EndpointError] = EndpointUnavailable if status >= 500 or status in (408, 429) else EndpointRefused
         if status == 400 and (refusal.code == _TOO_LONG_CODE or refusal.param == _TOO_LONG_PARAM):
             kind = ConversationTooLong
@@ -272,3 +272,7 @@ def _refusal(answer: ServerAnswer) -> _Refusal:
     except _UNDECODABLE:
         error = answer.text
     return _Refusal(error) if isinstance(error, str) else error
+
+
+def _on_one_line(text: str) -> str:
+    return " ".join(text.split())
