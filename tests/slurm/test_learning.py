@@ -6,7 +6,6 @@ from statistics import fmean
 import pytest
 
 from tests.e2e.yard import Yard, until
-from tests.lanes import long_lane
 from tests.slurm.cluster import Cluster
 
 pytestmark = [
@@ -15,7 +14,6 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.vllm,
     pytest.mark.timeout(1800),
-    long_lane("tests/slurm/test_events.py trains the same run for a while, whatever happens to it"),
 ]
 
 STEPS = 60
