@@ -10,6 +10,8 @@ from rollouts.selectors import runs
 
 MOST_VERSIONS = 200
 """Of the newest, that a form offers."""
+_MOST_DIGITS = 19
+"""Of an id; the longest of texts are no numbers to Python."""
 
 
 def list_exports(user: Any, at_least: Role = Role.VIEWER) -> QuerySet[Export]:
@@ -39,7 +41,7 @@ def offered(user: Any, asked: str) -> list[DatasetVersion]:
     """The newest of them, and before these the one whose id is asked for, where it is older."""
     versions = list_versions(user)
     newest = list(versions[:MOST_VERSIONS])
-    if not asked.isdecimal() or any(str(each.pk) == asked for each in newest):
+    if not (asked.isdecimal() and len(asked) <= _MOST_DIGITS) or any(str(each.pk) == asked for each in newest):
         return newest
     return [*versions.filter(pk=int(asked)), *newest]
 

@@ -281,4 +281,4 @@ def _installed_in_place() -> Iterator[Path]:
             continue
         for name in (each.read_text("top_level.txt") or "").split():
             places = (base / form for base in (project, project / "src") for form in (name, f"{name}.py"))
-            yield from (place for place in places if place.exists())
+            yield from (place for place in places if os.path.exists(place))  # not those that we may not look at

@@ -52,7 +52,7 @@ def fault(messages: Messages, edited: Messages) -> str:
         return f"must be all {len(messages)} messages of the rollout"
     for at, (before, after) in enumerate(zip(messages, edited, strict=True)):
         is_same = _beside_words(before) == _beside_words(after)
-        is_text = isinstance(after.get("content"), str) and isinstance(after.get(_THOUGHTS, ""), str)
+        is_text = isinstance(after.get("content"), str) and isinstance(after.get(_THOUGHTS), str | None)
         if after != before and not (before.get("role") == _ROLE and is_same and is_text):
             return f"must differ in nothing but the text of what the policy said and thought, and message {at} does"
     if list(edited) == list(messages):

@@ -73,6 +73,8 @@ def test_what_was_thought_is_corrected_with_what_was_said_or_left_out() -> None:
         edited = edits.with_last_reply(THOUGHT, text, thoughts)
         assert edited == [THOUGHT[0], {"role": "assistant"} | expected]
         assert edits.fault(THOUGHT, edited) == ""
+    without = [THOUGHT[0], THOUGHT[1] | {"reasoning_content": None}]
+    assert edits.fault(without, [without[0], without[1] | {"content": "four"}]) == ""
 
 
 @pytest.mark.parametrize(
