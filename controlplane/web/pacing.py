@@ -24,7 +24,7 @@ from rollouts.consumers import FORBIDDEN
 from rollouts.doors.atropos.app import AtroposDoor
 from rollouts.doors.atropos.call import PREFIX, split_path
 from rollouts.doors.kernel import NO_SNIFFING, Door
-from rollouts.doors.messages import Answer, Application, Message, Receive, Request, Scope, Send
+from rollouts.doors.messages import Application, Message, Receive, Request, Scope, Send
 from rollouts.doors.native.hot import NativeDoor
 from rollouts.doors.threads import Spent, spending
 from rollouts.errors import TooManyRefusals
@@ -206,11 +206,8 @@ async def _refuse(scope: Scope, receive: Receive, send: Send, wait_s: float) -> 
     error = TooManyRefusals(f"Too much of what came from here was refused lately. Try again in {again_s} s.")
     error.retry_after_s = again_s
     door = _ATROPOS if scope["path"].startswith(PREFIX) else _NATIVE
-    if scope["path"].startswith(PROGRAMS):
-        answer = door.refusal(error)
-    else:  # somebody reads it
-        answer = Answer(f"{error.message}\n".encode(), error.status, "text/plain", {"Retry-After": str(again_s)})
-    start, body = door.begin(answer, Request.of(scope))
+    request = Request.of(scope)
+    start, body = door.begin(door.refusal(error, request), request)
     start["headers"] += [NO_SNIFFING, (b"connection", b"close")]
     await send(start)
     await send({"type": "http.response.body", "body": body})

@@ -62,7 +62,7 @@ class Door(Protocol):
     def check_elsewhere(self, request: Request) -> None:
         """In a thread: whether the sender of a large body for elsewhere is anybody. Raises what `refusal` words."""
 
-    def refusal(self, error: Exception) -> Answer:
+    def refusal(self, error: Exception, request: Request) -> Answer:
         """What an error is answered with. Raises the error if the protocol has no words for it."""
 
     def begin(self, answer: Answer, request: Request) -> tuple[Message, bytes]:
@@ -141,7 +141,7 @@ def _make(door: Door, route: Route, request: Request) -> Made | Later:
 
 
 def _refused(door: Door, request: Request, error: Exception) -> Made:
-    answer = door.refusal(error)
+    answer = door.refusal(error, request)
     return *door.begin(answer, request), answer
 
 

@@ -11,8 +11,11 @@ from rollouts.errors import Malformed, TooLarge
 
 UNASKED_BYTES = 256 * 1024
 """So much is read of a body before it is asked who sends it: a hop to a thread of its own would cost more."""
-PAGE_BYTES = 64 * 1024
-"""A form is parsed before it is asked who sends it, at many times its size in memory. No page has a larger one."""
+STRANGERS_FORM_BYTES = 64 * 1024
+"""A form is parsed at many times its size in memory; a larger one is not before it is asked who sends it."""
+FORM_BYTES = 2**20
+"""No page has a larger one: a correction and the thoughts before it, of which each byte may be sent as three."""
+_FORM_TOO_LARGE = f"A form may have at most {FORM_BYTES // 1024} KiB. Nothing was stored; go back, and shorten it."
 _LARGE_BODIES = ("/api/", "/atropos/")
 _FORMS = (b"application/x-www-form-urlencoded", b"multipart/form-data")
 
@@ -26,8 +29,9 @@ class Body:
         is_form = request.headers.get(b"content-type", b"").strip().lower().startswith(_FORMS)
         is_small = is_form or not request.path.startswith(_LARGE_BODIES)
         most: int = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        self._limit = min(PAGE_BYTES, most) if is_small else most
+        self._limit = min(FORM_BYTES, most) if is_small else most
         self._left = self._limit
+        self._is_small = is_small
         self._seen: list[Message] = []
         self._received = 0
         self._ask: Callable[[], Awaitable[object]] | None = None
@@ -67,10 +71,10 @@ class Body:
         message = await self._receive()
         self._left -= len(message.get("body", b""))
         if self._left < 0 or len(declared) > 18 or int(declared or b"0") > self._limit:
-            self.refusal = TooLarge()
+            self.refusal = TooLarge(_FORM_TOO_LARGE if self._is_small else "")
             raise self.refusal
         self._received += len(message.get("body", b""))
-        if self._ask is not None and self._received > UNASKED_BYTES and message.get("more_body", False):
+        if self._ask is not None and self._is_to_be_asked(message):
             ask, self._ask = self._ask, None
             try:
                 await ask()
@@ -78,3 +82,8 @@ class Body:
                 self.refusal = error
                 raise
         return message
+
+    def _is_to_be_asked(self, message: Message) -> bool:
+        if self._is_small:
+            return max(self._received, int(self._declared or b"0")) > STRANGERS_FORM_BYTES
+        return self._received > UNASKED_BYTES and bool(message.get("more_body", False))

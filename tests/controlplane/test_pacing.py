@@ -236,7 +236,11 @@ def test_those_who_wait_go_one_at_a_time_and_of_many_some_are_sent_away(
 
 @pytest.mark.parametrize(
     ("path", "kind"),
-    [("/runs/", "text/plain"), ("/api/v1/runs", "application/problem+json"), ("/atropos/x/info", "application/json")],
+    [
+        ("/runs/", "text/plain; charset=utf-8"),
+        ("/api/v1/runs", "application/problem+json"),
+        ("/atropos/x/info", "application/json"),
+    ],
 )
 def test_who_is_sent_away_is_told_when_to_come_back(monkeypatch: pytest.MonkeyPatch, path: str, kind: str) -> None:
     for _ in range(5):

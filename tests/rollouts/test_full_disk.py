@@ -12,9 +12,12 @@ from django.test import Client
 from controlplane.web.unavailable import UnavailablePages
 from rollouts import full_disk
 from rollouts.doors.atropos.app import AtroposDoor
+from rollouts.doors.messages import Request
 from rollouts.doors.native import problems
 
 pytestmark = pytest.mark.django_db(transaction=True)
+
+REQUEST = Request("POST", "/atropos/x/scored_data", "", {})
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +38,7 @@ def test_each_door_names_the_disk_and_what_to_do() -> None:
     assert described is not None
     status, headers, body = described
     assert (status, body["code"], headers["Retry-After"]) == (503, "disk_full", "1")
-    atropos = AtroposDoor().refusal(error)
+    atropos = AtroposDoor().refusal(error, REQUEST)
     page = UnavailablePages(lambda _: pytest.fail("no view")).process_exception(HttpRequest(), error)
     assert page is not None
     assert (atropos.status, page.status_code, page["Retry-After"]) == (503, 503, "1")
@@ -49,7 +52,7 @@ def test_a_database_that_is_away_for_another_reason_is_said_to_be_away() -> None
     described = problems.describe(error)
     assert described is not None
     assert described[2]["code"] == "unavailable"
-    assert b"does not answer" in AtroposDoor().refusal(error).body
+    assert b"does not answer" in AtroposDoor().refusal(error, REQUEST).body
     assert UnavailablePages(lambda _: pytest.fail("no view")).process_exception(HttpRequest(), error) is None
 
 

@@ -81,7 +81,7 @@ class AtroposDoor:
     def check_elsewhere(self, request: Request) -> None:
         """Nothing of this door goes elsewhere."""
 
-    def refusal(self, error: Exception) -> Answer:
+    def refusal(self, error: Exception, request: Request) -> Answer:
         """An error in the words of FastAPI. One of ours is logged, and answered without a word about it."""
         match error:
             case Invalid():

@@ -10,14 +10,17 @@ import re
 from functools import partial
 
 import msgspec
+from rest_framework.exceptions import NotAuthenticated
 
 from rollouts import guesses
 from rollouts.doors.kernel import Route
 from rollouts.doors.messages import Answer, Elsewhere, Later, Message, Request
 from rollouts.doors.native import access, groups, problems, trainer
+from rollouts.errors import Forbidden
 from rollouts.models import Scope
 from trainers.wire import EPOCH_HEADER
 
+API = "/api/"
 PATH = re.compile(r"/api/v1/runs/(?P<key>[-\w]{1,16})/(?:(?P<groups>groups)|batches/(?P<step>\d{1,9}))")
 _EPOCH = EPOCH_HEADER.lower().encode()
 
@@ -42,19 +45,29 @@ class NativeDoor:
         raise Elsewhere
 
     def check_elsewhere(self, request: Request) -> None:
-        """Raise NotAuthenticated, or what is wrong with the token, unless a token or a session opens anything."""
+        """Raise what is wrong with the token, NotAuthenticated or, of a page, Forbidden, unless a token or a session
+        opens anything."""
         kind, _, token = request.header(b"authorization").partition(" ")
         if kind.lower() == "token":
             access.authenticate(request.address, token)
-        else:
+            return
+        try:
             access.check_session(request.header(b"cookie"))
+        except NotAuthenticated:
+            if request.path.startswith(API):
+                raise
+            sentence = "Nothing was stored: your session had ended. Sign in elsewhere, and send this again."
+            raise Forbidden(sentence) from None
 
-    def refusal(self, error: Exception) -> Answer:
-        """The problem that an error is. Raises the error if it is one of ours."""
+    def refusal(self, error: Exception, request: Request) -> Answer:
+        """The problem that an error is; of a page its sentence, for somebody reads it. Raises the error if it is one of
+        ours."""
         described = problems.describe(error)
         if described is None:
             raise error
         status, headers, body = described
+        if not request.path.startswith(API):
+            return Answer(f"{body['detail']}\n".encode(), status, "text/plain; charset=utf-8", headers)
         return Answer(msgspec.json.encode(body), status, problems.PROBLEM_JSON, headers)
 
     def begin(self, answer: Answer, request: Request) -> tuple[Message, bytes]:

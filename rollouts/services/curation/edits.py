@@ -15,10 +15,15 @@ _THOUGHTS = "reasoning_content"
 
 
 def last_reply(messages: Messages) -> str | None:
-    """What the policy said last, if it is text that a person can put other text in place of."""
+    """What the policy said last, if it is text that a person can put other text in place of: with what was thought
+    before it short enough for a form, in a conversation that may be stored once more."""
     at = _place(messages)
     content = None if at is None else messages[at].get("content")
-    return content if isinstance(content, str) and len(content.encode()) <= MAX_EDITED_BYTES // 2 else None
+    if not isinstance(content, str):
+        return None
+    shown = len(content.encode()) + len(last_thoughts(messages).encode())
+    fits = shown <= MAX_EDITED_BYTES // 2 and len(msgspec.json.encode(messages)) <= MAX_EDITED_BYTES
+    return content if fits else None
 
 
 def last_thoughts(messages: Messages) -> str:

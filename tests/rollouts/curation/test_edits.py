@@ -107,3 +107,17 @@ def test_one_rollout_is_corrected(rollout: Rollout, of: dict[str, Any]) -> None:
     with pytest.raises(Invalid) as refused:
         say(changed(3, content="four"), **of)
     assert list(refused.value.fields) == ["edited"]
+
+
+def test_a_reply_is_offered_for_correction_as_long_as_a_form_and_its_column_hold_it() -> None:
+    def spoken(content: str, thoughts: str = "", before: str = "") -> list[dict[str, Any]]:
+        return [
+            {"role": "user", "content": before},
+            {"role": "assistant", "content": content, "reasoning_content": thoughts},
+        ]
+
+    half = MAX_EDITED_BYTES // 2
+    assert edits.last_reply(spoken("a" * (half - 3), "三")) is not None
+    assert edits.last_reply(spoken("a" * (half - 2), "三")) is None
+    assert edits.last_reply(spoken("a", before="b" * (MAX_EDITED_BYTES - 200))) == "a"
+    assert edits.last_reply(spoken("a", before="b" * MAX_EDITED_BYTES)) is None

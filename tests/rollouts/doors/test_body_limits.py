@@ -86,12 +86,33 @@ def test_no_view_of_the_api_reads_more_than_the_limit(settings: Any, path: str) 
     assert asyncio.run(call(application, path, {"content-length": str(2**18 + 1)}, 100)) == ([413], 1)
 
 
+def signed_in(name: str) -> str:
+    """A new user's session, as its cookie says it."""
+    browser = Client()
+    browser.force_login(make_user(name))
+    return browser.cookies[settings.SESSION_COOKIE_NAME].value
+
+
+@pytest.mark.django_db(transaction=True)
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "Multipart/Form-Data; boundary=x", "text/plain"])
 @pytest.mark.parametrize("path", ["/nowhere", "/login/", "/runs/new/", "/admin/login/"])
 def test_no_page_reads_more_than_a_form_whatever_it_is_called(path: str, kind: str) -> None:
-    assert asyncio.run(call(application, path, {"content-type": kind}, 100)) == ([413], 1)
+    assert asyncio.run(call(application, path, {"content-type": kind}, 100)) == ([403], 1), "of a stranger"
     declared = {"content-type": kind, "content-length": "65537"}
+    assert asyncio.run(call(application, path, declared, 100)) == ([403], 1)
+    cookie = {"cookie": f"{settings.SESSION_COOKIE_NAME}={signed_in('vera')}"}
+    assert asyncio.run(call(application, path, {"content-type": kind, **cookie}, 100)) == ([413], 9), "behind 1 MiB"
+    declared = {"content-type": kind, "content-length": str(2**20 + 1), **cookie}
     assert asyncio.run(call(application, path, declared, 100)) == ([413], 1)
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_long_correction_is_read_to_its_end_of_who_is_signed_in_and_of_nobody_else() -> None:
+    form = {"content-type": "application/x-www-form-urlencoded"}
+    cookie = {"cookie": f"{settings.SESSION_COOKIE_NAME}={signed_in('vera')}"}
+    statuses, received = asyncio.run(call(application, "/queues/x/say/", {**form, **cookie}, 7))
+    assert (statuses, received >= 7) == ([403], True), "it lacks what a form has against forgery"
+    assert asyncio.run(call(application, "/queues/x/say/", form, 7)) == ([403], 1)
 
 
 @pytest.mark.django_db(transaction=True)
@@ -107,10 +128,7 @@ def test_who_sends_a_large_body_is_asked_before_all_of_it_is_kept() -> None:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_large_body_for_a_view_is_read_for_nobody_but_users() -> None:
-    user = make_user("vera")
-    browser = Client()
-    browser.force_login(user)
-    session = browser.cookies[settings.SESSION_COOKIE_NAME].value
+    session = signed_in("vera")
     path = "/api/v1/runs"
     assert asyncio.run(call(application, path, {}, 20)) == ([401], 3)
     assert asyncio.run(call(application, path, {"cookie": "rollyard_session=x"}, 20)) == ([401], 3)
