@@ -268,6 +268,12 @@ def lookup(mapping: dict[Any, Any], key: Any) -> Any:
     return mapping.get(key)
 
 
+@register.filter
+def pairs(mapping: dict[str, Any] | None) -> list[tuple[str, Any]]:
+    """Of a mapping whose keys others choose, if it is there: Django's dot would take a key `items` for the method."""
+    return list((mapping or {}).items())
+
+
 @register.simple_tag(takes_context=True)
 def query(context: dict[str, Any], **changes: Any) -> str:
     """The present query string with some parameters replaced; empty ones are left out."""

@@ -151,6 +151,17 @@ def test_a_step_lists_its_members_in_order_with_lag_and_hash(client: Client) -> 
     assert "Step 6" not in page
 
 
+def test_a_metric_that_is_called_as_a_method_of_mappings_is_shown_like_any_other(client: Client) -> None:
+    run = make_run(next_step=6)
+    group = make_group(run, version=5)
+    make_batch(run, 5, [group])
+    make_metrics(run, "items", [7.5], first_step=5)
+    with store.beyond_rights():
+        group.rollouts.update(metrics={"items": 3.25, "values": 1.0})
+    assert "<span>items 3.25</span>" in group_page(client, run, group)
+    assert "7.5" in client.get(reverse("step", args=[run.key, 5])).content.decode()
+
+
 def test_a_group_that_names_the_version_its_step_makes_has_no_lag(client: Client) -> None:
     run = make_run(next_step=6)
     group = make_group(run, version=6)

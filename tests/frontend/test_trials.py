@@ -67,7 +67,9 @@ def test_the_form_leads_to_the_trial_which_grows_turn_by_turn(client: Client, ru
     assert part.lstrip().startswith("<section")
     assert "&lt;script&gt;guess" in part
     assert "hx-get" in part
-    trials.finish(claimed, {"reward": 0.25, "metrics": {"guesses": 2.0}, "messages": [], "stop_reason": "length"})
+    trials.finish(
+        claimed, {"reward": 0.25, "metrics": {"guesses": 2.0, "items": 3.0}, "messages": [], "stop_reason": "length"}
+    )
     done = client.get(answer.redirect_chain[0][0]).content.decode()
     assert "0.25" in done
     assert "guesses" in done
@@ -153,3 +155,11 @@ def test_an_endpoint_of_others_plays_nothing_alone(client: Client, operator: Use
     assert answer.status_code == 422
     assert "has no endpoint teacher" in answer.content.decode()
     assert not Run.objects.exists()
+
+
+def test_a_trial_is_sampled_as_the_run_samples_that_environment(client: Client, operator: User) -> None:
+    run = make_run(overrides={"environments": [{"name": "wordle", "max_turns": 6, "max_tokens": 99}]})
+    make_replica(run)
+    client.post(TRY, filled(run))
+    trial = Trial.objects.get()
+    assert (trial.max_turns, trial.max_tokens) == (6, 99)

@@ -86,7 +86,7 @@ def _begin(request: HttpRequest, user: User, name: str, form: TrialForm) -> Tria
     project = run.project if run else _project(user, form.project)
     asked = trials.TrialRequest(
         project,
-        run.parsed.sampling if run else trials.ALONE,
+        trials.sampling_of(run, name, args) if run else trials.ALONE,
         name=name,
         args=args,
         python=form.python,

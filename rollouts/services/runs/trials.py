@@ -90,9 +90,7 @@ def begin(run: Run, asked: TrialRequest, *, user: User, readable: QuerySet[Run],
     ``readable``: the runs whose files the user may use. Raises Invalid for what no run could play or the user may not
     name, Untrusted, StateConflict where no replica of the run answers, Conflict for a second trial of the same person.
     """
-    # An episode measures nothing, and may be of what nothing could be measured by.
-    evaluation = {"problems": 0} if run.parsed.kind == "eval" else None
-    config = _resolved({**run.config, "environments": [asked.environment], "evaluation": evaluation}).config
+    config = _resolved(_episode(run, asked)).config
     check_fits(config)
     trust.check(config, source=run.forked_from.run if run.forked_from else None)
     places.check(config, project=run.project, readable=readable, forks=True)
@@ -121,6 +119,26 @@ def begin_alone(project: Project, asked: TrialRequest, *, user: User, readable: 
     with _one_at_a_time(), transaction.atomic():
         run = life.create(project=project, user=user, resolved=start.resolved, actor=actor)
         return _store(run, asked, user, actor)
+
+
+def sampling_of(run: Run, name: str, args: Mapping[str, Any]) -> SamplingConfig:
+    """How a run samples an environment, of several by that name the one with these arguments; else as it does all."""
+    config = run.parsed
+    refs = sorted((ref for ref in config.environments if ref.name == name), key=lambda ref: ref.args != args)
+    return refs[0].sampling(config.sampling) if refs else config.sampling
+
+
+def _episode(run: Run, asked: TrialRequest) -> dict[str, Any]:
+    """The config of a run that does nothing but play this: an episode fills no batch, compares and measures nothing."""
+    return {
+        "kind": "eval",
+        "max_steps": 1,
+        "model": {**run.config["model"], "lora": {}},
+        "policies": run.config.get("policies", []),
+        "inference": {"replicas": 0 if run.parsed.model.endpoint else 1},
+        "environments": [asked.environment],
+        "evaluation": {"problems": 0},
+    }
 
 
 def _resolved(values: dict[str, Any]) -> Resolved:

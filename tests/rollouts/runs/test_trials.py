@@ -74,6 +74,33 @@ def test_what_an_evaluation_could_not_measure_can_be_tried(user: User, kind: str
 
 
 @pytest.mark.parametrize(
+    "overrides",
+    [
+        {"environments": [{"name": "calculator", "group_size": 6}], "batch.batch_size": 60},
+        {"environments": [{"name": "calculator", "group_size": 8}], "sampling.group_size": 1, "batch.batch_size": 8},
+        {"model.lora.rank": 4},
+    ],
+)
+@pytest.mark.parametrize("name", ["calculator", "kuhn_poker"])
+def test_an_episode_is_not_judged_as_a_batch_would_be(user: User, overrides: dict[str, Any], name: str) -> None:
+    run = make_run(overrides=overrides)
+    make_replica(run)
+    assert begin(run, user, name=name).state == TrialState.WAITING
+
+
+def test_a_run_that_plays_it_says_how_it_is_sampled() -> None:
+    played = [
+        {"name": "calculator", "label": "short", "max_turns": 3},
+        {"name": "calculator", "label": "long", "max_turns": 9, "args": {"max_calls": 2}},
+    ]
+    config = {"max_steps": 1, "environments": played, "sampling": {"max_turns": 1}}
+    run = Run(config=config)
+    assert trials.sampling_of(run, "calculator", {"max_calls": 2}).max_turns == 9
+    assert trials.sampling_of(run, "calculator", {"max_calls": 3}).max_turns == 3
+    assert trials.sampling_of(run, "reverse_text", {}).max_turns == 1
+
+
+@pytest.mark.parametrize(
     ("asked", "key"),
     [
         ({"name": "no_such"}, "environments.0.name"),
