@@ -167,7 +167,8 @@ def export(
             version = _version_of(source, project)
         else:
             version = _made(run_of(source), form, recipe, state, name)
-            say(f"made {version}; if this is interrupted: rollyard export-{form} {version} goes on", err=True)
+            again = f"rollyard export-{form} {version}{version.dataset.project.command_option}"
+            say(f"made {version}; if this is interrupted: {again} goes on", err=True)
         manifest = _write(version, form, output, split, file_format)
     except ControlPlaneError as error:
         fail(complaint(error))

@@ -117,9 +117,9 @@ def complaint(error: Any) -> str:
 
 def config_line(config: Any, key: str, origin: str) -> str:
     """A value of a run config by its dotted key, and where it came from."""
-    for part in key.split("."):
-        config = config[int(part)] if isinstance(config, list) else config.get(part)
-    return f"{key:<36} {config!s:<24} {origin}"
+    from trainers.config import leaves
+
+    return f"{key:<36} {dict(leaves(config)).get(key)!s:<24} {origin}"
 
 
 def port_of(given: str) -> int | None:

@@ -24,6 +24,10 @@ class Role(models.TextChoices):
         return order.index(self) >= order.index(other)
 
 
+DEFAULT_PROJECT = "default"
+"""The slug of the project that is there from the beginning, and that commands mean."""
+
+
 class Project(models.Model):
     """The unit of access: every run belongs to one, every query is scoped by it."""
 
@@ -34,6 +38,11 @@ class Project(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def command_option(self) -> str:
+        """What a command is told that is about this project: nothing where it is the one that commands mean."""
+        return "" if self.slug == DEFAULT_PROJECT else f" --project {self.slug}"
 
     def clean(self) -> None:
         """Raise ValidationError for a name that hides something."""

@@ -42,7 +42,7 @@ def test_a_version_is_written_to_a_file_a_directory_and_stdout(rollyard: Rollyar
 def test_of_a_run_a_version_is_made_and_written(rollyard: Rollyard, run: Run, tmp_path: Path) -> None:
     done = rollyard("export-dpo", run.key, "--min-gap", "0.5", "-o", tmp_path / "pairs.parquet")
     assert done.returncode == 0, done.stderr
-    assert f"rollyard export-dpo run-{run.key}@1 goes on" in done.stderr
+    assert f"rollyard export-dpo run-{run.key}@1{run.project.command_option} goes on" in done.stderr
     told = answer(rollyard("export_kto", run.key, "--unwanted-below", "0.5", "-o", tmp_path / "kto.jsonl", "--json"))
     assert told["version"] == f"run-{run.key}@2"
     assert [json.loads(line)["label"] for line in (tmp_path / "kto.jsonl").open()] == [True, False] * 4

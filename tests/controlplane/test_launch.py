@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from controlplane.cli import main
+from controlplane.cli.terminal import config_line
 from rollouts.models import Run
 from rollouts.services.runs import projects
 from tests.factories import make_run
@@ -104,6 +105,12 @@ def test_a_file_is_named_like_a_preset_and_the_command_line_wins_over_it(tmp_pat
     assert (over["config"]["max_steps"], over["config"]["seed"], over["config"]["batch"]["batch_size"]) == (2, 3, 128)
     missing = rollyard("launch", str(tmp_path / "none.toml"), "--dry-run")
     assert "none.toml: No such file or directory" in missing.stderr
+
+
+def test_a_value_under_a_key_with_a_dot_is_printed_like_any_other() -> None:
+    config = {"environments": [{"args": {"judges": {"gpt-4.1": 0.5}}}], "seed": 3}
+    assert "0.5" in config_line(config, "environments.0.args.judges.gpt-4.1", "file")
+    assert config_line(config, "seed", "file").split() == ["seed", "3", "file"]
 
 
 def test_a_dry_run_needs_no_database(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from django.contrib.auth.models import User
 from django.test import Client
 from django.urls import reverse
 
@@ -19,6 +20,7 @@ from tests.factories import (
     make_lively_run,
     make_metrics,
     make_policy_version,
+    make_project,
     make_replica,
     make_run,
     make_user,
@@ -345,6 +347,17 @@ def test_an_operator_sees_how_to_connect_and_changes_the_address(client: Client)
     assert f"serve --env.rollout_server_url {run.address.url}" in page
     client.post(f"/runs/{run.key}/connect/rotate/")
     assert run.address.url not in client.get(f"/runs/{run.key}/connect/").content.decode()
+
+
+def test_commands_that_are_told_are_about_the_project_of_the_run(client: Client) -> None:
+    client.force_login(User.objects.create_superuser("root"))
+    default = make_run(project=make_project("default"))
+    assert "--scope submit\n" in client.get(f"/runs/{default.key}/connect/").content.decode()
+    run = make_run(project=make_project("lab"))
+    page = client.get(f"/runs/{run.key}/connect/").content.decode()
+    for scope in ("play", "submit", "train"):
+        assert f"--scope {scope} --project lab" in page
+    assert f"?run={run.key}&amp;project=lab#make" in client.get(f"/runs/{run.key}/people/").content.decode()
 
 
 def test_the_page_says_who_answers_for_the_address_and_for_how_long(client: Client) -> None:

@@ -50,7 +50,7 @@ def make(request: HttpRequest) -> HttpResponse:
     except ConfigError as error:
         form.refuse((problem.path, problem.message) for problem in error.problems)
         tell_refusal(request, "Nothing is measured.")
-    except Invalid as error:
+    except (Invalid, Conflict) as error:
         form.refuse(error.fields.items() or [("", error.message)])
         tell_refusal(request, error.message)
     else:

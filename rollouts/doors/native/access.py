@@ -21,7 +21,7 @@ from rest_framework.exceptions import AuthenticationFailed, NotAuthenticated
 from rest_framework.request import Request
 
 from rollouts import guesses
-from rollouts.errors import Forbidden, NotFound
+from rollouts.errors import Forbidden, Invalid, NotFound
 from rollouts.models import ApiToken, Project, Role, Run, Scope
 from rollouts.selectors import runs as run_selectors
 from rollouts.sql import binary_cursor, load
@@ -35,6 +35,8 @@ ROLE_FOR = {
     Scope.TRAIN: Role.OPERATOR,
 }
 """What a person signed in by session needs for the same call."""
+_MOST_NAMED = 20
+"""Projects, in a refusal."""
 TOKEN_MEMORY_S = 60.0
 """So long at most a large body under a token that was revoked is still read; nothing is done with it."""
 _ROLES = {scope: [role.value for role in Role if role.includes(least)] for scope, least in ROLE_FOR.items()}
@@ -163,7 +165,8 @@ def list_runs(request: Request, scope: Scope) -> QuerySet[Run]:
 
 
 def get_project(request: Request, slug: str | None, scope: Scope) -> Project:
-    """The named project, or the only one the caller may use. Raises NotFound or Forbidden."""
+    """The named project, or the only one the caller may use. Raises NotFound, Forbidden, or Invalid where it is one of
+    several."""
     check_scope(request, scope)
     projects = run_selectors.projects(request.user, at_least=ROLE_FOR[scope])
     token = token_of(request)
@@ -173,10 +176,13 @@ def get_project(request: Request, slug: str | None, scope: Scope) -> Project:
         projects = projects.filter(pk=token.project_id)
     if slug is not None:
         projects = projects.filter(slug=slug)
-    found = projects.order_by("id").first()
-    if found is None:
+    found = list(projects.order_by("id")[:_MOST_NAMED])
+    if not found:
         raise NotFound(f"There is no project {slug or ''} in which you may do this.")
-    return found
+    if len(found) > 1:
+        named = ", ".join(project.slug for project in found)
+        raise Invalid("Nothing was done.", fields={"project": f"is required: you may do this in several, {named}"})
+    return found[0]
 
 
 def check_scope(request: Authenticated, scope: Scope) -> None:

@@ -166,8 +166,8 @@ def _with_frozen(project: Project, resolved: Resolved) -> Resolved:
             raise _refusal(f"{named} is a checkpoint, and here a model is named: {fix}", field)
         found = _find_model(project, named, config, field)
         if found is None:
-            preset = model_selectors.preset_that_makes(named)
-            raise _refusal(f"there is no model {named} here yet: `rollyard launch {preset}` makes it", field)
+            command = f"rollyard launch {model_selectors.preset_that_makes(named)}{project.command_option}"
+            raise _refusal(f"there is no model {named} here yet: `{command}` makes it", field)
         policies[index] = policy.model_copy(update={"model": found.path})
         if found.path != named:
             origins[field] = Origin(OriginKind.MODEL, f"{named} ({origins[field]})")

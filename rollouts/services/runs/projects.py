@@ -5,8 +5,8 @@ from django.contrib.auth.models import User
 from django.db import transaction
 
 from rollouts.models import Membership, Project, Role
+from rollouts.models.access import DEFAULT_PROJECT
 
-DEFAULT_PROJECT = "default"
 ADMIN_USERNAME = "admin"
 
 

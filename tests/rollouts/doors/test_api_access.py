@@ -265,3 +265,13 @@ def test_fields_that_only_the_server_sets_cannot_be_sent() -> None:
 @pytest.mark.parametrize("path", ["nowhere", "a/b/", "runs/x/y/z", "%0d%0aX:1", "a%0ab", "%00"])
 def test_an_address_that_is_none_is_answered_as_a_problem(path: str) -> None:
     assert "no path" in problem(Api().get(path), 404, "not_found")["detail"]
+
+
+def test_who_is_in_several_projects_names_one(client: Client) -> None:
+    ada = make_user("ada", role=Role.OPERATOR)
+    client.force_login(ada)
+    body = {"preset": "reverse-text-rl"}
+    make_project("lab").memberships.create(user=ada, role=Role.OPERATOR)
+    refused = problem(client.post("/api/v1/runs", body, content_type="application/json"), 422, "invalid")
+    assert "lab" in refused["fields"]["project"]
+    assert not Run.objects.exists()
