@@ -16,6 +16,7 @@ from pathlib import Path
 
 import psycopg
 import redis
+from psycopg import pq
 
 from controlplane.home import Home
 from controlplane.up import cluster
@@ -123,6 +124,14 @@ def postgres_answers(home: Home) -> bool:
     except psycopg.OperationalError:
         return False
     return True
+
+
+def postgres_recovers(home: Home) -> bool:
+    """Whether the embedded PostgreSQL is there and takes no connections yet: it replays its log after an unclean end.
+    Ended meanwhile, it would begin with that anew."""
+    # It holds all threads up, so not for long.
+    asked = psycopg.conninfo.make_conninfo(home.database_url, connect_timeout=2)
+    return pq.PGconn.ping(asked.encode()) == pq.Ping.REJECT
 
 
 def redis_answers(home: Home) -> bool:

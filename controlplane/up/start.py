@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.request import ProxyHandler, build_opener
@@ -182,7 +183,9 @@ class _Up:
         servers = []
         if not os.environ.get("DATABASE_URL"):
             prepare, answers = lambda: embedded.prepare_postgres(home), lambda: embedded.postgres_answers(home)
-            servers.append(keep(Service("postgres", prepare, answers, longest_delay_s=_POSTGRES_DELAY_S)))
+            recovers = partial(embedded.postgres_recovers, home)
+            service = Service("postgres", prepare, answers, longest_delay_s=_POSTGRES_DELAY_S, is_coming=recovers)
+            servers.append(keep(service))
         if not os.environ.get("REDIS_URL"):
             prepare, answers = lambda: embedded.prepare_redis(home), lambda: embedded.redis_answers(home)
             servers.append(keep(Service("redis", prepare, answers)))

@@ -16,6 +16,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from controlplane.up.console import Console
@@ -49,6 +50,8 @@ class Service:
     answers: Callable[[], bool] | None = None
     """Whether it serves. None: running is enough."""
     ready_deadline_s: float = 60.0
+    is_coming: Callable[[], bool] | None = None
+    """Whether what does not serve yet says that it is about to: then the deadline begins anew."""
     longest_delay_s: float = _LONGEST_DELAY_S
     """Between two starts, however often it ended at once."""
     pass_fds: Sequence[int] = ()
@@ -82,7 +85,11 @@ class Supervisor:
         self._services.append(service)
         service.task = asyncio.create_task(self._keep(service), name=service.name)
         waiter = asyncio.create_task(service.ready.wait())
-        await asyncio.wait([waiter, service.task], timeout=service.ready_deadline_s, return_when="FIRST_COMPLETED")
+        wait = partial(asyncio.wait, [waiter, service.task], timeout=service.ready_deadline_s)
+        while not (await wait(return_when="FIRST_COMPLETED"))[0]:
+            if service.is_coming is None or not await asyncio.to_thread(service.is_coming):
+                break
+            self._console.say(f"{service.name} recovers from an unclean end; waiting on")
         waiter.cancel()
         if service.task.done():
             service.task.result()

@@ -18,6 +18,8 @@ CHUNK_BYTES = 64 * 1024
 """Written at once; what is on its way beyond it is the kernel's."""
 DEADLINE_S = 600.0
 """A trainer that reads slower than this has stopped reading."""
+AWAY_S = 600.0
+"""For which a database that is away is told again that a batch arrived."""
 AGAIN_S = 0.5
 """Until a database that is away is asked again."""
 
@@ -70,9 +72,9 @@ async def _send_leased(start: Message, body: bytes, outgoing: Outgoing, receive:
 
 
 async def _finish(outgoing: Outgoing) -> bool:
-    """Say that it arrived, again and again while the database is away for a moment: the batch would be sent, and
-    trained, twice."""
-    deadline = time.monotonic() + deliveries.TERM_S
+    """Say that it arrived, again and again while the database is away: the batch would be sent, and trained, twice.
+    Until it is back, nobody takes what is leased."""
+    deadline = time.monotonic() + AWAY_S
     while True:
         try:
             return await in_thread(deliveries.finish, outgoing)

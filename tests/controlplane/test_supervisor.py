@@ -63,3 +63,25 @@ def test_a_program_that_cannot_be_started_is_an_end_of_the_start_with_what_to_do
 
     with pytest.raises(StartError, match=r"idle: Too many open files: .*ulimit -n"):
         asyncio.run(without_a_descriptor())
+
+
+def test_a_service_that_recovers_is_waited_for_beyond_its_deadline_as_long_as_it_says_so(tmp_path: Path) -> None:
+    log, asked = tmp_path / "up.log", 0
+
+    def is_coming() -> bool:
+        nonlocal asked
+        asked += 1
+        return asked < 3
+
+    async def kept(*, answers_after: int) -> None:
+        supervisor = Supervisor("up", os.environ, tmp_path, Console(log, quiet=True, as_json=False))
+        answers = lambda: asked >= answers_after  # noqa: E731
+        try:
+            await supervisor.keep(Service("idle", lambda: IDLE, answers, ready_deadline_s=0.2, is_coming=is_coming))
+        finally:
+            await supervisor.stop()
+
+    asyncio.run(kept(answers_after=2))
+    assert "recovers from an unclean end" in log.read_text()
+    with pytest.raises(StartError, match="does not answer"):
+        asyncio.run(kept(answers_after=99))

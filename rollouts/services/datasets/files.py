@@ -36,6 +36,7 @@ NAMES = {Split.TRAIN.value: "train", Split.EVAL.value: "validation"}
 MANIFEST, CARD = "manifest.json", "README.md"
 _PACKED = (".gz", ".parquet")
 """Ends of the names of files that are not the rows themselves."""
+RELEASE = importlib.metadata.version("rollyard")
 _READ_BYTES = 2**20
 
 
@@ -264,9 +265,9 @@ class _Rows:
 
     def _resume(self) -> tuple[_Journal, dict[str, Any]]:
         """What the journal says, if the rows are what it says; else nothing, and no rows."""
-        identity = hashlib.sha256(
-            json.dumps([self._version.digest, self._version.pk, self._form.value, sorted(self._paths)]).encode()
-        ).hexdigest()
+        # A newer release may write other rows: it begins anew.
+        what = [RELEASE, self._version.digest, self._version.pk, self._form.value, sorted(self._paths)]
+        identity = hashlib.sha256(json.dumps(what).encode()).hexdigest()
         with suppress(OSError, msgspec.MsgspecError):
             journal = msgspec.json.decode(self.journal_path.read_bytes(), type=_Journal)
             if journal.of == identity and journal.parts.keys() == self._paths.keys():
@@ -337,7 +338,7 @@ def _manifest(version: DatasetVersion, form: ExportForm, rows: _Rows) -> dict[st
         "left_out": rows.left_out,
         "sources": rows.sources,
         "files": rows.files,
-        "rollyard": importlib.metadata.version("rollyard"),
+        "rollyard": RELEASE,
     }
 
 

@@ -54,7 +54,9 @@ def delete_checkpoints(run: Run) -> list[Checkpoint]:
     config = run.parsed.trainer
     with transaction.atomic():
         complete = Checkpoint.objects.select_for_update().filter(run=run, state=CheckpointState.COMPLETE)
-        older = list(complete.order_by("-epoch", "-step"))[config.keep_checkpoints :]
+        # Locked in the order in which a launch locks what it is forked from.
+        newest = sorted(complete.order_by("pk"), key=lambda row: (-row.epoch, -row.step))
+        older = newest[config.keep_checkpoints :]
         if not older:
             return []
         forks = Run.objects.filter(forked_from__in=older).exclude(kind=RunKind.EVAL, state__in=RUN_TERMINAL)

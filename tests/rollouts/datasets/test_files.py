@@ -146,6 +146,24 @@ def test_what_dies_at_any_moment_goes_on_to_the_same_bytes(run: Run, tmp_path: P
             pytest.fail("it never came to its end")
 
 
+def test_what_another_release_began_is_begun_anew(run: Run, tmp_path: Path) -> None:
+    version = make(run, validation_share=0.4)
+
+    def die(told: files.ExportProgress) -> None:
+        if told.members:
+            raise Killed
+
+    with patch.multiple(rendering, PAGE_MEMBERS=3), patch.multiple(files, CHUNK_BYTES=600):
+        with pytest.raises(Killed):
+            files.write_directory(version, SFT, tmp_path / "a", suffix=".jsonl", told=die)
+        positions: list[int] = []
+        with patch.object(files, "RELEASE", "99.0"):
+            files.write_directory(
+                version, SFT, tmp_path / "a", suffix=".jsonl", told=lambda each: positions.append(each.members)
+            )
+    assert positions[0] == 0, "it went on with rows of the other"
+
+
 def test_only_one_process_writes_a_file(run: Run, tmp_path: Path) -> None:
     version = make(run)
 
