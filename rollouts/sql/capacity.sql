@@ -4,6 +4,7 @@
 -- yet.
 -- Of what is held for people the share of the environment counts that goes through their hands: a run that lives on
 -- people alone waits for them, one of which they look at a tenth goes on with the rest.
+-- What is too old for every batch to come counts for nothing, whenever somebody looks at it.
 -- Of what environments from outside have brought no more counts than batches by their weights would take of them: who
 -- brings more than that keeps nobody else from playing.
 -- What is begun beyond a batch is for one that is still to be formed: after the last that may be ahead nothing is begun.
@@ -42,13 +43,14 @@ SELECT
            FROM rollouts_scoredgroup AS held
            JOIN rollouts_runenvironment AS environment ON environment.id = held.environment_id
            JOIN unnest(%(names)s::text[], %(shares)s::float8[]) AS expected(name, share) USING (name)
-           WHERE held.run_id = run.id AND held.state = 'held') AS capacity,
+           WHERE held.run_id = run.id AND held.state = 'held'
+               AND coalesce(held.min_policy_version, batches.formed) >= batches.formed - %(max_off_policy_steps)s) AS capacity,
     ARRAY(
         SELECT ready.id
         FROM ready
         JOIN (
             SELECT formed_at FROM rollouts_batch WHERE run_id = run.id
-            ORDER BY step DESC OFFSET %(max_async_level)s + 1 LIMIT 1
+            ORDER BY step DESC OFFSET %(steps_ahead)s + 1 LIMIT 1
         ) AS last ON ready.since < last.formed_at
         WHERE is_own AND (SELECT sum(size) FROM ready) >= %(batch)s::bigint
     ) AS abundant
@@ -56,7 +58,7 @@ FROM rollouts_run AS run
 CROSS JOIN LATERAL (
     SELECT
         coalesce(max(step) + 1, 0) AS formed,
-        least(run.live_version + 1 + %(max_async_level)s, run.max_steps) AS allowed
+        least(run.live_version + 1 + %(steps_ahead)s, run.max_steps) AS allowed
     FROM rollouts_batch WHERE run_id = run.id
 ) AS batches
 CROSS JOIN LATERAL (

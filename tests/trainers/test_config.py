@@ -231,6 +231,8 @@ def test_null_override_removes_an_optional_section() -> None:
         ({"trainer__pipeline_parallel": 2}, "trainer.world_size", "Use 2, or lower"),
         ({"evaluation__problems": 0}, "evaluation.problems", "leave the section evaluation out"),
         ({"optimizer__schedule": "cosine", "optimizer__decay_steps": 5}, "optimizer.decay_steps", "max_steps (4)"),
+        ({"optimizer__decay_steps": 2}, "optimizer.decay_steps", "'linear' or 'cosine'"),
+        ({"optimizer__lr_floor": 0.1}, "optimizer.lr_floor", "'linear' or 'cosine'"),
         ({"optimizer__lr": float("nan")}, "optimizer.lr", "finite"),
         ({"optimzer__lr": 1.0}, "optimzer", "spelling"),
         ({"max_steps__x": 1}, "max_steps", "no key below"),

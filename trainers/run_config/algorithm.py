@@ -93,7 +93,8 @@ class AlgorithmConfig(Section):
     max_off_policy_steps: int = Field(default=8, ge=0)
     """Groups whose oldest token is more steps old than this are dropped as stale."""
     max_async_level: int = Field(default=2, ge=0)
-    """Steps that generation may run ahead of the live policy version. 0 is fully synchronous."""
+    """Steps that generation may run ahead of the live policy version, no more than `max_off_policy_steps`. 0 is fully
+    synchronous."""
     strict_async_level: bool = False
     """Publish new weights only between groups, so that every batch has exactly the lag of the async level."""
     filter_zero_advantage: bool = False
@@ -102,6 +103,11 @@ class AlgorithmConfig(Section):
 
     filters: FiltersConfig = FiltersConfig()
     """Which groups are dropped once they are scored."""
+
+    @property
+    def steps_ahead(self) -> int:
+        """What `max_async_level` comes to: what is generated further ahead would be dropped as stale."""
+        return min(self.max_async_level, self.max_off_policy_steps)
 
     @property
     def advantage_method(self) -> AdvantageMethod:

@@ -45,6 +45,10 @@ class OptimizerConfig(Section):
         if self.schedule != "constant" and self.warmup_steps + (self.decay_steps or 0) > max_steps:
             reason = f"{self.decay_steps} does not fit behind optimizer.warmup_steps ({self.warmup_steps})"
             return [("optimizer.decay_steps", f"{reason}. Lower one {fix}")]
+        if self.schedule == "constant" and (self.decay_steps is not None or self.lr_floor):
+            key = "decay_steps" if self.decay_steps is not None else "lr_floor"
+            fix = "Set that to 'linear' or 'cosine', or remove this."
+            return [(f"optimizer.{key}", f"is of a rate that falls, and optimizer.schedule is 'constant'. {fix}")]
         return []
 
 

@@ -28,7 +28,7 @@ def summarise(config: RunConfig) -> LaunchSummary:
         size = f"{numbers.count(config.batch.batch_size)} rollouts" if tokens is None else _at_most(tokens)
         per_step = f"{size}, unless the trainer registers for another number"
         return LaunchSummary([("Per step", per_step), ("Processes started here", "none")], [])
-    lag = config.algorithm.max_async_level
+    lag = config.algorithm.steps_ahead
     figures = [
         *(_by_rollouts(config) if tokens is None else _by_tokens(config, tokens)),
         ("Lag at most", f"{lag} step{'' if lag == 1 else 's'} when nothing is late"),

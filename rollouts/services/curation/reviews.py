@@ -20,6 +20,7 @@ from django.db.models.functions import Now
 from rollouts.models import Act, Label, LabelVerdict, Rollout, Run, ScoredGroup, Verb
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.curation import acts, labels
+from rollouts.services.groups import problems
 from rollouts.services.groups.verdicts import scores, verdict_after_review
 from rollouts.services.transitions import transition
 from rollouts.states import GroupState
@@ -73,25 +74,33 @@ def expire(run: Run) -> int:
         groups_of[group.environment.name].append(group)
     moved = 0
     for name, groups in groups_of.items():
-        review = _review_of(run, name)
-        unwanted: dict[int, Reason] = {}
-        if review.on_deadline == "reward":
-            found = ((group.pk, verdict_after_review(run, group, _rewards(group))) for group in groups)
-            unwanted = {pk: reason for pk, reason in found if reason is not None}
-        for pk, reason in unwanted.items():
-            moved += _end_review([pk], GroupState.FILTERED, reason)
-        others = [group.pk for group in groups if group.pk not in unwanted]
-        unreviewed = Reason(ReasonCode.UNREVIEWED, deadline_s=review.deadline_s)
-        to = GroupState.SURPLUS if review.on_deadline == "drop" else GroupState.READY
-        moved += _end_review(others, to, unreviewed)
+        with transaction.atomic():
+            moved += _expire(run, name, groups)
     return moved
 
 
-def _end_review(ids: Sequence[int], to: GroupState, reason: Reason) -> int:
-    own = transition(
+def _expire(run: Run, name: str, groups: Sequence[ScoredGroup]) -> int:
+    review = _review_of(run, name)
+    unwanted: dict[int, Reason] = {}
+    if review.on_deadline == "reward":
+        found = ((group.pk, verdict_after_review(run, group, _rewards(group))) for group in groups)
+        unwanted = {pk: reason for pk, reason in found if reason is not None}
+    moved = [pk for one, reason in unwanted.items() for pk in _end_review([one], GroupState.FILTERED, reason)]
+    others = [group.pk for group in groups if group.pk not in unwanted]
+    unreviewed = Reason(ReasonCode.UNREVIEWED, deadline_s=review.deadline_s)
+    to = GroupState.SURPLUS if review.on_deadline == "drop" else GroupState.READY
+    moved += _end_review(others, to, unreviewed)
+    if review.on_deadline == "reward":
+        for group in groups:
+            if group.pk in moved:
+                _rate(run, group)
+    return len(moved)
+
+
+def _end_review(ids: Sequence[int], to: GroupState, reason: Reason) -> list[int]:
+    return transition(
         ScoredGroup, ids, to=to, expect=[GroupState.HELD], actor="reconciler", reason=reason, review_until=None
     )
-    return len(own)
 
 
 def _let_go(group: ScoredGroup, reviewed: "list[_Reviewed]", *, actor: str) -> None:
@@ -103,9 +112,18 @@ def _let_go(group: ScoredGroup, reviewed: "list[_Reviewed]", *, actor: str) -> N
     dropped = verdict_after_review(group.run, group, counts)
     released = Reason(ReasonCode.REVIEWED, actor=actor, given=number or None)
     to = GroupState.READY if dropped is None else GroupState.FILTERED
-    transition(
+    if transition(
         ScoredGroup, [group.pk], to=to, expect=[GroupState.HELD], actor=actor, reason=dropped or released, **columns
-    )
+    ):
+        for name, value in columns.items():
+            setattr(group, name, value)
+        _rate(group.run, group)
+
+
+def _rate(run: Run, group: ScoredGroup) -> None:
+    """Take a group into the solve rate of its problem: not before it is known which rewards count."""
+    scored, solved = group.scored_count or 0, group.solved_count or 0
+    problems.rate(run, group, scored=scored, solved=solved, reward_mean=group.reward_mean)
 
 
 class _Reviewed(NamedTuple):

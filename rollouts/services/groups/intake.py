@@ -80,13 +80,14 @@ def settle(
         )
         if not moved:
             raise LeaseLost
-        problems.rate(
-            run,
-            group,
-            scored=counted["scored_count"],
-            solved=counted["solved_count"],
-            reward_mean=counted["reward_mean"],
-        )
+        if state != GroupState.HELD:  # whose rewards people may replace
+            problems.rate(
+                run,
+                group,
+                scored=counted["scored_count"],
+                solved=counted["solved_count"],
+                reward_mean=counted["reward_mean"],
+            )
         lease.delete()
     return state
 

@@ -54,14 +54,15 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 def capacity(run: Run) -> Capacity:
-    """How far generation may still run ahead: at most ``max_async_level`` batches beyond the live version."""
-    measure = measure_of(run)
+    """How far generation may still run ahead: at most ``steps_ahead`` batches beyond the live version."""
+    measure, algorithm = measure_of(run), run.parsed.algorithm
     with connection.cursor() as cursor:
         cursor.execute(
             load("capacity"),
             {
                 "run_id": run.pk,
-                "max_async_level": run.parsed.algorithm.max_async_level,
+                "steps_ahead": algorithm.steps_ahead,
+                "max_off_policy_steps": algorithm.max_off_policy_steps,
                 "batch": measure.batch,
                 "names": list(measure.groups),
                 "sizes": list(measure.groups.values()),

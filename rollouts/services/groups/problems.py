@@ -78,4 +78,4 @@ def _rest(config: RunConfig, environment: str, pools: PoolsConfig) -> int:
     if config.batch.token_batch_size is not None:
         return _REST
     size = config.sampling_of(environment).group_size
-    return (1 + config.algorithm.max_async_level) * config.batch.batch_size // size
+    return (1 + config.algorithm.steps_ahead) * config.batch.batch_size // size

@@ -62,18 +62,19 @@ def find_publishable(run: Run) -> PolicyVersion | None:
     The versions of a supervised run and of an eval run are there to be evaluated, and each is: the oldest goes first,
     and the next waits until it is measured. What an RL run starts from is measured as exactly; a later evaluation goes
     on over the versions that come meanwhile, and says over which. With ``strict_async_level`` the groups that are to be
-    generated on the live version hold publishing back, so that every batch lags by the same number of steps.
+    generated on the live version hold publishing back, and no version is passed over, so that every batch lags by the
+    same number of steps.
     """
     written = PolicyVersion.objects.filter(run=run, state=PolicyVersionState.WRITTEN, version__gt=run.live_version)
     is_exact = run.kind in {RunKind.SFT, RunKind.EVAL}
-    chosen = written.order_by("version" if is_exact else "-version").first()
+    is_strict = run.kind == RunKind.RL and run.parsed.algorithm.strict_async_level and run.state == RunState.RUNNING
+    chosen = written.order_by("version" if is_exact or is_strict else "-version").first()
     if chosen is None:
         return None
     playing = Evaluation.objects.filter(run=run, state=EvaluationState.PLAYING)
     if (playing if is_exact else playing.filter(version=0)).exists():
         return None
-    is_strict = run.kind == RunKind.RL and run.parsed.algorithm.strict_async_level
-    if run.live_version >= 0 and is_strict and run.state == RunState.RUNNING:
+    if run.live_version >= 0 and is_strict:
         training = ScoredGroup.objects.filter(run=run, state=GroupState.PLAYING, purpose=Purpose.TRAIN)
         if training.exists() or leases.capacity(run).capacity > 0:
             return None

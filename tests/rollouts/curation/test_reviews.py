@@ -7,10 +7,22 @@ import pytest
 from django.db.models.functions import Now
 
 from rollouts.formats.atropos.extras import Extras
-from rollouts.models import Act, Event, GroupTokens, LabelVerdict, QueueItem, Rollout, Run, ScoredGroup, Verb
+from rollouts.models import (
+    Act,
+    Event,
+    GroupTokens,
+    KnownProblem,
+    LabelVerdict,
+    QueueItem,
+    Rollout,
+    Run,
+    ScoredGroup,
+    Verb,
+)
+from rollouts.pools import Pool
 from rollouts.services.batches import forming
 from rollouts.services.curation import acts, filling, filters, queues, reviews, turns
-from rollouts.services.groups import leases
+from rollouts.services.groups import leases, problems
 from rollouts.services.runs import life
 from rollouts.states import GroupState, RunState
 from tests import store
@@ -322,3 +334,42 @@ def test_a_rollout_that_is_accepted_without_a_score_keeps_the_reward_it_has() ->
     say("a", "reject", rollout=1, score=0.5)
     assert (group("a").state, group("a").given_rewards) == ("ready", [1.0, 0.5])
     assert run.groups.count() == 1
+
+
+def test_what_is_held_and_too_old_for_every_batch_to_come_holds_nothing_up() -> None:
+    run = launch({"share": 1.0}, algorithm__max_off_policy_steps=1, max_steps=9)
+    epoch = story.register(run).epoch
+    submit(run, *(f"old{number}" for number in range(4)))
+    for step in range(2):
+        submit(run, *(f"g{step}{number}" for number in range(run.parsed.batch.batch_size // 2)))
+        for number in range(run.parsed.batch.batch_size // 2):
+            say(f"g{step}{number}")
+        delivery = forming.fetch(run, epoch=epoch, step=step)
+        assert delivery is not None
+        story.ack(run, epoch, step, delivery.sha256)
+        story.announce(run, epoch, step + 1)
+        story.publish(run)
+    assert group("old0").state == "held"
+    fresh = story.fresh(run)
+    with_old = leases.capacity(fresh).capacity
+    ScoredGroup.objects.filter(key__startswith="old").update(state=GroupState.SURPLUS, review_until=None)
+    assert with_old == leases.capacity(fresh).capacity
+
+
+@pytest.mark.parametrize(("scores", "pool"), [((1.0, 0.0), Pool.NORMAL), ((1.0, 1.0), Pool.EASY), (None, Pool.HARD)])
+def test_pools_go_by_the_rewards_that_count(scores: tuple[float, ...] | None, pool: Pool) -> None:
+    played = {"name": "reverse_text", "pools": {}, "review": {}}
+    run, _ = story.train(environments=[played])
+    problems.note_count(run, run.parsed.environments[0], 100)
+    [claim] = story.claim(run, 1)
+    story.settle(claim, rewards=(0.0, 0.0))
+    assert group(claim.group).state == "held"
+    problem = KnownProblem.objects.get(environment__run=run, problem_index=claim.problem_index)
+    assert problem.groups == 0
+    if scores is None:
+        let_time_pass(run)
+        reviews.expire(run)
+    else:
+        score(claim.group, *scores)
+    problem.refresh_from_db()
+    assert (problem.groups, problem.pool) == (1, pool)

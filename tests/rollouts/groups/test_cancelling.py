@@ -50,7 +50,7 @@ def test_a_group_that_was_taken_over_is_as_old_as_its_newest_lease() -> None:
 
 
 def test_groups_of_an_evaluation_are_played_however_old_they_are() -> None:
-    run, epoch = story.train(algorithm__max_off_policy_steps=0, evaluation={"problems": 1}, max_steps=9)
+    run, epoch = story.train(algorithm__max_off_policy_steps=1, evaluation={"problems": 1}, max_steps=9)
     [evaluation] = story.claim(run, 1)
     for step in range(2):
         for each in story.claim(run, 2):
@@ -116,3 +116,15 @@ def test_nothing_is_begun_beyond_the_last_batch() -> None:
         story.settle(each)
     assert forming.fetch(run, epoch=epoch, step=0) is not None
     assert story.claim(run) == []
+
+
+def test_generation_runs_no_further_ahead_than_what_it_makes_may_be_old() -> None:
+    run, epoch = story.train(algorithm__max_async_level=2, algorithm__max_off_policy_steps=0, max_steps=9)
+    story.generate(run)
+    delivery = forming.fetch(run, epoch=epoch, step=0)
+    assert delivery is not None
+    assert leases.capacity(story.fresh(run)).capacity == 0, "it would be stale for the next batch"
+    story.ack(run, epoch, 0, delivery.sha256)
+    story.announce(run, epoch, 1)
+    assert story.publish(run) == 1
+    assert leases.capacity(story.fresh(run)).capacity > 0

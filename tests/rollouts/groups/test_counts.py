@@ -58,7 +58,10 @@ def test_the_next_evaluation_has_no_more_problems_than_there_are() -> None:
 def test_problems_beyond_the_last_do_not_come_again_from_a_pool() -> None:
     pools = {"rest": 0, "memory": 0.0, "new_share": 0.5}
     run = story.launch(
-        environments=[{"name": "reverse_text", "pools": pools}], algorithm__max_async_level=20, max_steps=100
+        environments=[{"name": "reverse_text", "pools": pools}],
+        algorithm__max_async_level=20,
+        algorithm__max_off_policy_steps=20,
+        max_steps=100,
     )
     first = story.claim(run, 6)
     assert [claim.problem_index for claim in first] == [0, 1, 2, 3, 4, 5]

@@ -63,7 +63,8 @@ def test_pools_that_make_no_sense_are_refused(pools: dict[str, float], fault: st
 def launch(count: int | None, **pools: float | str) -> Run:
     """A run on so many problems; no turn waits for a problem to rest unless said otherwise."""
     ref = {"name": "reverse_text", "problems": count, "pools": {"rest": 0, "memory": 0.0, **pools}}
-    return story.launch(environments=[ref], algorithm__max_async_level=20, max_steps=100)
+    ahead = {"algorithm__max_async_level": 20, "algorithm__max_off_policy_steps": 20}
+    return story.launch(environments=[ref], max_steps=100, **ahead)
 
 
 def indexes(claims: list[Claim]) -> list[int]:

@@ -237,6 +237,21 @@ def test_a_strict_run_publishes_only_when_its_groups_are_generated() -> None:
     assert set(ScoredGroup.objects.values_list("min_policy_version", flat=True)) == {0}
 
 
+def test_a_strict_run_passes_no_version_over_that_was_written_while_it_generated() -> None:
+    run, epoch = story.train(algorithm__max_async_level=2, algorithm__strict_async_level=True, max_steps=9)
+    *others, last = story.claim(run)
+    for claim in others:
+        story.settle(claim)
+    for step in range(2):
+        delivery = forming.fetch(run, epoch=epoch, step=step)
+        assert delivery is not None
+        story.ack(run, epoch, step, delivery.sha256)
+        story.announce(run, epoch, step + 1)
+        assert story.publish(run) is None, "one group plays"
+    story.settle(last)
+    assert story.publish(run) == 1, "of version 2 the next batches would lag by one step alone"
+
+
 def test_only_old_superseded_files_may_be_removed() -> None:
     run, epoch = story.train(max_steps=8, trainer__keep_weights=3)
     for version in range(1, 7):
