@@ -14,7 +14,7 @@ from datetime import datetime
 from functools import partial
 from threading import BoundedSemaphore
 
-from django.db import DatabaseError, InterfaceError, OperationalError, connection
+from django.db import DatabaseError, InterfaceError, OperationalError
 from django.utils import timezone
 
 from environments.errors import RegistryError
@@ -32,6 +32,7 @@ from rollouts.services.runs import life, policies, tokens, trainer_writes
 from rollouts.states import RUN_GENERATING, RUN_TERMINAL, RUN_TRAINING, EvaluationState, RunState
 from trainers.run_config import EnvironmentRef
 from workers import isolation
+from workers.database import give_back
 from workers.fleet import (
     commands,
     fetching,
@@ -224,8 +225,9 @@ def _look_whether_wanted(run: Run) -> None:
     try:
         is_to_stop = Run.objects.filter(pk=run.pk, state=RunState.STOPPING).exists()
     except (DatabaseError, InterfaceError):
-        connection.close()  # for the next look: what was fetched for hours is not dropped because the store restarts
-        return
+        return  # what was fetched for hours is not dropped because the store restarts
+    finally:
+        give_back()
     if is_to_stop:
         raise StateConflict(f"Run {run.key} is to stop.")
 
@@ -298,6 +300,7 @@ def _try_environment(run: Run, ref: EnvironmentRef) -> None:
             finally:
                 await isolation.close(environment)
 
+    give_back()
     try:
         to_evaluate, to_train_on = asyncio.run(count())
         # Over this pass's own connection: each that waited for a second one might hold the last.

@@ -1,7 +1,7 @@
 """Use the ORM from asyncio and from threads of our own without keeping connections."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -10,6 +10,7 @@ from django.db import connection
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E")
 
 _threads = ThreadPoolExecutor(max_workers=8, thread_name_prefix="database")
 """Apart from the loop's own executor: an environment that blocks its threads must not keep leases from renewal."""
@@ -21,6 +22,21 @@ def with_connection(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs)
         return function(*args, **kwargs)
     finally:
         connection.close()
+
+
+def give_back() -> None:
+    """Give this thread's connection back to the pool before something that may take long: the next query takes one
+    again. Not in a transaction, which has to keep it."""
+    if not connection.in_atomic_block:
+        connection.close()
+
+
+def at_once(function: Callable[[E], T], each: Sequence[E]) -> list[T]:
+    """What a function that touches no row answers for each, in a thread for each; this one gives its connection back
+    meanwhile. Raises what the first that failed raised, once all are done."""
+    give_back()
+    with ThreadPoolExecutor(max_workers=max(1, len(each))) as threads:
+        return list(threads.map(function, each))
 
 
 async def in_database(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -24,6 +24,7 @@ from rollouts.models import Replica, ReplicaKind, Run
 from rollouts.reasons import Reason, ReasonCode
 from rollouts.services.runs import replica_loads, replicas, tokens
 from rollouts.states import REPLICA_TERMINAL, RUN_TERMINAL, ReplicaState
+from workers.database import give_back
 from workers.fleet import accelerators, commands, hub, jobs
 from workers.fleet.commands import Command
 from workers.fleet.hearts import Hearts
@@ -241,6 +242,7 @@ def end(replicas_to_end: Iterable[Replica], *, reason: Reason | None) -> None:
         if replica.state != ReplicaState.STOPPING:
             with suppress(StateConflict):
                 replicas.stopping(replica, reason=reason)
+    give_back()
     with ThreadPoolExecutor(max_workers=max(1, len(left))) as threads:
         ends = [threads.submit(_stop, replica) for replica in left]
     for replica, ended in zip(left, ends, strict=True):

@@ -9,7 +9,7 @@ No transaction is open while a replica is talked to.
 """
 
 import logging
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 from django.utils import timezone
 
@@ -18,6 +18,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import policies, replicas
 from rollouts.states import RunState
+from workers.database import at_once
 from workers.fleet.inference import InferenceError, WeightsNotBrought
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.fleet.serving import admin_of, load
@@ -46,8 +47,7 @@ def publish(run: Run) -> PolicyVersion | None:
     pause_s = min(AGAIN_S * len(failed), LONGEST_PAUSE_S)
     if failed and (timezone.now() - failed[0].at).total_seconds() < pause_s:
         return None
-    with ThreadPoolExecutor(max_workers=max(1, len(serving))) as threads:
-        failures = list(threads.map(lambda replica: _load(replica, version), serving))
+    failures = at_once(partial(_load, version), serving)
     loaded = 0
     for replica, failure in zip(serving, failures, strict=True):
         if failure is not None:
@@ -78,7 +78,7 @@ def _needs_servers(run: Run) -> bool:
     return run.state != RunState.FINISHING or config.evaluation is not None
 
 
-def _load(replica: Replica, version: PolicyVersion) -> Reason | None:
+def _load(version: PolicyVersion, replica: Replica) -> Reason | None:
     """Load a version into a replica; return what went wrong. Touches no row: it runs in a thread of its own."""
     try:
         with admin_of(replica) as admin:

@@ -12,8 +12,8 @@ A server of one of the run's `[[policies]]` is kept like them, but for the versi
 import json
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from django.conf import settings
@@ -25,6 +25,7 @@ from rollouts.reasons import Reason, ReasonCode
 from rollouts.selectors import fleet
 from rollouts.services.runs import replica_loads, replicas
 from rollouts.states import REPLICA_TERMINAL, PolicyVersionState, ReplicaState
+from workers.database import at_once
 from workers.fleet import adapters, commands, hub, jobs, lifecycle, placing, tries
 from workers.fleet.inference import (
     EngineLoad,
@@ -99,8 +100,7 @@ class Servers:
         target = target_version(run)
         if not due or target is None:
             return
-        with ThreadPoolExecutor(max_workers=len(due)) as threads:
-            failures = list(threads.map(lambda replica: _probe(replica, target), due))
+        failures = at_once(partial(_probe, target), due)
         for replica, failure in zip(due, failures, strict=True):
             self._probed_at[replica.pk] = time.monotonic()
             if failure is not None:
@@ -117,8 +117,7 @@ class Servers:
         due = [each for each in ready if now - self._looked_at.get(each.pk, -LOAD_EVERY_S) >= LOAD_EVERY_S]
         if not due:
             return
-        with ThreadPoolExecutor(max_workers=len(due)) as threads:
-            said = list(threads.map(_load_of, due))
+        said = at_once(_load_of, due)
         for replica, found in zip(due, said, strict=True):
             self._looked_at[replica.pk] = now
             if found is not None:
@@ -154,7 +153,7 @@ def start_deadline_s(replica: Replica) -> float:
     return START_DEADLINE_S + sum(map(hub.size_bytes, read)) / _READ_BYTES_PER_S
 
 
-def _probe(replica: Replica, target: PolicyVersion) -> InferenceError | None:
+def _probe(target: PolicyVersion, replica: Replica) -> InferenceError | None:
     """Ask for one token, after bringing a replica that is not ready to the target version; return what failed. A
     frozen one is only asked.
 
