@@ -112,15 +112,15 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 
 
 # --- PostgreSQL: the truth -------------------------------------------------------------------------------------------
-_SILENCE = ("tcp_keepalives_idle=10", "tcp_keepalives_interval=5", "tcp_keepalives_count=4", "tcp_user_timeout=30s")
-_SILENCE_OF_CLIENT = {
-    "keepalives_idle": 10,
-    "keepalives_interval": 5,
-    "keepalives_count": 4,
-    "tcp_user_timeout": 30_000,
-}
-"""Over TCP a machine that is gone is noticed within half a minute, by both ends: its locks are there as long as its
-session, and the kernel's own patience is two hours."""
+_SILENCE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+"""Over TCP a database whose machine is gone is noticed within half a minute: the kernel would try for a quarter of an
+hour."""
+
+
+def look_again(pool: Any) -> None:
+    """Go on for those who wait already when an attempt to connect has been given up: only who asks begins another."""
+    if pool.get_stats().get("requests_waiting"):
+        pool.check()
 
 
 def database(url: str, pool_size: int) -> dict[str, Any]:
@@ -129,14 +129,14 @@ def database(url: str, pool_size: int) -> dict[str, Any]:
     options = config.setdefault("OPTIONS", {})
     config["HOST"] = options.pop("host", config["HOST"])
     # A transaction that waits on its own process holds back vacuum and locks for everybody. What the URL says is last.
-    own = ["idle_in_transaction_session_timeout=30s", "synchronous_commit=on", *_SILENCE]
-    options["options"] = " ".join([*(f"-c {each}" for each in own), options.get("options", "")]).strip()
+    own = "-c idle_in_transaction_session_timeout=30s -c synchronous_commit=on"
+    options["options"] = f"{own} {options.get('options', '')}".strip()
     options["connect_timeout"] = 5
-    for name, value in _SILENCE_OF_CLIENT.items():
+    for name, value in _SILENCE.items():
         options.setdefault(name, value)
     if pool_size:
         # One that tried for longer would look ever less often, and nobody gets a connection as long as it does.
-        patience = {"timeout": 10, "reconnect_timeout": 2}
+        patience = {"timeout": 10, "reconnect_timeout": 2, "reconnect_failed": look_again}
         options["pool"] = {"min_size": 0, "max_size": pool_size, "max_idle": 300, **patience}
         # The data path's statements are planned once per connection. Django's own are never prepared.
         options["prepare_threshold"] = 5

@@ -9,6 +9,8 @@ from django.db import connections
 
 _KEY = 0x526F6C6C79617264
 """Any number nobody else locks: "Rollyard"."""
+_NOTICED = "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=4 -c tcp_user_timeout=30s"
+"""Over TCP, Postgres notices within half a minute that the leader's machine is gone; by itself after two hours."""
 
 
 class Leadership:
@@ -22,6 +24,7 @@ class Leadership:
         self.release()
         parameters = connections["default"].get_connection_params()
         keep = {key: value for key, value in parameters.items() if key not in {"cursor_factory", "context"}}
+        keep["options"] = f"{_NOTICED} {keep.get('options', '')}"  # what the URL says comes last, and holds
         self._connection = psycopg.connect(**keep, autocommit=True)
         row = self._connection.execute("SELECT pg_try_advisory_lock(%s)", [_KEY]).fetchone()
         if row and row[0]:

@@ -19,6 +19,7 @@ from rollouts.services import trust
 from rollouts.services.runs.forks import name_of
 from trainers.errors import CheckpointCorrupt
 from trainers.storage.durable import find_directory, verify_directory, write_directory
+from workers.database import give_back
 from workers.directories import OwnDirectory
 from workers.fleet import hub
 from workers.fleet.lifecycle import UnrecoverableError, own_places
@@ -43,6 +44,7 @@ class ExportFailed(Exception):
 def export(checkpoint: Checkpoint, directory: Path, *, dtype: str, look: Callable[[], None] = lambda: None) -> None:
     """Fill an empty directory with the checkpoint's model, after hashing every byte of it. `look` is called all the
     while: what it raises ends the export. Raises ExportFailed."""
+    give_back()
     try:
         verify_directory(Path(checkpoint.path), checkpoint.manifest_sha256)
     except CheckpointCorrupt as error:
@@ -110,6 +112,7 @@ def make_version(run: Run, version: PolicyVersion, *, look: Callable[[], None]) 
 def _make(run: Run, checkpoint: Checkpoint, version: int, look: Callable[[], None]) -> None:
     """In float32, so that nothing is lost."""
     weights = run.directory / "weights"
+    give_back()
     if find_directory(weights, version):
         return
     log.info("run %s: exporting %s", run.key, name_of(checkpoint))

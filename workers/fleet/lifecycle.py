@@ -209,6 +209,7 @@ def mark_lost(replica: Replica, seen: Observation) -> None:
     Blocks for up to SWEEP_DEADLINE_S.
     """
     _locate(replica, seen)
+    give_back()
     launcher_of(replica).sweep(str(replica.token), SWEEP_DEADLINE_S)
     words = fault_of(replica) or ": ".join(filter(None, (seen.words, last_log_lines(replica))))
     reason = reason_of(seen, words, replica.kind)
@@ -227,6 +228,7 @@ def reason_of(seen: Observation, words: str = "", kind: str = "") -> Reason:
 
 def eject(replica: Replica, *, reason: Reason) -> None:
     """Terminate an unhealthy replica and mark it lost; its slot is free for another. Blocks up to STOP_DEADLINE_S."""
+    give_back()
     seen = launcher_of(replica).stop(handle_of(replica), STOP_DEADLINE_S)
     replicas.lost(replica, exit_code=seen.exit_code, reason=reason)
 

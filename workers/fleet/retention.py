@@ -12,6 +12,7 @@ from rollouts.models import Checkpoint, PolicyVersion, ReplicaKind, Run, RunKind
 from rollouts.selectors import fleet
 from rollouts.services.runs import checkpoints, policies
 from rollouts.states import CheckpointState, ReplicaState
+from workers.database import give_back
 from workers.fleet import serving
 
 
@@ -55,5 +56,6 @@ def let_go(run: Run) -> None:
 def _remove(path: Path, root: Path) -> None:
     """Delete a directory below `root`, or what can be deleted of it."""
     if path.resolve().is_relative_to(root):
+        give_back()
         with suppress(OSError):
             remove_directory(path)

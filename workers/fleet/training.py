@@ -20,6 +20,7 @@ from rollouts.selectors import fleet
 from rollouts.services.runs import projects, replicas, tokens, trainer_writes
 from rollouts.states import ReplicaState
 from trainers.client import SLOWEST_BYTES_PER_S
+from workers.database import give_back
 from workers.fleet import commands, hub, jobs, lifecycle, placing, tries
 from workers.fleet.lifecycle import UnrecoverableError
 from workers.launchers.base import End, Observation
@@ -100,6 +101,7 @@ def _record_exit(run: Run, replica: Replica, seen: Observation) -> None:
     # It may have finished after our look at the run and before our look at the process.
     run.refresh_from_db()
     if run.trainer_finished_at is not None:
+        give_back()
         lifecycle.launcher_of(replica).sweep(str(replica.token), lifecycle.SWEEP_DEADLINE_S)
         reason = Reason(ReasonCode.TRAINER_FINISHED) if seen.end is End.DIED else lifecycle.reason_of(seen)
         replicas.exited(replica, exit_code=seen.exit_code, reason=reason)

@@ -74,8 +74,7 @@ def expire(run: Run) -> int:
         groups_of[group.environment.name].append(group)
     moved = 0
     for name, groups in groups_of.items():
-        with transaction.atomic():
-            moved += _expire(run, name, groups)
+        moved += _expire(run, name, groups)
     return moved
 
 

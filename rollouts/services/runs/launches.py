@@ -162,7 +162,8 @@ def _with_frozen(project: Project, resolved: Resolved) -> Resolved:
             continue
         named, field = policy.model, f"policies.{index}.model"
         if "@" in named and not Path(named).is_absolute():
-            fix = "`rollyard checkpoints export` makes it a model, `rollyard models add` gives that a name"
+            add = f"rollyard models add{project.command_option}"
+            fix = f"`rollyard checkpoints export` makes it a model, `{add}` gives that a name"
             raise _refusal(f"{named} is a checkpoint, and here a model is named: {fix}", field)
         found = _find_model(project, named, config, field)
         if found is None:
@@ -241,7 +242,7 @@ def _plan(key: str, forkable: QuerySet[Run], plan: Callable[[Run], forks.Fork]) 
 def _unknown(project: Project, named: str) -> str:
     known = [*Model.objects.filter(project=project).values_list("name", flat=True), *models.BUILT_IN]
     close = difflib.get_close_matches(named, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else "register one with `rollyard models add`"
+    hint = f"did you mean {close[0]}?" if close else f"register one with `rollyard models add{project.command_option}`"
     return f"project {project.slug} has no model {named}: {hint}"
 
 
