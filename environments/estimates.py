@@ -3,7 +3,9 @@
 All take `solved`: for each of P problems, the scores of its samples. Problems may have different numbers of samples.
 Intervals are percentile bootstraps over problems, since samples of one problem are not independent of each other
 (Efron and Tibshirani 1993, chapter 13); they are the same for the same input. Means of resamples of very many problems
-are as good as normal: there the interval is of that distribution, within the values that there are.
+are as good as normal: there the interval is of that distribution, within the values that there are. Where all problems
+gave the same, resamples differ in nothing: there it holds what up to (.025 ** (1 / P)) of other problems could make of
+it, as the exact interval of Clopper and Pearson (1934) does for P successes out of P.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +78,7 @@ def difference(first: Sequence[Samples], second: Sequence[Samples]) -> Estimate:
     if len(first) != len(second):
         raise ValueError(f"{len(first)} problems cannot be paired with {len(second)}.")
     pairs = zip(first, second, strict=True)
-    return _over_problems([float(np.mean(after) - np.mean(before)) for before, after in pairs])
+    return _over_problems([float(np.mean(after) - np.mean(before)) for before, after in pairs], least=-1.0)
 
 
 def _check(n: int, c: int, k: int) -> None:
@@ -94,11 +96,16 @@ def _estimated(
     )
 
 
-def _over_problems(values: Sequence[float]) -> Estimate:
+def _over_problems(values: Sequence[float], least: float = 0.0, most: float = 1.0) -> Estimate:
+    """`least`, `most`: between which a problem's value is, unless these are not."""
     if not values:
         raise ValueError("There is no problem to estimate from.")
     per_problem = np.asarray(values, dtype=np.float64)
     tail = (1.0 - _LEVEL) / 2
+    if per_problem.min() == per_problem.max():
+        value, unseen = float(per_problem[0]), 1.0 - tail ** (1.0 / len(values))
+        least, most = min(least, value), max(most, value)
+        return Estimate(value, value - unseen * (value - least), value + unseen * (most - value))
     interval = _normal if len(values) > _MOST_RESAMPLED else _resampled
     low, high = interval(per_problem, [tail, 1.0 - tail])
     return Estimate(float(per_problem.mean()), low, high)

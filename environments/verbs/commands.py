@@ -29,6 +29,9 @@ from environments.verbs.page import page
 from environments.verbs.playing import Mistake, PolicyServer, play
 from environments.verbs.synthesis import write
 
+_PATIENCE_S = 3600.0
+"""For which `serve` waits for a server that is away, before it sends what failed of it."""
+
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Add the four to a program."""
@@ -191,6 +194,10 @@ async def _groups(
     )
     options: dict[str, Any] = {"split": args.split, "samples": args.samples, "at_once": args.at_once}
     options |= {"deadline_s": args.deadline, "are_keyed": file is not None}
+    if (
+        args.act is _serve
+    ):  # which goes on for days, and would send a run nothing but failures while its server restarts
+        options["patience_s"] = _PATIENCE_S
     async with aclosing(play(environment, args.name, wanted, server, _sampling(args), **options)) as groups:
         async for group in groups:
             yield group

@@ -2,7 +2,9 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Iterable
+import sys
+import time
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +16,10 @@ from environments.env import Environment
 from environments.gateway.local import LocalGateway
 from environments.policy import OpenAIPolicy
 from environments.runner import play_group
-from environments.types import PlayedGroup, Split
+from environments.types import ErrorKind, PlayedGroup, PlayedRollout, Split
 from environments.verbs.files import key_of
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
 
 
 class Mistake(Exception):
@@ -32,6 +36,14 @@ class PolicyServer(msgspec.Struct, frozen=True, kw_only=True):
     """Directory of the model: without it calls of tools stay text."""
 
 
+def _why_nobody_answered(rollouts: Sequence[PlayedRollout]) -> str:
+    """What the policy's server said to the first of them, if none had an answer; else nothing."""
+    errors = [rollout.error for rollout in rollouts]
+    if not all(error is not None and error.kind is ErrorKind.POLICY for error in errors):
+        return ""
+    return errors[0].message if errors and errors[0] is not None else ""
+
+
 async def play(
     environment: Environment[Any],
     name: str,
@@ -44,9 +56,11 @@ async def play(
     at_once: int,
     deadline_s: float,
     are_keyed: bool = False,
+    patience_s: float = 0.0,
 ) -> AsyncGenerator[PlayedGroup, None]:
     """Groups as they end; `samples` rollouts of each problem, `at_once` problems at a time. Raises Mistake.
 
+    `patience_s`: for so long a problem that nobody answered for is played again, ever less often: the server is away.
     `are_keyed`: a group's `key` is the one that files have; a run would store all that is played of a problem once.
     `indices` may go on for ever: none is taken before there is room for it. Close the iterator to end what is played.
     """
@@ -63,12 +77,20 @@ async def play(
             if problem.tools and not server.tokenizer:
                 raise Mistake(f"{name} has tools: give --tokenizer, the model's directory, or their calls stay text.")
             options: dict[str, Any] = {"deadline_s": deadline_s, "chat": chat, "gateway": gateway}
+            begun, pause_s = time.monotonic(), _FIRST_PAUSE_S
+            while True:
+                rollouts = await play_group(environment, problem, policy, sampling, samples, **options)
+                if not (error := _why_nobody_answered(rollouts)) or time.monotonic() - begun > patience_s:
+                    break
+                sys.stderr.write(f"{server.base_url}: {error}; again in {pause_s:.0f} s\n")
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
             return PlayedGroup(
                 environment=name,
                 environment_version=environment.version,
                 problem_key=problem.key,
                 key=key_of(split, index) if are_keyed else None,
-                rollouts=await play_group(environment, problem, policy, sampling, samples, **options),
+                rollouts=rollouts,
             )
 
         left, playing = iter(indices), set[asyncio.Task[PlayedGroup]]()

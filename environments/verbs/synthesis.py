@@ -1,8 +1,9 @@
 """The best of what a teacher played as lines of SFT data, each with where it is from."""
 
 import os
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,8 @@ class Kept(msgspec.Struct):
 
 
 def write(path: Path, groups: Iterable[PlayedGroup], *, teacher: str, min_reward: float, best: int) -> Kept:
-    """Write the best `best` rollouts of each problem with at least `min_reward`, a line for each branch.
+    """Write the best `best` rollouts of each problem, of a match those of each seat, with at least `min_reward`: a line
+    for each branch.
 
     The file is whole or not there. What a token budget ended is left out: it teaches no end. Tool calls and reasoning
     stay in the messages.
@@ -53,7 +55,7 @@ def lines(
     """What `write` writes; counts it in `kept`."""
     for group in groups:
         kept.problems += 1
-        good: list[tuple[float, int, PlayedRollout]] = []
+        good: defaultdict[str, list[tuple[float, int, PlayedRollout]]] = defaultdict(list)
         for index, rollout in enumerate(group.rollouts):
             kept.tokens += sampled_tokens(rollout)
             if rollout.error is not None or rollout.reward is None:
@@ -63,10 +65,10 @@ def lines(
             elif rollout.reward < min_reward:
                 kept.too_low += 1
             else:
-                good.append((-rollout.reward, index, rollout))
-        good.sort(key=lambda each: each[:2])
-        kept.surplus += max(0, len(good) - best)
-        for _, index, rollout in good[:best]:
+                good[rollout.seat].append((-rollout.reward, index, rollout))
+        kept.surplus += sum(max(0, len(each) - best) for each in good.values())
+        ranked = (sorted(each, key=lambda one: one[:2])[:best] for each in good.values())
+        for _, index, rollout in chain.from_iterable(ranked):
             for messages, begin in _branches(rollout):
                 kept.lines += 1
                 yield {
@@ -76,6 +78,7 @@ def lines(
                     "environment_version": group.environment_version,
                     "problem_key": group.problem_key,
                     "rollout": index,
+                    **({"seat": rollout.seat} if rollout.seat else {}),
                     "reward": rollout.reward,
                     "teacher": teacher,
                 }

@@ -18,6 +18,9 @@ from rollouts.selectors import runs
 from rollouts.sql import load
 from rollouts.states import EvaluationState
 
+_FEW = 20
+"""Problems of which a bootstrap says too little."""
+
 
 class _Row(NamedTuple):
     """Of `sql/evaluated_problems.sql`."""
@@ -128,7 +131,7 @@ def compare(first: Evaluation, second: Evaluation) -> Difference:
         only_second=len(after) - len(shared),
         better=sum(gain > 0 for gain in gains),
         worse=sum(gain < 0 for gain in gains),
-        caution=_caution(first, second, [*before.values(), *after.values()]),
+        caution=_caution(first, second, [*before.values(), *after.values()], pairs=len(pairs)),
     )
 
 
@@ -159,9 +162,10 @@ def _problems_of(evaluation: Evaluation) -> tuple[Any, ...]:
     return names.get(name, name), evaluation.environment.args, config.evaluation.split if config.evaluation else "eval"
 
 
-def _caution(first: Evaluation, second: Evaluation, rows: list[_Row]) -> str:
+def _caution(first: Evaluation, second: Evaluation, rows: list[_Row], *, pairs: int) -> str:
     states, versions = {first.state, second.state}, {row.environment_version for row in rows}
     served = {_serving(first), _serving(second)} - {None}  # what an endpoint does nobody here knows
+    few = f"Of so few problems as the {pairs} in both, the interval is too narrow."
     faults = {
         "One of them is still being played.": EvaluationState.PLAYING in states,
         "One of them ended before all of its problems were played.": EvaluationState.EXPIRED in states,
@@ -169,8 +173,15 @@ def _caution(first: Evaluation, second: Evaluation, rows: list[_Row]) -> str:
         "Their opponents or judges were not the same.": _others(first) != _others(second),
         "They were sampled differently: temperature, tokens or turns.": _sampling(first) != _sampling(second),
         "They were served differently: context length or quantization.": len(served) > 1,
+        "The policy had all seats, so what one of them wins another loses.": any(map(_plays_itself, (first, second))),
+        few: 0 < pairs < _FEW,
     }
     return " ".join(fault for fault, is_so in faults.items() if is_so)
+
+
+def _plays_itself(evaluation: Evaluation) -> bool:
+    ref = evaluation.run.parsed.environment(evaluation.environment.name)
+    return ref is not None and len(ref.own_seats) > 1
 
 
 def _others(evaluation: Evaluation) -> tuple[dict[str, str], list[dict[str, Any]]]:

@@ -1,6 +1,7 @@
 """Estimates from samples: against enumeration, and against what is known of them."""
 
 import itertools
+import random
 import tracemalloc
 from fractions import Fraction
 
@@ -81,7 +82,34 @@ def test_an_interval_lies_within_the_values_that_there_are() -> None:
     rare = estimates.mean([[1.0]] + [[0.0]] * (problems - 1))
     assert rare.low == 0.0 < rare.value < rare.high
     same = estimates.mean([[0.1]] * problems)
-    assert (same.low, same.high) == (0.1, 0.1)
+    assert (same.low, same.high) == pytest.approx((0.1, 0.1), abs=1e-4)
+
+
+@pytest.mark.parametrize(("problems", "low"), [(1, 0.025), (64, 0.944), (1_000, 0.996)])
+def test_problems_that_are_all_solved_leave_room_for_those_that_were_not_asked(problems: int, low: float) -> None:
+    """The exact interval of as many successes, by any table."""
+    assert estimates.mean([[1.0]] * problems).low == pytest.approx(low, abs=1e-3)
+    assert estimates.mean([[1.0]] * problems).high == 1.0
+    assert estimates.mean([[0.0]] * problems).high == pytest.approx(1 - low, abs=1e-3)
+
+
+def test_an_interval_over_nearly_solved_problems_holds_what_it_promises() -> None:
+    draws, right = random.Random(3), 0.98
+    runs = [[[float(draws.random() < right)] for _ in range(64)] for _ in range(200)]
+    held = sum(found.low <= right <= found.high for found in map(estimates.mean, runs))
+    assert held >= 180
+
+
+def test_one_pair_tells_no_difference() -> None:
+    found = estimates.difference([[0.5]], [[0.6]])
+    assert found.low < 0 < found.value < found.high
+    alike = estimates.difference([[1.0]] * 50, [[1.0]] * 50)
+    assert -0.08 < alike.low < 0 < alike.high < 0.08
+
+
+def test_values_beyond_0_and_1_stay_within_what_there_was() -> None:
+    same = estimates.mean([[2.0]] * 10)
+    assert 0 < same.low < same.value == same.high == 2.0
 
 
 def test_an_interval_over_many_problems_is_that_of_all_resamples_at_once_in_less_memory() -> None:

@@ -86,6 +86,7 @@ def test_problems_are_paired_by_their_keys_wherever_they_stand(run: Run) -> None
 
 
 RIVAL = {"name": "rival", "model": "/models/rival"}
+FEW = "Of so few problems as the 1 in both, the interval is too narrow."
 
 
 @pytest.mark.parametrize(
@@ -107,13 +108,20 @@ def test_a_comparison_says_what_else_than_the_policy_differed(
     config = {"environments": [game], "policies": [RIVAL]}
     first, second = (played(make_run(overrides=config | more), 0, [[1.0]]) for more in ({}, changed))
     told = client.get("/api/v1/evaluations/compare", {"first": first.pk, "second": second.pk}).json()
-    assert told["caution"] == caution
+    assert told["caution"] == " ".join(filter(None, [caution, FEW]))
 
 
 def test_a_comparison_says_that_one_of_the_two_was_not_played_to_its_end(client: Client, run: Run) -> None:
     first, second = played(run, 0, [[1.0]]), played(run, 25, [[1.0]], state=EvaluationState.EXPIRED)
     told = client.get("/api/v1/evaluations/compare", {"first": first.pk, "second": second.pk}).json()
-    assert told["caution"] == "One of them ended before all of its problems were played."
+    assert told["caution"] == f"One of them ended before all of its problems were played. {FEW}"
+
+
+def test_a_comparison_of_a_policy_that_plays_itself_says_so(client: Client) -> None:
+    config = {"environments": [{"name": "kuhn_poker"}]}
+    first, second = (played(make_run(overrides=config), 0, [[1.0]] * 30) for _ in range(2))
+    told = client.get("/api/v1/evaluations/compare", {"first": first.pk, "second": second.pk}).json()
+    assert told["caution"] == "The policy had all seats, so what one of them wins another loses."
 
 
 @pytest.mark.parametrize("query", [{}, {"first": "1"}, {"first": "x", "second": "1"}, {"first": "-1", "second": "1"}])

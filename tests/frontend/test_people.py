@@ -127,7 +127,7 @@ def test_a_group_that_waits_for_people_goes_on_by_scores_on_its_page(curator: Cl
     assert "1 group waits for a person" in html.unescape(curator.get(reverse("run", args=[run.key])).content.decode())
     asked = html.unescape(curator.get(reverse("run-people", args=[run.key])).content.decode())
     assert "1 group waits for a word" in asked
-    assert f"?run={run.key}&state=held&unit=rollout" in asked
+    assert f"?run={run.key}&project={run.project.slug}&state=held&unit=rollout" in asked
     for rollout, score in enumerate((0.25, 0.5)):
         page = send(curator, "run-label", run, verdict="accept", rollout=rollout, score=score)
     assert ScoredGroup.objects.get(run=run, key="a").state == "ready"

@@ -45,7 +45,8 @@ class KuhnPoker(Environment[KuhnPokerArgs]):
     Reward: chips won, -2 to 2. A reply without an action, or none within the budget, gives up the pot: -1.
     Checked: an equilibrium against itself earns -1/18 in the first seat and 1/18 in the second, worked out by the
     tests. Metrics `bet/Kpb` and so on give the policy's moves, from which an evaluation has its `exploitability`: 0
-    for an equilibrium, .458 for the toss of a coin.
+    for an equilibrium, .458 for the toss of a coin. It takes chance for weakness, so play each position often: by an
+    equilibrium .03 is measured of 16 matches each, and .13 of one.
     """
 
     name = "kuhn_poker"

@@ -1,6 +1,7 @@
 """process, evaluate and serve, against a server that says the same two tokens to everybody."""
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,8 @@ import pytest
 from environments import estimates
 from environments.__main__ import main
 from environments.library.reverse_text import ReverseText
-from environments.types import Message, PlayedGroup, PlayedRollout
-from environments.verbs import synthesis
+from environments.types import Message, PlayedGroup, PlayedRollout, StopReason
+from environments.verbs import playing, synthesis
 from environments.verbs.files import Conditions, GroupFile
 from tests.environments.group_store import RUN, GroupStore, serving, status
 from tests.workers.stub_server import StubServer, stub_server
@@ -323,3 +324,38 @@ def test_groups_are_served_into_a_run_until_it_is_over(
         store.mishaps.append(status(410, code="run_over", detail="Run run-1 is finished."))
         assert run("serve", stub, "--url", url, "--run", RUN) == 0
     assert "is finished" in capsys.readouterr().err
+
+
+def test_a_run_is_sent_no_failures_while_the_policys_server_restarts(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = GroupStore()
+    monkeypatch.setenv("ROLLYARD_TOKEN", "t")
+    monkeypatch.setattr(playing, "_FIRST_PAUSE_S", 0.1)
+    stub.mode = "error"
+    with serving(store) as url:
+        threading.Timer(0.3, lambda: setattr(stub, "mode", "ok")).start()
+        assert run("serve", stub, "--url", url, "--run", RUN, "--samples", 2, "--problems", 5) == 0
+    assert len(store.groups) == 5
+    assert not any(rollout.error for group in store.groups.values() for rollout in group.rollouts)
+    assert "again in" in capsys.readouterr().err
+
+
+def test_of_a_match_the_best_of_each_seat_are_kept() -> None:
+    rollouts = [
+        PlayedRollout(
+            messages=[Message("user", "a card"), Message("assistant", seat)],
+            token_ids=[1, 2],
+            loss_mask=[0, 1],
+            inference_logprobs=[0.0, -0.5],
+            reward=reward,
+            seat=seat,
+            stop_reason=StopReason.STOP,
+        )
+        for seat, reward in (("first", 1.0), ("second", 0.5), ("first", 0.75), ("second", 0.25))
+    ]
+    group = PlayedGroup(environment="e", environment_version="1", problem_key="p", rollouts=rollouts)
+    kept = synthesis.Kept()
+    lines = list(synthesis.lines([group], kept, "teacher", 0.0, 1))
+    assert [(line["seat"], line["reward"]) for line in lines] == [("first", 1.0), ("second", 0.5)]
+    assert kept.surplus == 2
