@@ -1,6 +1,7 @@
 """The chat format of a run's model: looked for once, spoken by every session."""
 
 import asyncio
+import logging
 from pathlib import Path
 
 from environments.chat import rendered
@@ -10,6 +11,8 @@ from environments.chat.template import TemplateChat
 from environments.policy import Policy
 from rollouts.services import model_checks
 from workers.fleet import hub
+
+log = logging.getLogger(__name__)
 
 
 class Chats:
@@ -26,6 +29,12 @@ class Chats:
         async with self._lock:
             if not self._is_known:
                 directory = await asyncio.to_thread(hub.tokenizer_directory, self._model)
+                if directory is None:
+                    log.warning(
+                        "there is no tokenizer of %s on this machine: chats go by the server's chat template alone, "
+                        "which recognises no calls of tools",
+                        self._model,
+                    )
                 self._family = None if directory is None else await rendered.find(policy, directory, self._closed())
                 self._is_known = True
         return self._family or TemplateChat(policy)

@@ -7,9 +7,14 @@ from urllib.parse import parse_qs, quote, urlsplit
 
 from django.conf import settings
 
+from environments.endpoints import keys
+from rollouts.services import endpoints
+from workers.fleet import hub
 from workers.fleet.keys import key_of_lines
 from workers.slurm.templates import Template, WorkerPool
 
+_PASSED = ("ROLLYARD_TOOL_SANDBOX", "ROLLYARD_TOOL_IMAGE", "ROLLYARD_SANDBOX_READABLE")
+"""What an administrator set here holds there too: code of runs is as confined."""
 _TLS = {"require", "verify-ca", "verify-full"}
 
 
@@ -20,14 +25,15 @@ class NoWay(Exception):
 def given(pool: WorkerPool, template: Template) -> dict[str, Any]:
     """All of it, as `remote.work` takes it. Raises NoWay."""
     return {
-        "environ": _environ(pool.connections, is_shared=template.shared),
+        "environ": _environ(pool.connections, template),
         "lines": _lines(),
         "hours": pool.hours or template.hours,
         "concurrency": pool.concurrency,
     }
 
 
-def _environ(connections: int, *, is_shared: bool) -> dict[str, str]:
+def _environ(connections: int, template: Template) -> dict[str, str]:
+    """What the template says of the nodes is theirs, and stays."""
     told = {
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "ROLLYARD_SECRET_KEY": settings.SECRET_KEY,
@@ -37,8 +43,15 @@ def _environ(connections: int, *, is_shared: bool) -> dict[str, str]:
         # Celery warns root at every start; here root is what the person chose, and the messages are JSON.
         "PYTHONWARNINGS": "ignore:You're running the worker",
     }
-    told |= {name: os.environ[name] for name in ("DATABASE_URL", "REDIS_URL") if os.environ.get(name)}
-    return told | ({"ROLLYARD_HOME": str(settings.ROLLYARD_HOME)} if is_shared else {})
+    named = ["DATABASE_URL", "REDIS_URL", *_PASSED, *keys.variables(endpoints.references())]
+    told |= {name: os.environ[name] for name in named if os.environ.get(name)}
+    if template.shared:
+        told |= {
+            "ROLLYARD_HOME": str(settings.ROLLYARD_HOME),
+            "ROLLYARD_RUNS_DIR": str(settings.ROLLYARD_RUNS_DIR),
+            "HF_HUB_CACHE": str(hub.cache()),
+        }
+    return {name: value for name, value in told.items() if name not in template.environment}
 
 
 def _lines() -> dict[str, Any] | None:

@@ -7,6 +7,7 @@ end has reaches no sandbox (`workers/launchers/confinement.py`).
 import os
 import re
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 from environments.disk import read_regular
@@ -33,6 +34,11 @@ def fault_of(reference: str) -> str:
     if _OURS.fullmatch(reference):
         return "names a secret of this installation, which nobody else is to be told"
     return ""
+
+
+def variables(references: Iterable[str]) -> list[str]:
+    """The variables among what keys are named by."""
+    return [name for kind, _, name in (each.partition(":") for each in references) if kind == "env"]
 
 
 def read(reference: str, home: Path) -> str:

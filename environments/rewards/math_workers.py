@@ -18,6 +18,7 @@ from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import Any
 
+from environments import processors
 from environments.rewards import math_worker
 
 _MOST = 4
@@ -140,4 +141,4 @@ def workers() -> MathWorkers:
 
 @cache
 def _workers_of(pid: int) -> MathWorkers:
-    return MathWorkers(min(_MOST, os.cpu_count() or 1))
+    return MathWorkers(min(_MOST, processors.count()))

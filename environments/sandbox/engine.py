@@ -10,13 +10,15 @@ from abc import ABC, abstractmethod
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, Protocol
 
+from environments import processors
 from environments.sandbox.attendance import attend
 from environments.sandbox.call import SandboxCall, SandboxResult
 from environments.sandbox.cell import Cell
 from environments.sandbox.pipes import Stop
 
-AT_ONCE = max(8, 4 * (os.cpu_count() or 1))
-"""Sandboxes that a process has at a time; further calls wait, and their time does not run."""
+AT_ONCE = 4 * processors.count()
+"""Sandboxes that a process has at a time; further calls wait, and their time does not run. As many on a processor: what
+is judged by time of the processor has five times that by the clock."""
 
 
 class Engine(Protocol):

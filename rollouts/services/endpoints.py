@@ -30,6 +30,11 @@ def usable(*projects: Project) -> QuerySet[Endpoint]:
     return Endpoint.objects.filter(Q(is_for_all=True) | Q(pk__in=allowed), removed_at__isnull=True).order_by("name")
 
 
+def references() -> list[str]:
+    """By what the keys of all are named, which whoever asks in their place has to have."""
+    return list(Endpoint.objects.filter(removed_at__isnull=True).values_list("key_reference", flat=True))
+
+
 def find(project: Project, name: str) -> ChatEndpoint:
     """Where a project asks the endpoint of a name. Raises NotFound, whose message says who mends it how."""
     row = usable(project).filter(name=name).first() if is_storable(name) else None

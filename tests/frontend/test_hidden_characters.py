@@ -11,7 +11,7 @@ from django.test import Client
 from typer.testing import CliRunner
 
 from controlplane.cli import main
-from environments.visible import HIDDEN, has_hidden
+from environments.visible import HIDDEN, has_hidden, visible
 from rollouts.errors import Invalid
 from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.checks import check_groups
@@ -139,3 +139,14 @@ def test_no_token_is_named_so(db: None) -> None:
 def test_no_group_has_a_key_that_is_a_directory(key: str) -> None:
     with pytest.raises(Invalid, match="do not hold together"):
         check_groups(decoded({**good(), "key": key}))
+
+
+@pytest.mark.parametrize("character", ["\u034f", "\u2062", "\u206a", "\ufffa", "\U000e0149", "\U000e0041"])
+def test_a_mark_that_nothing_shows_shows_itself(character: str) -> None:
+    assert has_hidden(f"fine{character}")
+    assert visible(f"fine{character}") == f"fine\u27e8U+{ord(character):04X}\u27e9"
+
+
+@pytest.mark.parametrize("text", ["plain", "日本語", "👩\u200d💻 ❤\ufe0f", "ἀ", "a\tb\n"])
+def test_what_people_write_has_nothing_hidden(text: str) -> None:
+    assert not has_hidden(text)

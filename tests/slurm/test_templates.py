@@ -43,6 +43,7 @@ def test_options_say_what_the_run_asks_for_and_else_what_the_template_does(home:
     words = templates.options(template, JobSize(hours=1.5, memory_gib=0.5), "token", tmp_path)
     assert {"--cpus-per-task=1", "--time=90", "--mem=512M"} <= set(words)
     assert not any(word.startswith("--gres") for word in words)
+    assert "--cpus-per-task=8" in templates.options(template, JobSize(gpus=8), "token", tmp_path), "one for each GPU"
 
 
 def test_script_is_the_agent_on_each_node_and_quotes_all_that_it_is_given(home: Path) -> None:
@@ -52,7 +53,10 @@ def test_script_is_the_agent_on_each_node_and_quotes_all_that_it_is_given(home: 
     assert "module load cuda/12.4" in lines
     assert """export A='x'"'"'; rm -rf /'""" in lines
     spread = "srun --export=ALL --kill-on-bad-exit=1 --wait=0 --ntasks-per-node=1"
-    assert lines[-1] == f"exec {spread} '/p y' -m workers.agent '/a b' ''"
+    assert lines[-1] == f"exec {spread} --cpus-per-task=1 '/p y' -m workers.agent '/a b' ''"
+    assert "--cpus-per-task=6 " in templates.script(template, JobSize(cores=6, nodes=2), agent)
+    assert "trap '' USR2" in templates.script(template, JobSize(), agent, ignored=["USR2"]).splitlines()
+    assert not any(line.startswith("trap") for line in lines)
     assert templates.script(template, JobSize(), agent).splitlines()[-1].startswith("exec '/p y' -m workers.agent")
 
 

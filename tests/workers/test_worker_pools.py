@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollouts.models import KeptPool
+from rollouts.services import endpoints
 from rollouts.services.groups import leases
 from rollouts.services.runs import trials
 from tests.factories import make_trial
 from tests.workers.making import expire, make_run, make_started_run
+from workers import given as way
 from workers import worker_pools
 from workers.fleet.keys import mark_of_workers
 from workers.launchers.base import JobSize
@@ -206,3 +208,31 @@ def test_workers_of_another_installation_of_the_same_account_are_not_ours(slurm:
     names = [line.split("|")[3] for line in (slurm / "queue").read_text().splitlines()]
     cancelled = (slurm / "cancelled").read_text()
     assert [name in cancelled for name in names] == [False, False, False, True, True]
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_worker_on_a_node_plays_with_what_is_set_here(
+    settings: Any, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """The hub's cache has the tokenizers; a sandbox that an administrator chose, and the keys of endpoints."""
+    set_here = {"HF_HOME": "/scratch/hf", "ROLLYARD_TOOL_SANDBOX": "gvisor", "JUDGE_KEY": "sk-1", "OTHER_KEY": "no"}
+    for name, value in (set_here | {"DATABASE_URL": "", "REDIS_URL": ""}).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("HF_HUB_CACHE", raising=False)
+    monkeypatch.setattr(way, "_lines", lambda: None)
+    endpoints.add(
+        name="j",
+        base_url="http://127.0.0.1:9/v1",
+        model="m",
+        key_reference="env:JUDGE_KEY",
+        is_for_all=True,
+        actor="cli:a",
+    )
+    found = way.given(WorkerPool(), Template(shared=shared))["environ"]
+    assert (found["ROLLYARD_TOOL_SANDBOX"], found["JUDGE_KEY"]) == ("gvisor", "sk-1")
+    assert "OTHER_KEY" not in found
+    assert found.get("HF_HUB_CACHE") == ("/scratch/hf/hub" if shared else None)
+    assert found.get("ROLLYARD_RUNS_DIR") == (str(settings.ROLLYARD_RUNS_DIR) if shared else None)
+    own = Template(shared=shared, environment={"HF_HUB_CACHE": "/node/hub", "ROLLYARD_TOOL_SANDBOX": "podman"})
+    assert not {"HF_HUB_CACHE", "ROLLYARD_TOOL_SANDBOX"} & way.given(WorkerPool(), own)["environ"].keys()

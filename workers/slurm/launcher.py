@@ -92,7 +92,7 @@ class SlurmLauncher:
 
     def cores(self, template: str, need: JobSize) -> int:
         """How many a job has. Raises TemplateError."""
-        return need.cores or templates.read(self._home, template).cores
+        return templates.cores_of(templates.read(self._home, template), need)
 
     def complaint(self, template: str, needs: list[JobSize], project: str | None = None) -> str:
         """Why SLURM would not take a job that wants so much, or a project's run may not have one; empty when all is

@@ -197,7 +197,7 @@ def options(template: Template, need: JobSize, token: str, output: Path, avoids:
         "nodes": str(need.nodes),
         "ntasks": str(need.nodes),
         "ntasks-per-node": "1",
-        "cpus-per-task": str(need.cores or template.cores),
+        "cpus-per-task": str(cores_of(template, need)),
         "nice": str(need.nice) if need.nice else "",
         "signal": f"B:USR1@{WARNING_S}",
         "chdir": "/",
@@ -231,9 +231,19 @@ def agent(template: Template, directory: Path) -> list[str]:
     return ["-m", "workers.agent", str(directory), template.interface]
 
 
-def script(template: Template, need: JobSize, words: Sequence[str]) -> str:
+def cores_of(template: Template, need: JobSize) -> int:
+    """How many a job has on each of its nodes: where nobody says, one for each GPU, and one without."""
+    return need.cores or max(template.cores, need.gpus)
+
+
+def _spread(template: Template, need: JobSize) -> list[str]:
+    # A step does not take over how many cores its job has, and would have one.
+    return [*_SPREAD, f"--cpus-per-task={cores_of(template, need)}"]
+
+
+def script(template: Template, need: JobSize, words: Sequence[str], *, ignored: Sequence[str] = ()) -> str:
     """A job that runs Python with these words on each of its nodes, in the place of the shell: so it gets the job's
-    signals."""
+    signals. Those that are `ignored` end nothing before it heeds them."""
     packages = Path(__file__).resolve().parents[2]
     python = template.python or sys.executable
     lines = [
@@ -243,7 +253,8 @@ def script(template: Template, need: JobSize, words: Sequence[str]) -> str:
         *(f"export {name}={_quoted(value)}" for name, value in template.environment.items()),
         "umask 077",
         f"export PYTHONPATH={_quoted(str(packages))}",
-        _line("exec", *(_SPREAD if need.nodes > 1 else ()), python, *words),
+        *(_line("trap", "", signal) for signal in ignored),
+        _line("exec", *(_spread(template, need) if need.nodes > 1 else ()), python, *words),
     ]
     return "\n".join([*lines, ""])
 

@@ -47,7 +47,8 @@ def start(
 def _start(logs: Path, template: templates.Template, need: JobSize, given: dict[str, Any], name: str) -> str:
     token = f"{name}-{uuid.uuid4()}"
     options = templates.options(template, need, token, logs / f"{token}.txt")
-    return queue.submit(options, templates.script(template, need, _WORDS), {VARIABLE: json.dumps(given)})
+    script = templates.script(template, need, _WORDS, ignored=[_DRAIN])
+    return queue.submit(options, script, {VARIABLE: json.dumps(given)})
 
 
 def _forget_old_logs(logs: Path, living: set[str]) -> None:
