@@ -116,7 +116,7 @@ class WorkerPool(BaseModel):
     memory_gib: float = Field(default=0.0, ge=0)
     hours: float = Field(default=0.0, ge=0)
     concurrency: int = Field(default=8, ge=1, le=1000)
-    """Runs that each plays side by side."""
+    """Runs that each is told of side by side."""
     connections: int = Field(default=4, ge=1, le=100)
     """To the database, of each at most: the embedded one takes 120 of all of us together."""
 
