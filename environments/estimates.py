@@ -21,6 +21,8 @@ _RESAMPLES = 2_000
 _AT_ONCE = 1_000_000
 """Numbers that are drawn at a time; they are the same ones however many that is."""
 _LEVEL = 0.95
+_ALIKE = 1e-9
+"""Between means of the same scores, of which there may be more or fewer."""
 _MOST_RESAMPLED = 20_000
 """Problems. Resamples of 200,000 take minutes, and differ from the normal distribution by less than from each other."""
 
@@ -57,7 +59,8 @@ def pass_hat_k(n: int, c: int, k: int) -> float:
 
 def mean(solved: Sequence[Samples]) -> Estimate:
     """Mean over problems of the mean of their samples: avg@n."""
-    return _over_problems([float(np.mean(samples)) for samples in solved])
+    goes_below_0 = any(score < 0 for samples in solved for score in samples)
+    return _over_problems([float(np.mean(samples)) for samples in solved], least=-1.0 if goes_below_0 else 0.0)
 
 
 def at_k(solved: Sequence[Samples], k: int, *, threshold: float = 1.0) -> Estimate:
@@ -102,7 +105,7 @@ def _over_problems(values: Sequence[float], least: float = 0.0, most: float = 1.
         raise ValueError("There is no problem to estimate from.")
     per_problem = np.asarray(values, dtype=np.float64)
     tail = (1.0 - _LEVEL) / 2
-    if per_problem.min() == per_problem.max():
+    if np.ptp(per_problem) < _ALIKE:
         value, unseen = float(per_problem[0]), 1.0 - tail ** (1.0 / len(values))
         least, most = min(least, value), max(most, value)
         return Estimate(value, value - unseen * (value - least), value + unseen * (most - value))

@@ -11,10 +11,9 @@ from environments.endpoints import keys
 from rollouts.services import endpoints
 from workers.fleet import hub
 from workers.fleet.keys import key_of_lines
+from workers.remote import CACHES, PASSED
 from workers.slurm.templates import Template, WorkerPool
 
-_PASSED = ("ROLLYARD_TOOL_SANDBOX", "ROLLYARD_TOOL_IMAGE", "ROLLYARD_SANDBOX_READABLE")
-"""What an administrator set here holds there too: code of runs is as confined."""
 _TLS = {"require", "verify-ca", "verify-full"}
 
 
@@ -43,14 +42,14 @@ def _environ(connections: int, template: Template) -> dict[str, str]:
         # Celery warns root at every start; here root is what the person chose, and the messages are JSON.
         "PYTHONWARNINGS": "ignore:You're running the worker",
     }
-    named = ["DATABASE_URL", "REDIS_URL", *_PASSED, *keys.variables(endpoints.references())]
+    named = ["DATABASE_URL", "REDIS_URL", *PASSED, *keys.variables(endpoints.references())]
     told |= {name: os.environ[name] for name in named if os.environ.get(name)}
     if template.shared:
-        told |= {
-            "ROLLYARD_HOME": str(settings.ROLLYARD_HOME),
-            "ROLLYARD_RUNS_DIR": str(settings.ROLLYARD_RUNS_DIR),
-            "HF_HUB_CACHE": str(hub.cache()),
-        }
+        told |= {"ROLLYARD_HOME": str(settings.ROLLYARD_HOME)}
+        if "ROLLYARD_HOME" not in template.environment:
+            told["ROLLYARD_RUNS_DIR"] = str(settings.ROLLYARD_RUNS_DIR)
+        if not template.environment.keys() & set(CACHES):
+            told["HF_HUB_CACHE"] = str(hub.cache())
     return {name: value for name, value in told.items() if name not in template.environment}
 
 

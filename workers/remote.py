@@ -23,6 +23,10 @@ from workers.directories import OwnDirectory
 VARIABLE = "ROLLYARD_WORKER"
 UNTIL_VARIABLE = "ROLLYARD_WORK_UNTIL"
 """When its time is over, in seconds since 1970: no episode is begun that may not end before."""
+PASSED = ("ROLLYARD_TOOL_SANDBOX", "ROLLYARD_TOOL_IMAGE", "ROLLYARD_SANDBOX_READABLE")
+"""What an administrator sets for `rollyard up` holds on nodes, too: code of runs is as confined."""
+CACHES = ("HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME")
+"""By which the hub's cache is found."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 
 

@@ -13,6 +13,7 @@ import typer
 
 from controlplane.home import Home
 from environments.visible import visible, visible_line
+from workers.remote import CACHES, PASSED
 
 _NEWEST_RUNS = 500
 """Among which a key that is not found is looked for with a letter or two changed."""
@@ -72,8 +73,8 @@ def _missing(*, is_up: bool) -> str | None:
 
 
 def _point_at_up() -> bool:
-    """Let links point at the `rollyard up` of this home, whichever port it got, and paths at the runs that it keeps,
-    wherever it was started; say whether it is there."""
+    """Let links point at the `rollyard up` of this home, whichever port it got, and paths at the runs that it keeps and
+    its cache of the hub, wherever it was started; say whether it is there."""
     try:
         record = json.loads(Home.from_environ().record_file.read_text())
     except (OSError, json.JSONDecodeError):
@@ -82,6 +83,10 @@ def _point_at_up() -> bool:
     is_up = Path(f"/proc/{record['pid']}").exists()
     if is_up and "runs" in record:  # not in that of an older release
         os.environ["ROLLYARD_RUNS_DIR"] = record["runs"]
+    if is_up and "environ" in record:
+        for name in (*PASSED, *CACHES):
+            os.environ.pop(name, None)
+        os.environ.update(record["environ"])
     return is_up
 
 

@@ -21,7 +21,9 @@ def start(
     cores: Annotated[int, typer.Option(min=0, help="Of each; 0: as the template says.")] = 0,
     memory_gib: Annotated[float, typer.Option(min=0, help="Of each; 0: as the template says.")] = 0.0,
     hours: Annotated[float, typer.Option(min=0, help="Of each; 0: as the template says.")] = 0.0,
-    concurrency: Annotated[int, typer.Option(min=1, max=1000, help="Runs that each is told of side by side; it looks for others.")] = 8,
+    concurrency: Annotated[
+        int, typer.Option(min=1, max=1000, help="Runs that each is told of side by side; it looks for others.")
+    ] = 8,
     connections: Annotated[int, typer.Option(min=1, max=100, help="To the database, of each at most.")] = 4,
     as_json: Json = False,
 ) -> None:

@@ -155,7 +155,9 @@ class _Up:
             "runs": self._environ["ROLLYARD_RUNS_DIR"],
             "lines": self._lines,
         }
-        write_file(self._home.record_file, json.dumps(record).encode())
+        # Commands of other shells start workers as this one would, and look into the same cache.
+        set_here = {name: os.environ[name] for name in (*remote.PASSED, *remote.CACHES) if name in os.environ}
+        write_file(self._home.record_file, json.dumps({**record, "environ": set_here}).encode())
         # The port is open already: a browser that comes early waits for the web process.
         self._console.announce(
             f"Rollyard starts at {login_url} (the link signs in once; data in {self._home.path})",

@@ -29,8 +29,9 @@ from environments.verbs.page import page
 from environments.verbs.playing import Mistake, PolicyServer, play
 from environments.verbs.synthesis import write
 
-_PATIENCE_S = 3600.0
-"""For which `serve` waits for a server that is away, before it sends what failed of it."""
+_PATIENCE_S = 300.0
+"""For which `serve` waits for a server that is away, before it sends what failed of it: so it hears that its run is
+over, and that this was why."""
 
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -13,10 +13,11 @@ import msgspec
 from environments.chat import rendered
 from environments.config import SamplingParams
 from environments.env import Environment
+from environments.errors import PolicyUnavailable
 from environments.gateway.local import LocalGateway
 from environments.policy import OpenAIPolicy
 from environments.runner import play_group
-from environments.types import ErrorKind, PlayedGroup, PlayedRollout, Split
+from environments.types import ErrorKind, PlayedGroup, PlayedRollout, RolloutError, Split
 from environments.verbs.files import key_of
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 30.0
@@ -37,11 +38,13 @@ class PolicyServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _why_nobody_answered(rollouts: Sequence[PlayedRollout]) -> str:
-    """What the policy's server said to the first of them, if none had an answer; else nothing."""
-    errors = [rollout.error for rollout in rollouts]
-    if not all(error is not None and error.kind is ErrorKind.POLICY for error in errors):
-        return ""
-    return errors[0].message if errors and errors[0] is not None else ""
+    """What kept the server from answering, if nobody had an answer; else nothing, as of what it refused for good."""
+    told = {rollout.error.message for rollout in rollouts if rollout.error is not None and _is_away(rollout.error)}
+    return min(told) if all(each.error is not None and _is_away(each.error) for each in rollouts) and told else ""
+
+
+def _is_away(error: RolloutError) -> bool:
+    return error.kind is ErrorKind.POLICY and error.type == PolicyUnavailable.__name__
 
 
 async def play(

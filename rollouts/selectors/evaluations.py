@@ -166,6 +166,7 @@ def _caution(first: Evaluation, second: Evaluation, rows: list[_Row], *, pairs: 
     states, versions = {first.state, second.state}, {row.environment_version for row in rows}
     served = {_serving(first), _serving(second)} - {None}  # what an endpoint does nobody here knows
     few = f"Of so few problems as the {pairs} in both, the interval is too narrow."
+    both = (first, second)
     faults = {
         "One of them is still being played.": EvaluationState.PLAYING in states,
         "One of them ended before all of its problems were played.": EvaluationState.EXPIRED in states,
@@ -173,7 +174,7 @@ def _caution(first: Evaluation, second: Evaluation, rows: list[_Row], *, pairs: 
         "Their opponents or judges were not the same.": _others(first) != _others(second),
         "They were sampled differently: temperature, tokens or turns.": _sampling(first) != _sampling(second),
         "They were served differently: context length or quantization.": len(served) > 1,
-        "The policy had all seats, so what one of them wins another loses.": any(map(_plays_itself, (first, second))),
+        "The policy had all seats: where one wins what another loses, that is its mean.": any(map(_plays_itself, both)),
         few: 0 < pairs < _FEW,
     }
     return " ".join(fault for fault, is_so in faults.items() if is_so)
@@ -181,7 +182,7 @@ def _caution(first: Evaluation, second: Evaluation, rows: list[_Row], *, pairs: 
 
 def _plays_itself(evaluation: Evaluation) -> bool:
     ref = evaluation.run.parsed.environment(evaluation.environment.name)
-    return ref is not None and len(ref.own_seats) > 1
+    return ref is not None and 1 < len(ref.own_seats) == len(ref.seating)
 
 
 def _others(evaluation: Evaluation) -> tuple[dict[str, str], list[dict[str, Any]]]:

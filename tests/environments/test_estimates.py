@@ -41,8 +41,8 @@ def test_pairs_tell_more_than_two_intervals() -> None:
     before = [[difficulty] for difficulty in (0.0, 0.2, 0.4, 0.6, 0.8) * 10]
     after = [[score + 0.1] for (score,) in before]
     gained = estimates.difference(before, after)
-    assert gained.low == pytest.approx(0.1)
-    assert gained.high == pytest.approx(0.1)
+    assert 0 < gained.low < gained.value < gained.high
+    assert gained.value == pytest.approx(0.1)
     assert estimates.mean(after).low < estimates.mean(before).high, "the two intervals alone overlap"
     with pytest.raises(ValueError, match="cannot be paired"):
         estimates.difference(before, after[1:])
@@ -105,6 +105,16 @@ def test_one_pair_tells_no_difference() -> None:
     assert found.low < 0 < found.value < found.high
     alike = estimates.difference([[1.0]] * 50, [[1.0]] * 50)
     assert -0.08 < alike.low < 0 < alike.high < 0.08
+
+
+def test_a_game_that_was_always_drawn_may_be_lost_another_time() -> None:
+    drawn = estimates.mean([[1.0, -1.0]] * 64)
+    assert drawn.low < 0 == drawn.value < drawn.high
+
+
+def test_scores_that_are_the_same_are_so_however_many_there_are_of_each() -> None:
+    found = estimates.mean([[0.7] * 8] * 40 + [[0.7] * 7] * 24)
+    assert found.high - found.low > 0.01
 
 
 def test_values_beyond_0_and_1_stay_within_what_there_was() -> None:

@@ -121,7 +121,7 @@ def test_a_comparison_of_a_policy_that_plays_itself_says_so(client: Client) -> N
     config = {"environments": [{"name": "kuhn_poker"}]}
     first, second = (played(make_run(overrides=config), 0, [[1.0]] * 30) for _ in range(2))
     told = client.get("/api/v1/evaluations/compare", {"first": first.pk, "second": second.pk}).json()
-    assert told["caution"] == "The policy had all seats, so what one of them wins another loses."
+    assert told["caution"] == "The policy had all seats: where one wins what another loses, that is its mean."
 
 
 @pytest.mark.parametrize("query", [{}, {"first": "1"}, {"first": "x", "second": "1"}, {"first": "-1", "second": "1"}])

@@ -54,8 +54,11 @@ def test_script_is_the_agent_on_each_node_and_quotes_all_that_it_is_given(home: 
     assert """export A='x'"'"'; rm -rf /'""" in lines
     spread = "srun --export=ALL --kill-on-bad-exit=1 --wait=0 --ntasks-per-node=1"
     assert lines[-1] == f"exec {spread} --cpus-per-task=1 '/p y' -m workers.agent '/a b' ''"
+    alone = templates.script(template.model_copy(update={"exclusive": True}), JobSize(gpus=8, nodes=2), agent)
+    assert "--cpus-per-task" not in alone
+    assert "--cpu-bind=none" in alone
     assert "--cpus-per-task=6 " in templates.script(template, JobSize(cores=6, nodes=2), agent)
-    assert "trap '' USR2" in templates.script(template, JobSize(), agent, ignored=["USR2"]).splitlines()
+    assert templates.script(template, JobSize(), agent, ignored=["USR2"]).splitlines()[1] == "trap '' USR2"
     assert not any(line.startswith("trap") for line in lines)
     assert templates.script(template, JobSize(), agent).splitlines()[-1].startswith("exec '/p y' -m workers.agent")
 

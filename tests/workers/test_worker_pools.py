@@ -234,5 +234,7 @@ def test_a_worker_on_a_node_plays_with_what_is_set_here(
     assert "OTHER_KEY" not in found
     assert found.get("HF_HUB_CACHE") == ("/scratch/hf/hub" if shared else None)
     assert found.get("ROLLYARD_RUNS_DIR") == (str(settings.ROLLYARD_RUNS_DIR) if shared else None)
+    of_login = Template(shared=shared, environment={"HF_HOME": "/node/hf", "ROLLYARD_HOME": "/node/home"})
+    assert not {"HF_HUB_CACHE", "ROLLYARD_RUNS_DIR"} & way.given(WorkerPool(), of_login)["environ"].keys()
     own = Template(shared=shared, environment={"HF_HUB_CACHE": "/node/hub", "ROLLYARD_TOOL_SANDBOX": "podman"})
     assert not {"HF_HUB_CACHE", "ROLLYARD_TOOL_SANDBOX"} & way.given(WorkerPool(), own)["environ"].keys()

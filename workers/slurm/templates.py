@@ -237,8 +237,8 @@ def cores_of(template: Template, need: JobSize) -> int:
 
 
 def _spread(template: Template, need: JobSize) -> list[str]:
-    # A step does not take over how many cores its job has, and would have one.
-    return [*_SPREAD, f"--cpus-per-task={cores_of(template, need)}"]
+    # A step does not take over how many cores its job has, and would have one; of nodes of its own it has all, unbound.
+    return [*_SPREAD, "--cpu-bind=none" if template.exclusive else f"--cpus-per-task={cores_of(template, need)}"]
 
 
 def script(template: Template, need: JobSize, words: Sequence[str], *, ignored: Sequence[str] = ()) -> str:
@@ -249,11 +249,11 @@ def script(template: Template, need: JobSize, words: Sequence[str], *, ignored: 
     lines = [
         # A login shell: elsewhere there is no `module`.
         "#!/bin/bash -l",
+        *(_line("trap", "", signal) for signal in ignored),
         *(_line("module", "load", name) for name in template.modules),
         *(f"export {name}={_quoted(value)}" for name, value in template.environment.items()),
         "umask 077",
         f"export PYTHONPATH={_quoted(str(packages))}",
-        *(_line("trap", "", signal) for signal in ignored),
         _line("exec", *(_spread(template, need) if need.nodes > 1 else ()), python, *words),
     ]
     return "\n".join([*lines, ""])

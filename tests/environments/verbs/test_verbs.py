@@ -13,7 +13,7 @@ from environments import estimates
 from environments.__main__ import main
 from environments.library.reverse_text import ReverseText
 from environments.types import Message, PlayedGroup, PlayedRollout, StopReason
-from environments.verbs import playing, synthesis
+from environments.verbs import commands, playing, synthesis
 from environments.verbs.files import Conditions, GroupFile
 from tests.environments.group_store import RUN, GroupStore, serving, status
 from tests.workers.stub_server import StubServer, stub_server
@@ -339,6 +339,29 @@ def test_a_run_is_sent_no_failures_while_the_policys_server_restarts(
     assert len(store.groups) == 5
     assert not any(rollout.error for group in store.groups.values() for rollout in group.rollouts)
     assert "again in" in capsys.readouterr().err
+
+
+def test_what_is_refused_for_good_is_sent_at_once(stub: StubServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = GroupStore()
+    monkeypatch.setenv("ROLLYARD_TOKEN", "t")
+    stub.mode = "refuse"
+    with serving(store) as url:
+        assert run("serve", stub, "--url", url, "--run", RUN, "--samples", 1, "--problems", 2) == 0
+    assert len(store.groups) == 2
+
+
+def test_a_server_that_went_with_its_run_keeps_nobody_from_hearing_that(
+    stub: StubServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = GroupStore()
+    monkeypatch.setenv("ROLLYARD_TOKEN", "t")
+    monkeypatch.setattr(playing, "_FIRST_PAUSE_S", 0.05)
+    monkeypatch.setattr(commands, "_PATIENCE_S", 0.2)
+    stub.mode = "error"
+    store.mishaps.append(status(410, code="run_over", detail="Run run-1 is finished."))
+    with serving(store) as url:
+        assert run("serve", stub, "--url", url, "--run", RUN, "--samples", 1) == 0
+    assert "is finished" in capsys.readouterr().err
 
 
 def test_of_a_match_the_best_of_each_seat_are_kept() -> None:
