@@ -1,6 +1,7 @@
 """Pools of workers on a real SLURM: as many jobs as the file says, whatever becomes of them."""
 
 import os
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,8 @@ from workers.worker_pools import MAX_FAILED, Work, WorkerPools
 
 pytestmark = [pytest.mark.slurm, pytest.mark.slow, pytest.mark.django_db]
 
+WORKER = f"{sys.executable} -c 'import signal; signal.signal(signal.SIGUSR2, signal.SIG_DFL); signal.pause()'"
+"""Heeds what ends a worker, as one does that has begun: its job does not."""
 FILE = """
 [templates.default]
 python = "{program}"
@@ -51,7 +54,7 @@ def running() -> list[str]:
 
 
 def test_a_worker_that_is_lost_is_replaced_and_one_too_many_is_drained(home: Path, cluster: Cluster) -> None:
-    write(home, "sleep 600", minimum=2)
+    write(home, WORKER, minimum=2)
     pools = WorkerPools()
     pools.keep()
     two = until(lambda: len(found := running()) == 2 and found, within_s=30, what="two workers")
@@ -68,10 +71,10 @@ def test_a_worker_that_is_lost_is_replaced_and_one_too_many_is_drained(home: Pat
         pools.keep()
         return running() == list(numbers)
 
-    write(home, "sleep 600", minimum=1)
+    write(home, WORKER, minimum=1)
     until(lambda: are_running(two[1]), within_s=30, what="the end of the younger")
     assert are_running(two[1])
-    write(home, "sleep 600", minimum=0)
+    write(home, WORKER, minimum=0)
     until(are_running, within_s=30, what="the end of all")
 
 
@@ -79,7 +82,7 @@ def test_before_the_time_of_a_worker_is_too_short_for_a_group_another_has_come(
     home: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_pools, "work", lambda: Work(is_there=True, is_left=False, takes_s=20 * 60))
-    write(home, "sleep 3000", minimum=1, pool="timed", more="hours = 1")
+    write(home, WORKER, minimum=1, pool="timed", more="hours = 1")
     pools = WorkerPools()
 
     def seen(count: int) -> list[str]:
@@ -97,7 +100,7 @@ def test_before_the_time_of_a_worker_is_too_short_for_a_group_another_has_come(
     cluster.ask("scontrol", "update", f"JobId={old}", "TimeLimit=20")
     until(lambda: seen(1) and old not in seen(1), within_s=30, what="the end of the one that begins nothing more")
 
-    write(home, "sleep 3000", minimum=1, pool="timed", more="hours = 0.35")
+    write(home, WORKER, minimum=1, pool="timed", more="hours = 0.35")
     [new] = running()
     cluster.ask("scontrol", "update", f"JobId={new}", "TimeLimit=21")
 
@@ -108,7 +111,7 @@ def test_before_the_time_of_a_worker_is_too_short_for_a_group_another_has_come(
     told = until(complaint, within_s=30, what="that this was so with every one")
     assert told.startswith("its workers have 0.35 hours, and a group may take 0.33 (the timeout_s of its")
     assert running() == [new], "one that plays little is better than one for ever beginning"
-    write(home, "sleep 3000", minimum=0, pool="timed")
+    write(home, WORKER, minimum=0, pool="timed")
     until(lambda: pools.keep() or not workers.listed(mark_of_workers()), within_s=30, what="the end of all")
 
 

