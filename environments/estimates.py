@@ -4,8 +4,8 @@ All take `solved`: for each of P problems, the scores of its samples. Problems m
 Intervals are percentile bootstraps over problems, since samples of one problem are not independent of each other
 (Efron and Tibshirani 1993, chapter 13); they are the same for the same input. Means of resamples of very many problems
 are as good as normal: there the interval is of that distribution, within the values that there are. Where all problems
-gave the same, resamples differ in nothing: there it holds what up to (.025 ** (1 / P)) of other problems could make of
-it, as the exact interval of Clopper and Pearson (1934) does for P successes out of P.
+gave the same, resamples differ in nothing: there it reaches as far as a share of 1 - .025 ** (1 / P) of others could
+move the mean, as the exact interval of Clopper and Pearson (1934) does for P successes out of P.
 """
 
 from collections.abc import Callable, Sequence

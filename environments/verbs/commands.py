@@ -30,8 +30,8 @@ from environments.verbs.playing import Mistake, PolicyServer, play
 from environments.verbs.synthesis import write
 
 _PATIENCE_S = 300.0
-"""For which `serve` waits for a server that is away, before it sends what failed of it: so it hears that its run is
-over, and that this was why."""
+"""For which `serve`, which goes on for days, waits for a server that is away and sends its run no failures; then it
+does, and so hears that the run is over."""
 
 
 def register(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -195,9 +195,7 @@ async def _groups(
     )
     options: dict[str, Any] = {"split": args.split, "samples": args.samples, "at_once": args.at_once}
     options |= {"deadline_s": args.deadline, "are_keyed": file is not None}
-    if (
-        args.act is _serve
-    ):  # which goes on for days, and would send a run nothing but failures while its server restarts
+    if args.act is _serve:
         options["patience_s"] = _PATIENCE_S
     async with aclosing(play(environment, args.name, wanted, server, _sampling(args), **options)) as groups:
         async for group in groups:

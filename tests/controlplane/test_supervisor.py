@@ -75,7 +75,10 @@ def test_a_service_that_recovers_is_waited_for_beyond_its_deadline_as_long_as_it
 
     async def kept(*, answers_after: int) -> None:
         supervisor = Supervisor("up", os.environ, tmp_path, Console(log, quiet=True, as_json=False))
-        answers = lambda: asked >= answers_after  # noqa: E731
+
+        def answers() -> bool:
+            return asked >= answers_after
+
         try:
             await supervisor.keep(Service("idle", lambda: IDLE, answers, ready_deadline_s=0.2, is_coming=is_coming))
         finally:

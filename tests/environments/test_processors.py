@@ -9,14 +9,16 @@ import pytest
 
 from environments import processors
 
-AT_ONCE = "from environments.sandbox.engine import AT_ONCE; print(AT_ONCE)"
+AT_ONCE = """
+import os
+os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+from environments.sandbox.engine import AT_ONCE
+print(AT_ONCE)
+"""
 
 
 def test_a_process_that_is_bound_to_one_has_as_many_sandboxes_as_one_attends() -> None:
-    first = str(min(os.sched_getaffinity(0)))
-    told = subprocess.run(
-        ["taskset", "-c", first, sys.executable, "-c", AT_ONCE], check=True, capture_output=True, text=True
-    )
+    told = subprocess.run([sys.executable, "-c", AT_ONCE], check=True, capture_output=True, text=True)
     assert int(told.stdout) == 4
 
 

@@ -109,11 +109,9 @@ def _find(project: Project, config: RunConfig, key: str, name: str) -> DatasetVe
     except Invalid as error:
         fault = next(iter(error.fields.values()))
         known = Dataset.objects.filter(project=project).order_by("-id").values_list("name", flat=True)[:5]
-        fix = (
-            f"project {project.slug} has {', '.join(known)}"
-            if known
-            else f"`rollyard datasets make{project.command_option}` makes one"
-        )
+        fix = f"`rollyard datasets make{project.command_option}` makes one"
+        if known:
+            fix = f"project {project.slug} has {', '.join(known)}"
         if "form" in error.fields:
             fix = "set data.preference.beta to learn from pairs, and leave it out to learn from examples"
         raise Invalid(_NOTHING, fields={key: f"{fault}: {fix}."}) from None
