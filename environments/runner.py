@@ -209,10 +209,12 @@ async def play_group(
     group = _Group(environment, problem, others or {})
     traffic = traffic or Traffic()
 
+    spoken = chat if chat is not None or isinstance(policy, Speaker) else TemplateChat(policy)
+
     def make() -> Session:
         if isinstance(policy, Speaker):
             return SpokenSession(problem, policy, sampling, version=version, traffic=traffic, heard=heard)
-        spoken = chat or TemplateChat(policy)
+        assert spoken is not None
         return Session(
             problem, policy, spoken, sampling, version=version, gateway=gateway, traffic=traffic, heard=heard
         )

@@ -17,30 +17,55 @@ _PROBES = ("?", _OPEN, f"{_OPEN}\n.", _CLOSED)
 """What is asked to see tokens: those that two prompts do not share are the words'. White space at an end may be cut."""
 
 
-class TemplateChat:
-    """See the module."""
+class OpenThoughts:
+    """How prompts of one model's template end in an open thought: found once, by all chats of it together."""
 
-    ends: tuple[int, ...] = ()
-
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
+    def __init__(self) -> None:
         self._opened: list[list[int]] | None = None
         """Tokens of an open thought at the end of a prompt. None: not known yet."""
         self._closed: list[int] = []
         """Tokens of its end."""
+        self._finding = asyncio.Lock()
 
-    async def ready(self) -> None:
-        """Find out, once, how a prompt ends in an open thought."""
+    async def find(self, policy: Policy) -> None:
+        """Ask the policy, unless it is known. Raises PolicyError when it cannot be asked."""
         if self._opened is not None:
             return
+        async with self._finding:
+            if self._opened is None:
+                await self._find(policy)
+
+    async def _find(self, policy: Policy) -> None:
         asked = [[Message("user", words)] for words in _PROBES]
         try:
-            other, *found = await asyncio.gather(*(self._policy.render(messages) for messages in asked))
+            other, *found = await asyncio.gather(*(policy.render(messages) for messages in asked))
         except (PolicyRefused, ContextFull):  # a template that wants more than a question, or has no room for it
             self._opened = []
             return
         opened, opened_line, self._closed = (_apart(tokens, other) for tokens in found)
         self._opened = [tokens for tokens in (opened, opened_line[:-1]) if tokens]
+
+    def end(self, prompt_token_ids: list[int]) -> bool:
+        """Whether this prompt ends in one."""
+        return any(prompt_token_ids[-len(tokens) :] == tokens for tokens in self._opened or ())
+
+    def are_closed_unseen(self, token_ids: list[int]) -> bool:
+        """Whether the end is a control token, which no text has, and among these."""
+        return len(self._closed) == 1 and self._closed[0] in token_ids
+
+
+class TemplateChat:
+    """See the module."""
+
+    ends: tuple[int, ...] = ()
+
+    def __init__(self, policy: Policy, thoughts: OpenThoughts | None = None) -> None:
+        """`thoughts`: of the model, shared by all its chats."""
+        self._policy = policy
+        self._thoughts = thoughts or OpenThoughts()
+
+    async def ready(self) -> None:
+        await self._thoughts.find(self._policy)
 
     async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject]) -> list[int]:
         prompt = await self._policy.render(messages, tools)
@@ -66,11 +91,11 @@ class TemplateChat:
 
     def parse(self, prompt_token_ids: list[int], completion: Completion, tools: Sequence[JsonObject] | None) -> Message:
         text = completion.text
-        if not any(prompt_token_ids[-len(tokens) :] == tokens for tokens in self._opened or ()):
+        if not self._thoughts.end(prompt_token_ids):
             return Message("assistant", text)
         thought, is_closed, said = text.partition(_CLOSED)
-        if not is_closed and len(self._closed) == 1 and self._closed[0] in completion.token_ids:
-            return Message("assistant", text)  # its end is a control token, which no text has: who knows where it was
+        if not is_closed and self._thoughts.are_closed_unseen(completion.token_ids):
+            return Message("assistant", text)  # who knows where it was
         return Message("assistant", said.lstrip("\n") if is_closed else None, reasoning_content=thought.strip("\n"))
 
 

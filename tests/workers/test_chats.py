@@ -1,6 +1,7 @@
-"""Where the tokenizer of a run's model is found, and which links to it are followed."""
+"""Where the tokenizer of a run's model is found, which links to it are followed, and how often a server is asked."""
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +9,14 @@ import pytest
 
 from environments.chat.rendered import RenderedChat
 from environments.chat.template import TemplateChat
+from environments.fakes import ScriptedPolicy
+from environments.types import JsonObject, Message
 from tests.environments.test_chat import Templated
 from trainers.model.tiny_tools import tool_tokenizer
 from workers.chats import Chats
 from workers.fleet import hub
 
-pytestmark = pytest.mark.slow  # trains a tokenizer
+trains_a_tokenizer = pytest.mark.slow
 NAMES = ("tokenizer.json", "tokenizer_config.json")
 
 
@@ -41,6 +44,7 @@ def spoken(model: str | Path) -> type:
     return type(asyncio.run(Chats(str(model)).of(Templated(tool_tokenizer()))))
 
 
+@trains_a_tokenizer
 def test_no_link_to_a_tokenizer_is_followed_where_runs_write(tmp_path: Path, blobs: Path, runs: Path) -> None:
     assert spoken(linked(runs / "r" / "weights", blobs)) is TemplateChat
     assert spoken(linked(tmp_path / "shared", blobs)) is RenderedChat
@@ -48,6 +52,7 @@ def test_no_link_to_a_tokenizer_is_followed_where_runs_write(tmp_path: Path, blo
     assert spoken(runs / "r" / "whole") is RenderedChat
 
 
+@trains_a_tokenizer
 def test_a_tokenizer_of_the_hubs_cache_is_found_behind_its_links(
     tmp_path: Path, blobs: Path, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,7 +62,32 @@ def test_a_tokenizer_of_the_hubs_cache_is_found_behind_its_links(
     assert hub.tokenizer_directory("a/c") is None
 
 
+@trains_a_tokenizer
 def test_below_a_models_directory_no_tokenizer_is_looked_for(tmp_path: Path, blobs: Path) -> None:
     linked(tmp_path / "m" / "snapshots" / "c", blobs)
     assert hub.tokenizer_directory(str(tmp_path / "m")) is None
     assert hub.tokenizer_directory(str(tmp_path / "m" / "snapshots" / "c")) is not None
+
+
+def test_what_a_template_does_is_asked_once_for_all_groups_of_a_model() -> None:
+    asked = 0
+
+    class Asked(ScriptedPolicy):
+        async def render(self, messages: Sequence[Message], tools: Sequence[JsonObject] = ()) -> list[int]:
+            nonlocal asked
+            asked += 1
+            return await super().render(messages, tools)
+
+    async def play(groups: int) -> None:
+        chats = Chats("/nowhere")
+        await asyncio.gather(*(group(chats) for _ in range(groups)))
+
+    async def group(chats: Chats) -> None:
+        chat = await chats.of(Asked([]))
+        await chat.render([Message("user", "?")], [])
+        await chat.ready()
+
+    asyncio.run(play(1))
+    of_one, asked = asked, 0
+    asyncio.run(play(9))
+    assert asked == of_one + 8, "a prompt each"
