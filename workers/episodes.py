@@ -34,7 +34,7 @@ from rollouts.bell import Listener, group_of
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Run
 from rollouts.selectors import drivers
-from rollouts.services.groups import intake, leases, loads
+from rollouts.services.groups import leases, loads, settling
 from rollouts.states import RUN_GENERATING, GroupState
 from workers import failures
 from workers.counts import Counts
@@ -261,7 +261,7 @@ class Driver:
         while True:
             try:
                 state = await in_database(
-                    intake.settle,
+                    settling.settle,
                     token=claim.token,
                     problem_key=played.problem_key,
                     rollouts=played.rollouts,

@@ -21,7 +21,7 @@ _CALLS = 200
 def costs(run: Any, polls: Polls, postgres: int, workers: int, options: argparse.Namespace) -> dict[str, Any]:
     """By kind: database CPU and wall of one call, from one client that waits for each; and what of a claim's wall keeps
     others from claiming."""
-    from rollouts.services.groups import intake, leases
+    from rollouts.services.groups import leases, settling
 
     lease_s, slots = 3_600.0, options.episodes // options.group_size
     rooms = {ref.run_name: slots for ref in run.parsed.environments}
@@ -38,7 +38,7 @@ def costs(run: Any, polls: Polls, postgres: int, workers: int, options: argparse
     def settle(at: int) -> None:
         played = [copy(each) for each in rollouts]
         played[0].reward = 1.0
-        intake.settle(token=taken[at].token, problem_key=f"p{at}", rollouts=played, worker="stub-0:1")
+        settling.settle(token=taken[at].token, problem_key=f"p{at}", rollouts=played, worker="stub-0:1")
 
     top = psutil.Process(postgres)
 

@@ -167,7 +167,7 @@ class Crowd:
 
     def _settle(self, worker: StubWorker, claim: Any) -> None:
         from rollouts.errors import LeaseLost
-        from rollouts.services.groups import intake
+        from rollouts.services.groups import settling
 
         if worker.claims.pop(claim.token, None) is None:
             return
@@ -177,7 +177,7 @@ class Crowd:
             rollout.dispatch_policy_version = rollout.first_policy_version = claim.policy_version
             rollout.last_policy_version = claim.policy_version
         try:
-            intake.settle(
+            settling.settle(
                 token=claim.token,
                 problem_key=f"problem-{claim.problem_index}",
                 rollouts=rollouts,

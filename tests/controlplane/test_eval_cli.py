@@ -12,7 +12,7 @@ from controlplane.cli import follow
 from environments.types import Message
 from rollouts.models import Evaluation, Run
 from rollouts.services import endpoints
-from rollouts.services.groups import evaluations, intake
+from rollouts.services.groups import evaluations, settling
 from rollouts.services.runs import life
 from rollouts.states import RunState
 from tests.controlplane.command_line import Done, Rollyard
@@ -42,7 +42,7 @@ def played(run: Run, rewards: list[float]) -> Run:
         for claim in claims:
             said = [Message("user", f"problem {claim.problem_index}"), Message("assistant", "né")]
             rollouts = [story.rollout(reward, messages=said) for reward in rewards]
-            intake.settle(token=claim.token, problem_key=f"p{claim.problem_index}", rollouts=rollouts, worker="w")
+            settling.settle(token=claim.token, problem_key=f"p{claim.problem_index}", rollouts=rollouts, worker="w")
     evaluations.conclude(run)
     evaluations.advance(run)
     life.end(story.fresh(run), to=RunState.FINISHED)

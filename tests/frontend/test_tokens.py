@@ -140,7 +140,7 @@ def _long(*, tokens: int, outlier: float = 1.0) -> tuple[Run, int]:
     claims = story.claim(run)
     for each in claims:
         played = [story.rollout(float(index % 2), tokens=tokens) for index in range(each.group_size)]
-        story.intake.settle(token=each.token, problem_key="p", rollouts=played, worker="w")
+        story.settling.settle(token=each.token, problem_key="p", rollouts=played, worker="w")
     advantages = [0.0, 0.0] + [1.0] * (tokens - 3) + [outlier]
     story.see(run, epoch, advantages=struct.pack(f"<{tokens}f", *advantages))
     row = TokenValues.objects.order_by("pk").first()

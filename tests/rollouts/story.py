@@ -14,7 +14,7 @@ from environments.types import Claim, PlayedGroup, PlayedRollout, StopReason
 from rollouts.formats.arrays import pack_group
 from rollouts.models import PolicyVersion, Run
 from rollouts.services.batches import forming
-from rollouts.services.groups import intake, leases
+from rollouts.services.groups import intake, leases, settling
 from rollouts.services.runs import life, policies, trainer_writes
 from rollouts.states import GroupState
 from tests.factories import make_project, somebody, with_environments
@@ -124,7 +124,7 @@ def settle(claim: Claim, rewards: Sequence[float | None] | None = None, *, versi
     rewards = [float(index % 2) for index in range(claim.group_size)] if rewards is None else rewards
     version = claim.policy_version if version is None else version
     played = [rollout(reward, version=version) for reward in rewards]
-    return intake.settle(token=claim.token, problem_key=f"p/{claim.problem_index}", rollouts=played, worker="w")
+    return settling.settle(token=claim.token, problem_key=f"p/{claim.problem_index}", rollouts=played, worker="w")
 
 
 def generate(run: Run) -> int:

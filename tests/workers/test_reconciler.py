@@ -17,7 +17,7 @@ from environments.types import PlayedRollout, Split
 from rollouts.models import Evaluation, Replica, ReplicaKind, Run, ScoredGroup
 from rollouts.reasons import ReasonCode
 from rollouts.services.batches import forming
-from rollouts.services.groups import intake, leases
+from rollouts.services.groups import leases, settling
 from rollouts.services.runs import life, policies, replicas, trainer_writes
 from rollouts.states import GroupState, ReplicaState, RunState
 from tests import factories
@@ -332,7 +332,7 @@ def test_a_run_that_plays_for_nothing_ends_and_says_what_came_of_it() -> None:
         eventually(is_live(run, 0))
         for _ in range(3):
             (claim,) = leases.claim(run, holder="driver", limit=1, lease_s=60).claims
-            intake.settle(token=claim.token, problem_key="a", rollouts=failed(claim, KeyError("x")), worker="driver")
+            settling.settle(token=claim.token, problem_key="a", rollouts=failed(claim, KeyError("x")), worker="driver")
         eventually(lambda: state(run) == RunState.FAILED)
     run.refresh_from_db()
     assert run.state_reason.startswith("3 groups in a row were of no use (batch.max_fruitless_groups); the last: every")
@@ -346,6 +346,6 @@ def test_submitted_groups_need_no_driver() -> None:
         eventually(is_live(run, 0))
     rollout = PlayedRollout(token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -1.0], reward=1.0)
     claims = leases.claim(Run.objects.get(pk=run.pk), holder="outside", limit=1, lease_s=60).claims
-    intake.settle(token=claims[0].token, problem_key="a", rollouts=[rollout, rollout], worker="outside")
+    settling.settle(token=claims[0].token, problem_key="a", rollouts=[rollout, rollout], worker="outside")
     assert rang == []
     with_connection(tasks.drive, run.pk)

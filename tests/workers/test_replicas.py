@@ -11,7 +11,7 @@ import pytest
 from environments.types import PlayedRollout
 from rollouts.models import Checkpoint, Event, PolicyVersion, Replica, ReplicaKind, ReplicaLoad, Run
 from rollouts.services.batches import forming
-from rollouts.services.groups import intake, leases
+from rollouts.services.groups import leases, settling
 from rollouts.services.runs import checkpoints, life, policies, replicas, trainer_writes
 from rollouts.states import CheckpointState, PolicyVersionState, ReplicaState, RunState
 from tests.workers.making import make_run
@@ -228,7 +228,7 @@ def test_trainer_that_hangs_in_a_step_is_replaced(monkeypatch: pytest.MonkeyPatc
         epoch = trainer_writes.register_trainer(run, world_size=1, hostname="here", pid=1, actor="trainer").epoch
         rollout = PlayedRollout(token_ids=[1, 2], loss_mask=[0, 1], inference_logprobs=[0.0, -1.0], reward=1.0)
         for claim in leases.claim(Run.objects.get(pk=run.pk), holder="test", limit=2, lease_s=60).claims:
-            intake.settle(token=claim.token, problem_key="a", rollouts=[rollout, rollout], worker="test")
+            settling.settle(token=claim.token, problem_key="a", rollouts=[rollout, rollout], worker="test")
         assert forming.fetch(run, epoch=epoch, step=0) is not None
         eventually(replica(run, ReplicaKind.TRAINER, ReplicaState.STARTING, other_than=first.pk))
     first.refresh_from_db()

@@ -18,7 +18,7 @@ from rollouts.formats.arrays import PackedGroup
 from rollouts.formats.native import decode_groups
 from rollouts.models import Lease, Run, Scope
 from rollouts.selectors import queue
-from rollouts.services.groups import intake, leases
+from rollouts.services.groups import intake, leases, settling
 from rollouts.storable import MAX_ENVIRONMENT_VERSION, MAX_TEXT, UNNAMABLE, is_name, is_storable, is_uuid
 from trainers.wire import MSGPACK
 
@@ -187,7 +187,7 @@ class SettleApi(APIView):
             raise Invalid(fields={"environment_version": fault})
         if not is_uuid(settled.token) or not Lease.objects.filter(run=run, token=settled.token).exists():
             raise LeaseLost
-        state = intake.settle(
+        state = settling.settle(
             token=settled.token,
             problem_key=settled.problem_key,
             rollouts=settled.rollouts,

@@ -41,13 +41,21 @@ class Combiner(Generic[T, R]):
     Items that are being prepared when a lane is free are waited for, ``patience_s`` at most.
 
     ``work`` does all of its items or raises and has done none. When it raises for several items they are done one by
-    one, so that an item only gets the errors it makes itself.
+    one, so that an item only gets the errors it makes itself; but for errors ``of_all``, which no item makes: a
+    database that is away would be waited for by each in turn.
     """
 
     def __init__(
-        self, work: Callable[[Sequence[T]], Sequence[R]], *, limit: int, lanes: int, patience_s: float = 0.0
+        self,
+        work: Callable[[Sequence[T]], Sequence[R]],
+        *,
+        limit: int,
+        lanes: int,
+        patience_s: float = 0.0,
+        of_all: tuple[type[Exception], ...] = (),
     ) -> None:
         self._work = work
+        self._of_all = of_all
         self._limit = limit
         self._patience_s = patience_s
         self.free_lanes = lanes
@@ -129,7 +137,7 @@ class Combiner(Generic[T, R]):
         try:
             results = self._work([slot.item for slot in batch])
         except BaseException as error:  # noqa: BLE001 - it is raised in the thread of whoever asked
-            if len(batch) == 1 or not isinstance(error, Exception):
+            if len(batch) == 1 or not isinstance(error, Exception) or isinstance(error, self._of_all):
                 for slot in batch:
                     slot.error = error
                 return

@@ -1,7 +1,7 @@
-"""Store scored groups: those our drivers played (settle) and those of external environments (submit).
+"""Store scored groups of external environments.
 
-A return means the rows are committed and survive kill -9. Lock order: lease -> group when settling; submitting locks no
-row, only the run's gate: an advisory lock, shared by submissions and exclusive for the end of a run (see `close_gate`).
+A return means the rows are committed and survive kill -9. Locks no row, only the run's gate: an advisory lock, shared
+by submissions and exclusive for the end of a run (see `close_gate`).
 """
 
 import hashlib
@@ -9,28 +9,26 @@ import uuid
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from django.db import IntegrityError, connection, transaction
+from django.db import IntegrityError, InterfaceError, OperationalError, connection, transaction
 
-from environments.types import PlayedRollout
 from rollouts import bell
 from rollouts.crashpoints import CrashPoint, crash_point
-from rollouts.errors import Conflict, Invalid, LeaseLost, RunOver, StateConflict
-from rollouts.formats.arrays import PackedGroup, pack_rollouts
-from rollouts.formats.checks import NO_TOKENS, check_groups, check_rollouts, lacks_tokens
-from rollouts.models import Lease, Purpose, Run, RunEnvironment, RunKind, ScoredGroup
-from rollouts.services.groups import leases, problems
+from rollouts.errors import Conflict, Invalid, RunOver, StateConflict
+from rollouts.formats.arrays import PackedGroup
+from rollouts.formats.checks import check_groups
+from rollouts.models import Purpose, Run, RunEnvironment, RunKind, ScoredGroup
 from rollouts.services.groups.combining import Combiner
 from rollouts.services.groups.insertion import Incoming, insert_groups, insert_rollouts
 from rollouts.services.groups.repetition import check_repeated
 from rollouts.services.groups.verdicts import held_until, summary, verdict
-from rollouts.services.transitions import DB_NOW, stored, transition
+from rollouts.services.transitions import stored
 from rollouts.sql import binary_cursor, in_pipeline, load, pipelined_transaction
-from rollouts.states import RUN_TRAINING, GroupState, RunState
-from rollouts.storable import MAX_ENVIRONMENT_VERSION, displayable
+from rollouts.states import RUN_TRAINING, RunState
+from rollouts.storable import displayable
 
 MAX_ENVIRONMENTS = 100
 LANES = 1
@@ -41,69 +39,6 @@ PATIENCE_S = 0.01
 """So long a transaction waits for submissions that are being decoded: about as long as it takes itself."""
 GATE = 1_919_251_321
 """First key of the advisory locks that gate submissions; the second is the run."""
-
-
-def settle(
-    *, token: str, problem_key: str, rollouts: list[PlayedRollout], worker: str, environment_version: str = ""
-) -> GroupState:
-    """Store what a leased group's episodes left and end its lease; return the state the group went to.
-
-    ``environment_version``: of the environment that scored them; empty when none could be loaded. Raises LeaseLost when
-    the token was superseded or the group was given up, Invalid when the rollouts do not hold
-    together or are not as many as were claimed; nothing is stored then. Locks the lease, then the group.
-    """
-    records, arrays = pack_rollouts(rollouts)
-    group_in = PackedGroup(environment="", problem_key=displayable(problem_key)[:200], rollouts=records, arrays=arrays)
-    check_rollouts(group_in, may_lack_tokens=True)  # whether they may is the run's to say, below
-    with transaction.atomic():
-        leased = Lease.objects.select_for_update(of=("self",)).select_related("group__environment", "run")
-        lease = leased.filter(token=token).first()
-        if lease is None:
-            raise LeaseLost
-        group, run = lease.group, lease.run
-        group_in = replace(group_in, environment=group.environment.name)
-        _check_whole(run, group, rollouts)
-        insert_rollouts([Incoming(group, group_in, worker)])
-        state, reason = verdict(run, group.purpose, group_in)
-        counted = summary(run, group_in)
-        moved = transition(
-            ScoredGroup,
-            [group.pk],
-            to=state,
-            actor=f"driver:{lease.holder}",
-            reason=reason,
-            settled_at=DB_NOW,
-            problem_key=group_in.problem_key,
-            environment_version=displayable(environment_version)[:MAX_ENVIRONMENT_VERSION],
-            review_until=held_until(run, group.environment.name, state),
-            **counted,
-        )
-        if not moved:
-            raise LeaseLost
-        if state != GroupState.HELD:  # whose rewards people may replace
-            problems.rate(
-                run,
-                group,
-                scored=counted["scored_count"],
-                solved=counted["solved_count"],
-                reward_mean=counted["reward_mean"],
-            )
-        lease.delete()
-    return state
-
-
-def _check_whole(run: Run, group: ScoredGroup, rollouts: Sequence[PlayedRollout]) -> None:
-    episodes, seats = leases.sampling_of(run, group).group_size, leases.own_seats_of(run, group)
-    wanted = seats * episodes
-    if len(rollouts) != len(wanted):
-        told = f"the claim asks for {len(wanted)}, these are {len(rollouts)}; send failed episodes too"
-    elif not run.parsed.model.endpoint and any(lacks_tokens(each, len(each.token_ids)) for each in rollouts):
-        told = f"token_ids {NO_TOKENS}"
-    elif [rollout.seat for rollout in rollouts] != wanted:
-        told = f"the claim asks for matches one after another, each of the seats {', '.join(seats)} in this order"
-    else:
-        return
-    raise Invalid("Nothing was stored: a group is settled whole.", fields={"rollouts": told})
 
 
 def submit(run: Run, groups: Sequence[PackedGroup], *, actor: str) -> list[str]:
@@ -206,7 +141,9 @@ def _keys(submissions: Sequence[_Submission], incoming: Sequence[Incoming]) -> l
     return [list(islice(keys, len(each.groups))) for each in submissions]
 
 
-_together = Combiner(_store, limit=MAX_TOGETHER, lanes=LANES, patience_s=PATIENCE_S)
+_together = Combiner(
+    _store, limit=MAX_TOGETHER, lanes=LANES, patience_s=PATIENCE_S, of_all=(OperationalError, InterfaceError)
+)
 preparing = _together.preparing
 """A block in which a thread decodes what it then submits: others that submit wait a moment for it."""
 

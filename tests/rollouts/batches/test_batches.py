@@ -17,7 +17,7 @@ from rollouts.models import Batch, BatchItem, Event, GroupTokens, MetricPoint, R
 from rollouts.selectors.next_batch import Outlook, look
 from rollouts.services.batches import forming
 from rollouts.services.curation import acts
-from rollouts.services.groups import intake
+from rollouts.services.groups import settling
 from rollouts.services.runs import life, trainer_writes
 from rollouts.states import BatchState, GroupState
 from tests import store
@@ -212,7 +212,7 @@ def test_rollouts_that_were_cut_off_are_left_out_but_their_reward_counts() -> No
     run, epoch = story.train(algorithm__advantage="mean", algorithm__corrections__mask_overlong=True)
     for claim in story.claim(run, 2):
         cut = story.rollout(1.0, stop_reason=StopReason.LENGTH)
-        intake.settle(token=claim.token, problem_key="p", rollouts=[cut, story.rollout(0.0, tokens=5)], worker="w")
+        settling.settle(token=claim.token, problem_key="p", rollouts=[cut, story.rollout(0.0, tokens=5)], worker="w")
     batch = decode(fetch(run, epoch, 0))
     assert [(each.index, each.advantage) for each in batch.rollouts] == [(1, -0.5), (1, -0.5)]
     assert Batch.objects.get().token_count == 2 * 3
@@ -222,7 +222,7 @@ def test_a_baseline_by_length_weighs_with_sampled_tokens() -> None:
     run, epoch = story.train(algorithm__loss__type="opo")
     for claim in story.claim(run, 2):
         played = [story.rollout(1.0, tokens=2 + 10), story.rollout(0.0, tokens=2 + 30)]
-        intake.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
+        settling.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
     assert [each.advantage for each in decode(fetch(run, epoch, 0)).rollouts] == [0.75, -0.25] * 2
 
 
@@ -230,7 +230,7 @@ def test_rollouts_without_a_sampled_token_are_not_sent() -> None:
     run, epoch = story.train()
     for claim in story.claim(run, 2):
         mute = story.rollout(1.0, loss_mask=[0] * 4)
-        intake.settle(token=claim.token, problem_key="p", rollouts=[mute, story.rollout(0.0)], worker="w")
+        settling.settle(token=claim.token, problem_key="p", rollouts=[mute, story.rollout(0.0)], worker="w")
     assert [each.index for each in decode(fetch(run, epoch, 0)).rollouts] == [1, 1]
 
 

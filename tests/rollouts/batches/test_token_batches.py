@@ -8,7 +8,7 @@ import pytest
 
 from rollouts.selectors.next_batch import demand_of, measure_of, preview
 from rollouts.services.batches import forming
-from rollouts.services.groups import intake
+from rollouts.services.groups import settling
 from tests.rollouts import story
 from trainers.wire import TrainingBatch
 
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 def settle(claim: Any, tokens: int) -> None:
     played = [story.rollout(reward, tokens=tokens, version=claim.policy_version) for reward in (1.0, 0.0)]
-    intake.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
+    settling.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
 
 
 def test_one_group_is_played_first_and_then_as_many_as_fill_the_batches_that_may_be_ahead() -> None:

@@ -8,7 +8,7 @@ from rollouts.models import Batch, BatchEncoding, BatchItem, GroupTokens, Rollou
 from rollouts.selectors.next_batch import demand_of, look
 from rollouts.services.batches import forming
 from rollouts.services.batches.verification import verify_batches
-from rollouts.services.groups import intake
+from rollouts.services.groups import settling
 from tests import store
 from tests.rollouts import story
 
@@ -108,7 +108,7 @@ def test_a_batch_that_an_earlier_version_formed_keeps_its_bytes() -> None:
     run, _ = story.train()
     played = [story.rollout(reward, inference_logprobs=[0.0, 0.0, -0.7, -0.1]) for reward in (1.0, 0.25)]
     for claim in story.claim(run):
-        intake.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
+        settling.settle(token=claim.token, problem_key="p", rollouts=played, worker="w")
     old = forming.form(run, 0, look(run, 0, demand_of(run)), encoding=BatchEncoding.ATROPOS_DOUBLES)
     assert isinstance(old, forming.Outgoing)
     assert (old.batch.encoding, old.batch.sha256) == ("atropos", EARLIER_SHA256)

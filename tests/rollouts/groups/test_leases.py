@@ -10,7 +10,7 @@ from environments.types import ErrorKind, Message, RolloutError, Split, StopReas
 from rollouts.errors import Invalid, LeaseLost
 from rollouts.models import Evaluation, Event, Lease, Rollout, Run, RunEnvironment, ScoredGroup
 from rollouts.services.batches import forming
-from rollouts.services.groups import intake, leases
+from rollouts.services.groups import leases, settling
 from rollouts.services.runs import life
 from rollouts.states import GroupState, RunState
 from tests.factories import words
@@ -275,7 +275,7 @@ def test_group_of_which_no_token_was_sampled_is_not_trained_on() -> None:
     run = story.launch()
     [claim] = story.claim(run, 1)
     unsampled = [story.rollout(reward, loss_mask=[0] * 4) for reward in (1.0, 0.0)]
-    state = intake.settle(token=claim.token, problem_key="p", rollouts=unsampled, worker="w")
+    state = settling.settle(token=claim.token, problem_key="p", rollouts=unsampled, worker="w")
     assert state == GroupState.FAILED
 
 
@@ -288,7 +288,7 @@ def test_text_that_postgres_cannot_hold_is_repaired_when_a_driver_settles() -> N
         story.rollout(1.0, messages=[Message(role="tool", content=hostile, name=hostile)]),
         story.rollout(None, stop_reason=StopReason.ERROR, error=broken),
     ]
-    intake.settle(token=claim.token, problem_key=hostile, rollouts=played, worker="w")
+    settling.settle(token=claim.token, problem_key=hostile, rollouts=played, worker="w")
     group = ScoredGroup.objects.get()
     assert group.problem_key == "a\ufffdb\ufffd"
     first, second = group.rollouts.order_by("index")

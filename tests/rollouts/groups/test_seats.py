@@ -15,7 +15,7 @@ from rollouts.models import Evaluation, MetricPoint, Rollout, Run, ScoredGroup
 from rollouts.services.batches import forming
 from rollouts.services.curation import examples, exchange
 from rollouts.services.curation.examples import Selection
-from rollouts.services.groups import evaluations, intake, leases
+from rollouts.services.groups import evaluations, leases, settling
 from rollouts.states import EvaluationState, GroupState
 from tests.rollouts import story
 from trainers.config import ConfigError, resolve
@@ -32,7 +32,7 @@ def settle(claim: Claim, rewards: list[float | None], seats: list[str] | None = 
     """A group whose rewards are those of one match after another."""
     seats = seats or SEATS * (len(rewards) // 2)
     played = [story.rollout(reward, seat=seat, **fields) for reward, seat in zip(rewards, seats, strict=True)]
-    return intake.settle(token=claim.token, problem_key="KQ", rollouts=played, worker="w")
+    return settling.settle(token=claim.token, problem_key="KQ", rollouts=played, worker="w")
 
 
 def batch(run: Run, epoch: int, step: int = 0) -> TrainingBatch:
@@ -98,7 +98,7 @@ def test_a_seat_that_was_never_asked_counts_and_is_not_trained() -> None:
         story.rollout(reward, seat=seat) for reward, seat in zip([-1.0, 1.0, 1.0], [*SEATS, "first"], strict=True)
     ]
     unasked = msgspec.structs.replace(played[1], token_ids=[], loss_mask=[], inference_logprobs=[], reward=-1.0)
-    intake.settle(token=claim.token, problem_key="KQ", rollouts=[*played, unasked], worker="w")
+    settling.settle(token=claim.token, problem_key="KQ", rollouts=[*played, unasked], worker="w")
     assert [(each.index, each.advantage) for each in batch(run, epoch).rollouts] == [(0, -1.0), (1, 1.0), (2, 1.0)]
     [line] = exchange.export_groups(run)
     assert json.loads(line)["rollyard"]["seats"] == [*SEATS, "first"]

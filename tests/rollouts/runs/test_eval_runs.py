@@ -13,7 +13,7 @@ from rollouts.errors import Invalid, Untrusted
 from rollouts.models import Evaluation, Lease, PolicyVersion, Run, ScoredGroup
 from rollouts.selectors import evaluations as selected
 from rollouts.services import endpoints
-from rollouts.services.groups import evaluations, intake, leases
+from rollouts.services.groups import evaluations, leases, settling
 from rollouts.services.runs import checkpoints, evaluating, forks, launches, life, policies
 from rollouts.services.runs.evaluating import EnvironmentIn, EvaluationIn
 from rollouts.states import EvaluationState, GroupState, PolicyVersionState, RunState
@@ -99,7 +99,7 @@ def test_a_model_may_take_the_turns_that_tools_need_and_what_needed_more_is_coun
     assert str(run.origins["sampling.max_turns"]) == "default"
     [claim] = story.claim(run)
     rollouts = [story.rollout(0.3, stop_reason=StopReason.TURNS), story.rollout(1.0)]
-    intake.settle(token=claim.token, problem_key="p", rollouts=rollouts, worker="w")
+    settling.settle(token=claim.token, problem_key="p", rollouts=rollouts, worker="w")
     evaluations.conclude(run)
     [found] = selected.of_runs([run])[run.pk]
     assert (found.figures["out_of_turns"], found.figures["truncated"]) == (1, 0)
@@ -272,7 +272,7 @@ def test_what_an_environment_says_that_an_endpoint_sampled_keeps_no_evaluation_o
     run = begun(launch(model, problems=2))
     for claim in story.claim(run, 9):
         forged = story.rollout(1.0, metrics={COMPLETION_TOKENS: told})
-        intake.settle(token=claim.token, problem_key="p", rollouts=[forged], worker="w")
+        settling.settle(token=claim.token, problem_key="p", rollouts=[forged], worker="w")
     evaluations.conclude(run)
     found = Evaluation.objects.get(run=run)
     assert found.state == EvaluationState.DONE

@@ -1,0 +1,149 @@
+"""Store what the episodes of leased groups left, and end the leases; those who settle at a time share a transaction.
+
+    thread A: pack, check ─┐
+    thread B: pack, check ─┼─ lock the leases ─▶ insert rollouts ─▶ move the groups ─▶ rate their problems ─▶ commit
+    thread C: pack, check ─┘
+
+A return means the rows are committed and survive kill -9. Lock order: leases -> groups -> problems, each in one order.
+"""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from django.db import InterfaceError, OperationalError, connection, transaction
+
+from environments.types import PlayedRollout
+from rollouts.errors import Invalid, LeaseLost
+from rollouts.formats.arrays import PackedGroup, pack_rollouts
+from rollouts.formats.checks import NO_TOKENS, check_rollouts, lacks_tokens
+from rollouts.models import Lease, Run, ScoredGroup
+from rollouts.services.groups import leases, problems
+from rollouts.services.groups.combining import Combiner
+from rollouts.services.groups.insertion import Incoming, insert_rollouts
+from rollouts.services.groups.verdicts import held_until, summary, verdict
+from rollouts.services.transitions import DB_NOW, transition
+from rollouts.states import GroupState
+from rollouts.storable import MAX_ENVIRONMENT_VERSION, displayable
+
+LANES = 1
+"""Transactions of settling at a time in one process."""
+MAX_TOGETHER = 32
+"""Groups that share a transaction at most."""
+
+
+class _Played(NamedTuple):
+    """What the episodes of one leased group left."""
+
+    token: uuid.UUID
+    group: PackedGroup
+    rollouts: Sequence[PlayedRollout]
+    worker: str
+    environment_version: str
+
+
+class _Settled(NamedTuple):
+    """A group whose rollouts are stored."""
+
+    run: Run
+    group: ScoredGroup
+    counted: dict[str, Any]
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """In the order in which problems are locked."""
+        return self.group.environment_id, self.group.problem_index or 0
+
+
+def settle(
+    *, token: str, problem_key: str, rollouts: list[PlayedRollout], worker: str, environment_version: str = ""
+) -> GroupState:
+    """Store what a leased group's episodes left and end its lease; return the state the group went to.
+
+    ``environment_version``: of the environment that scored them; empty when none could be loaded. Raises LeaseLost when
+    the token was superseded or the group was given up, Invalid when the rollouts do not hold together or are not as
+    many as were claimed; nothing of it is stored then. Locks the lease, then the group, then its problem where there
+    are pools.
+    """
+    records, arrays = pack_rollouts(rollouts)
+    group = PackedGroup(environment="", problem_key=displayable(problem_key)[:200], rollouts=records, arrays=arrays)
+    check_rollouts(group, may_lack_tokens=True)  # whether they may is the run's to say, below
+    played = _Played(
+        uuid.UUID(str(token)), group, rollouts, worker, displayable(environment_version)[:MAX_ENVIRONMENT_VERSION]
+    )
+    if connection.in_atomic_block:  # what another thread commits for us would not be part of the caller's transaction
+        return _settle([played])[0]
+    return _together(played)
+
+
+def _settle(played: Sequence[_Played]) -> list[GroupState]:
+    """Settle all or none; the states that the groups went to."""
+    by_token = {each.token: each for each in played}
+    states: dict[uuid.UUID, GroupState] = {}
+    with transaction.atomic():
+        leased = Lease.objects.select_for_update(of=("self",)).select_related("group__environment")
+        found = list(leased.filter(token__in=list(by_token)).order_by("pk"))
+        if len(found) < len(played):
+            raise LeaseLost
+        runs = Run.objects.in_bulk({lease.run_id for lease in found})
+        incoming = [_incoming(runs[lease.run_id], lease, by_token[lease.token]) for lease in found]
+        insert_rollouts(incoming)
+        settled: list[_Settled] = []
+        for lease, each in zip(found, incoming, strict=True):
+            run, group = runs[lease.run_id], lease.group
+            state, reason = verdict(run, group.purpose, each.group)
+            counted = summary(run, each.group)
+            moved = transition(
+                ScoredGroup,
+                [group.pk],
+                to=state,
+                actor=f"driver:{lease.holder}",
+                reason=reason,
+                settled_at=DB_NOW,
+                problem_key=each.group.problem_key,
+                environment_version=each.group.environment_version,
+                review_until=held_until(run, group.environment.name, state),
+                **counted,
+            )
+            if not moved:
+                raise LeaseLost
+            if state != GroupState.HELD:  # whose rewards people may replace
+                settled.append(_Settled(run, group, counted))
+            states[lease.token] = state
+        for run, group, counted in sorted(settled, key=lambda each: each.place):
+            problems.rate(
+                run,
+                group,
+                scored=counted["scored_count"],
+                solved=counted["solved_count"],
+                reward_mean=counted["reward_mean"],
+            )
+        Lease.objects.filter(pk__in=[lease.pk for lease in found]).delete()
+    return [states[each.token] for each in played]
+
+
+_together = Combiner(_settle, limit=MAX_TOGETHER, lanes=LANES, of_all=(OperationalError, InterfaceError))
+
+
+def _incoming(run: Run, lease: Lease, played: _Played) -> Incoming:
+    """Raises Invalid where the rollouts are not those of the claim."""
+    _check_whole(run, lease.group, played.rollouts)
+    named = replace(
+        played.group, environment=lease.group.environment.name, environment_version=played.environment_version
+    )
+    return Incoming(lease.group, named, played.worker)
+
+
+def _check_whole(run: Run, group: ScoredGroup, rollouts: Sequence[PlayedRollout]) -> None:
+    episodes, seats = leases.sampling_of(run, group).group_size, leases.own_seats_of(run, group)
+    wanted = seats * episodes
+    if len(rollouts) != len(wanted):
+        told = f"the claim asks for {len(wanted)}, these are {len(rollouts)}; send failed episodes too"
+    elif not run.parsed.model.endpoint and any(lacks_tokens(each, len(each.token_ids)) for each in rollouts):
+        told = f"token_ids {NO_TOKENS}"
+    elif [rollout.seat for rollout in rollouts] != wanted:
+        told = f"the claim asks for matches one after another, each of the seats {', '.join(seats)} in this order"
+    else:
+        return
+    raise Invalid("Nothing was stored: a group is settled whole.", fields={"rollouts": told})
