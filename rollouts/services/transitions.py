@@ -80,6 +80,13 @@ class DbTime(NamedTuple):
 
 DB_NOW = DbTime()
 
+
+class EachOf(NamedTuple):
+    """As the value of a column: one for each row, in the order of the ids."""
+
+    values: Sequence[Any]
+
+
 StatefulT = TypeVar("StatefulT", bound=Stateful)
 
 
@@ -96,7 +103,8 @@ def transition(
     """Move rows to ``to`` if they are in an expected state; return the ids that moved, in order.
 
     ``expect`` defaults to every state from which ``to`` is allowed; naming a state from which it is not is a bug and
-    raises ValueError. ``columns`` are written with the state. Locks the rows moved, in id order.
+    raises ValueError. ``columns`` are written with the state, the same for all rows unless they are `EachOf`. Locks the
+    rows moved, in id order.
     """
     ids = list(ids)
     allowed = [state for state, targets in TRANSITIONS[model].items() if to in targets]
@@ -106,15 +114,7 @@ def transition(
     if not ids:
         return []
     fields = {name: cast("models.Field[Any, Any]", model._meta.get_field(name)) for name in columns}
-    assignments: list[pg.Composable] = [
-        pg.SQL(", {} = {}").format(
-            pg.Identifier(str(fields[name].column)),
-            pg.SQL("clock_timestamp() + make_interval(secs => {})").format(pg.Literal(value.after_s))
-            if isinstance(value, DbTime)
-            else pg.Placeholder(f"set_{name}"),
-        )
-        for name, value in columns.items()
-    ]
+    assignments = [_assignment(fields[name], name, value) for name, value in columns.items()]
     query = pg.SQL(load("transition")).format(
         table=pg.Identifier(model._meta.db_table),
         assignments=pg.Composed(assignments),
@@ -129,11 +129,7 @@ def transition(
         "reason_params": json.dumps(params),
         "actor": named(actor)[:ACTOR_LENGTH],
         "object_kind": model._meta.model_name,
-        **{
-            f"set_{name}": fields[name].get_db_prep_save(value, connection)
-            for name, value in columns.items()
-            if not isinstance(value, DbTime)
-        },
+        **{f"set_{name}": _bound(fields[name], value) for name, value in columns.items()},
     }
     with connection.cursor() as cursor:
         cursor.execute(query, values)
@@ -142,6 +138,27 @@ def transition(
     for run_id in {run_id for _, run_id in rows if run_id is not None}:
         bell.ring_after_commit(run_id, is_flow=model in FLOWING)
     return [row_id for row_id, _ in rows]
+
+
+def _assignment(field: "models.Field[Any, Any]", name: str, value: Any) -> pg.Composable:
+    """What sets a column, behind those before it."""
+    if isinstance(value, DbTime):
+        new: pg.Composable = pg.SQL("clock_timestamp() + make_interval(secs => {})").format(pg.Literal(value.after_s))
+    elif isinstance(value, EachOf):
+        # Without a length, to which a cast would cut what an assignment refuses.
+        kind = cast("LiteralString", field.db_type(connection)).partition("(")[0]
+        new = pg.SQL("({}::{}[])[array_position({}::bigint[], t.id)]").format(
+            pg.Placeholder(f"set_{name}"), pg.SQL(kind), pg.Placeholder("ids")
+        )
+    else:
+        new = pg.Placeholder(f"set_{name}")
+    return pg.SQL(", {} = {}").format(pg.Identifier(str(field.column)), new)
+
+
+def _bound(field: "models.Field[Any, Any]", value: Any) -> Any:
+    if isinstance(value, EachOf):
+        return [field.get_db_prep_save(each, connection) for each in value.values]
+    return None if isinstance(value, DbTime) else field.get_db_prep_save(value, connection)
 
 
 def move(row: StatefulT, *, to: str, actor: str, reason: Reason | None = None, **columns: Any) -> StatefulT:

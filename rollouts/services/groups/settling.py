@@ -8,6 +8,7 @@ A return means the rows are committed and survive kill -9. Lock order: leases ->
 """
 
 import uuid
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -19,11 +20,12 @@ from rollouts.errors import Invalid, LeaseLost
 from rollouts.formats.arrays import PackedGroup, pack_rollouts
 from rollouts.formats.checks import NO_TOKENS, check_rollouts, lacks_tokens
 from rollouts.models import Lease, Run, ScoredGroup
+from rollouts.reasons import Reason
 from rollouts.services.groups import leases, problems
 from rollouts.services.groups.combining import Combiner
 from rollouts.services.groups.insertion import Incoming, insert_rollouts
 from rollouts.services.groups.verdicts import held_until, summary, verdict
-from rollouts.services.transitions import DB_NOW, transition
+from rollouts.services.transitions import DB_NOW, DbTime, EachOf, transition
 from rollouts.states import GroupState
 from rollouts.storable import MAX_ENVIRONMENT_VERSION, displayable
 
@@ -47,13 +49,22 @@ class _Settled(NamedTuple):
     """A group whose rollouts are stored."""
 
     run: Run
-    group: ScoredGroup
-    counted: dict[str, Any]
+    lease: Lease
+    columns: dict[str, Any]
 
     @property
     def place(self) -> tuple[int, int]:
         """In the order in which problems are locked."""
-        return self.group.environment_id, self.group.problem_index or 0
+        return self.lease.group.environment_id, self.lease.group.problem_index or 0
+
+
+class _Fate(NamedTuple):
+    """What becomes of groups, and by whom."""
+
+    state: GroupState
+    reason: Reason | None
+    held_until: DbTime | None
+    holder: str
 
 
 def settle(
@@ -80,7 +91,6 @@ def settle(
 def _settle(played: Sequence[_Played]) -> list[GroupState]:
     """Settle all or none; the states that the groups went to."""
     by_token = {each.token: each for each in played}
-    states: dict[uuid.UUID, GroupState] = {}
     with transaction.atomic():
         leased = Lease.objects.select_for_update(of=("self",)).select_related("group__environment")
         found = list(leased.filter(token__in=list(by_token)).order_by("pk"))
@@ -89,38 +99,54 @@ def _settle(played: Sequence[_Played]) -> list[GroupState]:
         runs = Run.objects.in_bulk({lease.run_id for lease in found})
         incoming = [_incoming(runs[lease.run_id], lease, by_token[lease.token]) for lease in found]
         insert_rollouts(incoming)
-        settled: list[_Settled] = []
+        fates: defaultdict[_Fate, list[_Settled]] = defaultdict(list)
         for lease, each in zip(found, incoming, strict=True):
-            run, group = runs[lease.run_id], lease.group
-            state, reason = verdict(run, group.purpose, each.group)
-            counted = summary(run, each.group)
-            moved = transition(
-                ScoredGroup,
-                [group.pk],
-                to=state,
-                actor=f"driver:{lease.holder}",
-                reason=reason,
-                settled_at=DB_NOW,
-                problem_key=each.group.problem_key,
-                environment_version=each.group.environment_version,
-                review_until=held_until(run, group.environment.name, state),
-                **counted,
-            )
-            if not moved:
-                raise LeaseLost
-            if state != GroupState.HELD:  # whose rewards people may replace
-                settled.append(_Settled(run, group, counted))
-            states[lease.token] = state
-        for run, group, counted in sorted(settled, key=lambda each: each.place):
-            problems.rate(
-                run,
-                group,
-                scored=counted["scored_count"],
-                solved=counted["solved_count"],
-                reward_mean=counted["reward_mean"],
-            )
+            run = runs[lease.run_id]
+            state, reason = verdict(run, lease.group.purpose, each.group)
+            fate = _Fate(state, reason, held_until(run, each.group.environment, state), lease.holder)
+            columns = {
+                "problem_key": each.group.problem_key,
+                "environment_version": each.group.environment_version,
+                **summary(run, each.group),
+            }
+            fates[fate].append(_Settled(run, lease, columns))
+        for fate, settled in fates.items():
+            _move(fate, settled)
+        # Of those that are held people may replace the rewards.
+        final = [done for fate, settled in fates.items() if fate.state != GroupState.HELD for done in settled]
+        for done in sorted(final, key=lambda done: done.place):
+            _rate(done)
         Lease.objects.filter(pk__in=[lease.pk for lease in found]).delete()
+    states = {each.lease.token: fate.state for fate, settled in fates.items() for each in settled}
     return [states[each.token] for each in played]
+
+
+def _move(fate: _Fate, settled: Sequence[_Settled]) -> None:
+    """Raises LeaseLost when one is played no more."""
+    columns: dict[str, Any] = {name: EachOf([each.columns[name] for each in settled]) for name in settled[0].columns}
+    moved = transition(
+        ScoredGroup,
+        [each.lease.group_id for each in settled],
+        to=fate.state,
+        actor=f"driver:{fate.holder}",
+        reason=fate.reason,
+        settled_at=DB_NOW,
+        review_until=fate.held_until,
+        **columns,
+    )
+    if len(moved) < len(settled):
+        raise LeaseLost
+
+
+def _rate(settled: _Settled) -> None:
+    counted = settled.columns
+    problems.rate(
+        settled.run,
+        settled.lease.group,
+        scored=counted["scored_count"],
+        solved=counted["solved_count"],
+        reward_mean=counted["reward_mean"],
+    )
 
 
 _together = Combiner(_settle, limit=MAX_TOGETHER, lanes=LANES, of_all=(OperationalError, InterfaceError))
